@@ -1,0 +1,96 @@
+# `make` lists the targets. Needs Python 3.11 or newer and GNU Make 3.81 or newer; nothing else.
+#
+# PYTHON chooses the interpreter (make run PYTHON=/opt/python3.13/bin/python3), once: the virtual
+# environment remembers it. HOST and PORT choose the service's address (make run PORT=9000).
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# -qq: errors only.
+PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
+
+LOCK_PIP := .venv-lock/bin/python -m pip --disable-pip-version-check --no-input
+FREEZE := freeze --all --exclude pip --exclude fastapi-purgatory
+# pip freeze knows only this platform; uvloop is not to be had on Windows.
+MARKERS := s/^uvloop==.*/&; sys_platform != "win32"/
+
+.PHONY: help run test lint format example-join-group example-acks-all lock clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
+
+run: $(VENV)/.run ## Start the service (HOST=, PORT=)
+	@$(BIN)/python -m app
+
+test: $(VENV)/.test ## Run all tests (ARGS="-k timer" chooses some)
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.test ## Check style and types
+	@$(BIN)/python -m ruff check .
+	@$(BIN)/python -m ruff format --check .
+	@$(BIN)/python -m mypy
+
+format: $(VENV)/.test ## Format the code, and mend what can be mended without thought
+	@$(BIN)/python -m ruff check --fix-only .
+	@$(BIN)/python -m ruff format .
+
+example-join-group: $(VENV)/.test ## Watch a Kafka-style join group wait for its members
+	@$(BIN)/python -m examples.join_group
+
+example-acks-all: $(VENV)/.test ## Watch produce requests with acks=all wait for their replicas
+	@$(BIN)/python -m examples.acks_all
+
+# On the oldest Python we support, which asks for all the backports: the pins serve newer ones too.
+lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.toml
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+	  echo 'The pins are made by Python 3.11: make clean lock PYTHON=python3.11' >&2; exit 1; }
+	@$(BIN)/python -m venv --clear .venv-lock
+	@$(LOCK_PIP) install -qq --upgrade pip
+	@$(LOCK_PIP) uninstall -qq --yes setuptools
+	@$(LOCK_PIP) install -qq --group build '.[service]'
+	@$(LOCK_PIP) $(FREEZE) > .venv-lock/service
+	@{ echo '# What "make run" installs, and the build backend. Written by "make lock".'; \
+	  sed '$(MARKERS)' .venv-lock/service; } > app/requirements.txt
+	@$(LOCK_PIP) install -qq --group test --constraint .venv-lock/service
+	@$(LOCK_PIP) $(FREEZE) > .venv-lock/all
+	@{ echo '# What "make test" and "make lint" add to app/requirements.txt. Written by "make lock".'; \
+	  grep -vxFf .venv-lock/service .venv-lock/all; } > tests/requirements.txt
+	@rm -rf .venv-lock
+
+clean: ## Remove what the other targets made
+	@rm -rf $(VENV) .venv-lock build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find . -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# Stamps, so that a second call installs nothing and needs no network.
+
+$(VENV)/.created:
+	@found=; \
+	for python in $(or $(PYTHON),python3 python3.14 python3.13 python3.12 python3.11); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    found="$$python"; break; \
+	  fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	  echo 'Python 3.11 or newer is needed, and $(or $(PYTHON),python3) is not that.' >&2; \
+	  echo 'Install one, or name one: make run PYTHON=/path/to/python3' >&2; \
+	  exit 1; \
+	fi; \
+	"$$found" -m venv $(VENV) || { \
+	  echo "$$found could not make a virtual environment." >&2; \
+	  echo 'On Debian and Ubuntu: apt install python3-venv, then try again.' >&2; \
+	  echo 'Or name another Python: make run PYTHON=/path/to/python3' >&2; \
+	  exit 1; \
+	}
+	@touch $@
+
+# Without build isolation: the backend is among the pins, so nothing unpinned is fetched.
+$(VENV)/.run: $(VENV)/.created app/requirements.txt pyproject.toml
+	@echo 'Installing the service into $(VENV) ...'
+	@$(PIP_INSTALL) --requirement app/requirements.txt
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.run tests/requirements.txt
+	@echo 'Installing the tools for tests into $(VENV) ...'
+	@$(PIP_INSTALL) --requirement tests/requirements.txt
+	@touch $@

@@ -1,0 +1,133 @@
+"""What is installed, and what is in the repository."""
+
+import importlib.metadata
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import purgatory
+
+ROOT = Path(__file__).parent.parent
+DISTRIBUTION = "fastapi-purgatory"
+
+REGISTRY = re.compile(
+    r"\b(?:pypi|pythonhosted|npmjs|yarnpkg|debian|anaconda)\.(?:org|com|io)\b"
+    r"|\bcrates\.io\b|-{2}(?:extra-)?index-url\b|-{2}find-links\b",
+    re.IGNORECASE,
+)
+MACHINE_PATH = re.compile(r"(?<![\w.-])/(?:root|work|home/\w+|Users/\w+)/")
+# The kinds of file that the library consists of; a new kind is named here on purpose.
+KINDS = {".py", ".typed"}
+PIN = re.compile(r"[\w.-]+==[\w.]+(?:; .+)?")
+
+
+def test_purgatory_belongs_to_our_distribution() -> None:
+    """The package that is imported is this one, and no other distribution claims its name."""
+    url = importlib.metadata.distribution(DISTRIBUTION).read_text("direct_url.json")
+    assert url is not None, f"{DISTRIBUTION} is not installed from here: use make test"
+    assert json.loads(url)["url"] == ROOT.as_uri()
+    assert Path(purgatory.__file__).parent == ROOT / "purgatory"
+    owners = importlib.metadata.packages_distributions().get("purgatory", [])
+    assert set(owners) <= {DISTRIBUTION}, "another distribution overwrites our files"
+
+
+def test_the_core_needs_the_standard_library_only() -> None:
+    """Every requirement belongs to an extra."""
+    requirements = importlib.metadata.requires(DISTRIBUTION) or []
+    assert requirements
+    assert [line for line in requirements if "extra ==" not in line] == []
+
+
+@pytest.fixture(scope="module")
+def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names in a wheel built from here, without the network."""
+    target = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-qq", "--no-index"]
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(target), str(ROOT)]
+    subprocess.run([*pip, *options], check=True)
+    [wheel] = target.iterdir()
+    assert wheel.name.startswith("fastapi_purgatory-")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_wheel_is_typed(wheel_files: set[str]) -> None:
+    """Type checkers of those who install us see our types."""
+    assert "purgatory/py.typed" in wheel_files
+
+
+def test_the_wheel_holds_the_library_and_nothing_else(wheel_files: set[str]) -> None:
+    """Neither the service nor tests nor caches are installed with the library."""
+    library = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "purgatory").rglob("*")
+        if path.suffix in KINDS
+    }
+    about = {name for name in wheel_files if re.match(r"fastapi_purgatory-[^/]+\.dist-info/", name)}
+    assert wheel_files - about == library
+    assert any(name.endswith("/licenses/LICENSE") for name in about)
+
+
+@pytest.mark.parametrize("path", ["app/requirements.txt", "tests/requirements.txt"])
+def test_requirements_are_exact_versions(path: str) -> None:
+    """The same commit installs the same versions, from whatever registry pip is set up with."""
+    lines = (ROOT / path).read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert pins
+    assert [line for line in pins if not PIN.fullmatch(line)] == []
+
+
+def test_no_file_names_a_registry_or_a_path_of_one_machine() -> None:
+    """The repository works from any registry and in any folder."""
+    assert [
+        f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+        for path in _files_of_the_repository()
+        for number, line in enumerate(_text(path).splitlines(), 1)
+        if _names_a_place(line)
+    ] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Install it from pypi{dot}org",
+        "https://files.pythonhosted{dot}org/packages",
+        "https://registry.npmjs{dot}org/swagger-ui",
+        "-{dash}extra-index-url https://mirror.example",
+        "-{dash}find-links wheels",
+        "cd {slash}root/purgatory",
+        "python={slash}home/somebody/bin/python",
+        "file://{slash}Users/somebody/purgatory",
+    ],
+)
+def test_registries_and_machine_paths_are_recognised(line: str) -> None:
+    """The test before this one can fail."""
+    assert _names_a_place(line.format(dot=".", dash="-", slash="/"))
+
+
+def _names_a_place(line: str) -> bool:
+    return bool(REGISTRY.search(line) or MACHINE_PATH.search(line))
+
+
+def _files_of_the_repository() -> list[Path]:
+    # Those that git does not know yet count too: the test is to fail before they are committed.
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        result = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+    except (OSError, subprocess.CalledProcessError):
+        if "CI" in os.environ:
+            raise
+        pytest.skip("git is not installed, or this is not a clone")
+    paths = [ROOT / name for name in result.stdout.split("\0") if name]
+    assert ROOT / "tests" / "test_packaging.py" in paths
+    return [path for path in paths if path.is_file()]
+
+
+def _text(path: Path) -> str:
+    content = path.read_bytes()
+    return "" if b"\0" in content else content.decode()
