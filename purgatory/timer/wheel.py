@@ -1,0 +1,179 @@
+"""Which bucket an expiration falls in (Kafka: TimingWheel). A value: it never asks the time."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from purgatory.timer.task import TimerTask
+from purgatory.timer.task_list import PendingCounter, TimerTaskList
+
+
+class TimingWheel:
+    """One level of a hierarchical timing wheel, and the overflow wheel above it.
+
+    A wheel of `wheel_size` buckets of `tick_ms` each spans `interval_ms = tick_ms * wheel_size`
+    from its current time; what lies beyond goes to the overflow wheel, whose tick is that span and
+    which is made when first needed. A bucket expires at the start of its range: in the lowest wheel
+    its tasks are due then, in a higher one they move down a level, to finer buckets.
+
+    The caller owns the order of events: it pops `queue` up to the present, empties each bucket that
+    starts there (`take`, `cascade`), and says so (`advance_clock`).
+
+    Source: Kafka's `TimingWheel`; Varghese and Lauck, Hashed and Hierarchical Timing Wheels (1987).
+    """
+
+    # Invariant: every bucket of `_buckets` that holds a task has its expiration_ms in `queue`.
+    # Invariant: current_ms % tick_ms == 0, and no task is in a bucket that expires at or before it.
+    __slots__ = (
+        "_buckets",
+        "counter",
+        "current_ms",
+        "interval_ms",
+        "lower",
+        "overflow",
+        "queue",
+        "tick_ms",
+        "wheel_size",
+    )
+
+    def __init__(
+        self, tick_ms: int, wheel_size: int, start_ms: int, *, lower: TimingWheel | None = None
+    ) -> None:
+        """Make a wheel whose time starts at `start_ms`, rounded down to a tick.
+
+        `lower` is given for an overflow wheel only, which shares its counter and its queue.
+        Raises ValueError for a tick below 1 or a wheel of fewer than 2 buckets.
+        """
+        if type(tick_ms) is not int or tick_ms < 1:
+            raise ValueError(f"tick_ms is {tick_ms!r}: give a whole number of at least 1")
+        if type(wheel_size) is not int or wheel_size < 2:
+            raise ValueError(f"wheel_size is {wheel_size!r}: give a whole number of at least 2")
+        self.tick_ms: int = tick_ms
+        self.wheel_size: int = wheel_size
+        self.interval_ms: int = tick_ms * wheel_size
+        self.current_ms: int = start_ms - start_ms % tick_ms
+        self.lower: TimingWheel | None = lower
+        self.overflow: TimingWheel | None = None
+        self.counter: PendingCounter = PendingCounter() if lower is None else lower.counter
+        # A heap of bucket starts as plain ints, shared by all levels. One int is pushed per bucket
+        # and round, not per task; two levels that share a start push it twice.
+        self.queue: list[int] = [] if lower is None else lower.queue
+        # Buckets are made when first needed: an upper wheel is mostly empty.
+        self._buckets: list[TimerTaskList | None] = [None] * wheel_size
+
+    def add(self, task: TimerTask) -> bool:
+        """Put `task` into the bucket of its `expiration_ms`; return False iff that is due already.
+
+        Due is what expires before the next tick; a task that was cancelled (its expiration is
+        NOT_SCHEDULED) counts as due.
+        """
+        expiration_ms = task.expiration_ms
+        if expiration_ms < self.current_ms + self.tick_ms:
+            return False
+        wheel = self
+        while expiration_ms >= wheel.current_ms + wheel.interval_ms:
+            wheel = wheel.overflow if wheel.overflow is not None else wheel._add_overflow()
+        wheel.bucket_for(expiration_ms).add(task)
+        return True
+
+    def bucket_for(self, expiration_ms: int) -> TimerTaskList:
+        """Return this level's bucket for a time within its span, queued if it was not."""
+        tick = expiration_ms // self.tick_ms
+        index = tick % self.wheel_size
+        bucket = self._buckets[index]
+        if bucket is None:
+            bucket = self._buckets[index] = TimerTaskList(self.counter)
+        if bucket.set_expiration(tick * self.tick_ms):
+            heappush(self.queue, bucket.expiration_ms)
+        return bucket
+
+    def take(self, start_ms: int) -> TimerTaskList | None:
+        """Take out and return this level's bucket that expires at `start_ms`, or None.
+
+        The bucket leaves whole, in O(1); the slot gets a new one when it is next needed.
+        """
+        bucket = self._peek(start_ms)
+        if bucket is not None:
+            self._buckets[start_ms // self.tick_ms % self.wheel_size] = None
+        return bucket
+
+    def cascade(self, bucket: TimerTaskList, limit: int) -> int:
+        """Move up to `limit` tasks of a bucket taken from this level down; return how many.
+
+        From the last to the first, each put first in its finer bucket: whatever is in the lower
+        wheel for the same tick was added later, when that tick had come within reach, so this keeps
+        the tasks of one tick in the order in which they were added.
+        """
+        lower = self.lower
+        assert lower is not None
+        moved = 0
+        while moved < limit:
+            task = bucket.pop_last()
+            if task is None:
+                break
+            lower.bucket_for(task.expiration_ms).add_first(task)
+            moved += 1
+        return moved
+
+    def advance_clock(self, time_ms: int) -> None:
+        """Move the time of every level forward to `time_ms`, each rounded down to its own tick."""
+        wheel: TimingWheel | None = self
+        while wheel is not None and time_ms >= wheel.current_ms + wheel.tick_ms:
+            wheel.current_ms = time_ms - time_ms % wheel.tick_ms
+            wheel = wheel.overflow
+
+    def levels(self) -> list[TimingWheel]:
+        """Return every level that exists, the finest first."""
+        levels = []
+        wheel: TimingWheel | None = self
+        while wheel is not None:
+            levels.append(wheel)
+            wheel = wheel.overflow
+        return levels
+
+    def buckets(self) -> list[TimerTaskList]:
+        """Return this level's buckets that hold a task, in no order."""
+        return [bucket for bucket in self._buckets if bucket]
+
+    def next_expiration_ms(self) -> int | None:
+        """Return the start of the earliest bucket that holds a task, of any level, or None.
+
+        Starts of buckets whose tasks were all cancelled are dropped from the queue on the way.
+        """
+        queue = self.queue
+        while queue:
+            start_ms = queue[0]
+            for wheel in self.levels():
+                if wheel._peek(start_ms):
+                    return start_ms
+            self.drop(start_ms)
+        return None
+
+    def drop(self, start_ms: int) -> None:
+        """Forget a bucket start that is first in the queue, with its empty buckets."""
+        queue = self.queue
+        while queue and queue[0] == start_ms:
+            heappop(queue)
+        for wheel in self.levels():
+            wheel.take(start_ms)
+
+    def clear(self) -> list[TimerTask]:
+        """Take every task out of every level and return them in order of expiration."""
+        tasks = [task for wheel in self.levels() for bucket in wheel.buckets() for task in bucket]
+        tasks.sort(key=lambda task: task.expiration_ms)
+        for task in tasks:
+            task_list = task._list
+            assert task_list is not None
+            task_list.remove(task)
+        self.queue.clear()
+        for wheel in self.levels():
+            wheel._buckets = [None] * wheel.wheel_size
+        return tasks
+
+    def _peek(self, start_ms: int) -> TimerTaskList | None:
+        bucket = self._buckets[start_ms // self.tick_ms % self.wheel_size]
+        return bucket if bucket is not None and bucket.expiration_ms == start_ms else None
+
+    def _add_overflow(self) -> TimingWheel:
+        self.overflow = TimingWheel(self.interval_ms, self.wheel_size, self.current_ms, lower=self)
+        return self.overflow
