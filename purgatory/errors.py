@@ -1,0 +1,84 @@
+"""Every error that the library raises of its own accord.
+
+    PurgatoryError
+    +-- InvalidKeyError (ValueError)         a watch key that is empty, too long or not printable
+    +-- InvalidTimeoutError (ValueError)     a timeout that is NaN, infinite or out of range
+    +-- InvalidValueError (ValueError)       a signal's value that is not JSON, or too large
+    +-- CursorError (ValueError)
+    |   +-- BadCursorError                   not a cursor that this library could have made
+    |   +-- CursorExpiredError (LookupError) history since that cursor is no longer kept
+    +-- LimitReachedError (RuntimeError)     a bound on what may wait at once
+    +-- PurgatoryClosedError (RuntimeError)  used before it is open, or after it was closed
+    +-- WrongThreadError (RuntimeError)      used from another thread than its event loop's
+    +-- WaitSupersededError (RuntimeError)   another wait took over this one's id
+    +-- SeveralWorkersError (RuntimeError)   several workers that cannot reach each other
+
+Each is also the builtin that a stranger would catch. Arguments of the wrong type raise TypeError.
+"""
+
+
+class PurgatoryError(Exception):
+    """Something went wrong in purgatory."""
+
+    def __init__(self, detail: str | None = None) -> None:
+        """Take a sentence that names the value, the limit and the way out."""
+        # The docstring is the default message, so that an error is never empty.
+        self.detail = detail or (type(self).__doc__ or "").strip()
+        super().__init__(self.detail)
+
+
+class InvalidKeyError(PurgatoryError, ValueError):
+    """A watch key is 1 to 256 printable characters."""
+
+
+class InvalidTimeoutError(PurgatoryError, ValueError):
+    """A timeout is a finite number of seconds, zero or more."""
+
+
+class InvalidValueError(PurgatoryError, ValueError):
+    """A signal's value is JSON of a bounded size."""
+
+
+class CursorError(PurgatoryError, ValueError):
+    """A cursor cannot be used."""
+
+
+class BadCursorError(CursorError):
+    """A cursor is an opaque string from an earlier answer."""
+
+
+class CursorExpiredError(CursorError, LookupError):
+    """The history since this cursor is no longer kept."""
+
+    def __init__(self, detail: str | None = None, *, key: str, earliest: str, head: str) -> None:
+        """Name the key, and the cursors from which a reader can go on."""
+        super().__init__(detail)
+        self.key = key
+        self.earliest = earliest
+        self.head = head
+
+
+class LimitReachedError(PurgatoryError, RuntimeError):
+    """A bound on what may wait at once is reached."""
+
+    def __init__(self, detail: str | None = None, *, limit: str, maximum: int) -> None:
+        """Name the limit, as the setting is called, and its value."""
+        super().__init__(detail)
+        self.limit = limit
+        self.maximum = maximum
+
+
+class PurgatoryClosedError(PurgatoryError, RuntimeError):
+    """The purgatory is not open."""
+
+
+class WrongThreadError(PurgatoryError, RuntimeError):
+    """A purgatory belongs to the thread of its event loop."""
+
+
+class WaitSupersededError(PurgatoryError, RuntimeError):
+    """Another wait with the same id took this one's place."""
+
+
+class SeveralWorkersError(PurgatoryError, RuntimeError):
+    """Several workers that cannot reach each other would lose signals."""
