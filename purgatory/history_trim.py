@@ -1,0 +1,43 @@
+"""Forgets signals that are too old."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from purgatory.signals import MemorySignals
+from purgatory.timer import SystemTimer, TimerTask
+
+# The precision of the age: three marks mean that a signal is kept up to a third too long.
+MARKS = 3
+
+
+class HistoryTrim(TimerTask):
+    """A periodic task that runs only while there is history.
+
+    It marks the position from time to time and trims up to the mark of `max_age_ms` ago: cheaper
+    than a time on every signal, and no matter to a wall clock that leaps.
+    """
+
+    __slots__ = ("_marks", "_signals", "_timer")
+
+    def __init__(self, signals: MemorySignals, timer: SystemTimer, max_age_ms: int) -> None:
+        """Prepare to trim `signals`; `wake` begins."""
+        super().__init__(max(1, -(-max_age_ms // MARKS)))
+        self._signals = signals
+        self._timer = timer
+        self._marks: deque[int] = deque()
+
+    def wake(self) -> None:
+        """Begin, unless it is at work: there is history now."""
+        if not self.is_pending:
+            self._timer.add(self)
+
+    def run(self) -> None:
+        """Trim up to the oldest mark, mark the present, and go on while there is history."""
+        self._marks.append(self._signals.head())
+        if len(self._marks) > MARKS:
+            self._signals.trim_through(self._marks.popleft())
+        if self._signals.statistics().signals:
+            self._timer.add(self)
+        else:
+            self._marks.clear()

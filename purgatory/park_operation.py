@@ -1,0 +1,96 @@
+"""The operation behind `Purgatory.park`."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from purgatory.outcome import Outcome
+from purgatory.signals import Signals
+from purgatory.status import Status
+from purgatory.timer.clock import NS_PER_MS, Clock
+from purgatory.watch_operation import WatchOperation
+
+
+class ParkOperation(WatchOperation):
+    """Completes a future with an Outcome: no task, no handle and no closure for each call."""
+
+    __slots__ = ("_clock", "_key", "_started_ns", "_until", "future")
+
+    def __init__(
+        self,
+        delay_ms: int,
+        signals: Signals,
+        positions: Mapping[str, int],
+        *,
+        future: Future[Outcome],
+        clock: Clock,
+        until: Callable[[], object] | None,
+    ) -> None:
+        """Complete `future` when a key fires or, where it is given, when `until()` is true."""
+        super().__init__(delay_ms, signals, positions)
+        self.future = future
+        self._clock = clock
+        self._until = until
+        self._key: str | None = None
+        self._started_ns = clock.now_ns()
+
+    def try_complete(self) -> bool:
+        """Complete if a key fired, or if the predicate holds; its failure fails the caller."""
+        if self._until is None:
+            return super().try_complete()
+        try:
+            is_true = self._until()
+        except Exception as exc:
+            # The caller asked, so the caller is told, at once rather than at the deadline.
+            return self._fail(exc)
+        if not is_true:
+            return False
+        purgatory = self._purgatory
+        if purgatory is not None:
+            checked: Any = purgatory.checked_key
+            self._key = checked
+        return self.force_complete()
+
+    def on_complete(self) -> None:
+        """Answer the caller: fired or expired."""
+        self._answer()
+
+    def on_cancellation(self) -> None:
+        """Answer the caller: cancelled or drained."""
+        self._answer()
+
+    def _answer(self) -> None:
+        # Whoever awaits may have been cancelled in this same turn of the loop.
+        if not self.future.done():
+            self.future.set_result(self._outcome())
+
+    def _fail(self, error: Exception) -> bool:
+        if not self._settle(Status.FIRED):
+            return False
+        if not self.future.done():
+            self.future.set_exception(error)
+        return True
+
+    def _outcome(self) -> Outcome:
+        signals = self.signals
+        key, value, position = self._key, None, signals.head()
+        if self.status is Status.FIRED:
+            if key is not None:
+                last = signals.read(key, signals.last(key) - 1, 1)
+                value = last[0].value if last else None
+            elif self._until is None:
+                key, value, position = self._first_unread()
+        waited_ms = (self._clock.now_ns() - self._started_ns) // NS_PER_MS
+        return Outcome(self.status, key, value, signals.cursor(position), waited_ms)
+
+    def _first_unread(self) -> tuple[str | None, Any, int]:
+        # The earliest over all keys, and a cursor just behind it: the others come next time.
+        unread = [
+            self.signals.read(key, position, 1)[0]
+            for key, position in self.positions.items()
+            if self.signals.has_after(key, position, 1)
+        ]
+        first = min(unread, key=lambda signal: signal.offset)
+        return first.key, first.value, first.offset

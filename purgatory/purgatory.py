@@ -1,0 +1,431 @@
+"""What an application holds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.errors import (
+    InvalidTimeoutError,
+    LimitReachedError,
+    PurgatoryClosedError,
+    WrongThreadError,
+)
+from purgatory.history_trim import HistoryTrim
+from purgatory.keys import check_key
+from purgatory.lifecycle import Listener
+from purgatory.limits import Limits
+from purgatory.operation import DelayedOperation
+from purgatory.outcome import Outcome
+from purgatory.park_operation import ParkOperation
+from purgatory.reaper import ExpirationReaper
+from purgatory.signals import MemorySignals, SignalStatistics
+from purgatory.slices import SlicedWalk
+from purgatory.status import Status
+from purgatory.timer import Clock, SystemClock, SystemTimer
+from purgatory.timer.clock import NS_PER_MS
+from purgatory.walk import Walk
+
+logger = logging.getLogger("purgatory")
+
+NS_PER_SECOND = 1_000_000_000
+
+# More operations than this on a key are dealt with in slices, over several turns of the loop.
+SMALL_WALK = 32
+
+
+class Fired(NamedTuple):
+    """What `Purgatory.fire` returns."""
+
+    cursor: str
+    """The cursor just behind this signal."""
+    seq: int
+    """The signal's number among those of its key."""
+    completed: int
+    """How many operations of this process it completed."""
+
+
+@dataclass(frozen=True, slots=True)
+class LevelStatistics:
+    """One level of the timing wheel."""
+
+    tick_ms: int
+    span_ms: int
+    buckets: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A purgatory at one moment."""
+
+    parked: int
+    """Operations that wait."""
+    keys: int
+    """Keys that are watched."""
+    watched: int
+    """Watches: an operation counts once for each of its keys."""
+    fired: int
+    expired: int
+    cancelled: int
+    drained: int
+    is_draining: bool
+    signals: SignalStatistics
+    timers: int
+    """Timers that are pending."""
+    levels: tuple[LevelStatistics, ...]
+    wake_ups: int
+    """How often the event loop was woken for the timer."""
+    longest_turn_ms: float
+    """The longest that expirations have held the event loop at once."""
+    longest_lateness_ms: int
+    """The longest that a timer ran after its time."""
+
+
+class Purgatory:
+    """Delayed operations on an event loop: park until a key fires, fire it, and drain.
+
+    Open it with `async with`, or let `purgatory.fastapi.install` do so. It belongs to the event
+    loop and the thread on which it was opened; another thread calls
+    `anyio.from_thread.run(purgatory.fire, key)`. It may be opened several times and closes with the
+    last of them.
+    """
+
+    def __init__(
+        self,
+        name: str = "purgatory",
+        *,
+        limits: Limits | None = None,
+        tick_ms: int = 1,
+        wheel_size: int = 256,
+        clock: Clock | None = None,
+        listeners: Iterable[Listener] = (),
+    ) -> None:
+        """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late."""
+        self.name: str = name
+        self.limits: Limits = Limits() if limits is None else limits
+        self.clock: Clock = SystemClock() if clock is None else clock
+        self.signals: MemorySignals = MemorySignals(
+            clock=self.clock,
+            max_signals_per_key=self.limits.max_signals_per_key,
+            max_signals=self.limits.max_signals,
+            max_bytes=self.limits.max_signal_bytes,
+            max_value_bytes=self.limits.max_value_bytes,
+        )
+        self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock)
+        self._operations = DelayedOperationPurgatory(name, self._timer, listeners=listeners)
+        self._trim = HistoryTrim(
+            self.signals, self._timer, math.ceil(self.limits.max_signal_age * 1000)
+        )
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread_id = 0
+        self._reaper: ExpirationReaper | None = None
+        self._opened = 0
+        self._is_draining = False
+        self._drained: asyncio.Future[int] | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the purgatory on the running event loop."""
+        self.open()
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the purgatory: whoever is still parked gets an outcome with status "drained"."""
+        await self.close()
+
+    def __repr__(self) -> str:
+        """Say its name, its state and how many are parked."""
+        state = "draining" if self._is_draining else "open" if self._opened else "closed"
+        return f"<Purgatory {self.name!r}: {state}, {self.parked} parked>"
+
+    @property
+    def parked(self) -> int:
+        """How many operations wait."""
+        return self._operations.delayed
+
+    @property
+    def is_open(self) -> bool:
+        """True iff it was opened and not closed since."""
+        return self._opened > 0
+
+    @property
+    def is_draining(self) -> bool:
+        """True iff `drain` was called: nobody is parked any more, and nobody new will be."""
+        return self._is_draining
+
+    def open(self) -> None:
+        """Begin, on the running event loop; a second call counts, and needs its own `close`.
+
+        Raises PurgatoryClosedError for a purgatory that was closed or drained before, and
+        WrongThreadError for one that is open on another loop.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            self._thread_id = threading.get_ident()
+            self._reaper = ExpirationReaper(self._timer, loop)
+            self._reaper.start()
+            logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
+        elif self._loop is not loop:
+            raise WrongThreadError(
+                f"purgatory {self.name!r} is or was open on another event loop: make one for each"
+            )
+        elif not self._opened:
+            raise PurgatoryClosedError(f"purgatory {self.name!r} was closed: make a new one")
+        self._opened += 1
+
+    async def close(self) -> None:
+        """End, if this matches the first `open`: drain, and stop the timer. Idempotent."""
+        if self._opened > 1:
+            self._opened -= 1
+            return
+        if not self._opened:
+            return
+        await self.drain()
+        self._opened = 0
+        if self._reaper is not None:
+            self._reaper.stop()
+        self._timer.close()
+        logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
+
+    async def park(
+        self,
+        *keys: str,
+        timeout: float,
+        until: Callable[[], object] | None = None,
+        cursor: str | Mapping[str, str | None] | None = None,
+    ) -> Outcome:
+        """Wait until one of `keys` fires, or until `timeout` seconds have passed.
+
+        Never early, and less than a tick late. Costs an object and a future: no task, no thread,
+        and nothing is left behind when the awaiting task is cancelled.
+
+        With `until`, a key that fires only makes the predicate be tried again: it is tried at once,
+        again once the keys are watched, and whenever one fires (Kafka's `tryComplete`). What it
+        raises is raised here.
+
+        `cursor` is that of an earlier outcome, for every key or one for each: what fired since then
+        counts, so that nothing is lost between two waits; "0" is from the earliest kept. Without
+        it, what fires from now on counts.
+
+        While the purgatory drains the outcome is "drained" at once.
+
+        Raises TypeError or ValueError for arguments that make no sense, InvalidKeyError,
+        InvalidTimeoutError, BadCursorError, CursorExpiredError, LimitReachedError,
+        PurgatoryClosedError and WrongThreadError.
+        """
+        loop = self._require_open()
+        delay_ms = self.delay_ms(timeout)
+        positions = self.positions(keys, cursor)
+        operation = ParkOperation(
+            delay_ms,
+            self.signals,
+            positions,
+            future=loop.create_future(),
+            clock=self.clock,
+            until=until,
+        )
+        return await self._park(operation, delay_ms)
+
+    async def _park(self, operation: ParkOperation, delay_ms: int) -> Outcome:
+        if self._is_draining:
+            operation._cancel(Status.DRAINED)
+        elif delay_ms == 0:
+            # It asks, and does not park.
+            if not operation.try_complete():
+                operation.run()
+        else:
+            self.watch(operation, operation.positions)
+        try:
+            return await operation.future
+        finally:
+            # Where the awaiting task was cancelled, the operation is out at once.
+            if not operation.is_completed:
+                operation.cancel()
+
+    async def fire(self, key: str, value: Any = None) -> Fired:
+        """Fire `key`: keep the signal, and try every operation that watches it.
+
+        `value` is any JSON value. Returns once every operation that was waiting has been tried;
+        very many are tried over several turns of the event loop, and all of them are even if the
+        caller is cancelled meanwhile.
+
+        Raises InvalidKeyError, InvalidValueError, PurgatoryClosedError and WrongThreadError.
+        """
+        self._require_open()
+        check_key(key)
+        signal = self.signals.append(key, value)
+        self._trim.wake()
+        if self._operations.count(key) <= SMALL_WALK:
+            completed = self._operations.check_and_complete(key)
+        else:
+            completed = await self._take(self._operations.check_in_steps(key))
+        return Fired(self.signals.cursor(signal.offset), signal.seq, completed)
+
+    async def cancel(self, key: str) -> int:
+        """End every operation on `key` with status "cancelled"; return how many there were.
+
+        The key's history is dropped: cursors from before are expired for it.
+        Raises InvalidKeyError, PurgatoryClosedError and WrongThreadError.
+        """
+        self._require_open()
+        check_key(key)
+        self.signals.drop(key)
+        return await self._take(self._operations.cancel_in_steps(key))
+
+    async def drain(self) -> int:
+        """Take no more, and end every operation with status "drained"; return how many there were.
+
+        Every outcome has a cursor that is good for another wait. Idempotent: a second call waits
+        for the first. Raises PurgatoryClosedError and WrongThreadError.
+        """
+        return await asyncio.shield(self.begin_drain())
+
+    def begin_drain(self) -> asyncio.Future[int]:
+        """Begin to drain, without waiting: for a signal handler, through the loop."""
+        self._require_open()
+        if self._drained is None:
+            self._is_draining = True
+            logger.info(
+                "purgatory %r drains %d parked operations",
+                self.name,
+                self.parked,
+                extra={"action": "purgatory-draining"},
+            )
+            self._drained = self._take(self._operations.shutdown_in_steps())
+        return self._drained
+
+    def watch(self, operation: DelayedOperation, keys: Iterable[str]) -> bool:
+        """Try `operation`, else watch `keys` until it completes; True iff it completed at once.
+
+        For operations of your own; `park` is this with a future. See
+        `DelayedOperationPurgatory.try_complete_else_watch`.
+
+        Raises LimitReachedError where no more may wait, PurgatoryClosedError once draining, and
+        WrongThreadError.
+        """
+        self._require_open()
+        keys = tuple(keys)
+        self._check_limits(keys)
+        return self._operations.try_complete_else_watch(operation, keys)
+
+    def check(self, key: str) -> asyncio.Future[int]:
+        """Try every operation on `key` without a signal, for conditions of your own.
+
+        Returns a future of how many it completed, which need not be awaited.
+        """
+        self._require_open()
+        return self._take(self._operations.check_in_steps(key))
+
+    def statistics(self) -> Statistics:
+        """Return exact counts of now and since the start."""
+        counts = self._operations.statistics()
+        return Statistics(
+            parked=counts.delayed,
+            keys=counts.keys,
+            watched=counts.watched,
+            fired=counts.fired,
+            expired=counts.expired,
+            cancelled=counts.cancelled,
+            drained=counts.drained,
+            is_draining=self._is_draining,
+            signals=self.signals.statistics(),
+            timers=len(self._timer),
+            levels=tuple(
+                LevelStatistics(
+                    level.tick_ms, level.interval_ms, len(buckets), sum(map(len, buckets))
+                )
+                for level in self._timer.wheel.levels()
+                for buckets in [level.buckets()]
+            ),
+            wake_ups=self._reaper.wake_ups if self._reaper else 0,
+            longest_turn_ms=self._reaper.longest_turn_ns / NS_PER_MS if self._reaper else 0.0,
+            longest_lateness_ms=self._timer.longest_lateness_ms,
+        )
+
+    def watched_keys(self) -> dict[str, int]:
+        """Return the keys that are watched and how many operations wait on each."""
+        keys: list[Any] = self._operations.keys()
+        return {key: self._operations.count(key) for key in keys}
+
+    def waiting(self, key: str) -> int:
+        """Return how many operations wait on `key`."""
+        return self._operations.count(key)
+
+    def delay_ms(self, timeout: float) -> int:
+        """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""
+        if type(timeout) is not float and type(timeout) is not int:
+            raise TypeError(f"timeout is {timeout!r}: give seconds as a number, such as 2.5")
+        # Written so that NaN, which compares as false, is refused.
+        if not 0 <= timeout <= self.limits.max_timeout:
+            raise InvalidTimeoutError(
+                f"timeout is {timeout!r}: give a number of seconds from 0 to "
+                f"{self.limits.max_timeout:g}"
+            )
+        # By way of whole nanoseconds: 0.07 * 1000 is a little more than 70.
+        return -(-round(timeout * NS_PER_SECOND) // NS_PER_MS)
+
+    def positions(
+        self, keys: Iterable[str], cursor: str | Mapping[str, str | None] | None = None
+    ) -> dict[str, int]:
+        """Return from where to wait on each key; raise for keys or cursors that are no good."""
+        head = self.signals.head()
+        positions = dict.fromkeys(keys, head)
+        if not 0 < len(positions) <= self.limits.max_keys_per_operation:
+            raise ValueError(
+                f"{len(positions)} keys: an operation watches 1 to "
+                f"{self.limits.max_keys_per_operation}"
+            )
+        for key in positions:
+            check_key(key)
+            own = cursor if cursor is None or isinstance(cursor, str) else cursor.get(key)
+            if own is not None:
+                positions[key] = self.signals.position(key, own)
+        return positions
+
+    def _require_open(self) -> asyncio.AbstractEventLoop:
+        loop = self._loop
+        if loop is None or not self._opened:
+            raise PurgatoryClosedError(
+                f"purgatory {self.name!r} is not open: use it inside `async with`, or install it "
+                "in the application that serves it"
+            )
+        if threading.get_ident() != self._thread_id:
+            raise WrongThreadError(
+                f"purgatory {self.name!r} was used from {threading.current_thread().name!r}, not "
+                "the thread of its event loop: call it through anyio.from_thread.run, or "
+                "asyncio.run_coroutine_threadsafe"
+            )
+        return loop
+
+    def _check_limits(self, keys: tuple[str, ...]) -> None:
+        limits = self.limits
+        if self._operations.delayed >= limits.max_parked:
+            raise LimitReachedError(
+                f"{limits.max_parked} operations wait already, which is the limit",
+                limit="max_parked",
+                maximum=limits.max_parked,
+            )
+        for key in keys:
+            if self._operations.count(key) >= limits.max_parked_per_key:
+                raise LimitReachedError(
+                    f"{limits.max_parked_per_key} operations wait on key {key!r} already, which is "
+                    "the limit for one key",
+                    limit="max_parked_per_key",
+                    maximum=limits.max_parked_per_key,
+                )
+
+    def _take(self, walk: Walk) -> asyncio.Future[int]:
+        return SlicedWalk(walk, self._require_open(), self.clock).start()

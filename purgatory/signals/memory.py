@@ -1,0 +1,238 @@
+"""Signals of one process, kept in memory."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections import deque
+from typing import Any
+
+from purgatory.errors import BadCursorError, CursorExpiredError, InvalidValueError
+from purgatory.signals.base import Signal, SignalStatistics
+from purgatory.timer import Clock
+
+_CURSOR = re.compile(r"([0-9a-f]{12})-([0-9]{1,18})")
+# allow_nan=False: NaN is no JSON, and a client's parser would fail on it.
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+
+
+class _KeyHistory:
+    """What is kept of one key. Without signals it remembers how far the key had come."""
+
+    __slots__ = ("last_offset", "lost_offset", "seq", "signals")
+
+    def __init__(self, seq: int, lost_offset: int) -> None:
+        self.signals: deque[Signal] = deque()
+        self.seq = seq
+        self.last_offset = lost_offset
+        # Whatever happened up to here may be gone.
+        self.lost_offset = lost_offset
+
+
+class MemorySignals:
+    """A bounded history for each key, and for all of them together.
+
+    A cursor is an epoch, which is this object's, and an offset, which counts the signals of all
+    keys: so a reader's cursor moves on while its key is quiet, and a key whose history was trimmed
+    expires the cursors of its own readers only. Not for several threads.
+    """
+
+    # Invariant: _count == sum(len(h.signals) for h in _histories.values()), and so for _bytes.
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        max_signals_per_key: int = 1_000,
+        max_signals: int = 100_000,
+        max_bytes: int = 64 * 1024 * 1024,
+        max_value_bytes: int = 64 * 1024,
+    ) -> None:
+        """Make an empty history. The oldest signals make way where a maximum is reached."""
+        self._clock = clock
+        self._max_signals_per_key = max_signals_per_key
+        self._max_signals = max_signals
+        self._max_bytes = max_bytes
+        self._max_value_bytes = max_value_bytes
+        # Enough for every key with signals, and as many that only remember how far they had come.
+        self._max_histories = 2 * max_signals
+        self._epoch = secrets.token_hex(6)
+        self._head = 0
+        self._count = 0
+        self._bytes = 0
+        self._histories: dict[str, _KeyHistory] = {}
+        # {key: None}: the histories without signals, the longest empty first.
+        self._idle: dict[str, None] = {}
+        # The age of signals across keys. A key that trims its own leaves stale entries, which are
+        # dropped when they are half of it: an ordered dict would be exact and twice as slow.
+        self._order: deque[tuple[int, str]] = deque()
+        # What is known of the histories that were forgotten altogether.
+        self._forgotten_offset = 0
+        self._forgotten_seq = 0
+
+    def append(self, key: str, value: Any) -> Signal:
+        """Keep `value` as the next signal of `key`; raise InvalidValueError unless it is JSON."""
+        encoded = self.encode(value)
+        history = self._histories.get(key)
+        if history is None:
+            history = self._add_history(key)
+        elif not history.signals:
+            self._idle.pop(key, None)
+        self._head += 1
+        history.seq += 1
+        history.last_offset = self._head
+        signal = Signal(key, history.seq, self._head, self._clock.wall_ms(), value, encoded)
+        history.signals.append(signal)
+        self._order.append((self._head, key))
+        self._count += 1
+        self._bytes += len(encoded)
+        if len(history.signals) > self._max_signals_per_key:
+            self._trim_first(key, history)
+        while self._count > self._max_signals or self._bytes > self._max_bytes:
+            self._trim_oldest()
+        if len(self._order) > 2 * self._count + 1024:
+            self._drop_stale_order()
+        return signal
+
+    def head(self) -> int:
+        """Return the position of a reader who has seen everything."""
+        return self._head
+
+    def position(self, key: str, cursor: str) -> int:
+        """Return the position that `cursor` stands for, "0" being the earliest kept."""
+        if cursor == "0":
+            return self.earliest(key)
+        match = _CURSOR.fullmatch(cursor)
+        if match is None:
+            raise BadCursorError(
+                f"cursor {cursor[:64]!r} is not one of ours: use the cursor of an earlier answer, "
+                "0 for the earliest signal that is kept, or none for from now on"
+            )
+        offset = int(match[2])
+        if match[1] != self._epoch:
+            raise self._expired(key, "it is from before a restart, which emptied the history")
+        if offset > self._head:
+            raise BadCursorError(
+                f"cursor {cursor!r} is ahead of every signal: use the cursor of an earlier answer"
+            )
+        if offset < self._lost_offset(key):
+            raise self._expired(key, "signals since then are no longer kept")
+        return offset
+
+    def cursor(self, position: int) -> str:
+        """Return the cursor of a position."""
+        return f"{self._epoch}-{position}"
+
+    def has_after(self, key: str, position: int, count: int) -> bool:
+        """Return True iff at least `count` signals of `key` came after `position`."""
+        history = self._histories.get(key)
+        if history is None or history.last_offset <= position:
+            return False
+        signals = history.signals
+        return len(signals) >= count and signals[-count].offset > position
+
+    def read(self, key: str, position: int, limit: int) -> list[Signal]:
+        """Return up to `limit` signals of `key` after `position`, the oldest first."""
+        history = self._histories.get(key)
+        if history is None or history.last_offset <= position:
+            return []
+        # From the end: what a reader has not seen yet is short, what is kept may be long.
+        unread: deque[Signal] = deque()
+        for signal in reversed(history.signals):
+            if signal.offset <= position:
+                break
+            unread.appendleft(signal)
+        return [unread.popleft() for _ in range(min(limit, len(unread)))]
+
+    def earliest(self, key: str) -> int:
+        """Return the position just before the earliest signal that is kept of `key`."""
+        return self._lost_offset(key)
+
+    def last(self, key: str) -> int:
+        """Return the offset of the last signal of `key`, or of its dropping; 0 for neither."""
+        history = self._histories.get(key)
+        return 0 if history is None else history.last_offset
+
+    def drop(self, key: str) -> None:
+        """Forget the history of `key`; every cursor from before is expired for it."""
+        history = self._histories.get(key)
+        if history is None:
+            history = self._add_history(key)
+        while history.signals:
+            self._trim_first(key, history)
+        # Counting the dropping itself as an offset sets cursors from before it apart.
+        self._head += 1
+        history.last_offset = history.lost_offset = self._head
+        self._idle[key] = None
+
+    def trim_through(self, position: int) -> None:
+        """Forget every signal up to and including `position`: those that are too old."""
+        while self._order and self._order[0][0] <= position:
+            self._trim_oldest()
+
+    def statistics(self) -> SignalStatistics:
+        """Return how much is kept."""
+        keys = len(self._histories) - len(self._idle)
+        return SignalStatistics(signals=self._count, bytes=self._bytes, keys=keys)
+
+    def encode(self, value: Any) -> bytes:
+        """Return `value` as JSON; raise InvalidValueError for what is not, or is too large."""
+        if value is None:
+            return b"null"
+        try:
+            encoded = _encode(value).encode()
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise InvalidValueError(
+                f"the value is not JSON ({exc}): fire null, a boolean, a finite number, a string, "
+                "or lists and dicts of them"
+            ) from exc
+        if len(encoded) > self._max_value_bytes:
+            raise InvalidValueError(
+                f"the value takes {len(encoded)} bytes as JSON, more than the limit of "
+                f"{self._max_value_bytes}: store it elsewhere and fire its address"
+            )
+        return encoded
+
+    def _add_history(self, key: str) -> _KeyHistory:
+        # It begins where the forgotten ones had come to, so that no seq is given out twice.
+        history = _KeyHistory(self._forgotten_seq, self._forgotten_offset)
+        self._histories[key] = history
+        while len(self._histories) > self._max_histories and self._idle:
+            oldest = next(iter(self._idle))
+            del self._idle[oldest]
+            gone = self._histories.pop(oldest)
+            self._forgotten_offset = max(self._forgotten_offset, gone.last_offset)
+            self._forgotten_seq = max(self._forgotten_seq, gone.seq)
+        return history
+
+    def _lost_offset(self, key: str) -> int:
+        history = self._histories.get(key)
+        return self._forgotten_offset if history is None else history.lost_offset
+
+    def _trim_first(self, key: str, history: _KeyHistory) -> None:
+        signal = history.signals.popleft()
+        history.lost_offset = signal.offset
+        self._count -= 1
+        self._bytes -= len(signal.encoded)
+        if not history.signals:
+            self._idle[key] = None
+
+    def _trim_oldest(self) -> None:
+        offset, key = self._order.popleft()
+        history = self._histories.get(key)
+        if history is not None and history.signals and history.signals[0].offset == offset:
+            self._trim_first(key, history)
+
+    def _drop_stale_order(self) -> None:
+        alive = (signal for history in self._histories.values() for signal in history.signals)
+        self._order = deque(sorted((signal.offset, signal.key) for signal in alive))
+
+    def _expired(self, key: str, reason: str) -> CursorExpiredError:
+        earliest, head = self.cursor(self.earliest(key)), self.cursor(self._head)
+        return CursorExpiredError(
+            f"the cursor for key {key!r} has expired, {reason}: read the state anew, then go on "
+            f"from {head!r}, or from {earliest!r} for what is still kept",
+            key=key,
+            earliest=earliest,
+            head=head,
+        )
