@@ -1,0 +1,41 @@
+"""The web edge: two lines in an existing FastAPI application.
+
+    purgatory = Purgatory()
+    install(app, purgatory)
+
+Each part is usable alone: `create_router`, `create_lifespan`, `ParkDep`, `add_problem_handlers`,
+`drain_on_stop_signals`.
+"""
+
+try:
+    import fastapi as _fastapi  # noqa: F401 - imported to say, once, what is missing
+except ImportError as exc:
+    raise ImportError(
+        "purgatory.fastapi needs FastAPI: pip install 'fastapi-purgatory[fastapi]'"
+    ) from exc
+
+from purgatory.fastapi.dependency import Park, ParkDep, PurgatoryDep, get_park, get_purgatory
+from purgatory.fastapi.drain import drain_on_stop_signals
+from purgatory.fastapi.errors import add_problem_handlers
+from purgatory.fastapi.health import create_health_router
+from purgatory.fastapi.install import install
+from purgatory.fastapi.lifespan import create_lifespan
+from purgatory.fastapi.problems import Problem
+from purgatory.fastapi.router import create_router
+from purgatory.fastapi.watch_request import WaitSettings
+
+__all__ = [
+    "Park",
+    "ParkDep",
+    "Problem",
+    "PurgatoryDep",
+    "WaitSettings",
+    "add_problem_handlers",
+    "create_health_router",
+    "create_lifespan",
+    "create_router",
+    "drain_on_stop_signals",
+    "get_park",
+    "get_purgatory",
+    "install",
+]

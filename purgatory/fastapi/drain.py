@@ -1,0 +1,72 @@
+"""Draining as soon as the process is told to stop, not when the server has given up waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from purgatory.purgatory import Purgatory
+
+logger = logging.getLogger("purgatory.fastapi")
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+@contextmanager
+def drain_on_stop_signals(purgatory: Purgatory) -> Iterator[None]:
+    """Drain `purgatory` on SIGTERM and SIGINT, then do what would have been done without.
+
+    Servers run the lifespan's shutdown only after the last request was answered; for a parked one
+    that may be a minute, or an empty reply (uvicorn #2829). Enter it in the lifespan's startup: by
+    then the server has installed its handlers, which are called on. A no-op outside the main
+    thread, which alone receives signals, and for a signal that nobody handles.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handlers = [_Handler(purgatory, number) for number in STOP_SIGNALS]
+    for handler in handlers:
+        handler.install()
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.remove()
+
+
+class _Handler:
+    """The handler of one signal, in front of the one that was there."""
+
+    def __init__(self, purgatory: Purgatory, number: signal.Signals) -> None:
+        self._purgatory = purgatory
+        self._number = number
+        self._loop = asyncio.get_running_loop()
+        self._previous: Any = None
+
+    def install(self) -> None:
+        previous = signal.getsignal(self._number)
+        # SIG_DFL, SIG_IGN or a handler that is not Python's: nobody shuts down in good order.
+        if callable(previous):
+            self._previous = previous
+            signal.signal(self._number, self._handle)
+
+    def remove(self) -> None:
+        # Whoever put a handler in front of ours since then keeps it.
+        if self._previous is not None and signal.getsignal(self._number) == self._handle:
+            signal.signal(self._number, self._previous)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        # Between two bytecodes of whatever runs: only the loop may touch the purgatory.
+        self._loop.call_soon_threadsafe(self._drain)
+        self._previous(number, frame)
+
+    def _drain(self) -> None:
+        if self._purgatory.is_open:
+            # A future that nobody needs to wait for: the walk goes on by itself.
+            _ = self._purgatory.begin_drain()

@@ -1,0 +1,75 @@
+"""The application's own refusals, in the same shape as ours."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from purgatory.errors import PurgatoryError
+from purgatory.fastapi.problems import Problem, problem_of
+
+
+def add_problem_handlers(app: FastAPI, prefix: str) -> None:
+    """Answer every refusal of `app` with problem details: 404 and 405, validation, and ours.
+
+    `prefix` is where the kinds of problems are described. An HTTPException with headers keeps them.
+    """
+
+    async def on_http_exception(request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, HTTPException)
+        return _response(_http_problem(request, exc), prefix, request)
+
+    async def on_validation_error(request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, RequestValidationError)
+        return _response(_validation_problem(exc), prefix, request)
+
+    async def on_purgatory_error(request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, PurgatoryError)
+        return _response(problem_of(exc), prefix, request)
+
+    async def on_error(request: Request, exc: Exception) -> Response:
+        # The server logs the exception itself; its text is not for the client.
+        problem = Problem("internal-error", "the request failed for a reason that is in the log")
+        return _response(problem, prefix, request)
+
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(RequestValidationError, on_validation_error)
+    app.add_exception_handler(PurgatoryError, on_purgatory_error)
+    app.add_exception_handler(Exception, on_error)
+
+
+def _http_problem(request: Request, exc: HTTPException) -> Problem:
+    headers = dict(exc.headers or {})
+    if exc.status_code == 404 and exc.detail == "Not Found":
+        return Problem("not-found", f"there is nothing at {request.url.path}", headers=headers)
+    if exc.status_code == 405:
+        allowed = headers.get("Allow") or headers.get("allow", "")
+        return Problem(
+            "method-not-allowed",
+            f"{request.url.path} does not take {request.method}: it takes {allowed}",
+            headers=headers,
+        )
+    return Problem.of_status(exc.status_code, str(exc.detail), headers=headers)
+
+
+def _validation_problem(exc: RequestValidationError) -> Problem:
+    errors = [
+        {"pointer": "".join(f"/{part}" for part in error["loc"]), "detail": error["msg"]}
+        for error in exc.errors()
+    ]
+    return Problem(
+        "bad-parameter",
+        f"{errors[0]['pointer']}: {errors[0]['detail']}",
+        param=str(exc.errors()[0]["loc"][-1]),
+        allowed="what the API's documentation says",
+        errors=errors,
+    )
+
+
+def _response(problem: Problem, prefix: str, request: Request) -> Response:
+    answer = problem.answer(prefix, request.url.path)
+    response = Response(answer.body, answer.status)
+    response.raw_headers = answer.headers
+    return response

@@ -1,0 +1,45 @@
+"""Whether the process is alive, and whether it may be sent requests."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel, Field
+
+from purgatory.purgatory import Purgatory
+
+
+class Health(BaseModel):
+    """The process is alive."""
+
+    status: str = "alive"
+
+
+class Readiness(BaseModel):
+    """Whether the process may be sent requests, and what is missing if not."""
+
+    status: str
+    missing: list[str] = Field(description="What is missing; empty when ready.")
+
+
+def create_health_router(purgatory: Purgatory) -> APIRouter:
+    """Return `/healthz` and `/readyz`, which never park and stand behind no bound."""
+    router = APIRouter(tags=["health"])
+
+    @router.get("/healthz")
+    async def healthz() -> Health:
+        """Say that the process is alive. Restart it when this fails."""
+        return Health()
+
+    @router.get("/readyz", responses={503: {"model": Readiness}})
+    async def readyz(response: Response) -> Readiness:
+        """Say whether to send requests here: 503 while starting up or draining."""
+        missing = []
+        if not purgatory.is_open:
+            missing.append("the purgatory is not open")
+        if purgatory.is_draining:
+            missing.append("draining: the process is shutting down")
+        response.headers["Cache-Control"] = "no-store"
+        response.status_code = 503 if missing else 200
+        return Readiness(status="not ready" if missing else "ready", missing=missing)
+
+    return router

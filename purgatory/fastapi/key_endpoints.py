@@ -1,0 +1,99 @@
+"""What can be done with keys: fire, ask, drop, list."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from purgatory.errors import PurgatoryError
+from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.bodies import parse_batch, parse_body
+from purgatory.fastapi.problems import Problem, problem_of
+from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.schemas import BatchItem, SignalBody
+from purgatory.keys import check_key
+from purgatory.purgatory import Fired, Purgatory
+
+NO_QUERY: Final = frozenset[str]()
+LIST_QUERY: Final = frozenset({"prefix", "limit"})
+DEFAULT_LIST_LIMIT: Final = 100
+
+
+class KeyEndpoints:
+    """The handlers under `/keys`."""
+
+    def __init__(self, purgatory: Purgatory) -> None:
+        """Work on the keys of `purgatory`."""
+        self._purgatory = purgatory
+
+    async def fire(self, raw: RawRequest) -> Answer:
+        """Fire one key."""
+        raw.query(NO_QUERY)
+        value = parse_body(SignalBody, raw.body).value if raw.body else None
+        fired = await self._purgatory.fire(raw.key(), value)
+        return Answer.of_json(201, _fired_json(fired))
+
+    async def fire_batch(self, raw: RawRequest) -> Answer:
+        """Fire several keys, all of them or, where one is no good, none."""
+        raw.query(NO_QUERY)
+        items = parse_batch(BatchItem, raw.body)
+        for index, item in enumerate(items):
+            self._check(index, item)
+        fired = [await self._purgatory.fire(item.key, item.value) for item in items]
+        return Answer.of_json(201, b'{"results":[%b]}' % b",".join(map(_fired_json, fired)))
+
+    async def describe(self, raw: RawRequest) -> Answer:
+        """Say where a key is at and how many wait on it."""
+        raw.query(NO_QUERY)
+        key = raw.key()
+        check_key(key)
+        signals = self._purgatory.signals
+        waiting = self._purgatory.waiting(key)
+        document = {
+            "key": key,
+            "cursor": signals.cursor(signals.head()),
+            "earliest": signals.cursor(signals.earliest(key)),
+            # One process is everywhere, as long as signals are in its memory.
+            "waiting": {"here": waiting, "everywhere": waiting},
+        }
+        return Answer.of_json(200, json.dumps(document).encode())
+
+    async def drop(self, raw: RawRequest) -> Answer:
+        """End the key's waiters, and drop its history."""
+        raw.query(NO_QUERY)
+        cancelled = await self._purgatory.cancel(raw.key())
+        signals = self._purgatory.signals
+        document = {"cancelled": cancelled, "cursor": signals.cursor(signals.head())}
+        return Answer.of_json(200, json.dumps(document).encode())
+
+    async def list_watched(self, raw: RawRequest) -> Answer:
+        """List the keys that are watched, in order."""
+        query = raw.query(LIST_QUERY)
+        limit = raw.whole_number(query, "limit", DEFAULT_LIST_LIMIT)
+        prefix = query.get("prefix", "")
+        watched = self._purgatory.watched_keys()
+        keys = sorted(key for key in watched if key.startswith(prefix))
+        document = {
+            "keys": [{"key": key, "waiting": watched[key]} for key in keys[:limit]],
+            "more": len(keys) > limit,
+        }
+        return Answer.of_json(200, json.dumps(document).encode())
+
+    def _check(self, index: int, item: BatchItem) -> None:
+        try:
+            check_key(item.key)
+            self._purgatory.signals.encode(item.value)
+        except PurgatoryError as exc:
+            problem = problem_of(exc)
+            errors = [{"pointer": f"/{index}", "detail": exc.detail}]
+            raise Problem(
+                problem.kind.slug, f"/{index}: {exc.detail}", **problem.members, errors=errors
+            ) from exc
+
+
+def _fired_json(fired: Fired) -> bytes:
+    return b'{"cursor":"%b","seq":%d,"completed":%d}' % (
+        fired.cursor.encode(),
+        fired.seq,
+        fired.completed,
+    )

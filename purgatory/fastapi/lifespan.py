@@ -1,0 +1,32 @@
+"""Opening and closing a purgatory with the application."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from purgatory.fastapi.drain import drain_on_stop_signals
+from purgatory.fastapi.workers import check_workers
+from purgatory.purgatory import Purgatory
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Purgatory]]]
+
+
+def create_lifespan(purgatory: Purgatory, *, allow_separate_workers: bool = False) -> Lifespan:
+    """Return a lifespan that opens `purgatory`, drains it on SIGTERM and closes it in the end.
+
+    For `FastAPI(lifespan=...)`; it yields `{"purgatory": purgatory}` as state. Entered twice, it
+    opens once. Raises SeveralWorkersError, at startup, where several workers were asked for.
+    """
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
+        check_workers(sys.argv, os.environ, allow_separate_workers=allow_separate_workers)
+        async with purgatory:
+            with drain_on_stop_signals(purgatory):
+                yield {"purgatory": purgatory}
+
+    return lifespan

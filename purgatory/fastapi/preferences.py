@@ -1,0 +1,54 @@
+"""Waits and preferences, as clients write them (RFC 7240)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from purgatory.fastapi.problems import bad_parameter
+
+_WAIT: Final = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)(ms|s|m)?")
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
+_ALLOWED_WAIT: Final = "seconds such as 25 or 2.5, or with a unit: 500ms, 25s, 1m"
+_PREFERENCE: Final = re.compile(r'\s*([!#$%&\'*+\-.^_`|~0-9A-Za-z]+)\s*(?:=\s*("[^"]*"|[^\s;,]*))?')
+
+
+def wait_seconds(text: str, param: str) -> float:
+    """Return a wait in seconds; raise Problem, naming `param`, for what is none."""
+    match = _WAIT.fullmatch(text)
+    if match is None:
+        raise bad_parameter(param, f"{param} is {text[:64]!r}", _ALLOWED_WAIT)
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+@dataclass(frozen=True, slots=True)
+class Preferences:
+    """The preferences that matter here; others are ignored, as RFC 7240 asks."""
+
+    wait: float | None = None
+    is_minimal: bool = False
+
+
+def parse_preferences(headers: list[str]) -> Preferences:
+    """Return what the Prefer headers say: the first of each name counts."""
+    found: dict[str, str] = {}
+    for header in headers:
+        for item in header.split(","):
+            match = _PREFERENCE.match(item)
+            if match is not None:
+                found.setdefault(match[1].lower(), (match[2] or "").strip('"'))
+    wait = wait_seconds(found["wait"], "Prefer: wait") if "wait" in found else None
+    return Preferences(wait, found.get("return", "").lower() == "minimal")
+
+
+def parse_etag_cursor(header: str | None) -> str | None:
+    """Return the cursor in an If-None-Match header of one entity tag, or None without one."""
+    if header is None:
+        return None
+    text = header.strip().removeprefix("W/")
+    if len(text) < 2 or text[0] != '"' or text[-1] != '"' or '"' in text[1:-1]:
+        raise bad_parameter(
+            "If-None-Match", f"If-None-Match is {header[:64]!r}", 'one cursor in quotes: "<cursor>"'
+        )
+    return text[1:-1]

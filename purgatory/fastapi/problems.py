@@ -1,0 +1,241 @@
+"""Refusals as problem details (RFC 9457): each kind is named and described here."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from purgatory.errors import (
+    BadCursorError,
+    CursorExpiredError,
+    InvalidKeyError,
+    InvalidValueError,
+    LimitReachedError,
+    PurgatoryClosedError,
+    PurgatoryError,
+    WaitSupersededError,
+)
+from purgatory.fastapi.answer import Answer, encoded
+
+MEDIA_TYPE: Final = "application/problem+json"
+
+_STATUSES: Final = frozenset(HTTPStatus)
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemKind:
+    """A kind of problem: the last part of its `type`, its status and title, and what to do."""
+
+    slug: str
+    status: int
+    title: str
+    remedy: str
+
+
+KINDS: Final[dict[str, ProblemKind]] = {
+    kind.slug: kind
+    for kind in (
+        ProblemKind(
+            "bad-cursor",
+            400,
+            "The cursor is not one of ours",
+            "Use the cursor of an earlier answer as it is, 0 for the earliest signal that is kept, "
+            "or none for from now on.",
+        ),
+        ProblemKind(
+            "bad-json",
+            400,
+            "The body is not JSON",
+            "Send a JSON document in UTF-8, without NaN or Infinity.",
+        ),
+        ProblemKind(
+            "not-found",
+            404,
+            "There is nothing at this address",
+            "See the API's documentation for the addresses that exist.",
+        ),
+        ProblemKind(
+            "unknown-wait",
+            404,
+            "No request is parked under this id",
+            "It may have been answered already; nothing needs to be done.",
+        ),
+        ProblemKind(
+            "method-not-allowed",
+            405,
+            "The address does not take this method",
+            "The Allow header names the methods that it takes.",
+        ),
+        ProblemKind(
+            "superseded",
+            409,
+            "Another request took over this Wait-Id",
+            "Nothing, if that request was yours: the newest one with an id is the one that waits.",
+        ),
+        ProblemKind(
+            "cursor-expired",
+            410,
+            "Signals since the cursor are no longer kept",
+            "Read the state that the key stands for anew, then go on from `head`, or from "
+            "`earliest` for what is still kept.",
+        ),
+        ProblemKind(
+            "body-too-large",
+            413,
+            "The body is too large",
+            "Store what is large elsewhere and fire its address.",
+        ),
+        ProblemKind(
+            "bad-parameter",
+            422,
+            "A parameter has a value that is not allowed",
+            "`param` names it and `allowed` says what it may be.",
+        ),
+        ProblemKind(
+            "too-many-waits",
+            429,
+            "This client or key has as many requests parked as it may",
+            "Wait for `Retry-After` seconds, and share one wait among those who need it.",
+        ),
+        ProblemKind(
+            "internal-error",
+            500,
+            "Something went wrong here",
+            "The server's log has the reason; the request may be tried again.",
+        ),
+        ProblemKind(
+            "full",
+            503,
+            "This process has as many requests parked as it may",
+            "Wait for `Retry-After` seconds; operators can raise the limit or add processes.",
+        ),
+        ProblemKind(
+            "draining",
+            503,
+            "This process is shutting down",
+            "Ask again after `Retry-After` seconds: another process answers. Cursors stay good as "
+            "long as the history does.",
+        ),
+        ProblemKind(
+            "not-open",
+            503,
+            "The purgatory is not open",
+            "Operators: its lifespan has not run. Install it in the outermost application, not in "
+            "one that is mounted.",
+        ),
+    )
+}
+
+
+class Problem(Exception):
+    """A refusal on its way to the client."""
+
+    def __init__(
+        self, slug: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any
+    ) -> None:
+        """Refuse with the kind `slug`, a sentence, and members of its own."""
+        super().__init__(detail)
+        self.kind = KINDS[slug]
+        self.detail = detail
+        self.headers = headers or {}
+        self.members = members
+
+    @classmethod
+    def of_status(cls, status: int, detail: str, headers: dict[str, str]) -> Problem:
+        """Return the refusal of an application that has only a status and a sentence."""
+        problem = cls("internal-error", detail, headers=headers)
+        phrase = HTTPStatus(status).phrase if status in _STATUSES else "Refused"
+        # RFC 9457: about:blank is the kind that has nothing to say beyond its status.
+        problem.kind = ProblemKind("about:blank", status, phrase, "")
+        return problem
+
+    @property
+    def status(self) -> int:
+        """The HTTP status of the answer."""
+        return self.kind.status
+
+    def answer(self, prefix: str, instance: str) -> Answer:
+        """Return the answer to the request for `instance`; kinds are documented under `prefix`."""
+        slug = self.kind.slug
+        document = {
+            "type": f"{prefix}/problems/{slug}" if slug in KINDS else slug,
+            "title": self.kind.title,
+            "status": self.kind.status,
+            "detail": self.detail,
+            "instance": instance,
+            **self.members,
+        }
+        # ASCII only: what the client sent is quoted, and need not be text that UTF-8 can hold.
+        body = json.dumps(document).encode("ascii")
+        return Answer(
+            self.kind.status,
+            [
+                (b"content-type", MEDIA_TYPE.encode()),
+                (b"content-length", str(len(body)).encode()),
+                (b"cache-control", b"no-store"),
+                *encoded(self.headers),
+            ],
+            body,
+        )
+
+
+def bad_parameter(param: str, detail: str, allowed: str) -> Problem:
+    """Return the refusal of one parameter."""
+    return Problem("bad-parameter", detail, param=param, allowed=allowed)
+
+
+def retry_after() -> dict[str, str]:
+    """Return a Retry-After header, jittered so that clients do not return in step."""
+    return {"Retry-After": str(random.randint(1, 5))}
+
+
+def problem_of(error: PurgatoryError) -> Problem:
+    """Return the refusal that an error of the library amounts to."""
+    match error:
+        case CursorExpiredError():
+            return Problem(
+                "cursor-expired",
+                error.detail,
+                key=error.key,
+                earliest=error.earliest,
+                head=error.head,
+            )
+        case BadCursorError():
+            return Problem("bad-cursor", error.detail, param="cursor")
+        case InvalidKeyError():
+            return bad_parameter("key", error.detail, "1 to 256 characters, none of them control")
+        case InvalidValueError():
+            return bad_parameter("value", error.detail, "JSON of a bounded size")
+        case LimitReachedError(limit="max_parked"):
+            return Problem(
+                "full",
+                error.detail,
+                headers=retry_after(),
+                limit=error.limit,
+                maximum=error.maximum,
+            )
+        case LimitReachedError():
+            return Problem(
+                "too-many-waits",
+                error.detail,
+                headers=retry_after(),
+                limit=error.limit,
+                maximum=error.maximum,
+            )
+        case WaitSupersededError():
+            return Problem("superseded", error.detail)
+        case PurgatoryClosedError():
+            return Problem("not-open", error.detail, headers=retry_after())
+    return Problem("internal-error", error.detail)
+
+
+def draining() -> Problem:
+    """Return the refusal of a process that shuts down."""
+    return Problem(
+        "draining",
+        "this process is shutting down and parks no more requests: ask again",
+        headers={**retry_after(), "Connection": "close"},
+    )

@@ -1,0 +1,112 @@
+"""A request as the server received it, before anything is believed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from purgatory.fastapi.problems import Problem, bad_parameter
+
+# Parameters in a query, all endpoints together, are fewer than ten.
+MAX_QUERY_FIELDS = 20
+MAX_QUERY_BYTES = 4096
+# Signals in an answer, or entries in a list.
+MAX_LIMIT = 1000
+
+
+@dataclass(slots=True)
+class RawRequest:
+    """What the endpoints read, from whichever server interface it came."""
+
+    path: str
+    """The decoded path, for `instance` in problem details."""
+    raw_path: bytes
+    query_string: bytes
+    headers: Iterable[tuple[bytes, bytes]]
+    tail: str = ""
+    """What follows the endpoint's own address: a key or an id."""
+    body: bytes = b""
+
+    def key(self) -> str:
+        """Return the tail as a key; raise Problem for bytes that are not UTF-8."""
+        # Servers decode a path leniently, so what was not UTF-8 arrives as U+FFFD.
+        if "\ufffd" in self.tail:
+            try:
+                unquote_to_bytes(self.raw_path).decode()
+            except UnicodeDecodeError:
+                raise bad_parameter(
+                    "key", "the key in the path is not UTF-8", "UTF-8, percent-encoded"
+                ) from None
+        return self.tail
+
+    def header(self, name: bytes) -> str | None:
+        """Return the one header of that lower-case name, or None; raise Problem for two."""
+        values = self.headers_named(name)
+        if len(values) > 1:
+            raise bad_parameter(name.decode(), f"header {name.decode()} is given twice", "once")
+        return values[0] if values else None
+
+    def headers_named(self, name: bytes) -> list[str]:
+        """Return every header of that lower-case name."""
+        return [value.decode("latin-1") for key, value in self.headers if key == name]
+
+    def query(self, allowed: frozenset[str]) -> dict[str, str]:
+        """Return the query's parameters; raise Problem for one unknown, twice or not UTF-8."""
+        if not self.query_string:
+            return {}
+        parameters: dict[str, str] = {}
+        for name, value in self._query_fields():
+            if name not in allowed:
+                raise bad_parameter(
+                    name[:64],
+                    f"there is no parameter {name[:64]!r} here",
+                    ", ".join(sorted(allowed)) or "no parameters",
+                )
+            if name in parameters:
+                raise bad_parameter(name, f"parameter {name} is given twice", "once")
+            parameters[name] = value
+        return parameters
+
+    def whole_number(self, query: Mapping[str, str], name: str, default: int) -> int:
+        """Return a parameter from 1 to MAX_LIMIT; raise Problem for anything else."""
+        text = query.get(name)
+        if text is None:
+            return default
+        if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_LIMIT:
+            return int(text)
+        allowed = f"a whole number from 1 to {MAX_LIMIT}"
+        raise bad_parameter(name, f"{name} is {text[:64]!r}", allowed)
+
+    def _query_fields(self) -> list[tuple[str, str]]:
+        if len(self.query_string) > MAX_QUERY_BYTES:
+            raise bad_parameter(
+                "query",
+                f"the query has {len(self.query_string)} bytes",
+                f"up to {MAX_QUERY_BYTES} bytes",
+            )
+        try:
+            return parse_qsl(
+                self.query_string.decode("ascii"),
+                keep_blank_values=True,
+                strict_parsing=True,
+                errors="strict",
+                max_num_fields=MAX_QUERY_FIELDS,
+            )
+        except ValueError as exc:
+            raise bad_parameter(
+                "query",
+                f"the query cannot be read ({exc})",
+                "name=value pairs joined by &, UTF-8, percent-encoded",
+            ) from None
+
+
+def too_large(limit: int) -> Problem:
+    """Return the refusal of a body beyond `limit` bytes."""
+    return Problem(
+        "body-too-large",
+        f"the body is larger than {limit} bytes, which is the limit here",
+        # What is still on its way is not worth reading.
+        headers={"Connection": "close"},
+        limit=limit,
+    )

@@ -1,0 +1,45 @@
+"""How many worker processes the server was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from purgatory.errors import SeveralWorkersError
+
+_SERVERS = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
+_OPTIONS = ("--workers", "-w")
+
+
+def check_workers(
+    argv: Sequence[str], environ: Mapping[str, str], *, allow_separate_workers: bool
+) -> None:
+    """Raise SeveralWorkersError where several workers would each have signals of their own.
+
+    Read from the command line and from WEB_CONCURRENCY, which uvicorn, gunicorn, hypercorn and
+    granian share: a fire in one worker would not wake a request that is parked in another.
+    """
+    count = declared_workers(argv, environ)
+    if count > 1 and not allow_separate_workers:
+        raise SeveralWorkersError(
+            f"{count} workers are asked for, and signals are kept in each one's memory: a fire in "
+            "one would not wake a request that is parked in another. Run one worker, or pass "
+            "allow_separate_workers=True if each worker's clients and keys are its own"
+        )
+
+
+def declared_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Return the number of workers that a command line or WEB_CONCURRENCY asks for, or 1."""
+    # Another program's -w may mean anything.
+    is_server = bool(argv) and any(server in argv[0] for server in _SERVERS)
+    for position, argument in enumerate(argv if is_server else ()):
+        name, equals, value = argument.partition("=")
+        if name in _OPTIONS:
+            following = argv[position + 1] if position + 1 < len(argv) else ""
+            return _count(value if equals else following)
+        if argument.startswith("-w") and argument[2:].isdigit():
+            return _count(argument[2:])
+    return _count(environ.get("WEB_CONCURRENCY", ""))
+
+
+def _count(text: str) -> int:
+    return int(text) if text.isdigit() else 1
