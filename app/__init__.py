@@ -1,0 +1,1 @@
+"""The service: Purgatory on a port of its own."""

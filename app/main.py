@@ -1,0 +1,40 @@
+"""The application: where the edges meet."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+from fastapi import FastAPI
+
+from app.docs import add_docs
+from app.settings import Settings
+from purgatory import Purgatory
+from purgatory.fastapi import create_health_router, install
+
+DESCRIPTION = """
+Park a request until something happens; do it with `GET /purgatory/watch/{key}`, and make it happen
+with `POST /purgatory/keys/{key}`.
+
+Every refusal is problem details (RFC 9457), and its `type` is an address that says what to do.
+"""
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """Return the service. For an ASGI server: `uvicorn --factory app.main:create_app`."""
+    settings = Settings() if settings is None else settings
+    app = FastAPI(
+        title="Purgatory",
+        version=version("fastapi-purgatory"),
+        description=DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+        openapi_tags=[
+            {"name": "purgatory", "description": "Wait for keys, and fire them."},
+            {"name": "health", "description": "For load balancers and orchestrators."},
+        ],
+    )
+    purgatory = Purgatory(limits=settings.limits())
+    install(app, purgatory, settings=settings.wait_settings())
+    app.include_router(create_health_router(purgatory))
+    add_docs(app)
+    return app
