@@ -14,16 +14,22 @@ FREEZE := freeze --all --exclude pip --exclude fastapi-purgatory
 # pip freeze knows only this platform; uvloop is not to be had on Windows.
 MARKERS := s/^uvloop==.*/&; sys_platform != "win32"/
 
+# The core, compiled where there is a C compiler, beside the sources rather than among them.
+COMPILED := $(VENV)/compiled
+CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
+
 .PHONY: help run test lint format example-join-group example-acks-all lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
 
-run: $(VENV)/.run ## Start the service (HOST=, PORT=)
-	@$(BIN)/python -m app
+run: $(VENV)/.compiled ## Start the service (HOST=, PORT=)
+	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m app
 
-test: $(VENV)/.test ## Run all tests (ARGS="-k timer" chooses some)
+test: $(VENV)/.test $(VENV)/.compiled ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)
 	@$(BIN)/python -m pytest $(ARGS)
+	@echo "The core once more, compiled:"
+	@PYTHONPATH=$(COMPILED) $(BIN)/python -P -m pytest tests/unit tests/properties $(ARGS)
 
 lint: $(VENV)/.test ## Check style and types
 	@$(BIN)/python -m ruff check .
@@ -88,6 +94,15 @@ $(VENV)/.run: $(VENV)/.created app/requirements.txt pyproject.toml
 	@echo 'Installing the service into $(VENV) ...'
 	@$(PIP_INSTALL) --requirement app/requirements.txt
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.compiled: $(VENV)/.run $(CORE) .build/compile_core.py
+	@echo 'Compiling the core ...'
+	@rm -rf $(COMPILED)
+	@$(PIP_INSTALL) --no-deps --no-build-isolation --target $(COMPILED) .
+	@$(BIN)/python -P -c 'import sys; sys.path.insert(0, "$(COMPILED)"); \
+	  from purgatory.timer import compiled; \
+	  print("The core is compiled." if compiled else "There is no C compiler: the core stays plain Python.")'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run tests/requirements.txt

@@ -10,11 +10,16 @@ from purgatory.errors import PurgatoryClosedError
 from purgatory.lifecycle import Listener, OperationEvent
 from purgatory.operation import DelayedOperation
 from purgatory.status import Status
-from purgatory.timer import SystemTimer
+from purgatory.timer.system_timer import SystemTimer
+from purgatory.timer.task import NOT_SCHEDULED
 from purgatory.walk import Walk
 from purgatory.watchers import Watchers
 
 logger = logging.getLogger("purgatory.watching")
+
+# Looked up once: an attribute of an enumeration costs more than a global name, on the hot path.
+_PENDING = Status.PENDING
+_FIRED = Status.FIRED
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +52,7 @@ class DelayedOperationPurgatory:
     # Invariant: every operation in `_watchers` is pending, and stands there once for each key.
     __slots__ = (
         "_delayed",
+        "_fired",
         "_listeners",
         "_outcomes",
         "_watched",
@@ -71,7 +77,9 @@ class DelayedOperationPurgatory:
         self._watchers: dict[Hashable, DelayedOperation | Watchers] = {}
         self._watched: int = 0
         self._delayed: int = 0
+        # The outcomes other than fired, which has a count of its own: a third of the time.
         self._outcomes: dict[Status, int] = dict.fromkeys(Status, 0)
+        self._fired: int = 0
 
     @property
     def watched(self) -> int:
@@ -90,7 +98,7 @@ class DelayedOperationPurgatory:
             delayed=self._delayed,
             watched=self._watched,
             keys=len(self._watchers),
-            fired=self._outcomes[Status.FIRED],
+            fired=self._fired,
             expired=self._outcomes[Status.EXPIRED],
             cancelled=self._outcomes[Status.CANCELLED],
             drained=self._outcomes[Status.DRAINED],
@@ -108,29 +116,29 @@ class DelayedOperationPurgatory:
         string, PurgatoryClosedError after `shutdown`, and whatever `try_complete` raises; then
         nothing is left behind.
         """
-        if isinstance(keys, str):
-            raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
-        unique_keys = tuple(dict.fromkeys(keys))
-        if not unique_keys:
-            raise ValueError("keys is empty: an operation watches at least one key")
-        if self.is_closed:
-            raise PurgatoryClosedError(f"purgatory {self.name!r} was shut down and takes no more")
+        if type(keys) is not tuple or not keys:
+            keys = self._checked(keys)
         if operation._purgatory is not None:
             raise ValueError(f"{operation!r} is watched already: an operation is used once")
-        if operation.try_complete():
+        if not self.is_closed and operation.try_complete():
             return True
-        if operation.status is not Status.PENDING:
+        if operation.status is not _PENDING:
             return False
-        self._watch(operation, unique_keys)
+        # After the first try, which may have called anything.
+        if self.is_closed:
+            raise PurgatoryClosedError(f"purgatory {self.name!r} was shut down and takes no more")
+        self._watch(operation, keys)
         try:
             if operation.try_complete():
                 return True
-            if operation.status is Status.PENDING:
+            if operation.status is _PENDING:
                 self.timer.add(operation)
                 if self._listeners:
-                    self._tell(operation, unique_keys)
+                    self._tell(operation, operation._keys)
         except BaseException:
-            if operation.status is Status.PENDING:
+            if operation.status is _PENDING:
+                if operation._pending is not None:
+                    operation._pending.remove(operation)
                 self._unwatch(operation)
             raise
         return False
@@ -140,9 +148,16 @@ class DelayedOperationPurgatory:
         watchers = self._watchers.get(key)
         if watchers is None:
             return 0
-        if isinstance(watchers, DelayedOperation):
-            return self._check((watchers,), key)
-        return self._check(tuple(watchers.operations), key)
+        if isinstance(watchers, Watchers):
+            return self._check(tuple(watchers.operations), key)
+        outer_key, self.checked_key = self.checked_key, key
+        try:
+            watchers.try_complete()
+        except Exception:
+            watchers._log_failure("try_complete or on_complete")
+        finally:
+            self.checked_key = outer_key
+        return 1 if watchers.status is _FIRED else 0
 
     def check_in_steps(self, key: Hashable) -> Walk:
         """Return `check_and_complete(key)` to be taken in steps, for very many operations."""
@@ -166,7 +181,7 @@ class DelayedOperationPurgatory:
         watchers = self._watchers.get(key)
         if watchers is None:
             return []
-        if isinstance(watchers, DelayedOperation):
+        if not isinstance(watchers, Watchers):
             return [watchers]
         return list(watchers.operations)
 
@@ -175,7 +190,7 @@ class DelayedOperationPurgatory:
         watchers = self._watchers.get(key)
         if watchers is None:
             return 0
-        return 1 if isinstance(watchers, DelayedOperation) else len(watchers)
+        return 1 if not isinstance(watchers, Watchers) else len(watchers)
 
     def keys(self) -> list[Hashable]:
         """Return the keys that are watched, in the order in which they came to be."""
@@ -185,7 +200,7 @@ class DelayedOperationPurgatory:
         """Return every operation that waits, once, in no particular order."""
         found: dict[DelayedOperation, None] = {}
         for watchers in self._watchers.values():
-            if isinstance(watchers, DelayedOperation):
+            if not isinstance(watchers, Watchers):
                 found[watchers] = None
             else:
                 found.update(watchers.operations)
@@ -236,22 +251,49 @@ class DelayedOperationPurgatory:
             operation.try_complete()
         except Exception:
             operation._log_failure("try_complete or on_complete")
-        return operation.status is Status.FIRED
+        return operation.status is _FIRED
+
+    def _checked(self, keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
+        if isinstance(keys, str):
+            raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
+        given = tuple(keys)
+        if not given:
+            raise ValueError("keys is empty: an operation watches at least one key")
+        return given
 
     def _watch(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
         operation._purgatory = self
         operation._keys = keys
-        watchers = self._watchers
-        for key in keys:
-            present = watchers.setdefault(key, operation)
-            if present is operation:
-                continue
-            if isinstance(present, Watchers):
-                present.operations[operation] = None
-            else:
-                watchers[key] = Watchers(present, operation)
-        self._watched += len(keys)
         self._delayed += 1
+        count = 0
+        try:
+            for key in keys:
+                count += self._watch_key(operation, key)
+        except TypeError:
+            # A key that cannot be hashed: off those before it.
+            operation._keys = tuple(dict.fromkeys(keys[: keys.index(key)]))
+            self._watched += len(operation._keys)
+            self._unwatch(operation)
+            raise
+        if count != len(keys):
+            # A key given twice counts once. Rare: so the check is not made for everyone beforehand.
+            operation._keys = tuple(dict.fromkeys(keys))
+        self._watched += count
+
+    def _watch_key(self, operation: DelayedOperation, key: Hashable) -> int:
+        """Put `operation` on `key`; return 1, or 0 where it was on it already."""
+        present = self._watchers.get(key)
+        if present is None:
+            self._watchers[key] = operation
+        elif isinstance(present, Watchers):
+            if operation in present.operations:
+                return 0
+            present.operations[operation] = None
+        elif present is operation:
+            return 0
+        else:
+            self._watchers[key] = Watchers(present, operation)
+        return 1
 
     def _unwatch(self, operation: DelayedOperation) -> tuple[Hashable, ...]:
         """Take `operation` off every key; return the keys."""
@@ -264,9 +306,9 @@ class DelayedOperationPurgatory:
             if present is operation:
                 del watchers[key]
                 continue
-            assert isinstance(present, Watchers)
-            del present.operations[operation]
-            if not present.operations:
+            operations = present.operations  # type: ignore[union-attr] # not the only one: Watchers
+            del operations[operation]
+            if not operations:
                 del watchers[key]
         self._watched -= len(keys)
         self._delayed -= 1
@@ -275,8 +317,13 @@ class DelayedOperationPurgatory:
     def _on_settled(self, operation: DelayedOperation) -> None:
         """Forget `operation`, whose status says how it ended."""
         keys = self._unwatch(operation)
-        self._outcomes[operation.status] += 1
-        if self._listeners:
+        status = operation.status
+        if status is _FIRED:
+            self._fired += 1
+        else:
+            self._outcomes[status] += 1
+        # Of an operation that completed while it was put on its keys nobody was told before.
+        if self._listeners and operation.expiration_ms != NOT_SCHEDULED:
             self._tell(operation, keys)
 
     def _tell(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
@@ -284,12 +331,16 @@ class DelayedOperationPurgatory:
             operation=operation,
             status=operation.status,
             keys=keys,
-            key=self.checked_key if operation.status is Status.FIRED else None,
+            key=self.checked_key if self._is_checked(operation, keys) else None,
             at_ms=self.timer.now_ms(),
             deadline_ms=operation.expiration_ms,
         )
         for listener in self._listeners:
             self._tell_one(listener, event)
+
+    def _is_checked(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> bool:
+        # What a neighbour's callback completed was completed by no key.
+        return operation.status is _FIRED and self.checked_key in keys
 
     def _tell_one(self, listener: Callable[[OperationEvent], None], event: OperationEvent) -> None:
         try:

@@ -31,5 +31,7 @@ class Limits:
     def __post_init__(self) -> None:
         """Raise ValueError for a bound that is not positive."""
         for name in self.__slots__:
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)!r}: a limit is above zero")
+            # Written so that NaN, which compares as false, is refused.
+            if not 0 < getattr(self, name) < float("inf"):
+                value = getattr(self, name)
+                raise ValueError(f"{name} is {value!r}: a limit is a finite number above zero")

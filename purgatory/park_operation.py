@@ -69,6 +69,9 @@ class ParkOperation(WatchOperation):
     def _fail(self, error: Exception) -> bool:
         if not self._settle(Status.FIRED):
             return False
+        if isinstance(error, StopIteration):
+            # A future refuses it, as a coroutine turns it into this (PEP 479).
+            error = RuntimeError(f"the predicate raised {error!r}")
         if not self.future.done():
             self.future.set_exception(error)
         return True

@@ -29,7 +29,7 @@ from purgatory.reaper import ExpirationReaper
 from purgatory.signals import MemorySignals, SignalStatistics
 from purgatory.slices import SlicedWalk
 from purgatory.status import Status
-from purgatory.timer import Clock, SystemClock, SystemTimer
+from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.walk import Walk
 
@@ -87,6 +87,8 @@ class Statistics:
     """The longest that expirations have held the event loop at once."""
     longest_lateness_ms: int
     """The longest that a timer ran after its time."""
+    is_compiled: bool
+    """The core runs compiled, not as plain Python."""
 
 
 class Purgatory:
@@ -182,8 +184,10 @@ class Purgatory:
             raise WrongThreadError(
                 f"purgatory {self.name!r} is or was open on another event loop: make one for each"
             )
-        elif not self._opened:
-            raise PurgatoryClosedError(f"purgatory {self.name!r} was closed: make a new one")
+        elif self._is_draining:
+            raise PurgatoryClosedError(
+                f"purgatory {self.name!r} was drained or closed, which is for good: make a new one"
+            )
         self._opened += 1
 
     async def close(self) -> None:
@@ -317,6 +321,8 @@ class Purgatory:
         WrongThreadError.
         """
         self._require_open()
+        if isinstance(keys, str):
+            raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
         keys = tuple(keys)
         self._check_limits(keys)
         return self._operations.try_complete_else_watch(operation, keys)
@@ -353,6 +359,7 @@ class Purgatory:
             wake_ups=self._reaper.wake_ups if self._reaper else 0,
             longest_turn_ms=self._reaper.longest_turn_ns / NS_PER_MS if self._reaper else 0.0,
             longest_lateness_ms=self._timer.longest_lateness_ms,
+            is_compiled=compiled,
         )
 
     def watched_keys(self) -> dict[str, int]:
@@ -383,14 +390,12 @@ class Purgatory:
         """Return from where to wait on each key; raise for keys or cursors that are no good."""
         head = self.signals.head()
         positions = dict.fromkeys(keys, head)
-        if not 0 < len(positions) <= self.limits.max_keys_per_operation:
-            raise ValueError(
-                f"{len(positions)} keys: an operation watches 1 to "
-                f"{self.limits.max_keys_per_operation}"
-            )
+        self._check_count(len(positions))
+        if cursor is not None and not isinstance(cursor, (str, Mapping)):
+            raise TypeError(f"cursor is {cursor!r}: give a string, or a mapping of keys to strings")
         for key in positions:
             check_key(key)
-            own = cursor if cursor is None or isinstance(cursor, str) else cursor.get(key)
+            own = cursor.get(key) if isinstance(cursor, Mapping) else cursor
             if own is not None:
                 positions[key] = self.signals.position(key, own)
         return positions
@@ -412,6 +417,7 @@ class Purgatory:
 
     def _check_limits(self, keys: tuple[str, ...]) -> None:
         limits = self.limits
+        self._check_count(len(keys))
         if self._operations.delayed >= limits.max_parked:
             raise LimitReachedError(
                 f"{limits.max_parked} operations wait already, which is the limit",
@@ -426,6 +432,12 @@ class Purgatory:
                     limit="max_parked_per_key",
                     maximum=limits.max_parked_per_key,
                 )
+
+    def _check_count(self, keys: int) -> None:
+        if not 0 < keys <= self.limits.max_keys_per_operation:
+            raise ValueError(
+                f"{keys} keys: an operation watches 1 to {self.limits.max_keys_per_operation}"
+            )
 
     def _take(self, walk: Walk) -> asyncio.Future[int]:
         return SlicedWalk(walk, self._require_open(), self.clock).start()

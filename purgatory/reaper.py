@@ -22,6 +22,7 @@ class ExpirationReaper:
     __slots__ = (
         "_armed_ms",
         "_handle",
+        "_is_running",
         "_loop",
         "_timer",
         "longest_turn_ns",
@@ -32,6 +33,7 @@ class ExpirationReaper:
         """Prepare to run `timer` on `loop`; `start` begins."""
         self._timer = timer
         self._loop = loop
+        self._is_running = False
         self._handle: Handle | None = None
         # The time for which the handle is armed.
         self._armed_ms: int | None = None
@@ -40,11 +42,13 @@ class ExpirationReaper:
 
     def start(self) -> None:
         """Begin: what is due already runs in the next turn of the loop."""
+        self._is_running = True
         self._timer.on_earlier = self._on_earlier
         self._arm()
 
     def stop(self) -> None:
         """End: nothing runs from here on, and nothing is armed."""
+        self._is_running = False
         self._timer.on_earlier = None
         self._disarm()
 
@@ -80,7 +84,8 @@ class ExpirationReaper:
         timer, clock = self._timer, self._timer.clock
         started_ns = clock.now_ns()
         try:
-            while True:
+            # Until a task has stopped this reaper.
+            while self._is_running:
                 timer.advance_clock(STEP)
                 now_ns = clock.now_ns()
                 next_ms = timer.next_expiration_ms()
@@ -92,4 +97,5 @@ class ExpirationReaper:
             # Whatever a task raises beyond Exception, the next bucket must not be forgotten.
             self.longest_turn_ns = max(self.longest_turn_ns, clock.now_ns() - started_ns)
             self._disarm()
-            self._arm()
+            if self._is_running:
+                self._arm()

@@ -65,6 +65,7 @@ COMPOSED_OF: dict[str, set[str]] = {
 # What is imported in some places only -> those places. Whatever is not of the standard library has
 # to be here; of the standard library, only what is not for everyone.
 VENDORS: dict[str, set[str]] = {
+    "cython": {"purgatory.timer.system_timer"},
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "app", "examples"},
@@ -152,7 +153,8 @@ def _reason_against(module: str, item: Import) -> str | None:
 def _reason_against_vendor(module: str, vendor: str) -> str | None:
     floor, _ = _place(module)
     is_standard = vendor in sys.stdlib_module_names
-    if floor <= 2 and not is_standard:
+    # Cython, where it is there, only tells a module whether it runs compiled.
+    if floor <= 2 and not is_standard and vendor != "cython":
         return "floors 1 and 2 need the standard library only"
     if floor < FROM_FLOOR.get(vendor, 0):
         return f"not below floor {FROM_FLOOR[vendor]}"

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -44,16 +45,46 @@ def test_the_core_needs_the_standard_library_only() -> None:
     assert [line for line in requirements if "extra ==" not in line] == []
 
 
-@pytest.fixture(scope="module")
-def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
-    """The names in a wheel built from here, without the network."""
-    target = tmp_path_factory.mktemp("wheel")
+def _build_wheel(target: Path, *, pure_python: bool) -> Path:
+    """Build a wheel from here, without the network."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-qq", "--no-index"]
     options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(target), str(ROOT)]
-    subprocess.run([*pip, *options], check=True)
+    environment = {**os.environ, "PURGATORY_PURE_PYTHON": "1" if pure_python else "0"}
+    subprocess.run([*pip, *options], check=True, env=environment)
     [wheel] = target.iterdir()
     assert wheel.name.startswith("fastapi_purgatory-")
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """The names in a wheel of the plain form."""
+    wheel = _build_wheel(tmp_path_factory.mktemp("wheel"), pure_python=True)
+    assert wheel.name.endswith("-py3-none-any.whl")
     return set(zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler, as the form itself")
+def test_with_a_c_compiler_the_wheel_runs_compiled(tmp_path: Path) -> None:
+    """It is one for this Python and platform, and the modules in it are those that are imported."""
+    wheel = _build_wheel(tmp_path / "wheel", pure_python=False)
+    assert not wheel.name.endswith("-none-any.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
+    code = "import purgatory.timer as timer; print(timer.compiled, timer.TimerTask.__module__)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
+    command = [sys.executable, "-P", "-c", code]
+    printed = subprocess.run(command, check=True, env=environment, capture_output=True, text=True)
+    assert printed.stdout.split() == ["True", "purgatory.timer.task"]
+
+
+def test_a_compiler_that_fails_leaves_the_plain_form(tmp_path: Path) -> None:
+    """Whoever has no compiler, or a broken one, installs all the same."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-qq", "--no-index"]
+    options = ["--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path), str(ROOT)]
+    environment = {**os.environ, "CC": "false", "PURGATORY_PURE_PYTHON": "0"}
+    subprocess.run([*pip, *options], check=True, env=environment)
+    [wheel] = tmp_path.iterdir()
+    assert wheel.name.endswith("-py3-none-any.whl")
 
 
 def test_the_wheel_is_typed(wheel_files: set[str]) -> None:

@@ -48,7 +48,15 @@ class MemorySignals:
         max_bytes: int = 64 * 1024 * 1024,
         max_value_bytes: int = 64 * 1024,
     ) -> None:
-        """Make an empty history. The oldest signals make way where a maximum is reached."""
+        """Make an empty history. The oldest signals make way where a maximum is reached.
+
+        Raises ValueError where `max_bytes` would not hold one value.
+        """
+        if max_bytes < max_value_bytes:
+            raise ValueError(
+                f"max_bytes is {max_bytes} and max_value_bytes {max_value_bytes}: at least one "
+                "value has to fit, or a signal would be gone before anybody could read it"
+            )
         self._clock = clock
         self._max_signals_per_key = max_signals_per_key
         self._max_signals = max_signals
@@ -100,6 +108,8 @@ class MemorySignals:
 
     def position(self, key: str, cursor: str) -> int:
         """Return the position that `cursor` stands for, "0" being the earliest kept."""
+        if not isinstance(cursor, str):
+            raise TypeError(f"cursor is {cursor!r}: give a string")
         if cursor == "0":
             return self.earliest(key)
         match = _CURSOR.fullmatch(cursor)

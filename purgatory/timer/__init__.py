@@ -4,18 +4,22 @@ Nothing here knows of asyncio or of keys, and only `clock` asks what time it is.
 """
 
 from purgatory.timer.clock import Clock, SystemClock
-from purgatory.timer.system_timer import MAX_DELAY_MS, SystemTimer
-from purgatory.timer.task import TimerTask
-from purgatory.timer.task_list import PendingCounter, TimerTaskList
+from purgatory.timer.scheduled_call import ScheduledCall
+from purgatory.timer.system_timer import SystemTimer
+from purgatory.timer.system_timer import is_compiled as compiled
+from purgatory.timer.task import MAX_DELAY_MS, PendingTasks, TimerTask
+from purgatory.timer.task_list import TimerTaskList
 from purgatory.timer.wheel import TimingWheel
 
 __all__ = [
     "MAX_DELAY_MS",
     "Clock",
-    "PendingCounter",
+    "PendingTasks",
+    "ScheduledCall",
     "SystemClock",
     "SystemTimer",
     "TimerTask",
     "TimerTaskList",
     "TimingWheel",
+    "compiled",
 ]

@@ -5,20 +5,30 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from operator import attrgetter
+from typing import Any, Final
+
+try:
+    # The compiler wants these very words here; without it a stand-in says that nobody compiled.
+    import cython  # type: ignore[import-untyped,unused-ignore] # it ships no types
+except ImportError:
+    from purgatory.timer import not_compiled as cython
 
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
-from purgatory.timer.task import NOT_SCHEDULED, TimerTask
+from purgatory.timer.scheduled_call import ScheduledCall
+from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, refuse_delay
 from purgatory.timer.task_list import TimerTaskList
 from purgatory.timer.wheel import TimingWheel
 
 logger = logging.getLogger("purgatory.timer")
 
-# 100 years. Sums with it stay far from the end of 64-bit nanoseconds (292 years), where Kafka's
-# arithmetic overflows and runs the task at once.
-MAX_DELAY_MS: Final = 100 * 366 * 24 * 3600 * 1000
-
+# A second name, which the compiler may make a plain C integer of.
+_MAX_DELAY_MS = MAX_DELAY_MS
 _NO_LIMIT: Final = 2**62
+
+is_compiled: Final[bool] = cython.compiled
+
+_expiration_ms = attrgetter("expiration_ms")
 
 
 class SystemTimer:
@@ -33,15 +43,23 @@ class SystemTimer:
     """
 
     __slots__ = (
-        "_advancing",
+        "_buckets",
         "_cascading",
+        "_ceiling_ms",
+        "_ceiling_ns",
         "_clock",
         "_due_now",
-        "_last_ns",
+        "_floor_ns",
+        "_is_advancing",
+        "_is_system",
         "_now_ns",
         "_ready",
-        "_tick_ns",
+        "_span_ms",
+        "_tick_ms",
+        "_upper_buckets",
+        "_upper_from_ms",
         "_wheel",
+        "_wheel_size",
         "longest_lateness_ms",
         "on_earlier",
     )
@@ -56,29 +74,47 @@ class SystemTimer:
         """Make an empty timer. Raises ValueError for a tick below 1 or fewer than 2 buckets."""
         self._clock: Clock = SystemClock() if clock is None else clock
         self._now_ns = self._clock.now_ns
-        self._last_ns: int = self._now_ns()
-        self._tick_ns: int = tick_ms * NS_PER_MS
-        self._wheel = TimingWheel(tick_ms, wheel_size, self._last_ns // NS_PER_MS)
+        # The compiled form asks the system without a Python call in between.
+        self._is_system: bool = type(self._clock) is SystemClock
+        self._wheel = TimingWheel(tick_ms, wheel_size, self._now_ns() // NS_PER_MS)
+        # The millisecond in which the clock was read last: its end in ms, and both ends in ns.
+        self._ceiling_ms: int = 0
+        self._ceiling_ns: int = 0
+        self._floor_ns: int = 0
+        # Copies of what the first two levels are, for the fast way of `add`.
+        self._tick_ms: int = tick_ms
+        self._wheel_size: int = wheel_size
+        self._span_ms: int = self._wheel.interval_ms
+        self._buckets = self._wheel._buckets
+        self._upper_buckets: list[TimerTaskList | None] = [None] * wheel_size
+        self._upper_from_ms: int = 0
+        # Buckets that have opened, waiting to run: more than one only where a limit cut it short.
+        self._ready: deque[TimerTaskList] = deque()
+        # The tasks without delay, for the next advance.
+        self._due_now = TimerTaskList(self._wheel.pending)
+        # A bucket of an upper level that a limit left half moved, and that level.
+        self._cascading: tuple[TimingWheel, TimerTaskList] | None = None
+        self._is_advancing: bool = False
         # Called with the time of a bucket that is new and the earliest: the moment for an owner
         # that sleeps until `next_expiration_ms()` to sleep for less.
         self.on_earlier: Callable[[int], object] | None = None
         # How long after its time the last task of a bucket ran, at the worst.
         self.longest_lateness_ms: int = 0
-        # Buckets that have opened, waiting to run: more than one only where a limit cut it short.
-        self._ready: deque[TimerTaskList] = deque()
-        # The tasks without delay, for the next advance.
-        self._due_now = TimerTaskList(self._wheel.counter)
-        # A bucket of an upper level that a limit left half moved, and that level.
-        self._cascading: tuple[TimingWheel, TimerTaskList] | None = None
-        self._advancing: bool = False
+        self._advance_wheel(self._wheel.current_ms)
 
     def __len__(self) -> int:
         """Return how many tasks are pending, exactly, in O(1)."""
-        return self._wheel.counter.value
+        return self._wheel.pending.count
 
     def __bool__(self) -> bool:
         """True: a timer without tasks is still a timer."""
         return True
+
+    def __del__(self) -> None:
+        """Let go of what is pending: compiled tasks are not seen by the cyclic collector."""
+        # None, or not there at all, where __init__ refused its arguments.
+        if getattr(self, "_ready", None) is not None:
+            self.close()
 
     @property
     def clock(self) -> Clock:
@@ -91,8 +127,21 @@ class SystemTimer:
         return self._wheel
 
     def now_ms(self) -> int:
-        """Return the clock's time in whole milliseconds, rounded down, never stepping back."""
-        return self._read_clock() // NS_PER_MS
+        """Return the time in whole milliseconds, rounded down, and never before what has run."""
+        return max(self._now_ns() // NS_PER_MS, self._wheel.current_ms)
+
+    def call_later(
+        self, delay_ms: int, callback: Callable[..., object], *args: Any
+    ) -> ScheduledCall:
+        """Call `callback(*args)` in `delay_ms` whole milliseconds; return what can cancel it.
+
+        As `loop.call_later`, which takes seconds. Raises as `TimerTask` and `add` do.
+        """
+        if cython.compiled and type(delay_ms) is int and delay_ms <= MAX_DELAY_MS:
+            return self._new_call(delay_ms, callback, args)
+        call = ScheduledCall(delay_ms, callback, *args)
+        self.add(call)
+        return call
 
     def add(self, task: TimerTask) -> None:
         """Schedule `task` for `task.delay_ms` from now, or again if it is pending already.
@@ -102,28 +151,47 @@ class SystemTimer:
         Raises ValueError for a delay beyond MAX_DELAY_MS.
         """
         delay_ms = task.delay_ms
-        if delay_ms > MAX_DELAY_MS:
-            raise ValueError(
-                f"delay_ms is {delay_ms}, beyond the limit of {MAX_DELAY_MS} (100 years): "
-                "keep such a task elsewhere, or leave it without a deadline"
-            )
-        task_list = task._list
-        if task_list is not None:
-            task_list.remove(task)
-        wheel = self._wheel
-        now_ns = self._read_clock()
-        if delay_ms > 0:
+        if not 0 < delay_ms <= _MAX_DELAY_MS:
+            self._add_at_once(task)
+            return
+        pending = task._pending
+        if pending is not None:
+            pending.remove(task)
+        if cython.compiled and self._is_system:
+            now_ns = _system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+        else:
+            now_ns = self._now_ns()
+        if not self._floor_ns < now_ns <= self._ceiling_ns:
+            self._settle_clock(now_ns)
+        # The present rounded up to a millisecond, and then the deadline to a tick: that comes to
+        # the same as rounding once.
+        expiration_ms = self._ceiling_ms + delay_ms
+        tick_ms = self._tick_ms
+        if tick_ms != 1:
             # Minus floor division of the negative is division rounded up.
-            ticks = -(-(now_ns + delay_ms * NS_PER_MS) // self._tick_ns)
+            expiration_ms = -(-expiration_ms // tick_ms) * tick_ms
+        task.expiration_ms = expiration_ms
+        # The fast way, which most tasks go: into a bucket that is queued already, on one of the
+        # first two levels. Written out, because a call costs plain Python as much as all of it.
+        if expiration_ms < self._upper_from_ms:
+            tick = expiration_ms // tick_ms
+            bucket = self._buckets[tick % self._wheel_size]
         else:
-            ticks = now_ns // self._tick_ns
-        task.expiration_ms = ticks * wheel.tick_ms
-        if now_ns - wheel.current_ms * NS_PER_MS >= wheel.interval_ms * (NS_PER_MS // 2):
-            self._catch_up(now_ns // NS_PER_MS)
-        if delay_ms <= 0 and self._advancing:
-            self._due_now.add(task)
-        else:
+            tick_ms = self._span_ms
+            tick = expiration_ms // tick_ms
+            bucket = self._upper_buckets[tick % self._wheel_size]
+        if bucket is None or bucket.expiration_ms != tick * tick_ms:
             self._place(task)
+            return
+        root = bucket._root
+        last = root._previous
+        pending = bucket._pending
+        task._pending = pending
+        task._previous = last
+        task._next = root
+        last._next = task  # type: ignore[union-attr] # a root always has neighbours
+        root._previous = task
+        pending.count += 1
 
     def advance_clock(self, limit: int | None = None) -> int:
         """Run what is due by now and return how many tasks ran.
@@ -135,21 +203,20 @@ class SystemTimer:
         now_ms = self.now_ms()
         ran = 0
         self._open_due_now()
-        was_advancing, self._advancing = self._advancing, True
+        was_advancing, self._is_advancing = self._is_advancing, True
         try:
             while budget > 0:
-                task = self._next_ready()
-                if task is not None:
-                    ran += 1
-                    budget -= 1
-                    self._run(task)
+                if self._ready:
+                    count = self._run_some(self._ready[0], budget)
+                    ran += count
+                    budget -= count
                     continue
                 moved = self._open_bucket(now_ms, budget)
                 if moved < 0:
                     break
                 budget -= moved
         finally:
-            self._advancing = was_advancing
+            self._is_advancing = was_advancing
             self._place_due_now()
         return ran
 
@@ -159,48 +226,93 @@ class SystemTimer:
         A time at or before now means that `advance_clock` has work. For a task far away it is the
         time when its bucket moves down a level, which is earlier than its deadline.
         """
-        if self._cascading is not None or self._due_now or any(self._ready):
+        is_moving = self._cascading is not None and bool(self._cascading[1])
+        if is_moving or self._due_now or any(self._ready):
             return self._wheel.current_ms
         return self._wheel.next_expiration_ms()
 
     def close(self) -> list[TimerTask]:
         """Take out every task, without running it, and return them in the order they were due."""
         tasks: list[TimerTask] = []
-        lists = [*self._ready, self._due_now]
+        # Of one tick, those in an upper level were there before those in a lower one, and those
+        # without delay came last: sorting keeps that order.
+        lists = [*self._ready]
         if self._cascading is not None:
             lists.append(self._cascading[1])
         for task_list in lists:
             task_list.flush(tasks.append)
         self._ready.clear()
         self._cascading = None
-        return tasks + self._wheel.clear()
+        tasks += self._wheel.clear()
+        self._due_now.flush(tasks.append)
+        return sorted(tasks, key=_expiration_ms)
 
-    def _read_clock(self) -> int:
-        now_ns = self._now_ns()
+    def _new_call(
+        self, delay_ms: int, callback: Callable[..., object], args: tuple[Any, ...]
+    ) -> ScheduledCall:
+        # Without the call of a constructor, which takes as long as all the rest when compiled.
+        call = ScheduledCall.__new__(ScheduledCall)
+        call.delay_ms = delay_ms
+        call.expiration_ms = NOT_SCHEDULED
+        call.callback = callback
+        call.args = args
+        self.add(call)
+        return call
+
+    def _add_at_once(self, task: TimerTask) -> None:
+        """Add a task without delay, or refuse one with a delay beyond the limit."""
+        if task.delay_ms > 0:
+            refuse_delay(task.delay_ms)
+        if task._pending is not None:
+            task._pending.remove(task)
+        now_ms = self._settle_clock(self._now_ns()) // NS_PER_MS
+        task.expiration_ms = now_ms - now_ms % self._tick_ms
+        if self._is_advancing:
+            self._due_now.add(task)
+        else:
+            self._place(task)
+
+    def _settle_clock(self, now_ns: int) -> int:
+        """Note in which millisecond it is; return the time, or the wheel's if that is later."""
+        wheel = self._wheel
         # A clock that steps back is ignored: time stands still until it has caught up.
-        if now_ns < self._last_ns:
-            return self._last_ns
-        self._last_ns = now_ns
+        now_ns = max(now_ns, wheel.current_ms * NS_PER_MS)
+        now_ms = now_ns // NS_PER_MS
+        if now_ms - wheel.current_ms >= wheel.interval_ms // 2:
+            self._catch_up(now_ms)
+        self._ceiling_ms = -(-now_ns // NS_PER_MS)
+        self._ceiling_ns = self._ceiling_ms * NS_PER_MS
+        self._floor_ns = self._ceiling_ns - NS_PER_MS
         return now_ns
 
-    def _run(self, task: TimerTask) -> None:
-        try:
-            task.run()
-        except Exception:
-            logger.exception("a timer task failed: %r", task, extra={"action": "timer-task-failed"})
+    def _run_some(self, bucket: TimerTaskList, limit: int) -> int:
+        """Run up to `limit` tasks of an open bucket, which leaves `_ready` when it is empty."""
+        root = bucket._root
+        pending = bucket._pending
+        count = 0
+        while count < limit:
+            task = root._next
+            if task is None or task is root:
+                break
+            pending.remove(task)
+            count += 1
+            try:
+                task.run()
+            except Exception:
+                self._log_failure(task)
+        # A task may have closed the timer, or advanced it by itself.
+        if root._next is root and self._ready and self._ready[0] is bucket:
+            self._ready.popleft()
+            self._note_lateness(bucket)
+        return count
 
-    def _next_ready(self) -> TimerTask | None:
-        ready = self._ready
-        while ready:
-            bucket = ready[0]
-            task = bucket.pop_first()
-            if task is not None:
-                return task
-            ready.popleft()
-            if bucket.expiration_ms != NOT_SCHEDULED:
-                late_ms = self.now_ms() - bucket.expiration_ms
-                self.longest_lateness_ms = max(self.longest_lateness_ms, late_ms)
-        return None
+    def _note_lateness(self, bucket: TimerTaskList) -> None:
+        if bucket.expiration_ms != NOT_SCHEDULED:
+            late_ms = self.now_ms() - bucket.expiration_ms
+            self.longest_lateness_ms = max(self.longest_lateness_ms, late_ms)
+
+    def _log_failure(self, task: TimerTask) -> None:
+        logger.exception("a timer task failed: %r", task, extra={"action": "timer-task-failed"})
 
     def _place(self, task: TimerTask) -> None:
         """Put a task with an expiration where it waits, and tell the owner if it is the next."""
@@ -209,21 +321,25 @@ class SystemTimer:
         earliest_ms = queue[0] if queue else _NO_LIMIT
         if wheel.add(task):
             is_earlier = queue[0] < earliest_ms
+            earliest_ms = queue[0]
+            if wheel.overflow is not None:
+                self._upper_buckets = wheel.overflow._buckets
         elif self._cascading is not None:
             # The bucket of the current tick has not opened yet: those in it were there before.
             wheel.bucket_for(task.expiration_ms).add(task)
             is_earlier = False
         else:
             is_earlier = not self._due_now
+            earliest_ms = wheel.current_ms
             self._due_now.add(task)
         if is_earlier and self.on_earlier is not None:
-            self.on_earlier(queue[0] if queue else wheel.current_ms)
+            self.on_earlier(earliest_ms)
 
     def _place_due_now(self) -> None:
         # Where a limit cut the advance short, buckets that are due earlier than these come first.
         if self._due_now:
             added = self._due_now
-            self._due_now = TimerTaskList(self._wheel.counter)
+            self._due_now = TimerTaskList(self._wheel.pending)
             added.flush(self._place)
 
     def _open_due_now(self) -> None:
@@ -231,16 +347,16 @@ class SystemTimer:
         # runs once an advance, instead of for ever in this one.
         if self._due_now:
             self._ready.append(self._due_now)
-            self._due_now = TimerTaskList(self._wheel.counter)
+            self._due_now = TimerTaskList(self._wheel.pending)
 
     def _open_bucket(self, now_ms: int, limit: int) -> int:
         """Open the earliest bucket that is due; return how many tasks moved, or -1 for none due."""
         if self._cascading is None:
             start_ms = self._wheel.next_expiration_ms()
             if start_ms is None or start_ms > now_ms:
-                self._wheel.advance_clock(now_ms)
+                self._advance_wheel(now_ms)
                 return -1
-            self._wheel.advance_clock(start_ms)
+            self._advance_wheel(start_ms)
             self._cascading = self._take_upper(start_ms)
         if self._cascading is not None:
             wheel, bucket = self._cascading
@@ -268,4 +384,11 @@ class SystemTimer:
         # upper level and take the way down through several buckets.
         next_ms = self._wheel.next_expiration_ms()
         if self._cascading is None and not self._ready:
-            self._wheel.advance_clock(now_ms if next_ms is None else min(now_ms, next_ms - 1))
+            self._advance_wheel(now_ms if next_ms is None else min(now_ms, next_ms - 1))
+
+    def _advance_wheel(self, time_ms: int) -> None:
+        wheel = self._wheel
+        wheel.advance_clock(time_ms)
+        self._upper_from_ms = wheel.current_ms + wheel.interval_ms
+        if wheel.overflow is not None:
+            self._upper_buckets = wheel.overflow._buckets

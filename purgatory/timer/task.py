@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Final, NoReturn
 
-if TYPE_CHECKING:
-    from purgatory.timer.task_list import TimerTaskList
+# 100 years. Sums with it stay far from the end of 64-bit nanoseconds (292 years), where Kafka's
+# arithmetic overflows and runs the task at once.
+MAX_DELAY_MS: Final = 100 * 366 * 24 * 3600 * 1000
 
 NOT_SCHEDULED = -1
+
+
+def refuse_delay(delay_ms: object) -> NoReturn:
+    """Say why `delay_ms` is no delay."""
+    if type(delay_ms) is not int:
+        raise TypeError(
+            f"delay_ms is {delay_ms!r}, not an int: give whole milliseconds, such as 250"
+        )
+    raise ValueError(
+        f"delay_ms is {delay_ms}, beyond the limit of {MAX_DELAY_MS} (100 years): keep such a task "
+        "elsewhere, or leave it without a deadline"
+    )
+
+
+class PendingTasks:
+    """The tasks that are pending in one timer: how many, and the way out for each.
+
+    Shared by all the buckets of the timer, and known to every task in one of them. A task knows
+    this rather than its bucket: that is enough to leave, and it is the same in every bucket.
+    """
+
+    __slots__ = ("count",)
+
+    count: int
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.count = 0
+
+    def remove(self, task: TimerTask) -> None:
+        """Take `task`, which is pending here, out of its bucket. O(1)."""
+        previous = task._previous
+        following = task._next
+        # A pending task has neighbours: the bucket's own root, if nobody else.
+        previous._next = following  # type: ignore[union-attr] # see above
+        following._previous = previous  # type: ignore[union-attr] # see above
+        task._pending = None
+        task._next = None
+        task._previous = None
+        self.count -= 1
 
 
 class TimerTask:
@@ -20,11 +61,11 @@ class TimerTask:
     which saves a second object and a pointer to it for every pending timer.
     """
 
-    # Invariant: (self._list is None) == (self._next is None) == (self._previous is None)
-    __slots__ = ("_list", "_next", "_previous", "delay_ms", "expiration_ms")
+    # Invariant: a task with _pending has both neighbours; one without has none, or None.
+    __slots__ = ("_next", "_pending", "_previous", "delay_ms", "expiration_ms")
 
-    _list: TimerTaskList | None
     _next: TimerTask | None
+    _pending: PendingTasks | None
     _previous: TimerTask | None
     delay_ms: int
     # The deadline of the last time it was added, rounded up to a tick; NOT_SCHEDULED before that
@@ -34,22 +75,19 @@ class TimerTask:
     def __init__(self, delay_ms: int) -> None:
         """Make a task that is due `delay_ms` whole milliseconds after it is added.
 
-        Raises TypeError unless `delay_ms` is an int (a bool or a float is not).
+        Raises TypeError unless `delay_ms` is an int (a bool or a float is not), and ValueError
+        beyond MAX_DELAY_MS.
         """
-        if type(delay_ms) is not int:
-            raise TypeError(
-                f"delay_ms is {delay_ms!r}, not an int: give whole milliseconds, such as 250"
-            )
+        if type(delay_ms) is not int or delay_ms > MAX_DELAY_MS:
+            refuse_delay(delay_ms)
         self.delay_ms = delay_ms
         self.expiration_ms = NOT_SCHEDULED
-        self._list = None
-        self._next = None
-        self._previous = None
+        self._pending = None
 
     @property
     def is_pending(self) -> bool:
         """True iff the task is in a bucket: added, and neither run nor cancelled since."""
-        return self._list is not None
+        return self._pending is not None
 
     def run(self) -> None:
         """Do the work. An exception is logged by the timer and stops no other task."""
@@ -57,9 +95,17 @@ class TimerTask:
 
     def cancel(self) -> bool:
         """Leave the timer; return True iff the task was pending. O(1), and idempotent."""
-        task_list = self._list
-        if task_list is None:
+        pending = self._pending
+        if pending is None:
             return False
-        task_list.remove(self)
+        # PendingTasks.remove, written out: leaving is as hot as coming.
+        previous = self._previous
+        following = self._next
+        previous._next = following  # type: ignore[union-attr] # a pending task has neighbours
+        following._previous = previous  # type: ignore[union-attr] # as above
+        self._pending = None
+        self._next = None
+        self._previous = None
         self.expiration_ms = NOT_SCHEDULED
+        pending.count -= 1
         return True

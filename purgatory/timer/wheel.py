@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from itertools import chain
+from operator import attrgetter
 
-from purgatory.timer.task import TimerTask
-from purgatory.timer.task_list import PendingCounter, TimerTaskList
+from purgatory.timer.task import PendingTasks, TimerTask
+from purgatory.timer.task_list import TimerTaskList
+
+_expiration_ms = attrgetter("expiration_ms")
 
 
 class TimingWheel:
@@ -26,11 +30,11 @@ class TimingWheel:
     # Invariant: current_ms % tick_ms == 0, and no task is in a bucket that expires at or before it.
     __slots__ = (
         "_buckets",
-        "counter",
         "current_ms",
         "interval_ms",
         "lower",
         "overflow",
+        "pending",
         "queue",
         "tick_ms",
         "wheel_size",
@@ -41,7 +45,7 @@ class TimingWheel:
     ) -> None:
         """Make a wheel whose time starts at `start_ms`, rounded down to a tick.
 
-        `lower` is given for an overflow wheel only, which shares its counter and its queue.
+        `lower` is given for an overflow wheel only, which shares its count and its queue.
         Raises ValueError for a tick below 1 or a wheel of fewer than 2 buckets.
         """
         if type(tick_ms) is not int or tick_ms < 1:
@@ -54,7 +58,7 @@ class TimingWheel:
         self.current_ms: int = start_ms - start_ms % tick_ms
         self.lower: TimingWheel | None = lower
         self.overflow: TimingWheel | None = None
-        self.counter: PendingCounter = PendingCounter() if lower is None else lower.counter
+        self.pending: PendingTasks = PendingTasks() if lower is None else lower.pending
         # A heap of bucket starts as plain ints, shared by all levels. One int is pushed per bucket
         # and round, not per task; two levels that share a start push it twice.
         self.queue: list[int] = [] if lower is None else lower.queue
@@ -82,7 +86,7 @@ class TimingWheel:
         index = tick % self.wheel_size
         bucket = self._buckets[index]
         if bucket is None:
-            bucket = self._buckets[index] = TimerTaskList(self.counter)
+            bucket = self._buckets[index] = TimerTaskList(self.pending)
         if bucket.set_expiration(tick * self.tick_ms):
             heappush(self.queue, bucket.expiration_ms)
         return bucket
@@ -106,12 +110,27 @@ class TimingWheel:
         """
         lower = self.lower
         assert lower is not None
+        tick_ms, wheel_size, buckets = lower.tick_ms, lower.wheel_size, lower._buckets
+        root = bucket._root
         moved = 0
+        # Written out, as in SystemTimer.add: a million tasks may be in one bucket.
         while moved < limit:
-            task = bucket.pop_last()
-            if task is None:
+            task = root._previous
+            if task is None or task is root:
                 break
-            lower.bucket_for(task.expiration_ms).add_first(task)
+            previous = task._previous
+            previous._next = root  # type: ignore[union-attr] # a pending task has neighbours
+            root._previous = previous
+            expiration_ms = task.expiration_ms
+            finer = buckets[expiration_ms // tick_ms % wheel_size]
+            if finer is None or finer.expiration_ms != expiration_ms - expiration_ms % tick_ms:
+                finer = lower.bucket_for(expiration_ms)
+            finer_root = finer._root
+            first = finer_root._next
+            task._previous = finer_root
+            task._next = first
+            first._previous = task  # type: ignore[union-attr] # a root always has neighbours
+            finer_root._next = task
             moved += 1
         return moved
 
@@ -159,15 +178,15 @@ class TimingWheel:
 
     def clear(self) -> list[TimerTask]:
         """Take every task out of every level and return them in order of expiration."""
-        tasks = [task for wheel in self.levels() for bucket in wheel.buckets() for task in bucket]
-        tasks.sort(key=lambda task: task.expiration_ms)
+        # The upper levels first: of one tick, what is there came before what is in a lower one.
+        buckets = [bucket for wheel in reversed(self.levels()) for bucket in wheel.buckets()]
+        tasks = sorted(chain.from_iterable(buckets), key=_expiration_ms)
         for task in tasks:
-            task_list = task._list
-            assert task_list is not None
-            task_list.remove(task)
+            self.pending.remove(task)
         self.queue.clear()
         for wheel in self.levels():
-            wheel._buckets = [None] * wheel.wheel_size
+            # In place: the timer has copies of the lists.
+            wheel._buckets[:] = [None] * wheel.wheel_size
         return tasks
 
     def _peek(self, start_ms: int) -> TimerTaskList | None:

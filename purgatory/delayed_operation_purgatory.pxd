@@ -1,0 +1,33 @@
+cimport cython
+from purgatory.operation cimport DelayedOperation
+from purgatory.timer.system_timer cimport SystemTimer
+from purgatory.watchers cimport Watchers
+
+
+cdef class DelayedOperationPurgatory:
+    cdef Py_ssize_t _delayed
+    cdef Py_ssize_t _fired
+    cdef tuple _listeners
+    cdef dict _outcomes
+    cdef Py_ssize_t _watched
+    cdef dict _watchers
+    cdef public object checked_key
+    cdef public bint is_closed
+    cdef readonly str name
+    cdef readonly SystemTimer timer
+
+    cpdef bint try_complete_else_watch(self, DelayedOperation operation, object keys)
+    cpdef Py_ssize_t check_and_complete(self, object key)
+    @cython.locals(operation=DelayedOperation)
+    cpdef Py_ssize_t _check(self, object operations, object key)
+    cdef bint _try(self, DelayedOperation operation)
+    @cython.locals(given=tuple)
+    cdef tuple _checked(self, object keys)
+    cdef Py_ssize_t _watch_key(self, DelayedOperation operation, object key) except -1
+    @cython.locals(count=cython.Py_ssize_t)
+    cdef _watch(self, DelayedOperation operation, tuple keys)
+    @cython.locals(keys=tuple, watchers=dict, operations=dict)
+    cdef tuple _unwatch(self, DelayedOperation operation)
+    @cython.locals(keys=tuple)
+    cpdef _on_settled(self, DelayedOperation operation)
+    cdef _tell(self, DelayedOperation operation, tuple keys)

@@ -1,0 +1,13 @@
+cimport cython
+from purgatory.timer.task cimport TimerTask
+
+
+@cython.no_gc
+cdef class DelayedOperation(TimerTask):
+    cdef public tuple _keys
+    cdef public object _purgatory
+    cdef readonly object status
+
+    cpdef bint force_complete(self)
+    cpdef bint _cancel(self, object status)
+    cpdef bint _settle(self, object status)

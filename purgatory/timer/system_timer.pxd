@@ -1,0 +1,75 @@
+cimport cython
+from purgatory.timer.scheduled_call cimport ScheduledCall
+from purgatory.timer.task cimport PendingTasks, TimerTask
+from purgatory.timer.task_list cimport TimerTaskList
+from purgatory.timer.wheel cimport TimingWheel
+
+cdef long long NS_PER_MS
+cdef long long NOT_SCHEDULED
+cdef long long _MAX_DELAY_MS
+
+
+cdef extern from "<time.h>" nogil:
+    ctypedef long time_t
+    ctypedef int clockid_t
+    const clockid_t CLOCK_MONOTONIC
+    struct timespec:
+        time_t tv_sec
+        long tv_nsec
+    int clock_gettime(clockid_t, timespec *)
+
+
+# time.monotonic_ns() is this clock, on Linux and on macOS.
+cdef inline long long _system_now_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <long long>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef class SystemTimer:
+    cdef list _buckets
+    cdef object _cascading
+    cdef long long _ceiling_ms
+    cdef long long _ceiling_ns
+    cdef object _clock
+    cdef TimerTaskList _due_now
+    cdef long long _floor_ns
+    cdef bint _is_advancing
+    cdef bint _is_system
+    cdef object _now_ns
+    cdef object _ready
+    cdef long long _span_ms
+    cdef long long _tick_ms
+    cdef list _upper_buckets
+    cdef long long _upper_from_ms
+    cdef TimingWheel _wheel
+    cdef long long _wheel_size
+    cdef public long long longest_lateness_ms
+    cdef public object on_earlier
+
+    @cython.locals(
+        delay_ms=cython.longlong, pending=PendingTasks, now_ns=cython.longlong,
+        expiration_ms=cython.longlong, tick_ms=cython.longlong, tick=cython.longlong,
+        bucket=TimerTaskList, root=TimerTask, last=TimerTask,
+    )
+    cpdef add(self, TimerTask task)
+    @cython.locals(call=ScheduledCall)
+    cdef ScheduledCall _new_call(self, long long delay_ms, object callback, tuple args)
+    cdef _add_at_once(self, TimerTask task)
+    @cython.locals(wheel=TimingWheel, now_ms=cython.longlong)
+    cdef long long _settle_clock(self, long long now_ns)
+    @cython.locals(root=TimerTask, pending=PendingTasks, task=TimerTask, count=cython.longlong)
+    cdef long long _run_some(self, TimerTaskList bucket, long long limit)
+    cdef _note_lateness(self, TimerTaskList bucket)
+    cdef _log_failure(self, TimerTask task)
+    @cython.locals(wheel=TimingWheel, queue=list)
+    cpdef _place(self, TimerTask task)
+    cdef _place_due_now(self)
+    cdef _open_due_now(self)
+    @cython.locals(wheel=TimingWheel, bucket=TimerTaskList, moved=cython.longlong)
+    cdef long long _open_bucket(self, long long now_ms, long long limit)
+    @cython.locals(wheel=TimingWheel, bucket=TimerTaskList)
+    cdef _take_upper(self, long long start_ms)
+    cdef _catch_up(self, long long now_ms)
+    @cython.locals(wheel=TimingWheel)
+    cdef _advance_wheel(self, long long time_ms)

@@ -1,0 +1,40 @@
+cimport cython
+from purgatory.timer.task cimport PendingTasks, TimerTask
+from purgatory.timer.task_list cimport TimerTaskList
+
+
+@cython.final
+cdef class TimingWheel:
+    cdef list _buckets
+    cdef readonly PendingTasks pending
+    cdef readonly long long current_ms
+    cdef readonly long long interval_ms
+    cdef readonly TimingWheel lower
+    cdef readonly TimingWheel overflow
+    cdef readonly list queue
+    cdef readonly long long tick_ms
+    cdef readonly long long wheel_size
+
+    @cython.locals(expiration_ms=cython.longlong, wheel=TimingWheel)
+    cpdef bint add(self, TimerTask task)
+    @cython.locals(tick=cython.longlong, index=cython.Py_ssize_t, bucket=TimerTaskList)
+    cpdef TimerTaskList bucket_for(self, long long expiration_ms)
+    @cython.locals(bucket=TimerTaskList)
+    cpdef TimerTaskList take(self, long long start_ms)
+    @cython.locals(
+        lower=TimingWheel, tick_ms=cython.longlong, wheel_size=cython.longlong, buckets=list, root=TimerTask,
+        moved=cython.longlong, task=TimerTask, previous=TimerTask, expiration_ms=cython.longlong,
+        finer=TimerTaskList, finer_root=TimerTask, first=TimerTask,
+    )
+    cpdef long long cascade(self, TimerTaskList bucket, long long limit)
+    @cython.locals(wheel=TimingWheel)
+    cpdef advance_clock(self, long long time_ms)
+    @cython.locals(queue=list, start_ms=cython.longlong, wheel=TimingWheel)
+    cpdef next_expiration_ms(self)
+    @cython.locals(queue=list, wheel=TimingWheel)
+    cpdef drop(self, long long start_ms)
+    @cython.locals(tasks=list, wheel=TimingWheel, task=TimerTask)
+    cpdef list clear(self)
+    @cython.locals(bucket=TimerTaskList)
+    cdef TimerTaskList _peek(self, long long start_ms)
+    cdef TimingWheel _add_overflow(self)
