@@ -1,0 +1,89 @@
+"""What the README and the docs say is what happens."""
+
+import asyncio
+import re
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from purgatory import Limits
+from purgatory.fastapi import WaitSettings
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def code(page: str, language: str) -> list[str]:
+    """The blocks of a language, in order."""
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+@asynccontextmanager
+async def serving(app: FastAPI) -> AsyncIterator[str]:
+    """The address of a real uvicorn that serves `app` until the block is left."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    serve = asyncio.create_task(server.serve(sockets=[listener]))
+    while not server.started:  # noqa: ASYNC110 - uvicorn says so in no other way
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serve
+
+
+def test_the_readme_opens_with_the_two_commands() -> None:
+    """Whoever opens it sees first what to type."""
+    assert re.match(r"# Purgatory\n\n```console\nmake run .*\nmake test ", README)
+
+
+async def test_the_example_for_an_existing_application_works_as_it_stands() -> None:
+    """One request is parked, another wakes it, and the endpoints that `install` adds are there."""
+    source = code(README, "python")[0]
+    assert len(source.strip().splitlines()) <= 20
+    names: dict[str, Any] = {}
+    exec(compile(source, "README.md", "exec"), names)
+    async with serving(names["app"]) as address, httpx.AsyncClient(base_url=address) as client:
+        parked = asyncio.create_task(client.get("/orders/42/payment", timeout=30))
+        while not (await client.get("/purgatory/statistics")).json()["parked"]:
+            pass
+        assert (await client.post("/orders/42/payment")).json() == {"woken": 1}
+        assert (await parked).json() == {"paid": True, "by": "card"}
+        seen = await client.get("/purgatory/watch/order:42:paid?cursor=0&wait=0")
+        assert [signal["value"] for signal in seen.json()["signals"]] == ["card"]
+
+
+def test_the_example_for_tests_works_as_it_stands() -> None:
+    """Fifteen minutes pass at once."""
+    source = code((ROOT / "docs" / "testing.md").read_text(), "python")[0]
+    exec(compile(source, "testing.md", "exec"), {})
+
+
+def test_the_table_of_limits_is_true() -> None:
+    """The defaults that the README names are those of the code."""
+    limits, waits = Limits(), WaitSettings()
+    rows = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \| [^|]+ \|$", README, re.MULTILINE))
+    assert rows["a wait over HTTP"] == f"{waits.default_wait:g} s, at most {waits.max_wait:g} s"
+    assert rows["parked at once"] == f"{limits.max_parked:,}"
+    assert rows["keys in one wait"] == str(limits.max_keys_per_operation)
+    assert rows["a value"] == f"{limits.max_value_bytes // 1024} KiB of JSON"
+    assert rows["signals kept"] == (
+        f"{limits.max_signals_per_key:,} a key, {limits.max_signals:,} and "
+        f"{limits.max_signal_bytes // 1024**2} MiB in all, {limits.max_signal_age / 60:g} minutes"
+    )
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Each link to a file of the repository names one that is there."""
+    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
+    assert [target for target in targets if not (page.parent / target).exists()] == []
