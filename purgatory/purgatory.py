@@ -311,11 +311,16 @@ class Purgatory:
             self._drained = self._take(self._operations.shutdown_in_steps())
         return self._drained
 
-    def watch(self, operation: DelayedOperation, keys: Iterable[str]) -> bool:
+    def watch(
+        self, operation: DelayedOperation, keys: Iterable[str], *, is_bounded: bool = True
+    ) -> bool:
         """Try `operation`, else watch `keys` until it completes; True iff it completed at once.
 
         For operations of your own; `park` is this with a future. See
         `DelayedOperationPurgatory.try_complete_else_watch`.
+
+        `is_bounded=False` exempts it from the bounds on what waits at once: for an operation that
+        the application itself cannot do without, however many requests are parked.
 
         Raises LimitReachedError where no more may wait, PurgatoryClosedError once draining, and
         WrongThreadError.
@@ -324,7 +329,9 @@ class Purgatory:
         if isinstance(keys, str):
             raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
         keys = tuple(keys)
-        self._check_limits(keys)
+        self._check_count(len(keys))
+        if is_bounded:
+            self._check_limits(keys)
         return self._operations.try_complete_else_watch(operation, keys)
 
     def check(self, key: str) -> asyncio.Future[int]:
@@ -417,7 +424,6 @@ class Purgatory:
 
     def _check_limits(self, keys: tuple[str, ...]) -> None:
         limits = self.limits
-        self._check_count(len(keys))
         if self._operations.delayed >= limits.max_parked:
             raise LimitReachedError(
                 f"{limits.max_parked} operations wait already, which is the limit",

@@ -1,0 +1,1 @@
+"""Examples: applications of their own, on public names only."""

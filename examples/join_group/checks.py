@@ -1,0 +1,83 @@
+"""What is wrong with a request, in a sentence with the value, the limit and the way out."""
+
+from __future__ import annotations
+
+from examples.join_group.errors import (
+    CoordinatorDraining,
+    IllegalGeneration,
+    InvalidAssignment,
+    InvalidRebalanceTimeout,
+    InvalidSessionTimeout,
+    NotLeader,
+    RebalanceInProgress,
+)
+from examples.join_group.group import Group
+from examples.join_group.member import Member
+from examples.join_group.schemas import HeartbeatRequest, JoinRequest, SyncRequest
+from examples.join_group.settings import CoordinatorSettings
+
+
+def check_timeouts(settings: CoordinatorSettings, request: JoinRequest) -> None:
+    """Raise InvalidSessionTimeout or InvalidRebalanceTimeout for what is out of bounds."""
+    minimum, maximum = settings.min_session_timeout, settings.max_session_timeout
+    if not minimum <= request.session_timeout <= maximum:
+        raise InvalidSessionTimeout(
+            f"session_timeout is {request.session_timeout:g}: give {minimum:g} to {maximum:g} "
+            "seconds",
+            members={"minimum": minimum, "maximum": maximum},
+        )
+    if not 0 < request.rebalance_timeout <= settings.max_rebalance_timeout:
+        raise InvalidRebalanceTimeout(
+            f"rebalance_timeout is {request.rebalance_timeout:g}: give more than 0 and at most "
+            f"{settings.max_rebalance_timeout:g} seconds",
+            members={"maximum": settings.max_rebalance_timeout},
+        )
+
+
+def check_generation(group: Group, request: SyncRequest | HeartbeatRequest) -> None:
+    """Raise IllegalGeneration for any generation but the group's own."""
+    if request.generation != group.generation:
+        raise IllegalGeneration(
+            f"generation {request.generation}: group {group.group_id} is at generation "
+            f"{group.generation}; join again with the same member_id",
+            members={"generation": group.generation},
+        )
+
+
+def check_assignments(group: Group, member: Member, request: SyncRequest) -> None:
+    """Raise NotLeader or InvalidAssignment unless the leader, and it alone, assigns to members."""
+    if member.member_id != group.leader_id:
+        _check_follower(group, member, request)
+    elif request.assignments is None:
+        raise InvalidAssignment(
+            f"{member.member_id} leads generation {group.generation}: sync with assignments"
+        )
+    elif strangers := sorted(request.assignments.keys() - group.members.keys()):
+        raise InvalidAssignment(
+            f"{len(strangers)} of the assignments are to no members, to {strangers[0]} first: "
+            f"assign to the {len(group.members)} members of generation {group.generation}"
+        )
+
+
+def rebalance_in_progress(group: Group) -> RebalanceInProgress:
+    """Return the refusal of a group that gathers its members."""
+    return RebalanceInProgress(
+        f"group {group.group_id} gathers its members for generation {group.generation + 1}: join "
+        f"again with the same member_id within {group.rebalance_timeout:g} seconds"
+    )
+
+
+def draining() -> CoordinatorDraining:
+    """Return the refusal of a coordinator that shuts down."""
+    return CoordinatorDraining(
+        "this coordinator is shutting down and takes no requests: join again at its successor",
+        headers={"Connection": "close"},
+    )
+
+
+def _check_follower(group: Group, member: Member, request: SyncRequest) -> None:
+    if request.assignments is not None:
+        raise NotLeader(
+            f"{group.leader_id} leads generation {group.generation}, not {member.member_id}: sync "
+            "without assignments"
+        )

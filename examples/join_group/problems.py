@@ -1,0 +1,66 @@
+"""The coordinator's refusals as problem details (RFC 9457)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+
+from examples.join_group import errors
+from examples.join_group.errors import GroupError
+from examples.join_group.schemas import ProblemAnswer
+
+MEDIA_TYPE: Final = "application/problem+json"
+PREFIX: Final = "/groups/problems"
+
+KINDS: Final[dict[str, type[GroupError]]] = {
+    kind.slug: kind
+    for kind in (
+        errors.UnknownGroup,
+        errors.UnknownMemberId,
+        errors.IllegalGeneration,
+        errors.RebalanceInProgress,
+        errors.InconsistentGroupProtocol,
+        errors.GroupFull,
+        errors.JoinSuperseded,
+        errors.NotLeader,
+        errors.InvalidAssignment,
+        errors.InvalidSessionTimeout,
+        errors.InvalidRebalanceTimeout,
+        errors.TooManyGroups,
+        errors.CoordinatorDraining,
+    )
+}
+
+
+def add_group_problems(app: FastAPI) -> None:
+    """Answer every GroupError that an endpoint of `app` raises with problem details."""
+    app.add_exception_handler(GroupError, _on_group_error)
+
+
+async def _on_group_error(request: Request, exc: Exception) -> JSONResponse:
+    assert isinstance(exc, GroupError)
+    document = {
+        "type": f"{PREFIX}/{exc.slug}",
+        "title": exc.title(),
+        "status": exc.status,
+        "detail": exc.detail,
+        "instance": request.url.path,
+        **exc.members,
+    }
+    headers = {"Cache-Control": "no-store", **exc.headers}
+    return JSONResponse(document, exc.status, headers, media_type=MEDIA_TYPE)
+
+
+def refusals(*kinds: type[GroupError]) -> dict[int | str, dict[str, Any]]:
+    """Return what OpenAPI says of an endpoint that refuses in these ways, by status."""
+    responses: dict[int | str, dict[str, Any]] = {}
+    for kind in kinds:
+        sentence = f"`{kind.slug}`: {kind.title()}."
+        known = responses.get(kind.status)
+        responses[kind.status] = {
+            "model": ProblemAnswer,
+            "description": f"{known['description']} {sentence}" if known else sentence,
+        }
+    return responses
