@@ -18,9 +18,8 @@ cdef class DelayedOperationPurgatory:
 
     cpdef bint try_complete_else_watch(self, DelayedOperation operation, object keys)
     cpdef Py_ssize_t check_and_complete(self, object key)
-    @cython.locals(operation=DelayedOperation)
-    cpdef Py_ssize_t _check(self, object operations, object key)
-    cdef bint _try(self, DelayedOperation operation)
+    cpdef bint _check(self, DelayedOperation operation, object key)
+    cpdef bint _end(self, DelayedOperation operation, object status)
     @cython.locals(given=tuple)
     cdef tuple _checked(self, object keys)
     cdef Py_ssize_t _watch_key(self, DelayedOperation operation, object key) except -1

@@ -149,32 +149,21 @@ class DelayedOperationPurgatory:
         if watchers is None:
             return 0
         if isinstance(watchers, Watchers):
-            return self._check(tuple(watchers.operations), key)
-        outer_key, self.checked_key = self.checked_key, key
-        try:
-            watchers.try_complete()
-        except Exception:
-            watchers._log_failure("try_complete or on_complete")
-        finally:
-            self.checked_key = outer_key
-        return 1 if watchers.status is _FIRED else 0
+            return self.check_in_steps(key).take()
+        return 1 if self._check(watchers, key) else 0
 
     def check_in_steps(self, key: Hashable) -> Walk:
         """Return `check_and_complete(key)` to be taken in steps, for very many operations."""
-        return Walk(self.watching(key), lambda operations: self._check(operations, key))
+        return Walk(self.watching(key), lambda operation: self._check(operation, key))
 
     def cancel_in_steps(self, key: Hashable) -> Walk:
         """Return `cancel_for_key(key)` to be taken in steps."""
-        return Walk(
-            self.watching(key), lambda operations: len(self._end(operations, Status.CANCELLED))
-        )
+        return self._walk_ending(self.watching(key), Status.CANCELLED)
 
     def shutdown_in_steps(self) -> Walk:
         """Take no more, and return the rest of `shutdown()` to be taken in steps."""
         self.is_closed = True
-        return Walk(
-            self.operations(), lambda operations: len(self._end(operations, Status.DRAINED))
-        )
+        return self._walk_ending(self.operations(), Status.DRAINED)
 
     def watching(self, key: Hashable) -> list[DelayedOperation]:
         """Return the operations on `key`, in order of arrival."""
@@ -208,49 +197,51 @@ class DelayedOperationPurgatory:
 
     def cancel_for_key(self, key: Hashable) -> list[DelayedOperation]:
         """Cancel every operation on `key`, which leaves its other keys too; return them."""
-        return self._end(self.watching(key), Status.CANCELLED)
+        return self._end_all(self.watching(key), Status.CANCELLED)
 
     def shutdown(self) -> list[DelayedOperation]:
         """Take no more, and end every operation with status "drained"; return them."""
         self.is_closed = True
-        return self._end(self.operations(), Status.DRAINED)
+        return self._end_all(self.operations(), Status.DRAINED)
 
-    def _end(
-        self, operations: Iterable[DelayedOperation], status: Status
+    def _end_all(
+        self, operations: list[DelayedOperation], status: Status
     ) -> list[DelayedOperation]:
-        """End those of `operations` that are pending with `status`; return them."""
-        ended = []
-        for operation in operations:
-            if operation.is_completed:
-                continue
+        ended: list[DelayedOperation] = []
+
+        def end(operation: DelayedOperation) -> bool:
             ended.append(operation)
-            try:
-                operation._cancel(status)
-            except Exception:
-                operation._log_failure("on_cancellation")
+            return self._end(operation, status)
+
+        Walk(operations, end).take()
         return ended
 
-    def _check(self, operations: Iterable[DelayedOperation], key: Hashable) -> int:
-        """Try those of `operations` that are pending, on behalf of `key`; return how many ended.
+    def _walk_ending(self, operations: list[DelayedOperation], status: Status) -> Walk:
+        return Walk(operations, lambda operation: self._end(operation, status))
 
-        `operations` is a copy: completing one unwatches it, which edits what it was read from. An
-        operation that raises stays as it is, and stops none of its neighbours.
-        """
-        outer_key, self.checked_key = self.checked_key, key
-        completed = 0
+    def _end(self, operation: DelayedOperation, status: Status) -> bool:
+        """End one operation that is pending with `status`; its failure is logged."""
         try:
-            for operation in operations:
-                if not operation.is_completed:
-                    completed += self._try(operation)
-        finally:
-            self.checked_key = outer_key
-        return completed
+            return operation._cancel(status)
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:
+            # A CancelledError too: it is that of a future which the callback looked at.
+            operation._log_failure("on_cancellation")
+            return True
 
-    def _try(self, operation: DelayedOperation) -> bool:
+    def _check(self, operation: DelayedOperation, key: Hashable) -> bool:
+        """Try one operation on behalf of `key`; return True iff it fired. Its failure is logged."""
+        outer_key, self.checked_key = self.checked_key, key
         try:
             operation.try_complete()
-        except Exception:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:
+            # A CancelledError too: it is that of a future which the callback looked at.
             operation._log_failure("try_complete or on_complete")
+        finally:
+            self.checked_key = outer_key
         return operation.status is _FIRED
 
     def _checked(self, keys: Iterable[Hashable]) -> tuple[Hashable, ...]:

@@ -9,6 +9,7 @@
     |   +-- CursorExpiredError (LookupError) history since that cursor is no longer kept
     +-- LimitReachedError (RuntimeError)     a bound on what may wait at once
     +-- PurgatoryClosedError (RuntimeError)  used before it is open, or after it was closed
+    |   +-- PurgatoryDrainingError           told to end, so that it parks nobody any more
     +-- WrongThreadError (RuntimeError)      used from another thread than its event loop's
     +-- WaitSupersededError (RuntimeError)   another wait took over this one's id
     +-- SeveralWorkersError (RuntimeError)   several workers that cannot reach each other
@@ -70,6 +71,10 @@ class LimitReachedError(PurgatoryError, RuntimeError):
 
 class PurgatoryClosedError(PurgatoryError, RuntimeError):
     """The purgatory is not open."""
+
+
+class PurgatoryDrainingError(PurgatoryClosedError):
+    """The purgatory is draining."""
 
 
 class WrongThreadError(PurgatoryError, RuntimeError):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Callable, Mapping
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from purgatory.outcome import Outcome
-from purgatory.signals import Signals
+from purgatory.signals import Signal, Signals
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
 from purgatory.watch_operation import WatchOperation
@@ -79,21 +81,24 @@ class ParkOperation(WatchOperation):
     def _outcome(self) -> Outcome:
         signals = self.signals
         key, value, position = self._key, None, signals.head()
-        if self.status is Status.FIRED:
-            if key is not None:
-                last = signals.read(key, signals.last(key) - 1, 1)
-                value = last[0].value if last else None
-            elif self._until is None:
-                key, value, position = self._first_unread()
+        if key is not None:
+            last = signals.read(key, signals.last(key) - 1, 1)
+            value = last[0].value if last else None
+        elif self._until is None:
+            first = self._first_unread()
+            if self.status is not Status.FIRED:
+                # A signal that came before this operation was tried is for the next wait.
+                position = position if first is None else first.offset - 1
+            elif first is not None:
+                # A cursor just behind it: the others come next time.
+                key, value, position = first.key, first.value, first.offset
+            else:
+                # The signal itself has made way; all that is known is that there was one.
+                key = self.fired_keys()[0]
         waited_ms = (self._clock.now_ns() - self._started_ns) // NS_PER_MS
         return Outcome(self.status, key, value, signals.cursor(position), waited_ms)
 
-    def _first_unread(self) -> tuple[str | None, Any, int]:
-        # The earliest over all keys, and a cursor just behind it: the others come next time.
-        unread = [
-            self.signals.read(key, position, 1)[0]
-            for key, position in self.positions.items()
-            if self.signals.has_after(key, position, 1)
-        ]
-        first = min(unread, key=lambda signal: signal.offset)
-        return first.key, first.value, first.offset
+    def _first_unread(self) -> Signal | None:
+        signals = self.signals
+        unread = [signals.read(key, position, 1) for key, position in self.positions.items()]
+        return min(chain.from_iterable(unread), key=attrgetter("offset"), default=None)

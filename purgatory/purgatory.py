@@ -16,6 +16,7 @@ from purgatory.errors import (
     InvalidTimeoutError,
     LimitReachedError,
     PurgatoryClosedError,
+    PurgatoryDrainingError,
     WrongThreadError,
 )
 from purgatory.history_trim import HistoryTrim
@@ -322,14 +323,18 @@ class Purgatory:
         `is_bounded=False` exempts it from the bounds on what waits at once: for an operation that
         the application itself cannot do without, however many requests are parked.
 
-        Raises LimitReachedError where no more may wait, PurgatoryClosedError once draining, and
-        WrongThreadError.
+        Raises LimitReachedError where no more may wait, PurgatoryDrainingError, PurgatoryClosedError,
+        InvalidKeyError and WrongThreadError.
         """
         self._require_open()
         if isinstance(keys, str):
             raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
         keys = tuple(keys)
         self._check_count(len(keys))
+        for key in keys:
+            check_key(key)
+        if self._is_draining:
+            raise PurgatoryDrainingError(f"purgatory {self.name!r} drains, and parks nobody more")
         if is_bounded:
             self._check_limits(keys)
         return self._operations.try_complete_else_watch(operation, keys)

@@ -31,10 +31,15 @@ class SlicedWalk:
 
     def _turn(self) -> None:
         until_ns = self._clock.now_ns() + SLICE_NS
-        while self._walk.step(STEP):
-            if self._clock.now_ns() >= until_ns:
-                self._loop.call_soon(self._turn)
-                return
+        try:
+            while self._walk.step(STEP):
+                if self._clock.now_ns() >= until_ns:
+                    self._loop.call_soon(self._turn)
+                    return
+        except BaseException:
+            # An interrupt, or a CancelledError from a callback: whoever is left is dealt with.
+            self._loop.call_soon(self._turn)
+            raise
         # A waiter that was cancelled has cancelled the future; the walk went on all the same.
         if not self._done.done():
             self._done.set_result(self._walk.count)

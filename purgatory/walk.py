@@ -21,9 +21,9 @@ class Walk:
     def __init__(
         self,
         operations: Sequence[DelayedOperation],
-        act: Callable[[Sequence[DelayedOperation]], int],
+        act: Callable[[DelayedOperation], bool],
     ) -> None:
-        """Begin before the first operation; `act` deals with some and returns how many ended."""
+        """Begin before the first operation; `act` deals with one and returns whether it ended."""
         self._operations = operations
         self._act = act
         self._position = 0
@@ -34,9 +34,30 @@ class Walk:
         """Return how many operations the walk began with."""
         return len(self._operations)
 
+    def take(self) -> int:
+        """Deal with all that are left; return how many the walk has ended.
+
+        An interrupt, or whatever else is no Exception, is raised when all have been dealt with.
+        """
+        interrupt: BaseException | None = None
+        is_unfinished = True
+        while is_unfinished:
+            try:
+                is_unfinished = self.step(len(self._operations))
+            except BaseException as exc:
+                interrupt = interrupt or exc
+        if interrupt is not None:
+            raise interrupt
+        return self.count
+
     def step(self, limit: int) -> bool:
         """Deal with up to `limit` more operations; return True iff there are others after them."""
-        start = self._position
-        self._position = start + limit
-        self.count += self._act(self._operations[start : self._position])
-        return self._position < len(self._operations)
+        operations = self._operations
+        end = min(self._position + limit, len(operations))
+        while self._position < end:
+            operation = operations[self._position]
+            # Before it is dealt with: should that raise, the next step begins behind it.
+            self._position += 1
+            if not operation.is_completed:
+                self.count += self._act(operation)
+        return end < len(operations)

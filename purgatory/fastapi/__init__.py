@@ -14,6 +14,7 @@ except ImportError as exc:
         "purgatory.fastapi needs FastAPI: pip install 'fastapi-purgatory[fastapi]'"
     ) from exc
 
+from purgatory.fastapi.delayed_response import DelayedResponse
 from purgatory.fastapi.dependency import Park, ParkDep, PurgatoryDep, get_park, get_purgatory
 from purgatory.fastapi.drain import drain_on_stop_signals
 from purgatory.fastapi.errors import add_problem_handlers
@@ -25,6 +26,7 @@ from purgatory.fastapi.router import create_router
 from purgatory.fastapi.watch_request import WaitSettings
 
 __all__ = [
+    "DelayedResponse",
     "Park",
     "ParkDep",
     "Problem",

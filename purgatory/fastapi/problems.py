@@ -8,13 +8,17 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
+from starlette.exceptions import HTTPException
+
 from purgatory.errors import (
     BadCursorError,
     CursorExpiredError,
     InvalidKeyError,
+    InvalidTimeoutError,
     InvalidValueError,
     LimitReachedError,
     PurgatoryClosedError,
+    PurgatoryDrainingError,
     PurgatoryError,
     WaitSupersededError,
 )
@@ -130,26 +134,30 @@ KINDS: Final[dict[str, ProblemKind]] = {
 }
 
 
-class Problem(Exception):
-    """A refusal on its way to the client."""
+class Problem(HTTPException):
+    """A refusal on its way to the client; endpoints of one's own may raise it too."""
 
     def __init__(
         self, slug: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any
     ) -> None:
         """Refuse with the kind `slug`, a sentence, and members of its own."""
-        super().__init__(detail)
         self.kind = KINDS[slug]
-        self.detail = detail
-        self.headers = headers or {}
         self.members = members
+        super().__init__(self.kind.status, detail, headers or {})
 
     @classmethod
-    def of_status(cls, status: int, detail: str, headers: dict[str, str]) -> Problem:
-        """Return the refusal of an application that has only a status and a sentence."""
-        problem = cls("internal-error", detail, headers=headers)
+    def of_status(cls, status: int, detail: Any, headers: dict[str, str]) -> Problem:
+        """Return the refusal of an application that has only a status and a detail.
+
+        A detail that is no sentence, which FastAPI allows, is the member `error`.
+        """
         phrase = HTTPStatus(status).phrase if status in _STATUSES else "Refused"
+        members = {} if isinstance(detail, str) else {"error": detail}
+        sentence = detail if isinstance(detail, str) else phrase
+        problem = cls("internal-error", sentence, headers=headers, **members)
         # RFC 9457: about:blank is the kind that has nothing to say beyond its status.
         problem.kind = ProblemKind("about:blank", status, phrase, "")
+        problem.status_code = status
         return problem
 
     @property
@@ -158,10 +166,15 @@ class Problem(Exception):
         return self.kind.status
 
     def answer(self, prefix: str, instance: str) -> Answer:
-        """Return the answer to the request for `instance`; kinds are documented under `prefix`."""
+        """Return the answer to the request for `instance`; kinds are documented under `prefix`.
+
+        Where the router is included under another prefix, or mounted, that is before `prefix`.
+        """
         slug = self.kind.slug
+        before, found, _ = instance.partition(f"{prefix}/")
+        base = before + prefix if found else prefix
         document = {
-            "type": f"{prefix}/problems/{slug}" if slug in KINDS else slug,
+            "type": f"{base}/problems/{slug}" if slug in KINDS else slug,
             "title": self.kind.title,
             "status": self.kind.status,
             "detail": self.detail,
@@ -176,7 +189,7 @@ class Problem(Exception):
                 (b"content-type", MEDIA_TYPE.encode()),
                 (b"content-length", str(len(body)).encode()),
                 (b"cache-control", b"no-store"),
-                *encoded(self.headers),
+                *encoded(self.headers or {}),
             ],
             body,
         )
@@ -184,7 +197,7 @@ class Problem(Exception):
 
 def bad_parameter(param: str, detail: str, allowed: str) -> Problem:
     """Return the refusal of one parameter."""
-    return Problem("bad-parameter", detail, param=param, allowed=allowed)
+    return Problem("bad-parameter", f"{detail}; allowed: {allowed}", param=param, allowed=allowed)
 
 
 def retry_after() -> dict[str, str]:
@@ -207,6 +220,8 @@ def problem_of(error: PurgatoryError) -> Problem:
             return Problem("bad-cursor", error.detail, param="cursor")
         case InvalidKeyError():
             return bad_parameter("key", error.detail, "1 to 256 characters, none of them control")
+        case InvalidTimeoutError():
+            return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
         case InvalidValueError():
             return bad_parameter("value", error.detail, "JSON of a bounded size")
         case LimitReachedError(limit="max_parked"):
@@ -227,6 +242,8 @@ def problem_of(error: PurgatoryError) -> Problem:
             )
         case WaitSupersededError():
             return Problem("superseded", error.detail)
+        case PurgatoryDrainingError():
+            return draining()
         case PurgatoryClosedError():
             return Problem("not-open", error.detail, headers=retry_after())
     return Problem("internal-error", error.detail)

@@ -65,7 +65,7 @@ class Signals(Protocol):
         ...
 
     def has_after(self, key: str, position: int, count: int) -> bool:
-        """Return True iff at least `count` signals of `key` came after `position`."""
+        """Return True iff `count` signals of `key` came after `position`, or one that is gone."""
         ...
 
     def read(self, key: str, position: int, limit: int) -> list[Signal]:

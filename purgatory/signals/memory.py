@@ -134,10 +134,13 @@ class MemorySignals:
         return f"{self._epoch}-{position}"
 
     def has_after(self, key: str, position: int, count: int) -> bool:
-        """Return True iff at least `count` signals of `key` came after `position`."""
+        """Return True iff `count` signals of `key` came after `position`, or one that is gone."""
         history = self._histories.get(key)
         if history is None or history.last_offset <= position:
             return False
+        # What came and is gone again has come all the same: whoever waits must not sleep on.
+        if history.lost_offset > position:
+            return True
         signals = history.signals
         return len(signals) >= count and signals[-count].offset > position
 
