@@ -52,7 +52,8 @@ class ParkOperation(WatchOperation):
         purgatory = self._purgatory
         if purgatory is not None:
             checked: Any = purgatory.checked_key
-            self._key = checked
+            # A key of somebody else is checked where its callback looks at this operation.
+            self._key = checked if checked in self.positions else None
         return self.force_complete()
 
     def on_complete(self) -> None:
@@ -93,8 +94,9 @@ class ParkOperation(WatchOperation):
                 # A cursor just behind it: the others come next time.
                 key, value, position = first.key, first.value, first.offset
             else:
-                # The signal itself has made way; all that is known is that there was one.
-                key = self.fired_keys()[0]
+                # The signal itself has made way, and all that is known is that there was one; or
+                # somebody completed the operation by hand.
+                key = next(iter(self.fired_keys()), None)
         waited_ms = (self._clock.now_ns() - self._started_ns) // NS_PER_MS
         return Outcome(self.status, key, value, signals.cursor(position), waited_ms)
 

@@ -323,8 +323,8 @@ class Purgatory:
         `is_bounded=False` exempts it from the bounds on what waits at once: for an operation that
         the application itself cannot do without, however many requests are parked.
 
-        Raises LimitReachedError where no more may wait, PurgatoryDrainingError, PurgatoryClosedError,
-        InvalidKeyError and WrongThreadError.
+        Raises LimitReachedError where no more may wait, InvalidKeyError, PurgatoryDrainingError,
+        PurgatoryClosedError and WrongThreadError.
         """
         self._require_open()
         if isinstance(keys, str):

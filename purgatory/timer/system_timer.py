@@ -324,7 +324,7 @@ class SystemTimer:
             earliest_ms = queue[0]
             if wheel.overflow is not None:
                 self._upper_buckets = wheel.overflow._buckets
-        elif self._cascading is not None:
+        elif self._cascading is not None or (queue and queue[0] <= wheel.current_ms):
             # The bucket of the current tick has not opened yet: those in it were there before.
             wheel.bucket_for(task.expiration_ms).add(task)
             is_earlier = False

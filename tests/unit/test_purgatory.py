@@ -42,12 +42,13 @@ class Waiting(DelayedOperation):
     def __init__(self, delay_ms: int = 1_000) -> None:
         super().__init__(delay_ms)
         self.completable = False
+        self.then: Callable[[], object] = lambda: None
 
     def try_complete(self) -> bool:
         return self.completable and self.force_complete()
 
     def on_complete(self) -> None:
-        pass
+        self.then()
 
 
 async def parked(purgatory: Purgatory, *keys: str, timeout: float = 60, **options: Any) -> Parked:
@@ -206,6 +207,21 @@ async def test_a_key_given_twice_counts_once(make_purgatory: Make) -> None:
         await task
 
 
+async def test_a_parked_call_that_is_completed_by_hand(make_purgatory: Make) -> None:
+    """By a listener, which gets the operation: fired, by no key; nobody waits for ever."""
+    operations: list[DelayedOperation] = []
+    listeners = [lambda event: operations.append(event.operation)]
+    async with make_purgatory(listeners=listeners) as purgatory:
+        task = await parked(purgatory, "a", timeout=5)
+        assert operations[0].force_complete()
+        await asyncio.wait([task], timeout=60)
+        is_done = task.done()
+        task.cancel()
+        assert is_done
+        outcome = await task
+        assert outcome == Outcome(Status.FIRED, None, None, outcome.cursor, 0)
+
+
 # A timeout of zero asks, and does not park
 
 
@@ -311,6 +327,31 @@ async def test_a_predicate_may_be_checked_without_a_signal(make_purgatory: Make)
         assert await purgatory.check("a") == 1
         outcome = await task
         assert (outcome.status, outcome.key, outcome.value) == (Status.FIRED, "a", None)
+
+
+async def test_a_predicate_that_holds_from_the_start_names_no_key_of_others(
+    make_purgatory: Make,
+) -> None:
+    """Also where a callback of another key's walk drives the call, as web servers may."""
+    async with make_purgatory() as purgatory:
+        outcomes: list[Outcome] = []
+
+        def drive() -> None:
+            answers = iter([False, True])
+            with pytest.raises(StopIteration) as stopped:
+                purgatory.park("a", timeout=5, until=lambda: next(answers)).send(None)
+            outcomes.append(stopped.value.value)
+
+        operation = Waiting()
+        operation.then = drive
+        assert not purgatory.watch(operation, ["z"])
+        operation.completable = True
+        await purgatory.fire("z", "of another key")
+        assert (outcomes[0].status, outcomes[0].key, outcomes[0].value) == (
+            Status.FIRED,
+            None,
+            None,
+        )
 
 
 async def test_a_predicate_that_never_holds_expires(make_purgatory: Make) -> None:
@@ -613,6 +654,18 @@ async def test_watch_keeps_to_the_number_of_keys(make_purgatory: Make) -> None:
         with pytest.raises(ValueError, match="2"):
             purgatory.watch(Waiting(), ["a", "b", "c"])
         assert purgatory.watched_keys() == {}
+
+
+async def test_watch_may_be_exempt_from_the_bounds(make_purgatory: Make) -> None:
+    """For what the application itself cannot do without, however many are parked."""
+    async with make_purgatory(limits=Limits(max_parked=1)) as purgatory:
+        task = await parked(purgatory, "a")
+        operation = Waiting()
+        with pytest.raises(LimitReachedError):
+            purgatory.watch(operation, ["a"])
+        assert not purgatory.watch(operation, ["a"], is_bounded=False)
+        await purgatory.drain()
+        assert ((await task).status, operation.status) == (Status.DRAINED, Status.DRAINED)
 
 
 async def test_watch_after_a_drain_is_refused(make_purgatory: Make) -> None:

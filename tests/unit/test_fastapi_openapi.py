@@ -1,0 +1,175 @@
+"""What the API's documentation says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from purgatory import Purgatory
+from purgatory.fastapi import WaitSettings, create_health_router, create_router, install
+
+PROBLEM = "application/problem+json"
+METHODS = {"get", "post", "put", "patch", "delete", "options", "head"}
+
+# What each operation may refuse; 422 stands for all of them.
+REFUSALS = {
+    "get /purgatory/watch/{key}": {400, 409, 410, 422, 429, 503},
+    "post /purgatory/watch": {400, 409, 410, 413, 422, 429, 503},
+    "delete /purgatory/waits/{id}": {404, 422},
+    "post /purgatory/keys/{key}": {400, 413, 422, 503},
+    "post /purgatory/keys": {400, 413, 422, 503},
+    "get /purgatory/keys/{key}": {422},
+    "delete /purgatory/keys/{key}": {422, 503},
+    "get /purgatory/keys": {422},
+    "get /purgatory/statistics": {422},
+    "get /purgatory/problems/{slug}": {404, 422},
+}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """The document of an application with everything that the library offers."""
+    app, purgatory = FastAPI(), Purgatory()
+    install(app, purgatory, settings=WaitSettings(default_wait=7.0, max_wait=11.0))
+    app.include_router(create_health_router(purgatory))
+    found: dict[str, Any] = json.loads(json.dumps(app.openapi()))
+    return found
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert method in METHODS
+            yield f"{method} {path}", operation
+
+
+def _references(node: Any) -> Iterator[str]:
+    match node:
+        case {"$ref": str(reference)}:
+            yield reference
+        case dict():
+            for child in node.values():
+                yield from _references(child)
+        case list():
+            for child in node:
+                yield from _references(child)
+
+
+def test_every_operation_says_what_it_does(document: dict[str, Any]) -> None:
+    """A summary, a description, a tag."""
+    for name, operation in _operations(document):
+        assert operation["summary"], name
+        assert operation["description"].strip().endswith("."), name
+        assert operation["tags"], name
+
+
+def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
+    """Generated clients have a method for each."""
+    ids = [operation["operationId"] for _, operation in _operations(document)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_operation_ids_are_unique_under_two_prefixes() -> None:
+    """A router that is included twice has two of each."""
+    app, router = FastAPI(), create_router(Purgatory())
+    app.include_router(router)
+    app.include_router(router, prefix="/v2")
+    ids = [operation["operationId"] for _, operation in _operations(app.openapi())]
+    assert len(set(ids)) == len(ids) == 2 * len(REFUSALS)
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    """No schema is named that is not there."""
+    references = set(_references(document))
+    assert references
+    for reference in references:
+        kind, _, name = reference.removeprefix("#/components/").partition("/")
+        assert name in document["components"][kind], reference
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_every_refusal_is_documented_as_problem_details(
+    document: dict[str, Any], name: str
+) -> None:
+    """Its status, with the media type that it really has and no other."""
+    operation = dict(_operations(document))[name]
+    refusals = {
+        int(status): response
+        for status, response in operation["responses"].items()
+        if status.isdigit() and int(status) >= 400
+    }
+    assert REFUSALS[name] <= refusals.keys()
+    for status, response in refusals.items():
+        assert list(response["content"]) == [PROBLEM], status
+        assert response["content"][PROBLEM]["schema"], status
+        assert "`" in response["description"], "the kinds of problems are named"
+
+
+def test_no_operation_is_missing(document: dict[str, Any]) -> None:
+    """The table above is whole."""
+    ours = {name for name, _ in _operations(document) if "/purgatory/" in name}
+    assert ours == REFUSALS.keys()
+
+
+def test_answers_are_documented(document: dict[str, Any]) -> None:
+    """With a schema, or without a body where there is none."""
+    for name, operation in _operations(document):
+        for status, response in operation["responses"].items():
+            if status in ("204", "304"):
+                assert "content" not in response, name
+            elif status.startswith("2"):
+                assert response["content"], name
+            assert response["description"], name
+
+
+def _parameters(document: dict[str, Any], name: str) -> dict[str, Any]:
+    operation = dict(_operations(document))[name]
+    return {parameter["name"].lower(): parameter for parameter in operation["parameters"]}
+
+
+def test_the_parameters_of_watching_a_key(document: dict[str, Any]) -> None:
+    """All of them, each with a description; `wait` says its units, default and maximum."""
+    parameters = _parameters(document, "get /purgatory/watch/{key}")
+    places = {name: parameter["in"] for name, parameter in parameters.items()}
+    assert places == {
+        "key": "path",
+        "cursor": "query",
+        "wait": "query",
+        "limit": "query",
+        "min": "query",
+        "if-none-match": "header",
+        "prefer": "header",
+        "wait-id": "header",
+    }
+    for name, parameter in parameters.items():
+        assert parameter.get("description"), name
+        assert parameter["required"] is (name == "key")
+    wait = parameters["wait"]["description"]
+    for word in ("500ms", "25s", "1m", "7 s", "11 s", "0 asks"):
+        assert word in wait, wait
+    assert parameters["wait"]["schema"]["default"] == "7"
+
+
+def test_bodies_are_documented(document: dict[str, Any]) -> None:
+    """Those that have to be there, and the one that may."""
+    operations = dict(_operations(document))
+    for name, is_required in (
+        ("post /purgatory/watch", True),
+        ("post /purgatory/keys", True),
+        ("post /purgatory/keys/{key}", False),
+    ):
+        body = operations[name]["requestBody"]
+        assert body.get("required", False) is is_required, name
+        assert list(body["content"]) == ["application/json"]
+
+
+def test_headers_of_answers_are_documented(document: dict[str, Any]) -> None:
+    """A client generator knows of the cursor in the ETag, and of Retry-After."""
+    responses = dict(_operations(document))["get /purgatory/watch/{key}"]["responses"]
+    assert "ETag" in responses["200"]["headers"]
+    assert "Purgatory-Cursor" in responses["204"]["headers"]
+    assert "Retry-After" in responses["503"]["headers"]

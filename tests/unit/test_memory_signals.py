@@ -1,0 +1,445 @@
+"""What MemorySignals keeps, what it forgets, and that it never hides a gap."""
+
+from collections.abc import Callable
+
+import pytest
+
+from purgatory import BadCursorError, CursorExpiredError, InvalidValueError, SystemTimer
+from purgatory.history_trim import HistoryTrim
+from purgatory.signals import MemorySignals
+from purgatory.testing import MockClock
+
+
+@pytest.fixture
+def make(clock: MockClock) -> Callable[..., MemorySignals]:
+    def make_signals(**bounds: int) -> MemorySignals:
+        return MemorySignals(clock=clock, **bounds)
+
+    return make_signals
+
+
+@pytest.fixture
+def signals(make: Callable[..., MemorySignals]) -> MemorySignals:
+    return make()
+
+
+def values(signals: MemorySignals, key: str) -> list[object]:
+    """Everything that is kept of a key."""
+    return [signal.value for signal in signals.read(key, 0, 1_000_000)]
+
+
+def kept(signals: MemorySignals) -> tuple[int, int, int]:
+    """Signals, bytes, keys."""
+    statistics = signals.statistics()
+    return statistics.signals, statistics.bytes, statistics.keys
+
+
+def test_a_signal_is_numbered_and_kept(signals: MemorySignals, clock: MockClock) -> None:
+    """By its key, among all keys, with the time of day and its JSON."""
+    clock.set_wall(1_700_000_000_000)
+    signals.append("a", None)
+    signals.append("b", 1)
+    signal = signals.append("a", {"by": "card"})
+    assert (signal.key, signal.seq, signal.offset) == ("a", 2, 3)
+    assert (signal.at_ms, signal.value) == (1_700_000_000_000, {"by": "card"})
+    assert signal.encoded == b'{"by":"card"}'
+    assert signals.read("a", 0, 10)[-1] is signal
+    assert (signals.head(), signals.last("a"), signals.last("b"), signals.last("c")) == (3, 3, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("value", "encoded"),
+    [
+        (None, b"null"),
+        (True, b"true"),
+        (0.5, b"0.5"),
+        ("é\u2028", '"é\u2028"'.encode()),
+        ([1, (2,)], b"[1,[2]]"),
+        ({"a": [None]}, b'{"a":[null]}'),
+    ],
+)
+def test_values_are_json(signals: MemorySignals, value: object, encoded: bytes) -> None:
+    """Encoded once, without spaces, as UTF-8."""
+    assert signals.append("a", value).encoded == encoded
+    assert kept(signals) == (1, len(encoded), 1)
+
+
+def recursive() -> object:
+    value: list[object] = []
+    value.append(value)
+    return value
+
+
+def deep() -> object:
+    value: list[object] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), {1, 2}, b"bytes", object(), {(1, 2): 3}, "\ud800", 10**5_000],
+    ids=["nan", "inf", "set", "bytes", "object", "tuple-key", "surrogate", "huge-int"],
+)
+def test_what_is_not_json_is_refused(signals: MemorySignals, value: object) -> None:
+    """And leaves no trace: neither a signal nor a number that is missing later."""
+    with pytest.raises(InvalidValueError, match="the value is not JSON"):
+        signals.append("a", value)
+    assert (kept(signals), signals.head(), signals.append("a", 1).seq) == ((0, 0, 0), 0, 1)
+
+
+@pytest.mark.parametrize("build", [recursive, deep])
+def test_a_value_without_an_end_is_refused(
+    signals: MemorySignals, build: Callable[[], object]
+) -> None:
+    """One that holds itself, and one that is nested too deeply for a parser."""
+    with pytest.raises(InvalidValueError, match="the value is not JSON"):
+        signals.append("a", build())
+    assert kept(signals) == (0, 0, 0)
+
+
+def test_a_value_is_bounded_in_bytes(make: Callable[..., MemorySignals]) -> None:
+    """Bytes of JSON, not characters; the bound itself is allowed."""
+    signals = make(max_value_bytes=10)
+    signals.append("a", "x" * 8)
+    with pytest.raises(
+        InvalidValueError, match="takes 11 bytes as JSON, more than the limit of 10"
+    ):
+        signals.append("a", "x" * 9)
+    with pytest.raises(InvalidValueError):
+        signals.append("a", "é" * 5)
+    assert kept(signals) == (1, 10, 1)
+
+
+def test_reading_goes_on_from_a_position(signals: MemorySignals) -> None:
+    """In order, what came after it, up to a limit."""
+    offsets = [signals.append("a", number).offset for number in range(5)]
+    signals.append("b", "other")
+    assert [signal.value for signal in signals.read("a", offsets[1], 2)] == [2, 3]
+    assert signals.read("a", offsets[4], 10) == signals.read("c", 0, 10) == []
+    assert [signal.value for signal in signals.read("a", 0, 1)] == [0]
+
+
+def test_whether_there_are_signals_after_a_position(signals: MemorySignals) -> None:
+    """So many of that key, not of others."""
+    first = signals.append("a", 1)
+    signals.append("b", 1)
+    signals.append("a", 2)
+    assert signals.has_after("a", 0, 2) and not signals.has_after("a", 0, 3)
+    assert signals.has_after("a", first.offset, 1) and not signals.has_after("a", first.offset, 2)
+    assert not signals.has_after("a", signals.head(), 1) and not signals.has_after("c", 0, 1)
+
+
+def test_a_cursor_is_the_position_again(signals: MemorySignals) -> None:
+    """For every position that is still kept, of every key."""
+    for number in range(3):
+        signals.append("a", number)
+    for position in range(4):
+        assert signals.position("a", signals.cursor(position)) == position
+        assert signals.position("never fired", signals.cursor(position)) == position
+
+
+def test_zero_is_from_the_earliest_that_is_kept(make: Callable[..., MemorySignals]) -> None:
+    """Whatever made way, "0" never expires."""
+    signals = make(max_signals_per_key=2)
+    assert signals.position("a", "0") == 0
+    for number in range(5):
+        signals.append("a", number)
+    assert [s.value for s in signals.read("a", signals.position("a", "0"), 9)] == [3, 4]
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "1", "00", "x", "-1", "1.5", "0 ", "é", "0" * 12, "0" * 12 + "-", "0" * 12 + "-1e3"],
+)
+def test_a_cursor_that_is_not_one_of_ours(signals: MemorySignals, cursor: str) -> None:
+    """Is a BadCursorError that says what a cursor is."""
+    with pytest.raises(BadCursorError, match="use the cursor of an earlier answer"):
+        signals.position("a", cursor)
+
+
+@pytest.mark.parametrize("suffix", ["0", "\n", " ", "\u0661"])
+def test_a_cursor_with_something_behind_it(signals: MemorySignals, suffix: str) -> None:
+    """Is bad, or ahead of every signal, but never taken for what is in front of it."""
+    signals.append("a", 1)
+    with pytest.raises(BadCursorError):
+        signals.position("a", signals.cursor(1) + suffix)
+
+
+def test_a_cursor_ahead_of_every_signal(signals: MemorySignals) -> None:
+    """Was never given out."""
+    signals.append("a", 1)
+    with pytest.raises(BadCursorError, match="ahead of every signal"):
+        signals.position("a", signals.cursor(2))
+
+
+def test_a_cursor_from_before_a_restart(make: Callable[..., MemorySignals]) -> None:
+    """Is expired rather than bad: the reader cannot know, and reads its state anew."""
+    before, after = make(), make()
+    before.append("a", 1)
+    after.append("a", 2)
+    with pytest.raises(CursorExpiredError, match="from before a restart") as caught:
+        after.position("a", before.cursor(1))
+    assert (caught.value.key, caught.value.head) == ("a", after.cursor(1))
+    assert after.position("a", caught.value.earliest) == 0
+
+
+# Bounds
+
+
+def test_a_key_keeps_its_latest_signals(make: Callable[..., MemorySignals]) -> None:
+    """The oldest makes way; other keys are not touched."""
+    signals = make(max_signals_per_key=3)
+    signals.append("quiet", "q")
+    for number in range(5):
+        signals.append("busy", number)
+    assert (values(signals, "busy"), values(signals, "quiet")) == ([2, 3, 4], ["q"])
+    assert kept(signals) == (4, 3 + 3, 2)
+
+
+def test_all_keys_together_keep_the_latest_signals(make: Callable[..., MemorySignals]) -> None:
+    """The oldest of all makes way, whichever key it is of."""
+    signals = make(max_signals=3)
+    for number, key in enumerate("abcab"):
+        signals.append(key, number)
+    assert (values(signals, "a"), values(signals, "b"), values(signals, "c")) == ([3], [4], [2])
+    assert kept(signals) == (3, 3, 3)
+
+
+def test_all_keys_together_keep_so_many_bytes(make: Callable[..., MemorySignals]) -> None:
+    """A large value makes several small ones go."""
+    signals = make(max_bytes=20, max_value_bytes=20)
+    for key in "abcde":
+        signals.append(key, "12")
+    assert kept(signals) == (5, 20, 5)
+    signals.append("f", "123456")
+    assert (kept(signals), values(signals, "b"), values(signals, "c")) == ((4, 20, 4), [], ["12"])
+
+
+def test_the_latest_signal_is_kept_whatever_its_size(make: Callable[..., MemorySignals]) -> None:
+    """Or refused, here or with the bounds: what is accepted reaches those who wait for it."""
+    try:
+        signals = make(max_bytes=8, max_value_bytes=100)
+        signal = signals.append("a", "x" * 20)
+    except ValueError:
+        return
+    assert signals.has_after("a", signal.offset - 1, 1)
+    assert signals.read("a", signal.offset - 1, 1) == [signal]
+
+
+def test_a_trimmed_key_expires_the_cursors_of_its_own_readers(
+    make: Callable[..., MemorySignals],
+) -> None:
+    """A clear error, and never a silent gap; a cursor that lost nothing is still good."""
+    signals = make(max_signals_per_key=2)
+    for number in range(4):
+        signals.append("a", number)
+    for position in (0, 1):
+        with pytest.raises(CursorExpiredError, match="no longer kept") as caught:
+            signals.position("a", signals.cursor(position))
+    assert [s.value for s in signals.read("a", signals.position("a", signals.cursor(2)), 9)] == [
+        2,
+        3,
+    ]
+    error = caught.value
+    assert [error.key, error.earliest, error.head] == ["a", signals.cursor(2), signals.cursor(4)]
+
+
+def test_a_busy_key_does_not_expire_the_cursors_of_a_quiet_one(
+    make: Callable[..., MemorySignals],
+) -> None:
+    """Neither of one that never fired, nor of one whose every signal has made way since."""
+    signals = make(max_signals=5)
+    signals.append("quiet", "q")
+    cursor = signals.cursor(signals.head())
+    for number in range(1_000):
+        signals.append("busy", number)
+    assert values(signals, "quiet") == []
+    assert signals.position("quiet", cursor) == 1
+    assert signals.position("never fired", cursor) == 1
+    with pytest.raises(CursorExpiredError):
+        signals.position("quiet", signals.cursor(0))
+    with pytest.raises(CursorExpiredError):
+        signals.position("busy", cursor)
+
+
+def test_a_key_without_signals_counts_on(make: Callable[..., MemorySignals]) -> None:
+    """Its numbers go on where they had come to, after its last signal made way."""
+    signals = make(max_signals=1)
+    assert [signals.append("a", 1).seq, signals.append("b", 1).seq] == [1, 1]
+    assert (values(signals, "a"), signals.append("a", 2).seq) == ([], 2)
+
+
+def test_a_dropped_key_expires_the_cursors_from_before(signals: MemorySignals) -> None:
+    """Also those from just before; those from after are good, and its numbers go on."""
+    signals.append("a", 1)
+    signals.append("b", 1)
+    before = signals.cursor(signals.head())
+    signals.drop("a")
+    assert (values(signals, "a"), values(signals, "b"), kept(signals)) == ([], [1], (1, 1, 1))
+    with pytest.raises(CursorExpiredError):
+        signals.position("a", before)
+    assert signals.position("b", before) == 2
+    after = signals.position("a", signals.cursor(signals.head()))
+    assert (signals.append("a", 2).seq, signals.last("a")) == (2, 4)
+    assert [signal.value for signal in signals.read("a", after, 9)] == [2]
+    assert signals.position("a", "0") == after
+
+
+def test_dropping_a_key_that_never_fired(signals: MemorySignals) -> None:
+    """Expires its cursors as well: whoever reads it is told to look anew."""
+    before = signals.cursor(signals.head())
+    signals.drop("a")
+    with pytest.raises(CursorExpiredError):
+        signals.position("a", before)
+    assert (kept(signals), signals.append("a", 1).seq) == ((0, 0, 0), 1)
+
+
+def test_what_is_remembered_of_empty_keys_is_bounded(make: Callable[..., MemorySignals]) -> None:
+    """With very many keys the longest empty are forgotten: cursors expire, numbers never repeat."""
+    signals = make(max_signals=3)
+    seqs: dict[str, int] = {}
+    for number in range(10):
+        seqs["first"] = signals.append("first", number).seq
+    cursor = signals.cursor(signals.head())
+    for number in range(50):
+        signals.append(f"key {number}", number)
+    with pytest.raises(CursorExpiredError):
+        signals.position("first", cursor)
+    assert signals.append("first", "again").seq > seqs["first"]
+    for number in range(50):
+        assert signals.append(f"key {number}", number).seq > 1
+
+
+def test_forgetting_is_no_gap_for_whoever_reads_on(make: Callable[..., MemorySignals]) -> None:
+    """A forgotten key is known again from its next signal on."""
+    signals = make(max_signals=3)
+    for number in range(50):
+        signals.append(f"key {number}", number)
+    now = signals.position("key 0", signals.cursor(signals.head()))
+    signals.append("key 0", "new")
+    assert [signal.value for signal in signals.read("key 0", now, 9)] == ["new"]
+
+
+def test_memory_is_bounded_when_keys_trim_their_own(make: Callable[..., MemorySignals]) -> None:
+    """What orders the signals of all keys does not grow with those that made way in their key."""
+    signals = make(max_signals_per_key=1, max_signals=1_000_000)
+    for number in range(10_000):
+        signals.append(str(number % 3), None)
+    order = signals._order
+    assert len(order) <= 2 * 3 + 1_024
+    assert sorted(order) == list(order)
+
+
+def test_the_order_of_all_keys_outlives_a_clean_up(make: Callable[..., MemorySignals]) -> None:
+    """After many signals made way in their key, the oldest of all still goes first."""
+    signals = make(max_signals_per_key=2, max_signals=6)
+    for number in range(5_000):
+        signals.append("busy", number)
+    for key in "abcdef":
+        signals.append(key, key)
+    assert values(signals, "busy") == []
+    assert [values(signals, key) for key in "abcdef"] == [[key] for key in "abcdef"]
+    signals.append("a", "A")
+    assert (values(signals, "a"), values(signals, "b")) == (["A"], ["b"])
+
+
+def test_trimming_through_a_position(signals: MemorySignals) -> None:
+    """Everything up to and including it goes, of every key, and expires what read before it."""
+    for number, key in enumerate("abab"):
+        signals.append(key, number)
+    signals.trim_through(3)
+    assert (values(signals, "a"), values(signals, "b"), kept(signals)) == ([], [3], (1, 1, 1))
+    assert signals.position("a", signals.cursor(3)) == 3
+    for key in "ab":
+        with pytest.raises(CursorExpiredError):
+            signals.position(key, signals.cursor(1))
+    signals.trim_through(3)
+    assert kept(signals) == (1, 1, 1)
+
+
+# Age
+
+
+def age_out(timer: SystemTimer, clock: MockClock, ms: int) -> None:
+    """Let time pass, advancing at each next expiration."""
+    until_ms = clock.wall_ms() + ms
+    while (next_ms := timer.next_expiration_ms()) is not None and next_ms <= until_ms:
+        clock.advance(max(0, next_ms - clock.wall_ms()))
+        timer.advance_clock()
+    clock.advance(until_ms - clock.wall_ms())
+
+
+@pytest.mark.parametrize("offset_ms", [0, 1, 1_999, 2_000, 3_500, 5_999])
+def test_a_signal_is_kept_for_its_age_and_a_third_more_at_most(
+    make: Callable[..., MemorySignals],
+    make_timer: Callable[..., SystemTimer],
+    clock: MockClock,
+    offset_ms: int,
+) -> None:
+    """Whenever it came since the trimming began; what is still read expires with an error."""
+    signals, timer = make(), make_timer()
+    trim = HistoryTrim(signals, timer, 6_000)
+    signals.append("other", 1)
+    trim.wake()
+    age_out(timer, clock, offset_ms)
+    cursor = signals.cursor(signals.head())
+    signals.append("a", 1)
+    trim.wake()
+    age_out(timer, clock, 6_000)
+    assert signals.has_after("a", signals.position("a", cursor), 1)
+    age_out(timer, clock, 2_000)
+    assert values(signals, "a") == []
+    with pytest.raises(CursorExpiredError):
+        signals.position("a", cursor)
+
+
+def test_trimming_by_age_ends_with_the_history(
+    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
+) -> None:
+    """Nothing is timed while nothing is kept; the next signal begins it anew, at full age."""
+    signals, timer = make(), make_timer()
+    trim = HistoryTrim(signals, timer, 6_000)
+    assert len(timer) == 0
+    for _ in range(2):
+        signals.append("a", 1)
+        trim.wake()
+        trim.wake()
+        assert len(timer) == 1
+        age_out(timer, clock, 6_000)
+        assert (kept(signals)[0], len(timer)) == (1, 1)
+        age_out(timer, clock, 4_000)
+        assert (kept(signals)[0], len(timer)) == (0, 0)
+
+
+def test_marks_of_a_dropped_history_do_not_shorten_the_next_one(
+    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
+) -> None:
+    """A key that fires again after all was dropped is kept for the full age."""
+    signals, timer = make(), make_timer()
+    trim = HistoryTrim(signals, timer, 6_000)
+    signals.append("a", 1)
+    trim.wake()
+    age_out(timer, clock, 5_000)
+    signals.drop("a")
+    signals.append("a", 2)
+    trim.wake()
+    age_out(timer, clock, 6_000)
+    assert values(signals, "a") == [2]
+    age_out(timer, clock, 2_000)
+    assert (values(signals, "a"), len(timer)) == ([], 0)
+
+
+def test_trimming_by_age_does_not_go_by_the_wall_clock(
+    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
+) -> None:
+    """A wall clock that leaps by years forgets nothing, and keeps nothing longer."""
+    signals, timer = make(), make_timer()
+    trim = HistoryTrim(signals, timer, 6_000)
+    signals.append("a", 1)
+    trim.wake()
+    clock.set_wall(10**13)
+    timer.advance_clock()
+    assert values(signals, "a") == [1]
+    timer.close()

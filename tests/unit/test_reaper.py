@@ -1,0 +1,351 @@
+"""ExpirationReaper: one armed handle, nothing early, bounded work in a turn."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextvars import Context
+from typing import Any, TypeVarTuple, Unpack
+
+import pytest
+
+from purgatory import SystemTimer
+from purgatory.reaper import STEP, ExpirationReaper
+from purgatory.slices import SLICE_NS
+from purgatory.testing import AutojumpEventLoop, MockClock
+
+Args = TypeVarTuple("Args")
+
+
+class TickingClock(MockClock):
+    """Time that passes whenever it is asked for: every call takes `step_ns`."""
+
+    __slots__ = ("step_ns",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_ns = 0
+
+    def now_ns(self) -> int:
+        self.advance_ns(self.step_ns)
+        return super().now_ns()
+
+
+class CountingLoop(AutojumpEventLoop):
+    """Counts its turns, and remembers every timer that was armed."""
+
+    def __init__(self) -> None:
+        self.ticking = TickingClock()
+        self.handles: list[asyncio.TimerHandle] = []
+        super().__init__(self.ticking)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Args]], object],
+        *args: *Args,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        handle = super().call_at(when, callback, *args, context=context)
+        self.handles.append(handle)
+        return handle
+
+    def armed(self) -> list[float]:
+        """When the timers that may still come are to come."""
+        now = self.time()
+        return sorted(h.when() for h in self.handles if not h.cancelled() and h.when() > now)
+
+
+def running_loop() -> CountingLoop:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, CountingLoop)
+    return loop
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """Run the async tests of this file in virtual time."""
+    return "asyncio", {"loop_factory": CountingLoop}
+
+
+class Bench:
+    """A reaper on the running loop, its timer, and the times at which tasks ran."""
+
+    def __init__(self) -> None:
+        self.loop = running_loop()
+        self.loop.ticking.step_ns = 0
+        self.timer = SystemTimer(clock=self.loop.ticking)
+        self.reaper = ExpirationReaper(self.timer, self.loop)
+        self.times: list[int] = []
+        self.began_ms = self.loop.ticking.wall_ms()
+
+    def add(self, delay_ms: int, then: Callable[[], object] = lambda: None) -> Any:
+        def call() -> None:
+            self.times.append(self.now_ms())
+            then()
+
+        return self.timer.call_later(delay_ms, call)
+
+    def now_ms(self) -> int:
+        return self.loop.ticking.wall_ms() - self.began_ms
+
+    def armed(self) -> list[int]:
+        """When the armed handles are to come, in ms since the start."""
+        return [round(when * 1_000) - self.began_ms for when in self.loop.armed()]
+
+
+async def turns(count: int = 3) -> None:
+    """Let the loop turn, without time passing."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_tasks_run_at_their_times() -> None:
+    """Each at its deadline, to the millisecond, and the loop is woken once for each bucket."""
+    bench = Bench()
+    bench.reaper.start()
+    for delay_ms in (30, 10, 10, 20):
+        bench.add(delay_ms)
+    await asyncio.sleep(1)
+    assert (bench.times, bench.reaper.wake_ups) == ([10, 10, 20, 30], 3)
+    assert bench.armed() == []
+
+
+async def test_one_handle_is_armed_for_the_next_bucket() -> None:
+    """However many tasks there are."""
+    bench = Bench()
+    bench.reaper.start()
+    assert bench.armed() == []
+    for delay_ms in range(200, 0, -1):
+        bench.add(delay_ms)
+        assert bench.armed() == [delay_ms]
+    for delay_ms in range(200, 0, -1):
+        bench.add(delay_ms)
+    assert bench.armed() == [1]
+    bench.timer.close()
+    bench.reaper.stop()
+
+
+async def test_cancelling_does_not_disarm() -> None:
+    """A cancelled task costs the loop nothing: at its time the reaper looks for the next one."""
+    bench = Bench()
+    bench.reaper.start()
+    first = bench.add(10)
+    bench.add(50)
+    handles = len(bench.loop.handles)
+    first.cancel()
+    assert (bench.armed(), len(bench.loop.handles)) == ([10], handles)
+    await asyncio.sleep(1)
+    assert (bench.times, bench.reaper.wake_ups) == ([50], 2)
+
+
+async def test_a_later_task_does_not_arm() -> None:
+    """Only one that is earlier than all others does."""
+    bench = Bench()
+    bench.reaper.start()
+    bench.add(10)
+    handles = len(bench.loop.handles)
+    for delay_ms in (10, 11, 200):
+        bench.add(delay_ms)
+    assert (bench.armed(), len(bench.loop.handles)) == ([10], handles)
+    await asyncio.sleep(1)
+    assert bench.times == [10, 10, 11, 200]
+
+
+async def test_what_is_due_at_once_runs_in_the_next_turn() -> None:
+    """Not inside `add`, and without waiting for the handle that is armed for later."""
+    bench = Bench()
+    bench.reaper.start()
+    bench.add(200)
+    bench.add(0)
+    assert bench.times == []
+    await turns()
+    assert bench.times == [0]
+    await asyncio.sleep(0.1)
+    bench.add(0)
+    await turns()
+    assert bench.times == [0, 100]
+    bench.timer.close()
+    bench.reaper.stop()
+
+
+async def test_what_is_due_at_once_runs_in_the_turn_after_another_task() -> None:
+    """The same in the millisecond in which the timer has just been advanced."""
+    bench = Bench()
+    bench.reaper.start()
+    bench.add(10)
+    bench.add(60_000)
+    await asyncio.sleep(0.010)
+    await turns()
+    assert bench.times == [10]
+    bench.add(0)
+    await turns()
+    assert bench.times == [10, 10]
+    bench.timer.close()
+    bench.reaper.stop()
+
+
+async def test_a_task_that_adds_itself_without_delay_lets_the_loop_turn() -> None:
+    """It runs again and again, and everybody else gets their turn."""
+    bench = Bench()
+    bench.reaper.start()
+    left = [5]
+
+    def again() -> None:
+        left[0] -= 1
+        if left[0]:
+            bench.add(0, again)
+
+    bench.add(0, again)
+    await turns(20)
+    assert bench.times == [0] * 5
+
+
+async def test_what_was_due_before_the_start_runs_after_it() -> None:
+    """In the next turn of the loop, and not inside `start`."""
+    bench = Bench()
+    bench.add(5)
+    bench.loop.ticking.advance(10)
+    bench.reaper.start()
+    assert bench.times == []
+    await turns()
+    assert bench.times == [10]
+
+
+async def test_after_stop_nothing_runs_and_nothing_is_armed() -> None:
+    """Not even what is added afterwards; and a reaper that runs out is armed for nothing."""
+    bench = Bench()
+    bench.reaper.start()
+    bench.add(10)
+    bench.reaper.stop()
+    bench.add(5)
+    assert bench.armed() == []
+    await asyncio.sleep(1)
+    assert (bench.times, bench.reaper.wake_ups) == ([], 0)
+    bench.timer.close()
+
+
+async def test_stopping_in_a_task_arms_nothing() -> None:
+    """A task may stop the reaper that runs it."""
+    bench = Bench()
+    bench.reaper.start()
+    bench.add(10, bench.reaper.stop)
+    bench.add(20)
+    await asyncio.sleep(1)
+    assert (bench.times, bench.armed()) == ([10], [])
+    bench.timer.close()
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
+async def test_a_base_exception_does_not_stop_what_comes_after(error: type[BaseException]) -> None:
+    """The loop's handler hears of it; the rest of the bucket and the next bucket run."""
+    bench = Bench()
+    bench.reaper.start()
+
+    def fail() -> None:
+        raise error
+
+    bench.add(10, fail)
+    bench.add(10)
+    bench.add(20)
+    heard: list[dict[str, Any]] = []
+    bench.loop.set_exception_handler(lambda loop, context: heard.append(context))
+    await asyncio.sleep(1)
+    bench.loop.set_exception_handler(None)
+    assert (bench.times, len(heard)) == ([10, 10, 20], 1)
+    assert isinstance(heard[0]["exception"], error)
+
+
+async def test_an_idle_hour_has_no_wake_ups() -> None:
+    """Nothing ticks: a far task costs a wake-up a level at the most."""
+    bench = Bench()
+    bench.reaper.start()
+    bench.add(3_600_000)
+    await asyncio.sleep(3_599)
+    assert bench.reaper.wake_ups <= len(bench.timer.wheel.levels())
+    await asyncio.sleep(2)
+    assert bench.times == [3_600_000]
+
+
+async def test_a_turn_does_a_bounded_amount_of_work() -> None:
+    """Many tasks of one tick run over several turns, each of about a millisecond."""
+    bench = Bench()
+    bench.reaper.start()
+    ran: Counter[int] = Counter()
+    slow_ns = 20_000
+    count = 10 * STEP
+
+    def task() -> None:
+        ran[bench.reaper.wake_ups] += 1
+        bench.loop.ticking.advance_ns(slow_ns)
+
+    for _ in range(count):
+        bench.timer.call_later(10, task)
+    await asyncio.sleep(1)
+    assert ran.total() == count
+    # A slice ends after the first step that makes it longer than a slice.
+    assert max(ran.values()) <= STEP + SLICE_NS // slow_ns
+    assert bench.reaper.longest_turn_ns < SLICE_NS + STEP * slow_ns + 1
+
+
+async def test_others_get_their_turn_while_much_is_due() -> None:
+    """A task of the loop runs between two slices, before the last expiration."""
+    bench = Bench()
+    bench.reaper.start()
+    for _ in range(10 * STEP):
+        bench.timer.call_later(10, bench.loop.ticking.advance_ns, SLICE_NS // STEP + 1)
+    await asyncio.sleep(0.010)
+    seen = []
+    while left := len(bench.timer):
+        seen.append(left)
+        await asyncio.sleep(0)
+    assert len(seen) >= 5 and seen == sorted(set(seen), reverse=True)
+
+
+async def test_moving_a_bucket_down_is_bounded_too() -> None:
+    """Very many tasks far away do not stop the loop when their bucket opens."""
+    bench = Bench()
+    bench.reaper.start()
+    count = 4 * STEP
+    for _ in range(count):
+        bench.add(300)
+    bench.loop.ticking.step_ns = SLICE_NS
+    await asyncio.sleep(0.5)
+    assert len(bench.times) == count
+    # Each turn here has time for one step: four for moving them down, four for running them.
+    assert bench.reaper.wake_ups >= 8
+
+
+@pytest.mark.parametrize(
+    "anyio_backend",
+    [
+        pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio"),
+        pytest.param(("asyncio", {"use_uvloop": True}), id="uvloop"),
+    ],
+)
+async def test_never_early_by_the_clock_of_the_machine() -> None:
+    """On real time, of which only this is certain: nothing runs before its deadline."""
+    loop = asyncio.get_running_loop()
+    assert not isinstance(loop, AutojumpEventLoop)
+    timer = SystemTimer()
+    reaper = ExpirationReaper(timer, loop)
+    reaper.start()
+    now_ns = timer.clock.now_ns
+    early: list[int] = []
+    finished = asyncio.Event()
+    left = [200]
+
+    def expire(deadline_ns: int) -> None:
+        if now_ns() < deadline_ns:
+            early.append(deadline_ns - now_ns())
+        left[0] -= 1
+        if not left[0]:
+            finished.set()
+
+    for number in range(200):
+        delay_ms = number % 50
+        timer.call_later(delay_ms, expire, now_ns() + delay_ms * 1_000_000)
+        if number % 20 == 0:
+            await asyncio.sleep(0)
+    await finished.wait()
+    reaper.stop()
+    assert (early, len(timer)) == ([], 0)

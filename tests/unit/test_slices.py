@@ -1,0 +1,300 @@
+"""Many operations on one key: they are tried in slices, and every one of them is tried.
+
+On a clock that moves whenever it is asked, so that a slice of a millisecond ends.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from purgatory import DelayedOperation, Limits, Outcome, Purgatory, Status
+from purgatory.slices import SLICE_NS, STEP, SlicedWalk
+from purgatory.testing import AutojumpEventLoop, MockClock
+from purgatory.walk import Walk
+
+Make = Callable[..., Purgatory]
+
+COUNT = 5_000
+
+
+class TickingClock(MockClock):
+    """Time that passes whenever it is asked for: every call takes `step_ns`."""
+
+    __slots__ = ("step_ns",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step_ns = 0
+
+    def now_ns(self) -> int:
+        self.advance_ns(self.step_ns)
+        return super().now_ns()
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """Run the async tests of this file in virtual time that passes while code runs."""
+    return "asyncio", {"loop_factory": lambda: AutojumpEventLoop(TickingClock())}
+
+
+def take_time(step_ns: int) -> None:
+    """Let every look at the clock take so long from here on."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop) and isinstance(loop.clock, TickingClock)
+    loop.clock.step_ns = step_ns
+
+
+class Waiting(DelayedOperation):
+    """An operation that completes when it is tried once it waits, and does `then`."""
+
+    def __init__(self, then: Callable[[], object] = lambda: None) -> None:
+        super().__init__(3_600_000)
+        self.then = then
+
+    def try_complete(self) -> bool:
+        return bool(self.keys) and self.is_pending and self.force_complete()
+
+    def on_complete(self) -> None:
+        self.then()
+
+    def on_cancellation(self) -> None:
+        self.then()
+
+
+async def park_many(
+    purgatory: Purgatory, count: int = COUNT, *, timeout: float = 3_600, **options: Any
+) -> list[asyncio.Task[Outcome]]:
+    """Tasks that are parked on "hot" by now, in no time at all."""
+    take_time(0)
+    tasks = [
+        asyncio.create_task(purgatory.park("hot", timeout=timeout, **options)) for _ in range(count)
+    ]
+    await asyncio.sleep(0)
+    assert purgatory.waiting("hot") == count
+    take_time(20_000)
+    return tasks
+
+
+async def statuses(tasks: list[asyncio.Task[Outcome]]) -> set[Status]:
+    take_time(0)
+    return {outcome.status for outcome in await asyncio.gather(*tasks)}
+
+
+async def test_a_fire_tries_everybody_in_slices(make_purgatory: Make) -> None:
+    """It returns once all were tried; the loop turns many times meanwhile."""
+    async with make_purgatory() as purgatory:
+        tasks = await park_many(purgatory)
+        firing = asyncio.create_task(purgatory.fire("hot", 1))
+        left = []
+        while not firing.done():
+            await asyncio.sleep(0)
+            left.append(purgatory.waiting("hot"))
+        assert (await firing).completed == COUNT
+        assert left == sorted(left, reverse=True) and len(set(left)) > 50
+        # A slice ends with the first step of STEP operations after a millisecond.
+        done = [before - after for before, after in zip([COUNT, *left], left, strict=False)]
+        assert max(done) <= SLICE_NS // 20_000 + STEP
+        assert await statuses(tasks) == {Status.FIRED}
+
+
+async def test_a_fire_that_is_cancelled_still_tries_everybody(make_purgatory: Make) -> None:
+    """Who fires may be gone; who waits is woken all the same."""
+    async with make_purgatory() as purgatory:
+        tasks = await park_many(purgatory)
+        firing = asyncio.create_task(purgatory.fire("hot", 1))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert 0 < purgatory.waiting("hot") < COUNT
+        firing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await firing
+        assert purgatory.waiting("hot") > 0
+        assert await statuses(tasks) == {Status.FIRED}
+        assert purgatory.statistics().fired == COUNT
+
+
+async def test_a_cancellation_in_slices(make_purgatory: Make) -> None:
+    """The same for `cancel`."""
+    async with make_purgatory() as purgatory:
+        tasks = await park_many(purgatory)
+        cancelling = asyncio.create_task(purgatory.cancel("hot"))
+        await asyncio.sleep(0)
+        assert 0 < purgatory.waiting("hot") < COUNT
+        assert await cancelling == COUNT
+        assert await statuses(tasks) == {Status.CANCELLED}
+
+
+async def test_a_drain_in_slices(make_purgatory: Make) -> None:
+    """Nobody new is parked from the start; a drain whose caller gives up goes on."""
+    async with make_purgatory() as purgatory:
+        tasks = await park_many(purgatory)
+        draining = asyncio.create_task(purgatory.drain())
+        await asyncio.sleep(0)
+        assert 0 < purgatory.parked < COUNT
+        late = await purgatory.park("hot", timeout=60)
+        assert late.status is Status.DRAINED
+        draining.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await draining
+        assert await purgatory.drain() == COUNT
+        assert await statuses(tasks) == {Status.DRAINED}
+
+
+async def test_who_comes_during_a_fire_is_not_part_of_it(make_purgatory: Make) -> None:
+    """And waits for the next one; with a cursor from before it sees this one."""
+    async with make_purgatory() as purgatory:
+        tasks = await park_many(purgatory, 200)
+        before = purgatory.signals.cursor(purgatory.signals.head())
+        firing = asyncio.create_task(purgatory.fire("hot", 1))
+        await asyncio.sleep(0)
+        assert 0 < purgatory.waiting("hot") < 200
+        newcomer = asyncio.create_task(purgatory.park("hot", timeout=3_600))
+        assert (await purgatory.park("hot", timeout=60, cursor=before)).value == 1
+        assert (await firing).completed == 200
+        assert not newcomer.done()
+        await purgatory.fire("hot", 2)
+        assert (await newcomer).value == 2
+        assert await statuses(tasks) == {Status.FIRED}
+
+
+async def test_two_fires_at_once(make_purgatory: Make) -> None:
+    """Each operation is completed once, by the first signal."""
+    async with make_purgatory() as purgatory:
+        tasks = await park_many(purgatory, 500)
+        first, second = await asyncio.gather(purgatory.fire("hot", 1), purgatory.fire("hot", 2))
+        assert first.completed + second.completed == 500
+        take_time(0)
+        assert {outcome.value for outcome in await asyncio.gather(*tasks)} == {1}
+
+
+async def test_a_few_are_completed_at_once(make_purgatory: Make) -> None:
+    """Before `fire` has let the loop turn: the usual case pays for no slices."""
+    async with make_purgatory() as purgatory:
+        tasks = await park_many(purgatory, 10)
+        with pytest.raises(StopIteration):
+            purgatory.fire("hot").send(None)
+        assert purgatory.waiting("hot") == 0
+        assert await statuses(tasks) == {Status.FIRED}
+
+
+async def test_who_expires_during_a_fire_can_still_read_its_signal(make_purgatory: Make) -> None:
+    """Not tried yet when the deadline came: the signal is in the outcome or behind its cursor."""
+    async with make_purgatory() as purgatory:
+        tasks = await park_many(purgatory, 2_000, timeout=0.010)
+        await purgatory.fire("hot", "the signal")
+        take_time(0)
+        outcomes = await asyncio.gather(*tasks)
+        assert {outcome.status for outcome in outcomes} >= {Status.FIRED}
+        for outcome in outcomes:
+            if not outcome.is_fired:
+                outcome = await purgatory.park("hot", timeout=0, cursor=outcome.cursor)
+            assert outcome.value == "the signal"
+
+
+async def test_who_is_drained_during_a_fire_can_still_read_its_signal(
+    make_purgatory: Make,
+) -> None:
+    """A drain in the middle of a fire: the signal is in the outcome or behind its cursor."""
+    async with make_purgatory() as purgatory:
+        tasks = await park_many(purgatory, 500)
+        firing = asyncio.create_task(purgatory.fire("hot", "the signal"))
+        await asyncio.sleep(0)
+        await purgatory.drain()
+        await firing
+        take_time(0)
+        for outcome in await asyncio.gather(*tasks):
+            if not outcome.is_fired:
+                position = purgatory.positions(["hot"], outcome.cursor)["hot"]
+                (signal,) = purgatory.signals.read("hot", position, 10)
+                assert signal.value == "the signal"
+
+
+async def test_everybody_is_woken_though_the_signal_makes_way(make_purgatory: Make) -> None:
+    """Other keys fire so much that the signal is forgotten before the fire has tried everybody.
+
+    Who waited is told in some way before the deadline; sleeping on is the silent gap.
+    """
+    async with make_purgatory(limits=Limits(max_signals=4)) as purgatory:
+        tasks = await park_many(purgatory, 500)
+        firing = asyncio.create_task(purgatory.fire("hot", 1))
+        await asyncio.sleep(0)
+        for _ in range(10):
+            await purgatory.fire("cold")
+        await firing
+        take_time(0)
+        done, asleep = await asyncio.wait(tasks, timeout=60)
+        await purgatory.drain()
+        await asyncio.gather(*asleep)
+        assert (len(done), len(asleep)) == (500, 0)
+
+
+async def test_a_callback_that_raises_in_a_later_slice(
+    make_purgatory: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Is logged; the walk goes on."""
+    async with make_purgatory() as purgatory:
+        take_time(100_000)
+        for number in range(200):
+            purgatory.watch(Waiting(lambda number=number: 1 // (number - 150)), ["hot"])  # type: ignore[misc] # late binding
+        assert (await purgatory.fire("hot")).completed == 200
+        assert len(caplog.records) == 1
+        take_time(0)
+
+
+@pytest.mark.parametrize("number", [3, 150])
+async def test_a_callback_that_raises_more_than_an_exception(
+    make_purgatory: Make, number: int
+) -> None:
+    """A CancelledError, such as that of a future it looked at: nobody hangs, all are tried."""
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: None)
+
+    def look() -> None:
+        future: asyncio.Future[None] = loop.create_future()
+        future.cancel()
+        future.result()
+
+    async with make_purgatory() as purgatory:
+        for index in range(200):
+            purgatory.watch(Waiting(look if index == number else lambda: None), ["hot"])
+        # Every step is a slice.
+        take_time(SLICE_NS)
+        firing = asyncio.create_task(purgatory.fire("hot"))
+        await asyncio.wait([firing], timeout=60)
+        take_time(0)
+        loop.set_exception_handler(None)
+        is_done, waiting = firing.done(), purgatory.waiting("hot")
+        firing.cancel()
+        assert (is_done, waiting) == (True, 0)
+
+
+async def test_closing_while_its_caller_is_cancelled(make_purgatory: Make) -> None:
+    """Somebody else can still close it, and then nothing is left."""
+    purgatory = make_purgatory()
+    purgatory.open()
+    tasks = await park_many(purgatory, 500)
+    closing = asyncio.create_task(purgatory.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await purgatory.close()
+    assert await statuses(tasks) == {Status.DRAINED}
+
+
+async def test_a_walk_that_is_short_ends_in_its_first_slice() -> None:
+    """Its future is done when `start` returns, without a turn of the loop."""
+    seen: list[DelayedOperation] = []
+
+    def act(operation: DelayedOperation) -> bool:
+        seen.append(operation)
+        return True
+
+    take_time(0)
+    loop = asyncio.get_running_loop()
+    operations = [Waiting() for _ in range(2 * STEP + 1)]
+    done = SlicedWalk(Walk(operations, act), loop, MockClock()).start()
+    assert done.done() and done.result() == len(operations)
+    assert seen == operations

@@ -1,0 +1,184 @@
+"""MockClock and AutojumpEventLoop: time under a test's control."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Coroutine
+from typing import TypeVar
+
+import pytest
+
+from purgatory.testing import AutojumpEventLoop, DeadlockError, MockClock
+
+Result = TypeVar("Result")
+
+# Real seconds that a loop waits for other threads before it gives up; only deadlocks take so long.
+PATIENCE = 0.01
+
+
+def run(
+    main: Coroutine[object, object, Result],
+    clock: MockClock | None = None,
+    patience: float = PATIENCE,
+) -> Result:
+    """Run `main` to its end on a new loop."""
+    with asyncio.Runner(loop_factory=lambda: AutojumpEventLoop(clock, patience=patience)) as runner:
+        return runner.run(main)
+
+
+def test_a_mock_clock_stands_still_until_it_is_moved() -> None:
+    """Monotonic and wall time both begin at its start, and move together."""
+    clock = MockClock(start_ms=5)
+    assert (clock.now_ns(), clock.now_ns(), clock.wall_ms()) == (5_000_000, 5_000_000, 5)
+    clock.advance(10)
+    assert (clock.now_ns(), clock.wall_ms()) == (15_000_000, 15)
+    clock.advance_ns(1)
+    assert (clock.now_ns(), clock.wall_ms()) == (15_000_001, 15)
+    assert MockClock().now_ns() == 0
+
+
+def test_a_mock_clock_moves_by_fractions_and_backward() -> None:
+    """As good and bad clocks do."""
+    clock = MockClock(start_ms=1)
+    clock.advance(0.0015)
+    assert clock.now_ns() == 1_001_500
+    clock.advance(-1)
+    assert clock.now_ns() == 1_500
+
+
+def test_the_wall_of_a_mock_clock_leaps_alone() -> None:
+    """Monotonic time does not notice, and both go on at the same pace."""
+    clock = MockClock(start_ms=1_000)
+    clock.set_wall(1_700_000_000_000)
+    assert (clock.wall_ms(), clock.now_ns()) == (1_700_000_000_000, 1_000_000_000)
+    clock.advance(7)
+    assert clock.wall_ms() == 1_700_000_000_007
+
+
+def test_sleeping_jumps_to_the_time(clock: MockClock) -> None:
+    """An idle loop moves its clock to the next timer, exactly, and nobody waits."""
+    times: list[int] = []
+
+    async def sleep(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        times.append(clock.wall_ms())
+
+    async def main() -> None:
+        await asyncio.gather(sleep(3_600), sleep(0.25), sleep(0.007))
+
+    run(main(), clock)
+    assert times == [1_007, 1_250, 3_601_000]
+
+
+def test_a_loop_tells_the_time_of_its_clock(clock: MockClock) -> None:
+    """In seconds."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, AutojumpEventLoop) and loop.clock is clock
+        assert loop.time() == 1.0
+        clock.advance(500)
+        assert loop.time() == 1.5
+
+    run(main(), clock)
+
+
+def test_a_loop_without_a_clock_makes_its_own() -> None:
+    """It begins at zero."""
+
+    async def main() -> float:
+        await asyncio.sleep(60)
+        return asyncio.get_running_loop().time()
+
+    assert run(main()) == 60
+
+
+def test_time_does_not_pass_while_there_is_something_to_do() -> None:
+    """However many turns a task takes, timers only come when everybody waits."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(0.001, pytest.fail, "time has passed")
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert loop.time() == 0
+        timer.cancel()
+
+    run(main())
+
+
+def test_a_timeout_comes_at_its_time() -> None:
+    """The timeouts of asyncio are virtual too."""
+
+    async def main() -> float:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(30):
+                await asyncio.Event().wait()
+        return asyncio.get_running_loop().time()
+
+    assert run(main()) == 30
+
+
+def test_days_pass_in_one_test() -> None:
+    """Also beyond the day that asyncio sleeps at the most."""
+
+    async def main() -> float:
+        await asyncio.sleep(3 * 24 * 3_600)
+        return asyncio.get_running_loop().time()
+
+    assert run(main()) == 3 * 24 * 3_600
+
+
+def test_waiting_for_nothing_is_a_deadlock() -> None:
+    """No timer, no file, no thread: an error instead of a test that hangs."""
+
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(DeadlockError, match="a wake-up was lost, or a task waits for nobody"):
+        run(main())
+
+
+def test_a_cancelled_timer_does_not_hide_a_deadlock() -> None:
+    """What is left in the loop's heap wakes nobody."""
+
+    async def main() -> None:
+        asyncio.get_running_loop().call_later(5, print).cancel()
+        await asyncio.Event().wait()
+
+    with pytest.raises(DeadlockError):
+        run(main())
+
+
+def test_another_thread_is_given_a_moment() -> None:
+    """While no timer is armed, the loop waits for a thread that calls it."""
+
+    async def main() -> str:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[str] = loop.create_future()
+        thread = threading.Thread(
+            target=loop.call_soon_threadsafe, args=(answer.set_result, "from a thread")
+        )
+        thread.start()
+        result = await answer
+        thread.join()
+        return result
+
+    assert run(main(), patience=60) == "from a thread"
+
+
+def test_sockets_work() -> None:
+    """Their time is real, and a peer that has answered comes before any timer."""
+
+    async def main() -> bytes:
+        ours, theirs = socket.socketpair()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        theirs.send(b"hello")
+        async with asyncio.timeout(1):
+            data = await reader.readexactly(5)
+        writer.close()
+        await writer.wait_closed()
+        theirs.close()
+        return data
+
+    assert run(main(), patience=60) == b"hello"
