@@ -14,6 +14,9 @@ except ImportError as exc:
         "purgatory.fastapi needs FastAPI: pip install 'fastapi-purgatory[fastapi]'"
     ) from exc
 
+from purgatory.fastapi.access import Access, Action
+from purgatory.fastapi.access_dependency import AccessesDep, get_accesses
+from purgatory.fastapi.bearer_tokens import BearerTokens, new_token
 from purgatory.fastapi.delayed_response import DelayedResponse
 from purgatory.fastapi.dependency import Park, ParkDep, PurgatoryDep, get_park, get_purgatory
 from purgatory.fastapi.drain import drain_on_stop_signals
@@ -21,12 +24,19 @@ from purgatory.fastapi.errors import add_problem_handlers
 from purgatory.fastapi.health import create_health_router
 from purgatory.fastapi.install import install
 from purgatory.fastapi.lifespan import create_lifespan
+from purgatory.fastapi.middleware import LongPollMiddleware
 from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.router import create_router
+from purgatory.fastapi.watch_dependency import watch
 from purgatory.fastapi.watch_request import WaitSettings
 
 __all__ = [
+    "Access",
+    "AccessesDep",
+    "Action",
+    "BearerTokens",
     "DelayedResponse",
+    "LongPollMiddleware",
     "Park",
     "ParkDep",
     "Problem",
@@ -37,7 +47,10 @@ __all__ = [
     "create_lifespan",
     "create_router",
     "drain_on_stop_signals",
+    "get_accesses",
     "get_park",
     "get_purgatory",
     "install",
+    "new_token",
+    "watch",
 ]

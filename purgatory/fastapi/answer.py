@@ -2,38 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from typing import Final
 
 Headers = list[tuple[bytes, bytes]]
 
+CLOSE: Final = b"connection: close\r\n"
+_JSON: Final = (
+    b"content-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n%b"
+)
+_EMPTY: Final = b"cache-control: no-store\r\n%b"
 
-@dataclass(slots=True)
+
 class Answer:
-    """A status, headers with lower-case names, and a body."""
+    """A status, headers with lower-case names, and a body.
 
-    status: int
-    headers: Headers
-    body: bytes
+    The headers are kept as HTTP/1.1 has them: one answer may be for thousands of connections, and
+    ASGI servers take them apart and put them together again for each.
+    """
 
-    @classmethod
-    def of_json(cls, status: int, body: bytes, headers: Mapping[str, str] | None = None) -> Answer:
-        """Make an answer of a body that is JSON already, never to be cached."""
-        return cls(
-            status,
-            [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
-                (b"cache-control", b"no-store"),
-                *encoded(headers or {}),
-            ],
-            body,
-        )
+    __slots__ = ("_lines", "body", "status")
+
+    def __init__(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """Make an answer of headers as ASGI has them."""
+        self.status = status
+        self.body = body
+        self._lines = b"".join([name + b": " + value + b"\r\n" for name, value in headers])
 
     @classmethod
-    def empty(cls, status: int, headers: Mapping[str, str] | None = None) -> Answer:
-        """Make an answer without a body."""
-        return cls(status, [(b"cache-control", b"no-store"), *encoded(headers or {})], b"")
+    def of_lines(cls, status: int, lines: bytes, body: bytes) -> Answer:
+        """Make an answer of header lines, each with its line end."""
+        answer = cls.__new__(cls)
+        answer.status = status
+        answer.body = body
+        answer._lines = lines
+        return answer
+
+    @classmethod
+    def of_json(cls, status: int, body: bytes, more: bytes = b"") -> Answer:
+        """Make an answer of a body that is JSON already, never to be cached; `more` are lines."""
+        return cls.of_lines(status, _JSON % (len(body), more), body)
+
+    @classmethod
+    def empty(cls, status: int, more: bytes = b"") -> Answer:
+        """Make an answer without a body; `more` are header lines."""
+        return cls.of_lines(status, _EMPTY % more, b"")
+
+    @property
+    def headers(self) -> Headers:
+        """The headers as ASGI has them, in a list that is the caller's: middleware edits it."""
+        lines = self._lines.split(b"\r\n")
+        lines.pop()
+        return [(name, value) for name, _, value in [line.partition(b": ") for line in lines]]
+
+    @property
+    def is_last(self) -> bool:
+        """True iff the connection closes behind it."""
+        return CLOSE in self._lines
+
+    def encoded(self, more: bytes = b"") -> bytes:
+        """Return the headers, `more` lines of them, and the body, as HTTP/1.1 has them."""
+        return b"%b%b\r\n%b" % (self._lines, more, self.body)
 
 
 def encoded(headers: Mapping[str, str]) -> Headers:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -29,8 +31,10 @@ class DelayedResponse(Response):
         super().__init__()
         self._park = park
         self._answer: Response | None = None
-        self._is_parked = False
         self._is_done = False
+        self._has_failed = False
+        # The request's own, once it is parked.
+        self._task: asyncio.Task[Any] | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Park, and answer now or later."""
@@ -38,17 +42,26 @@ class DelayedResponse(Response):
         def respond(answer: Response) -> None:
             if self._answer is None and not self._is_done:
                 self._answer = answer
-                if self._is_parked:
-                    drive(answer(scope, receive, send))
+                if self._task is not None:
+                    drive(answer(scope, receive, send), self._on_failure)
 
         operation = self._park(respond)
         try:
             if self._answer is not None:
                 await self._answer(scope, receive, send)
                 return
-            self._is_parked = True
+            self._task = asyncio.current_task()
             while (await receive())["type"] != "http.disconnect":
                 pass
+        except asyncio.CancelledError:
+            if not self._has_failed:
+                raise
         finally:
             self._is_done = True
             operation.cancel()
+
+    def _on_failure(self) -> None:
+        # With no answer complete, nothing else would ever end the request's task.
+        self._has_failed = True
+        if self._task is not None:
+            self._task.cancel()

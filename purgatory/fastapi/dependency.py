@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Depends, HTTPException, Request
+from starlette.requests import ClientDisconnect
 
 from purgatory.fastapi.problems import draining
 from purgatory.outcome import Outcome
@@ -18,7 +18,8 @@ from purgatory.status import Status
 CLIENT_CLOSED_REQUEST = 499
 
 
-def get_purgatory(request: Request) -> Purgatory:
+# These two await nothing, but FastAPI would run plain functions in a thread, of which it has 40.
+async def get_purgatory(request: Request) -> Purgatory:
     """Return the purgatory that was installed in the application. For `Depends`."""
     purgatory = getattr(request.app.state, "purgatory", None) or getattr(
         request.state, "purgatory", None
@@ -52,8 +53,7 @@ class Park:
         leaves (499, which nobody reads), at once; and when the process drains (503 with
         Retry-After). `purgatory.park` does neither.
         """
-        # Else the body would be taken for the client's leaving, or stand in its way.
-        await self._request.body()
+        await self._read_body()
         parking = asyncio.ensure_future(
             self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
         )
@@ -64,21 +64,31 @@ class Park:
                 raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left")
             outcome = parking.result()
         finally:
-            for task in (parking, leaving):
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
+            parking.cancel()
+            leaving.cancel()
+            await asyncio.gather(parking, leaving, return_exceptions=True)
         if outcome.status is Status.DRAINED:
-            problem = draining()
-            raise HTTPException(problem.kind.status, problem.detail, headers=problem.headers)
+            raise draining()
         return outcome
+
+    async def _read_body(self) -> None:
+        # Else the body would be taken for the client's leaving, or stand in its way.
+        try:
+            await self._request.body()
+        except ClientDisconnect:
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left") from None
+        except RuntimeError:
+            # The endpoint has read it as a stream or a form, and it is at its end.
+            pass
 
     async def _disconnected(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
 
 
-def get_park(request: Request, purgatory: Annotated[Purgatory, Depends(get_purgatory)]) -> Park:
+async def get_park(
+    request: Request, purgatory: Annotated[Purgatory, Depends(get_purgatory)]
+) -> Park:
     """Return what parks this request. For `Depends`."""
     return Park(purgatory, request)
 

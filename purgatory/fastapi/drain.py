@@ -63,7 +63,11 @@ class _Handler:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         # Between two bytecodes of whatever runs: only the loop may touch the purgatory.
-        self._loop.call_soon_threadsafe(self._drain)
+        try:
+            self._loop.call_soon_threadsafe(self._drain)
+        except RuntimeError:
+            # It is closed: whoever put a handler in front of ours has kept this one.
+            pass
         self._previous(number, frame)
 
     def _drain(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
 from starlette.types import Send
@@ -23,26 +23,38 @@ async def send_answer(send: Send, answer: Answer) -> None:
     await send({"type": "http.response.body", "body": answer.body})
 
 
-def drive(coroutine: Coroutine[Any, Any, None]) -> None:
+def drive(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]) -> None:
     """Run `coroutine` here and now; what is left of it, where it has to wait, in a task.
 
     Servers send a small answer without waiting, so that waking a parked request costs no turn of
-    the event loop; under a middleware that hands messages on through a queue it does wait.
+    the event loop; under a middleware that hands messages on through a queue it does wait. What it
+    raises is logged, and `on_failure` called: whoever completed the operation is not to blame.
     """
     try:
         pending = coroutine.send(None)
     except StopIteration:
         return
-    task = asyncio.get_running_loop().create_task(_finish(coroutine, pending))
+    except Exception:
+        _log_failure()
+        on_failure()
+        return
+    task = asyncio.get_running_loop().create_task(_finish(coroutine, pending, on_failure))
     _unfinished.add(task)
     task.add_done_callback(_unfinished.discard)
 
 
-async def _finish(coroutine: Coroutine[Any, Any, None], pending: Any) -> None:
+async def _finish(
+    coroutine: Coroutine[Any, Any, None], pending: Any, on_failure: Callable[[], object]
+) -> None:
     try:
         await _Resumed(coroutine, pending)
     except Exception:
-        logger.exception("an answer was not sent", extra={"action": "answer-failed"})
+        _log_failure()
+        on_failure()
+
+
+def _log_failure() -> None:
+    logger.exception("an answer was not sent", extra={"action": "answer-failed"})
 
 
 class _Resumed:
@@ -53,9 +65,20 @@ class _Resumed:
         self._pending = pending
 
     def __await__(self) -> Generator[Any, Any, None]:
-        try:
-            yield self._pending
-        except BaseException:
-            self._coroutine.close()
-            raise
-        yield from self._coroutine.__await__()
+        pending = self._pending
+        step: Callable[[Any], Any]
+        while True:
+            # As `yield from`, for a coroutine that has begun already.
+            try:
+                sent = yield pending
+            except GeneratorExit:
+                self._coroutine.close()
+                raise
+            except BaseException as exc:
+                step, told = self._coroutine.throw, exc
+            else:
+                step, told = self._coroutine.send, sent
+            try:
+                pending = step(told)
+            except StopIteration:
+                return

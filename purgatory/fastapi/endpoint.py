@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from fastapi.routing import APIRoute
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.drive import send_answer
+from purgatory.fastapi.drive import drive, send_answer
+from purgatory.fastapi.guard import guarded
+from purgatory.fastapi.parked_request import Respond
 from purgatory.fastapi.problems import Problem, problem_of
 from purgatory.fastapi.raw_request import RawRequest, too_large
+from purgatory.fastapi.waiting_room import WaitingRoom
 
 logger = logging.getLogger("purgatory.fastapi")
 
 Handler = Callable[[RawRequest], Awaitable[Answer]]
+
+# So much of a body that is refused is read all the same, and dropped: a connection that is closed
+# on unread data is reset, and a client that is still sending loses the answer (RFC 9112, 9.6).
+MAX_DISCARDED = 16 * 1024 * 1024
 
 
 class RawEndpoint:
@@ -26,40 +34,126 @@ class RawEndpoint:
     parameter that is unknown or given twice is refused.
     """
 
-    def __init__(self, handler: Handler, prefix: str, *, tail: str = "", max_body: int = 0) -> None:
+    def __init__(
+        self,
+        room: WaitingRoom,
+        handler: Handler,
+        *,
+        tail: str = "",
+        max_body: int = 0,
+        is_public: bool = False,
+    ) -> None:
         """Answer with `handler`; `tail` names the path parameter that it works on."""
+        self._is_public = is_public
+        self.room = room
+        self.tail = tail
+        self.max_body = max_body
         self._handler = handler
-        self._prefix = prefix
-        self._tail = tail
-        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
-        raw = raw_request(scope, self._tail)
+        raw = raw_request(scope, self.tail)
         try:
-            if self._max_body:
-                raw.body = await read_body(scope, receive, self._max_body)
-            answer = await self._handler(raw)
+            # Before the body: who has no token need not send one.
+            self._authenticate(raw)
+            if self.max_body:
+                raw.body = await read_body(scope, receive, self.max_body)
         except Problem as problem:
-            answer = problem.answer(self._prefix, raw.path)
-        except PurgatoryError as exc:
-            answer = problem_of(exc).answer(self._prefix, raw.path)
+            answer = problem.answer(self.room.prefix, raw.path)
+        else:
+            answer = await self._answer(raw)
         await send_answer(send, answer)
+
+    def begin(self, raw: RawRequest, respond: Respond) -> None:
+        """Answer a request whose body is here through `respond`, as a rule at once."""
+        try:
+            self._authenticate(raw)
+        except Problem as problem:
+            respond(problem.answer(self.room.prefix, raw.path))
+            return
+        drive(self._answer_through(respond, raw), _log_is_enough)
+
+    def _authenticate(self, raw: RawRequest) -> None:
+        if not self._is_public:
+            raw.permit = self.room.authenticate(raw)
+
+    async def _answer_through(self, respond: Respond, raw: RawRequest) -> None:
+        respond(await self._answer(raw))
+
+    async def _answer(self, raw: RawRequest) -> Answer:
+        try:
+            return await self._handler(raw)
+        except Exception as exc:
+            return problem_from(exc).answer(self.room.prefix, raw.path)
 
 
 class RawRoute(APIRoute):
     """A route whose endpoint's signature is for OpenAPI, and whose requests go to `raw`.
 
-    The endpoint function carries `raw` as an attribute, because FastAPI may make a route again from
-    its endpoint when a router is included.
+    The endpoint function carries `raw` and `refuse_method` as attributes, because FastAPI may make
+    a route again from its endpoint when a router is included.
     """
 
+    # {id of an inclusion of the router: the inclusion, and `raw` behind its dependencies}
+    _guarded: dict[int, tuple[Any, ASGIApp]] | None = None
+
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Hand the request to the raw endpoint; what is no such method, to FastAPI's refusal."""
-        if scope["method"] in (self.methods or ()):
-            await self.endpoint.raw(scope, receive, send)  # type: ignore[attr-defined] # see above
+        """Hand the request to the raw endpoint; refuse a method that the address does not take.
+
+        Dependencies of the application, or with which the router was included, come first.
+        """
+        if scope["method"] not in (self.methods or ()):
+            await self.endpoint.refuse_method(scope, receive, send)  # type: ignore[attr-defined] # see above
+            return
+        # How the router was included; None for a router that serves by itself.
+        included = scope.get("fastapi", {}).get("effective_route_context") or self
+        if included.dependencies:
+            raw = self._behind_dependencies(included)
         else:
-            await super().handle(scope, receive, send)
+            raw = self.endpoint.raw  # type: ignore[attr-defined] # see above
+        await raw(scope, receive, send)
+
+    def _behind_dependencies(self, included: Any) -> ASGIApp:
+        if self._guarded is None:
+            self._guarded = {}
+        if id(included) not in self._guarded:
+            app = guarded(
+                self.endpoint.raw,  # type: ignore[attr-defined] # see above
+                included.path,
+                included.dependencies,
+                included.dependency_overrides_provider,
+            )
+            self._guarded[id(included)] = (included, app)
+        return self._guarded[id(included)][1]
+
+
+def method_refusal(prefix: str, allowed: list[str]) -> ASGIApp:
+    """Return what answers 405 for an address that takes the methods in `allowed`."""
+
+    async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
+        methods = ", ".join(allowed)
+        problem = Problem(
+            "method-not-allowed",
+            f"{scope['path']} does not take {scope['method']}: it takes {methods}",
+            headers={"Allow": methods},
+        )
+        await send_answer(send, problem.answer(prefix, scope["path"]))
+
+    return refuse
+
+
+def _log_is_enough() -> None:
+    """Do nothing: the server's `respond` does not fail."""
+
+
+def problem_from(error: Exception) -> Problem:
+    """Return the refusal that an exception of an endpoint amounts to; log what is no refusal."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, PurgatoryError):
+        return problem_of(error)
+    logger.error("a request failed", exc_info=error, extra={"action": "request-failed"})
+    return Problem("internal-error", "the request failed for a reason that is in the log")
 
 
 def raw_request(scope: Scope, tail: str) -> RawRequest:
@@ -70,21 +164,41 @@ def raw_request(scope: Scope, tail: str) -> RawRequest:
         query_string=scope["query_string"],
         headers=scope["headers"],
         tail=scope["path_params"][tail] if tail else "",
+        client=(scope.get("client") or ("",))[0],
     )
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Return the whole body; raise Problem beyond `limit` bytes, without reading the rest."""
-    for name, value in scope["headers"]:
-        if name == b"content-length" and (not value.isdigit() or int(value) > limit):
-            raise too_large(limit)
+    """Return the whole body; raise Problem beyond `limit` bytes, of which nothing is kept."""
+    announced, expects_continue = _announced(scope)
+    if announced > MAX_DISCARDED or (announced > limit and expects_continue):
+        raise too_large(limit)
     body = bytearray()
+    received = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Problem("bad-json", "the client left before the body was complete")
-        body += message.get("body", b"")
-        if len(body) > limit:
+        chunk = message.get("body", b"")
+        received += len(chunk)
+        if received <= limit:
+            body += chunk
+        elif received > MAX_DISCARDED:
             raise too_large(limit)
         if not message.get("more_body", False):
-            return bytes(body)
+            break
+    if received > limit:
+        raise too_large(limit)
+    return bytes(body)
+
+
+def _announced(scope: Scope) -> tuple[int, bool]:
+    """Return the length of the body as announced, or 0, and whether the client asks to send it."""
+    length, expects_continue = 0, False
+    for name, value in scope["headers"]:
+        if name == b"content-length":
+            # Servers check it; one of more digits than this is too large for anyone.
+            length = int(value) if value.isdigit() and len(value) < 16 else MAX_DISCARDED + 1
+        elif name == b"expect":
+            expects_continue = value.lower() == b"100-continue"
+    return length, expects_continue

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from fastapi import FastAPI
 
-from purgatory.fastapi.errors import add_problem_handlers
+from purgatory.fastapi.bearer_tokens import BearerTokens
+from purgatory.fastapi.errors import add_problem_handlers, add_purgatory_handlers
 from purgatory.fastapi.router import DEFAULT_PREFIX, create_router
 from purgatory.fastapi.watch_request import WaitSettings
 from purgatory.purgatory import Purgatory
@@ -17,13 +21,23 @@ def install(
     prefix: str = DEFAULT_PREFIX,
     settings: WaitSettings | None = None,
     allow_separate_workers: bool = False,
+    bypass_middleware: bool = False,
     problem_details: bool = True,
+    authorize: BearerTokens | Callable[..., Any] | None = None,
 ) -> None:
     """Put `purgatory` into `app`: endpoints under `prefix`, lifespan, drain, and error bodies.
 
     Opens it when the application starts, answers every parked request when the process is told to
     stop, and closes it in the end; `PurgatoryDep` and `ParkDep` find it. The application's own
     lifespan runs as before.
+
+    Where `app` has no middleware, requests for these endpoints reach them on a shorter way than
+    through all of FastAPI; with `bypass_middleware` also past its middleware, whatever that is
+    there for: access control, CORS headers, metrics. Dependencies always come first.
+
+    `authorize` is `BearerTokens`, or a dependency of your own that raises where something is not
+    allowed; its parameter of type `AccessesDep` says what the request wants to do. Without it
+    everyone who reaches the endpoints may do everything.
 
     `problem_details=False` leaves the application's own errors as they are; ours are problem
     details all the same. Raises ValueError for a prefix that does not begin with a slash.
@@ -34,8 +48,12 @@ def install(
             prefix=prefix,
             settings=settings,
             allow_separate_workers=allow_separate_workers,
+            bypass_middleware=bypass_middleware,
+            authorize=authorize,
         )
     )
     app.state.purgatory = purgatory
     if problem_details:
         add_problem_handlers(app, prefix)
+    else:
+        add_purgatory_handlers(app, prefix)

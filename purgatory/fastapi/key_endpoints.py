@@ -6,8 +6,11 @@ import json
 from typing import Final
 
 from purgatory.errors import PurgatoryError
+from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bodies import parse_batch, parse_body
+from purgatory.fastapi.idempotency import RepeatedRequests
+from purgatory.fastapi.preferences import parse_etag_cursor
 from purgatory.fastapi.problems import Problem, problem_of
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.schemas import BatchItem, SignalBody
@@ -25,18 +28,30 @@ class KeyEndpoints:
     def __init__(self, purgatory: Purgatory) -> None:
         """Work on the keys of `purgatory`."""
         self._purgatory = purgatory
+        self._repeats = RepeatedRequests(purgatory.clock)
 
     async def fire(self, raw: RawRequest) -> Answer:
         """Fire one key."""
+        key = raw.key()
+        raw.permit.check_keys(Action.FIRE, (key,))
         raw.query(NO_QUERY)
+        return await self._repeats.answer(raw, lambda: self._fire(key, raw))
+
+    async def _fire(self, key: str, raw: RawRequest) -> Answer:
         value = parse_body(SignalBody, raw.body).value if raw.body else None
-        fired = await self._purgatory.fire(raw.key(), value)
+        self._check_head(key, raw.header(b"if-match"))
+        fired = await self._purgatory.fire(key, value)
         return Answer.of_json(201, _fired_json(fired))
 
     async def fire_batch(self, raw: RawRequest) -> Answer:
         """Fire several keys, all of them or, where one is no good, none."""
         raw.query(NO_QUERY)
+        # Before anything is remembered: those who may not are told so, whatever was done before.
         items = parse_batch(BatchItem, raw.body)
+        raw.permit.check_keys(Action.FIRE, (item.key for item in items))
+        return await self._repeats.answer(raw, lambda: self._fire_all(items))
+
+    async def _fire_all(self, items: list[BatchItem]) -> Answer:
         for index, item in enumerate(items):
             self._check(index, item)
         fired = [await self._purgatory.fire(item.key, item.value) for item in items]
@@ -44,8 +59,9 @@ class KeyEndpoints:
 
     async def describe(self, raw: RawRequest) -> Answer:
         """Say where a key is at and how many wait on it."""
-        raw.query(NO_QUERY)
         key = raw.key()
+        raw.permit.check_keys(Action.WAIT, (key,))
+        raw.query(NO_QUERY)
         check_key(key)
         signals = self._purgatory.signals
         waiting = self._purgatory.waiting(key)
@@ -60,6 +76,7 @@ class KeyEndpoints:
 
     async def drop(self, raw: RawRequest) -> Answer:
         """End the key's waiters, and drop its history."""
+        raw.permit.check(Access(Action.OPERATE))
         raw.query(NO_QUERY)
         cancelled = await self._purgatory.cancel(raw.key())
         signals = self._purgatory.signals
@@ -68,6 +85,7 @@ class KeyEndpoints:
 
     async def list_watched(self, raw: RawRequest) -> Answer:
         """List the keys that are watched, in order."""
+        raw.permit.check(Access(Action.OPERATE))
         query = raw.query(LIST_QUERY)
         limit = raw.whole_number(query, "limit", DEFAULT_LIST_LIMIT)
         prefix = query.get("prefix", "")
@@ -78,6 +96,21 @@ class KeyEndpoints:
             "more": len(keys) > limit,
         }
         return Answer.of_json(200, json.dumps(document).encode())
+
+    def _check_head(self, key: str, header: str | None) -> None:
+        """Raise Problem where `key` fired since the cursor that If-Match names."""
+        cursor = parse_etag_cursor(header, "If-Match")
+        if cursor is None:
+            return
+        check_key(key)
+        signals = self._purgatory.signals
+        if signals.last(key) > signals.position(key, cursor):
+            head = signals.cursor(signals.last(key))
+            raise Problem(
+                "precondition-failed",
+                f"key {key!r} has fired since the cursor {cursor!r}: it is at {head!r} now",
+                head=head,
+            )
 
     def _check(self, index: int, item: BatchItem) -> None:
         try:

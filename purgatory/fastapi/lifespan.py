@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from purgatory.fastapi.drain import drain_on_stop_signals
+from purgatory.fastapi.shortcuts import shortcuts_taken
 from purgatory.fastapi.workers import check_workers
 from purgatory.purgatory import Purgatory
 
@@ -26,7 +27,7 @@ def create_lifespan(purgatory: Purgatory, *, allow_separate_workers: bool = Fals
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
         check_workers(sys.argv, os.environ, allow_separate_workers=allow_separate_workers)
         async with purgatory:
-            with drain_on_stop_signals(purgatory):
+            with drain_on_stop_signals(purgatory), shortcuts_taken(app):
                 yield {"purgatory": purgatory}
 
     return lifespan

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.watch_answer import WatchAnswers
 from purgatory.fastapi.watch_request import WatchRequest
-from purgatory.signals import Signals
 from purgatory.status import Status
 from purgatory.watch_operation import WatchOperation
+
+if TYPE_CHECKING:
+    from purgatory.fastapi.waiting_room import WaitingRoom
 
 Respond = Callable[[Answer], object]
 
@@ -20,26 +22,27 @@ class ParkedRequest(WatchOperation):
     `respond` is called once, on the purgatory's thread, unless the client has gone before.
     """
 
-    __slots__ = ("_answers", "_request", "_respond")
+    __slots__ = ("_request", "_respond", "_room", "client")
 
     def __init__(
         self,
         delay_ms: int,
         request: WatchRequest,
-        signals: Signals,
-        answers: WatchAnswers,
+        room: WaitingRoom,
         respond: Respond,
     ) -> None:
-        """Prepare to answer `request` through `respond`."""
+        """Prepare to answer `request` through `respond`, in the words of `room`."""
         super().__init__(
             delay_ms,
-            signals,
+            room.purgatory.signals,
             request.positions,
             needed_keys=request.needed_keys,
             min_signals=request.min_signals,
         )
         self._request = request
-        self._answers = answers
+        self._room = room
+        # Who is counted as having one request more parked; None for nobody.
+        self.client: str | None = None
         self._respond: Respond | None = respond
 
     @property
@@ -64,11 +67,19 @@ class ParkedRequest(WatchOperation):
             respond(answer)
         return True
 
+    def expire(self) -> None:
+        """Answer now, as if the wait were over. Idempotent."""
+        self.run()
+
     def leave(self) -> None:
         """End the wait without an answer: the client has gone. Idempotent."""
         self._respond = None
         self._cancel(Status.CANCELLED)
 
     def _answer(self) -> None:
+        if self._request.wait_id is not None:
+            self._room.forget(self)
+        if self.client is not None:
+            self._room.client_left(self.client)
         if self._respond is not None:
-            self._respond(self._answers.answer(self._request, self.status))
+            self._respond(self._room.answer(self._request, self.status))

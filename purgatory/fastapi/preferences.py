@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from purgatory.fastapi.problems import bad_parameter
@@ -11,9 +12,13 @@ from purgatory.fastapi.problems import bad_parameter
 _WAIT: Final = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)(ms|s|m)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
 _ALLOWED_WAIT: Final = "seconds such as 25 or 2.5, or with a unit: 500ms, 25s, 1m"
-_PREFERENCE: Final = re.compile(r'\s*([!#$%&\'*+\-.^_`|~0-9A-Za-z]+)\s*(?:=\s*("[^"]*"|[^\s;,]*))?')
+_PREFERENCE: Final = re.compile(
+    r'\s*([!#$%&\'*+\-.^_`|~0-9A-Za-z]+)\s*(?:=\s*("[^"]*"|[^\s;,"]*))?'
+)
 
 
+# Cached: clients ask for few different waits, and each of them again and again.
+@lru_cache(maxsize=1024)
 def wait_seconds(text: str, param: str) -> float:
     """Return a wait in seconds; raise Problem, naming `param`, for what is none."""
     match = _WAIT.fullmatch(text)
@@ -30,8 +35,13 @@ class Preferences:
     is_minimal: bool = False
 
 
+_NO_PREFERENCES: Final = Preferences()
+
+
 def parse_preferences(headers: list[str]) -> Preferences:
     """Return what the Prefer headers say: the first of each name counts."""
+    if not headers:
+        return _NO_PREFERENCES
     found: dict[str, str] = {}
     for header in headers:
         for item in header.split(","):
@@ -42,13 +52,11 @@ def parse_preferences(headers: list[str]) -> Preferences:
     return Preferences(wait, found.get("return", "").lower() == "minimal")
 
 
-def parse_etag_cursor(header: str | None) -> str | None:
-    """Return the cursor in an If-None-Match header of one entity tag, or None without one."""
+def parse_etag_cursor(header: str | None, name: str = "If-None-Match") -> str | None:
+    """Return the cursor in a header of one entity tag, or None without one."""
     if header is None:
         return None
     text = header.strip().removeprefix("W/")
     if len(text) < 2 or text[0] != '"' or text[-1] != '"' or '"' in text[1:-1]:
-        raise bad_parameter(
-            "If-None-Match", f"If-None-Match is {header[:64]!r}", 'one cursor in quotes: "<cursor>"'
-        )
+        raise bad_parameter(name, f"{name} is {header[:64]!r}", 'one cursor in quotes: "<cursor>"')
     return text[1:-1]

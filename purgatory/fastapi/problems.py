@@ -56,6 +56,18 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Send a JSON document in UTF-8, without NaN or Infinity.",
         ),
         ProblemKind(
+            "unauthorized",
+            401,
+            "A token is needed",
+            "Send `Authorization: Bearer <token>` with a token that the operators gave you.",
+        ),
+        ProblemKind(
+            "forbidden",
+            403,
+            "The token does not allow this",
+            "Ask the operators for a token with the scope that `detail` names.",
+        ),
+        ProblemKind(
             "not-found",
             404,
             "There is nothing at this address",
@@ -80,11 +92,23 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Nothing, if that request was yours: the newest one with an id is the one that waits.",
         ),
         ProblemKind(
+            "idempotency-conflict",
+            422,
+            "The Idempotency-Key was used for another request",
+            "Use a new key for a new request, and the same one only to repeat one as it was.",
+        ),
+        ProblemKind(
             "cursor-expired",
             410,
             "Signals since the cursor are no longer kept",
             "Read the state that the key stands for anew, then go on from `head`, or from "
             "`earliest` for what is still kept.",
+        ),
+        ProblemKind(
+            "precondition-failed",
+            412,
+            "The key has moved on",
+            "Read what fired since that cursor, and decide again; `head` is where the key is at.",
         ),
         ProblemKind(
             "body-too-large",

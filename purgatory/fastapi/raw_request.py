@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote_to_bytes
 
+from purgatory.fastapi.access import ANYONE, Permit
 from purgatory.fastapi.problems import Problem, bad_parameter
 
 # Parameters in a query, all endpoints together, are fewer than ten.
@@ -27,6 +28,10 @@ class RawRequest:
     tail: str = ""
     """What follows the endpoint's own address: a key or an id."""
     body: bytes = b""
+    client: str = ""
+    """The address of who asks; empty where it is not needed or not known."""
+    permit: Permit = ANYONE
+    """What the request may do: set before anything else is read."""
 
     def key(self) -> str:
         """Return the tail as a key; raise Problem for bytes that are not UTF-8."""
@@ -86,8 +91,12 @@ class RawRequest:
                 f"up to {MAX_QUERY_BYTES} bytes",
             )
         try:
+            text = self.query_string.decode("ascii")
+            fields = [field.partition("=") for field in text.split("&")]
+            if self._is_simple(text, fields):
+                return [(name, value) for name, _, value in fields]
             return parse_qsl(
-                self.query_string.decode("ascii"),
+                text,
                 keep_blank_values=True,
                 strict_parsing=True,
                 errors="strict",
@@ -99,6 +108,16 @@ class RawRequest:
                 f"the query cannot be read ({exc})",
                 "name=value pairs joined by &, UTF-8, percent-encoded",
             ) from None
+
+    @staticmethod
+    def _is_simple(text: str, fields: list[tuple[str, str, str]]) -> bool:
+        """Return True iff splitting is all there is to do; `parse_qsl` is five times slower."""
+        return (
+            len(fields) <= MAX_QUERY_FIELDS
+            and "%" not in text
+            and "+" not in text
+            and all(equals for _, equals, _ in fields)
+        )
 
 
 def too_large(limit: int) -> Problem:

@@ -2,22 +2,30 @@
 
 # No postponed annotations here: FastAPI reads those of the endpoints, which name local things.
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Path, Query
+from fastapi import APIRouter, Body, Depends, Header, Path, Query
 from pydantic import TypeAdapter
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from purgatory.fastapi import schemas
+from purgatory.fastapi.access import Access, Action, let_anyone
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute
+from purgatory.fastapi.bearer_tokens import BearerTokens
+from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute, method_refusal
 from purgatory.fastapi.key_endpoints import KeyEndpoints
 from purgatory.fastapi.lifespan import create_lifespan
 from purgatory.fastapi.problems import KINDS, MEDIA_TYPE, Problem
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.fastapi.watch_endpoint import WatchEndpoint
-from purgatory.fastapi.watch_request import WaitSettings, parse_watch, parse_watch_many
+from purgatory.fastapi.watch_request import (
+    WaitSettings,
+    parse_watch,
+    parse_watch_many,
+    wait_name,
+)
 from purgatory.purgatory import Purgatory, Statistics
 
 DEFAULT_PREFIX = "/purgatory"
@@ -29,15 +37,47 @@ ENVELOPE = 1024
 
 Endpoint = Callable[..., Any]
 
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatistics(Statistics):
+    """A purgatory at one moment, and what was refused over HTTP."""
+
+    refused: dict[str, int]
+    """How often each bound on what is parked was reached."""
+
+
+class _KeyConvertor(PathConvertor):
+    # Starlette's own ends at a newline: a key with one would not be found, or be taken for another.
+    regex = "(?s:.*)"
+
+
+register_url_convertor("watch_key", _KeyConvertor())
+
 KeyPath = Annotated[
     str,
     Path(
         min_length=1,
         max_length=256,
+        pattern=schemas.KEY_PATTERN,
         description="The key; a slash in it may be written as it is or percent-encoded.",
     ),
 ]
-WaitId = Annotated[str | None, Header(alias="Wait-Id", description="A UUID that names this wait.")]
+UUID_FORMAT = {"format": "uuid"}
+WaitId = Annotated[
+    str | None,
+    Header(
+        alias="Wait-Id", description="A UUID that names this wait.", json_schema_extra=UUID_FORMAT
+    ),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        pattern=r"^[!#-~]+$",
+        description="Names this request, so that a repeat of it fires nothing again.",
+    ),
+]
 Prefer = Annotated[
     str | None,
     Header(description="`wait=25`, and `return=minimal` for 204 in place of an empty 200."),
@@ -50,23 +90,52 @@ def create_router(
     prefix: str = DEFAULT_PREFIX,
     settings: WaitSettings | None = None,
     allow_separate_workers: bool = False,
+    bypass_middleware: bool = False,
+    authorize: BearerTokens | Callable[..., Any] | None = None,
 ) -> APIRouter:
     """Return a router with every endpoint under `prefix`, and the lifespan that opens `purgatory`.
 
     Include it in the outermost application: a router included in a mounted one gets no lifespan.
+
+    Where no middleware of the application stands before these endpoints, requests reach them on a
+    shorter way; with `bypass_middleware` also past middleware, whatever that is there for.
+
+    `authorize` is `BearerTokens`, or a dependency of your own that raises where something is not
+    allowed; its parameter of type `AccessesDep` says what the request wants to do.
     """
     if not prefix.startswith("/") or prefix.endswith("/"):
         raise ValueError(f"prefix is {prefix!r}: it begins with a slash and does not end with one")
+    is_dependency = authorize is not None and not isinstance(authorize, BearerTokens)
     router = APIRouter(
         prefix=prefix,
         tags=["purgatory"],
         lifespan=create_lifespan(purgatory, allow_separate_workers=allow_separate_workers),
+        dependencies=[Depends(authorize)] if is_dependency else None,
     )
-    room = WaitingRoom(purgatory, prefix, settings or WaitSettings())
+    room = WaitingRoom(
+        purgatory,
+        prefix,
+        settings or WaitSettings(),
+        bypass_middleware=bypass_middleware,
+        authenticate=authorize if isinstance(authorize, BearerTokens) else let_anyone,
+    )
     _add_watching(router, room)
     _add_keys(router, room)
     _add_operators(router, room)
     return router
+
+
+_PROBLEM_SCHEMA = schemas.ProblemAnswer.model_json_schema()
+
+
+def _header(name: str, description: str, kind: str = "string") -> dict[str, Any]:
+    return {name: {"description": description, "schema": {"type": kind}}}
+
+
+ETAG = _header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
+PREFERENCE_APPLIED = _header("Preference-Applied", "What was made of Prefer, or of a longer wait.")
+PURGATORY_CURSOR = _header("Purgatory-Cursor", "The cursor for the next wait.")
+RETRY_AFTER = _header("Retry-After", "Seconds; jittered.", "integer")
 
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -77,7 +146,9 @@ def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
         title = f"{known['description']}; or `{kind.slug}`" if known else f"`{kind.slug}`"
         responses[kind.status] = {
             "description": f"{title}: {kind.title}",
-            "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemAnswer"}}},
+            # Not a model: FastAPI would say that it is application/json.
+            "content": {MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA}},
+            "headers": RETRY_AFTER if kind.status in (429, 503) else {},
         }
     return responses
 
@@ -93,10 +164,15 @@ def _add(
     status: int = 200,
     refusals: tuple[str, ...] = (),
     responses: dict[int | str, dict[str, Any]] | None = None,
-    body: type | None = None,
+    action: Action | None = None,
 ) -> None:
-    """Add a route that `endpoint` documents and `raw` answers."""
-    endpoint.raw = raw  # type: ignore[attr-defined] # an attribute is how RawRoute finds it
+    """Add a route that `endpoint` documents and `raw` answers; `action` is what it lets one do."""
+    endpoint.action = action  # type: ignore[attr-defined] # get_accesses looks for it
+    # Attributes are how RawRoute finds them.
+    endpoint.raw = raw  # type: ignore[attr-defined]
+    endpoint.allowed = _allowed(router, path)  # type: ignore[attr-defined]
+    endpoint.allowed.append(method)  # type: ignore[attr-defined]
+    endpoint.refuse_method = method_refusal(router.prefix, endpoint.allowed)  # type: ignore[attr-defined]
     router.add_api_route(
         path,
         endpoint,
@@ -104,16 +180,37 @@ def _add(
         status_code=status,
         response_model=answer,
         responses={
-            **problems(*refusals),
-            422: {"model": schemas.ProblemAnswer, "description": "`bad-parameter`"},
+            **problems(*_always(action), *refusals),
             **(responses or {}),
         },
         route_class_override=RawRoute,
     )
 
 
+def _always(action: Action | None) -> tuple[str, ...]:
+    """Return the refusals that every endpoint has, with those for who may not ask."""
+    return ("bad-parameter",) if action is None else ("unauthorized", "forbidden", "bad-parameter")
+
+
+def _allowed(router: APIRouter, path: str) -> list[str]:
+    """Return the methods of the routes at `path`: one list, which all of them share."""
+    for route in router.routes:
+        if isinstance(route, RawRoute) and route.path == router.prefix + path:
+            allowed: list[str] = route.endpoint.allowed  # type: ignore[attr-defined]
+            return allowed
+    return []
+
+
 def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
-    refusals = ("bad-cursor", "superseded", "cursor-expired", "full", "draining", "not-open")
+    refusals = (
+        "bad-cursor",
+        "superseded",
+        "cursor-expired",
+        "too-many-waits",
+        "full",
+        "draining",
+        "not-open",
+    )
 
     def watch_key(
         key: KeyPath,
@@ -124,6 +221,7 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         wait: Annotated[
             str,
             Query(
+                pattern=r"^[0-9]{1,10}(\.[0-9]{1,9})?(ms|s|m)?$",
                 description="Seconds, or with a unit: 500ms, 25s, 1m. 0 asks and does not park; "
                 f"the default is {room.settings.default_wait:g} s, more than "
                 f"{room.settings.max_wait:g} s is taken as that.",
@@ -149,14 +247,22 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
     _add(
         router,
         "GET",
-        "/watch/{key:path}",
+        "/watch/{key:watch_key}",
         watch_key,
         WatchEndpoint(room, parse_watch, tail="key"),
+        action=Action.WAIT,
         answer=schemas.WatchAnswer,
         refusals=refusals,
         responses={
-            204: {"description": "Nothing fired, with `Prefer: return=minimal`."},
-            304: {"description": "Nothing fired, with `If-None-Match`."},
+            200: {"headers": ETAG | PREFERENCE_APPLIED},
+            204: {
+                "description": "Nothing fired, with `Prefer: return=minimal`.",
+                "headers": ETAG | PREFERENCE_APPLIED | PURGATORY_CURSOR,
+            },
+            304: {
+                "description": "Nothing fired, with `If-None-Match`.",
+                "headers": ETAG | PREFERENCE_APPLIED,
+            },
         },
     )
 
@@ -169,17 +275,29 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         "/watch",
         watch_keys,
         WatchEndpoint(room, parse_watch_many, max_body=MAX_WATCH_BODY),
+        action=Action.WAIT,
         answer=schemas.WatchManyAnswer,
         refusals=("bad-json", *refusals, "body-too-large"),
-        responses={204: {"description": "Nothing fired, with `Prefer: return=minimal`."}},
+        responses={
+            200: {"headers": PREFERENCE_APPLIED},
+            204: {
+                "description": "Nothing fired, with `Prefer: return=minimal`.",
+                "headers": PREFERENCE_APPLIED | PURGATORY_CURSOR,
+            },
+        },
     )
 
-    def cancel_wait(id: Annotated[str, Path(description="A Wait-Id.")]) -> None:  # noqa: A002
+    def cancel_wait(
+        id: Annotated[  # noqa: A002 - the parameter's name in the interface
+            str, Path(description="A Wait-Id.", json_schema_extra=UUID_FORMAT)
+        ],
+    ) -> None:
         """End the wait of that id: its request is answered with reason "cancelled"."""
 
     async def cancel(raw: RawRequest) -> Answer:
+        raw.permit.check(Access(Action.WAIT))
         raw.query(frozenset())
-        room.cancel(raw.tail.lower())
+        room.cancel(wait_name(raw, raw.tail))
         return Answer.empty(204)
 
     _add(
@@ -188,6 +306,7 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         "/waits/{id}",
         cancel_wait,
         _raw(room, cancel, tail="id"),
+        action=Action.WAIT,
         status=204,
         refusals=("unknown-wait",),
     )
@@ -198,21 +317,42 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
     max_body = room.purgatory.limits.max_value_bytes + ENVELOPE
     writing = ("bad-json", "body-too-large", "not-open")
 
-    def fire_key(key: KeyPath, body: Annotated[schemas.SignalBody | None, Body()] = None) -> None:
-        """Fire a key: keep the signal, and wake whoever waits for it."""
+    def fire_key(
+        key: KeyPath,
+        body: Annotated[schemas.SignalBody, Body()] = schemas.SignalBody(),  # noqa: B008 - it may be left out
+        idempotency_key: IdempotencyKey = None,
+        if_match: Annotated[
+            str | None, Header(description='`"<cursor>"`: only if nothing fired since.')
+        ] = None,
+    ) -> None:
+        """Fire a key: keep the signal, and wake whoever waits for it.
+
+        With an `Idempotency-Key`, a repeat within ten minutes is given the first answer and fires
+        nothing.
+        """
 
     _add(
         router,
         "POST",
-        "/keys/{key:path}",
+        "/keys/{key:watch_key}",
         fire_key,
         _raw(room, endpoints.fire, tail="key", max_body=max_body),
+        action=Action.FIRE,
         answer=schemas.FiredAnswer,
         status=201,
-        refusals=writing,
+        refusals=(
+            *writing,
+            "bad-cursor",
+            "cursor-expired",
+            "precondition-failed",
+            "idempotency-conflict",
+        ),
     )
 
-    def fire_keys(body: list[schemas.BatchItem]) -> None:
+    def fire_keys(
+        body: Annotated[list[schemas.BatchItem], Body(min_length=1, max_length=schemas.MAX_BATCH)],
+        idempotency_key: IdempotencyKey = None,
+    ) -> None:
         """Fire several keys: all of them or, where one is refused, none."""
 
     _add(
@@ -221,9 +361,10 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         "/keys",
         fire_keys,
         _raw(room, endpoints.fire_batch, max_body=MAX_BATCH_BODY),
+        action=Action.FIRE,
         answer=schemas.BatchAnswer,
         status=201,
-        refusals=writing,
+        refusals=(*writing, "idempotency-conflict"),
     )
 
     def describe_key(key: KeyPath) -> None:
@@ -232,9 +373,10 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
     _add(
         router,
         "GET",
-        "/keys/{key:path}",
+        "/keys/{key:watch_key}",
         describe_key,
         _raw(room, endpoints.describe, tail="key"),
+        action=Action.WAIT,
         answer=schemas.KeyAnswer,
     )
 
@@ -244,9 +386,10 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
     _add(
         router,
         "DELETE",
-        "/keys/{key:path}",
+        "/keys/{key:watch_key}",
         drop_key,
         _raw(room, endpoints.drop, tail="key"),
+        action=Action.OPERATE,
         answer=schemas.CancelledAnswer,
         refusals=("not-open",),
     )
@@ -263,6 +406,7 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         "/keys",
         list_keys,
         _raw(room, endpoints.list_watched),
+        action=Action.OPERATE,
         answer=schemas.KeysAnswer,
     )
 
@@ -271,8 +415,10 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
     statistics_json = TypeAdapter(dict[str, Any])
 
     async def answer_statistics(raw: RawRequest) -> Answer:
+        raw.permit.check(Access(Action.OPERATE))
         raw.query(frozenset())
-        return Answer.of_json(200, statistics_json.dump_json(asdict(room.purgatory.statistics())))
+        document = {**asdict(room.purgatory.statistics()), "refused": room.refused}
+        return Answer.of_json(200, statistics_json.dump_json(document))
 
     def statistics() -> None:
         """Return exact counts of now and since the start. Does not park."""
@@ -283,7 +429,8 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         "/statistics",
         statistics,
         _raw(room, answer_statistics),
-        answer=Statistics,
+        action=Action.OPERATE,
+        answer=ServiceStatistics,
     )
 
     async def answer_problem(raw: RawRequest) -> Answer:
@@ -309,7 +456,7 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         "GET",
         "/problems/{slug}",
         problem,
-        _raw(room, answer_problem, tail="slug"),
+        RawEndpoint(room, answer_problem, tail="slug", is_public=True),
         answer=None,
         refusals=("not-found",),
         responses={200: {"content": {"text/plain": {}}, "description": "A few sentences."}},
@@ -317,4 +464,4 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
 
 
 def _raw(room: WaitingRoom, handler: Handler, *, tail: str = "", max_body: int = 0) -> RawEndpoint:
-    return RawEndpoint(handler, room.prefix, tail=tail, max_body=max_body)
+    return RawEndpoint(room, handler, tail=tail, max_body=max_body)

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
+# For the documentation; what is refused, and why, is said by `check_key`.
+KEY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]+$"
 Key = Annotated[
     str,
-    Field(min_length=1, max_length=256, description="1-256 characters, none of them control."),
+    Field(
+        min_length=1,
+        max_length=256,
+        description="1-256 characters, none of them control.",
+        json_schema_extra={"pattern": KEY_PATTERN},
+    ),
 ]
 Cursor = Annotated[
     StrictStr,
-    Field(max_length=64, description="Opaque, from an earlier answer; 0: the earliest kept."),
+    Field(description="Opaque, from an earlier answer; 0: the earliest kept."),
 ]
 MAX_BATCH = 1000
 
@@ -46,9 +53,14 @@ class WatchBody(_Body):
 
     keys: Annotated[
         dict[str, Cursor | None],
-        Field(min_length=1, max_length=100, description="Each key, and its cursor or null."),
+        Field(
+            min_length=1,
+            max_length=100,
+            description="Each key, and its cursor or null.",
+            json_schema_extra={"propertyNames": {"maxLength": 256, "pattern": KEY_PATTERN}},
+        ),
     ]
-    wait: float | str | None = Field(None, description="As the query parameter `wait`.")
+    wait: StrictFloat | StrictStr | None = Field(None, description="As the query parameter `wait`.")
     until: Literal["any", "all"] | CountOfKeys = Field(
         "any", description="How many of the keys have to fire before the answer comes."
     )

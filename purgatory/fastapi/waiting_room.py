@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from purgatory.errors import PurgatoryError
+from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
+from purgatory.fastapi.access import Authenticate, let_anyone
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.parked_request import ParkedRequest, Respond
 from purgatory.fastapi.problems import Problem, draining, problem_of
+from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.watch_answer import WatchAnswers
 from purgatory.fastapi.watch_request import WaitSettings, WatchRequest
 from purgatory.purgatory import Purgatory
@@ -18,36 +20,89 @@ class WaitingRoom:
     The router and the uvicorn protocol share one, so that a wait is the same in both.
     """
 
-    def __init__(self, purgatory: Purgatory, prefix: str, settings: WaitSettings) -> None:
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        prefix: str,
+        settings: WaitSettings,
+        *,
+        bypass_middleware: bool = False,
+        authenticate: Authenticate = let_anyone,
+    ) -> None:
         """Park in `purgatory`; `prefix` is where its endpoints and problems are found."""
+        self.authenticate = authenticate
         self.purgatory = purgatory
         self.prefix = prefix
         self.settings = settings
+        self.bypass_middleware = bypass_middleware
         self._answers = WatchAnswers(purgatory.signals)
         # {wait id: the request that is parked under it}
         self._named: dict[str, ParkedRequest] = {}
+        # Clients are counted where their bound is lower than that on all of them together.
+        self.counts_clients: bool = settings.max_parked_per_client < purgatory.limits.max_parked
+        # {client: how many requests it has parked}
+        self._clients: dict[str, int] = {}
+        # {bound: how often it was reached}
+        self.refused: dict[str, int] = {}
 
-    def park(self, request: WatchRequest, respond: Respond) -> ParkedRequest:
+    def client(self, raw: RawRequest) -> str:
+        """Return who asks, as far as the bound for each client needs to know."""
+        return (raw.permit.identity or raw.client) if self.counts_clients else ""
+
+    def park(self, request: WatchRequest, respond: Respond, client: str = "") -> ParkedRequest:
         """Answer `request` through `respond`, now or later; raise Problem where it is refused.
 
-        Returns the wait: call `leave` when the client goes, and `forget` in the end.
+        Returns the wait: call `leave` when the client goes. `client` is who asks; the empty one is
+        not counted.
         """
         purgatory = self.purgatory
         if purgatory.is_draining:
             raise draining()
-        parked = ParkedRequest(
-            purgatory.delay_ms(request.timeout), request, purgatory.signals, self._answers, respond
-        )
+        if not purgatory.is_open:
+            raise problem_of(PurgatoryClosedError())
+        parked = ParkedRequest(purgatory.delay_ms(request.timeout), request, self, respond)
         try:
             if parked.delay_ms == 0:
                 # It asks, and does not park.
                 if not parked.try_complete():
                     parked.run()
-            elif not purgatory.watch(parked, request.positions):
-                self._name(parked)
+            else:
+                self._check_client(client)
+                if not purgatory.watch(parked, request.positions) and client:
+                    parked.client = client
+                    self._clients[client] = self._clients.get(client, 0) + 1
+            self._name(parked)
         except PurgatoryError as exc:
+            if isinstance(exc, LimitReachedError):
+                self.refused[exc.limit] = self.refused.get(exc.limit, 0) + 1
             raise problem_of(exc) from exc
         return parked
+
+    def answer(self, request: WatchRequest, status: Status) -> Answer:
+        """Return the answer to a wait that ended with `status`: 410 where a signal is gone."""
+        if status is Status.FIRED or status is Status.EXPIRED:
+            signals = self.purgatory.signals
+            for key, position in request.positions.items():
+                if position < signals.earliest(key):
+                    return self._expired(key, position)
+        return self._answers.answer(request, status)
+
+    def client_left(self, client: str) -> None:
+        """Count one request less that `client` has parked."""
+        left = self._clients[client] - 1
+        if left:
+            self._clients[client] = left
+        else:
+            del self._clients[client]
+
+    def _check_client(self, client: str) -> None:
+        maximum = self.settings.max_parked_per_client
+        if client and self._clients.get(client, 0) >= maximum:
+            raise LimitReachedError(
+                f"this client has {maximum} requests parked already, which is the limit",
+                limit="max_parked_per_client",
+                maximum=maximum,
+            )
 
     def forget(self, parked: ParkedRequest) -> None:
         """Forget the name of a wait that has ended."""
@@ -58,18 +113,34 @@ class WaitingRoom:
         """End the wait under `wait_id` with reason "cancelled"; raise Problem for none."""
         parked = self._named.pop(wait_id, None)
         if parked is None or not parked.cancel():
-            raise Problem("unknown-wait", f"no request is parked under Wait-Id {wait_id}")
+            raise Problem("unknown-wait", f"no request is parked under Wait-Id {_id(wait_id)}")
 
     def _name(self, parked: ParkedRequest) -> None:
-        if parked.wait_id is None or parked.status is not Status.PENDING:
+        if parked.wait_id is None:
             return
-        older = self._named.get(parked.wait_id)
-        self._named[parked.wait_id] = parked
+        # The older one is no longer waited for, even where the newer one was answered at once.
+        older = self._named.pop(parked.wait_id, None)
+        if parked.status is Status.PENDING:
+            self._named[parked.wait_id] = parked
         if older is not None:
             older.refuse(self._superseded(parked.wait_id))
 
-    def _superseded(self, wait_id: str) -> Answer:
+    def _expired(self, key: str, position: int) -> Answer:
+        signals = self.purgatory.signals
+        try:
+            signals.position(key, signals.cursor(position))
+        except PurgatoryError as exc:
+            return problem_of(exc).answer(self.prefix, f"{self.prefix}/watch/{key}")
+        raise AssertionError("a position before the earliest has an expired cursor")
+
+    def _superseded(self, name: str) -> Answer:
+        wait_id = _id(name)
         problem = Problem(
             "superseded", f"a newer request was parked under Wait-Id {wait_id}, and waits instead"
         )
         return problem.answer(self.prefix, f"{self.prefix}/waits/{wait_id}")
+
+
+def _id(name: str) -> str:
+    """Return the Wait-Id in a wait's name, without whose it is."""
+    return name.rpartition("/")[2]

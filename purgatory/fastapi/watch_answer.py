@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import random
 from datetime import UTC, datetime
+from typing import Final
 
-from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.answer import CLOSE, Answer
 from purgatory.fastapi.watch_request import WatchRequest
 from purgatory.signals import Signal, Signals
 from purgatory.status import Status
@@ -14,65 +15,79 @@ from purgatory.status import Status
 # After a drain: long enough for another process to be ready, spread so that not all come at once.
 DRAINED_POLL_AFTER_MS = (100, 2000)
 
-
-def timestamp(at_ms: int) -> str:
-    """Return UTC milliseconds as RFC 3339."""
-    at = datetime.fromtimestamp(at_ms / 1000, UTC)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{at_ms % 1000:03d}Z"
+_SINGLE: Final = b'{"key":%b,"signals":%b,"cursor":"%b","reason":"%b","more":%b,"poll_after_ms":%d}'
+_IS_MORE: Final = (b"false", b"true")
+_REASONS: Final = {status: status.encode() for status in Status}
 
 
 class WatchAnswers:
     """Writes the answers of one purgatory.
 
-    Values are JSON already, so that a body is put together from bytes; and the last body of signals
-    is kept, because the waiters that one signal wakes are nearly always told the same.
+    Values are JSON already, so that a body is put together from bytes; and the last answer is kept,
+    because the waiters that one signal wakes are nearly always told the same.
     """
 
     def __init__(self, signals: Signals) -> None:
         """Answer with what `signals` keeps."""
         self._signals = signals
+        self._last_question: tuple[object, ...] = ()
+        self._last_answer: Answer | None = None
         self._last_range: tuple[str, int, int] | None = None
         self._last_encoded = b""
+        # The last second that was written, and how.
+        self._second = -1
+        self._second_text = b""
 
     def answer(self, request: WatchRequest, status: Status) -> Answer:
         """Return the answer to a wait that ended with `status`."""
-        headers = {"Preference-Applied": ", ".join(request.applied)} if request.applied else {}
+        if request.is_plain and status is not Status.DRAINED:
+            return self._plain(request, status)
+        lines = b""
+        if request.applied:
+            lines = b"preference-applied: %b\r\n" % ", ".join(request.applied).encode()
         poll_after_ms = 0
         if status is Status.DRAINED:
             poll_after_ms = random.randint(*DRAINED_POLL_AFTER_MS)
-            headers["Connection"] = "close"
+            lines += CLOSE
         if request.is_single:
-            return self._single(request, status, poll_after_ms, headers)
-        return self._several(request, status, poll_after_ms, headers)
+            return self._single(request, status, poll_after_ms, lines)
+        return self._several(request, status, poll_after_ms, lines)
+
+    def _plain(self, request: WatchRequest, status: Status) -> Answer:
+        """Return the answer to one who differs from others at most in what is compared here."""
+        question = (request.positions, request.limit, status, self._signals.head())
+        if question == self._last_question:
+            assert self._last_answer is not None
+            return self._last_answer
+        answer = self._single(request, status, 0, b"")
+        self._last_question, self._last_answer = question, answer
+        return answer
 
     def _single(
-        self, request: WatchRequest, status: Status, poll_after_ms: int, headers: dict[str, str]
+        self, request: WatchRequest, status: Status, poll_after_ms: int, lines: bytes
     ) -> Answer:
         [(key, position)] = request.positions.items()
         signals, more, cursor = self._read(key, position, request.limit, status)
-        headers["ETag"] = f'"{cursor}"'
+        lines += b'etag: "%b"\r\n' % cursor
         if not signals and request.is_conditional and status is Status.EXPIRED:
-            return Answer.empty(304, headers)
+            return Answer.empty(304, lines)
         if not signals and request.is_minimal:
-            return Answer.empty(204, {**headers, "Purgatory-Cursor": cursor})
-        body = (
-            b'{"key":%b,"signals":%b,"cursor":"%b","reason":"%b","more":%b,"poll_after_ms":%d}'
-            % (
-                json.dumps(key).encode(),
-                self._encoded(key, signals),
-                cursor.encode(),
-                status.encode(),
-                b"true" if more else b"false",
-                poll_after_ms,
-            )
+            return Answer.empty(204, b"%bpurgatory-cursor: %b\r\n" % (lines, cursor))
+        body = _SINGLE % (
+            json.dumps(key).encode(),
+            self._encoded(key, signals),
+            cursor,
+            _REASONS[status],
+            _IS_MORE[more],
+            poll_after_ms,
         )
-        return Answer.of_json(200, body, headers)
+        return Answer.of_json(200, body, lines)
 
     def _several(
-        self, request: WatchRequest, status: Status, poll_after_ms: int, headers: dict[str, str]
+        self, request: WatchRequest, status: Status, poll_after_ms: int, lines: bytes
     ) -> Answer:
         entries: list[bytes] = []
-        cursors: dict[str, str] = {}
+        cursors: dict[str, bytes] = {}
         for key, position in request.positions.items():
             signals, more, cursors[key] = self._read(key, position, request.limit, status)
             if signals:
@@ -81,31 +96,35 @@ class WatchAnswers:
                     % (
                         json.dumps(key).encode(),
                         self._encoded(key, signals),
-                        cursors[key].encode(),
-                        b"true" if more else b"false",
+                        cursors[key],
+                        _IS_MORE[more],
                     )
                 )
         if not entries and request.is_minimal:
-            return Answer.empty(
-                204, {**headers, "Purgatory-Cursor": max(cursors.values(), key=len)}
-            )
-        body = b'{"keys":{%b},"cursors":%b,"reason":"%b","poll_after_ms":%d}' % (
+            cursor = max(cursors.values(), key=len)
+            return Answer.empty(204, b"%bpurgatory-cursor: %b\r\n" % (lines, cursor))
+        body = b'{"keys":{%b},"cursors":{%b},"reason":"%b","poll_after_ms":%d}' % (
             b",".join(entries),
-            json.dumps(cursors).encode(),
-            status.encode(),
+            b",".join(
+                b'%b:"%b"' % (json.dumps(key).encode(), cursor) for key, cursor in cursors.items()
+            ),
+            _REASONS[status],
             poll_after_ms,
         )
-        return Answer.of_json(200, body, headers)
+        return Answer.of_json(200, body, lines)
 
     def _read(
         self, key: str, position: int, limit: int, status: Status
-    ) -> tuple[list[Signal], bool, str]:
+    ) -> tuple[list[Signal], bool, bytes]:
         """Return what to tell of a key, whether there is more, and the next cursor."""
-        found = self._signals.read(key, position, limit + 1)
-        signals = found[:limit]
-        more = len(found) > limit
-        after = signals[-1].offset if more else self._signals.head()
-        return signals, more, self._signals.cursor(after)
+        if status is Status.DRAINED and position < self._signals.earliest(key):
+            # The next wait, in whichever process, says that something is gone.
+            return [], False, self._signals.cursor(position).encode()
+        signals = self._signals.read(key, position, limit + 1)
+        if len(signals) > limit:
+            signals.pop()
+            return signals, True, self._signals.cursor(signals[-1].offset).encode()
+        return signals, False, self._signals.cursor(self._signals.head()).encode()
 
     def _encoded(self, key: str, signals: list[Signal]) -> bytes:
         if not signals:
@@ -120,6 +139,14 @@ class WatchAnswers:
         return b'{"seq":%d,"cursor":"%b","at":"%b","value":%b}' % (
             signal.seq,
             self._signals.cursor(signal.offset).encode(),
-            timestamp(signal.at_ms).encode(),
+            self._timestamp(signal.at_ms),
             signal.encoded,
         )
+
+    def _timestamp(self, at_ms: int) -> bytes:
+        """Return UTC milliseconds as RFC 3339."""
+        second, ms = divmod(at_ms, 1000)
+        if second != self._second:
+            self._second = second
+            self._second_text = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}".encode()
+        return b"%b.%03dZ" % (self._second_text, ms)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
-from purgatory.errors import PurgatoryError
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.drive import drive, send_answer
-from purgatory.fastapi.endpoint import raw_request, read_body
-from purgatory.fastapi.problems import Problem, problem_of
+from purgatory.fastapi.endpoint import problem_from, raw_request, read_body
+from purgatory.fastapi.parked_request import ParkedRequest, Respond
+from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.fastapi.watch_request import WaitSettings, WatchRequest
@@ -31,55 +33,80 @@ class WatchEndpoint:
         self, room: WaitingRoom, parse: Parser, *, tail: str = "", max_body: int = 0
     ) -> None:
         """Park what `parse` makes of a request in `room`."""
-        self._room = room
+        self.room = room
+        self.tail = tail
+        self.max_body = max_body
         self._parse = parse
-        self._tail = tail
-        self._max_body = max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, now or later."""
         sender = _Sender(send)
-        raw = raw_request(scope, self._tail)
-        room = self._room
-        try:
-            if self._max_body:
-                raw.body = await read_body(scope, receive, self._max_body)
-            request = self._parse(raw, room.purgatory, room.settings)
-            parked = room.park(request, sender.respond)
-        except Problem as problem:
-            await send_answer(send, problem.answer(room.prefix, raw.path))
-            return
-        except PurgatoryError as exc:
-            await send_answer(send, problem_of(exc).answer(room.prefix, raw.path))
-            return
+        raw = raw_request(scope, self.tail)
+        if self.max_body:
+            try:
+                # Before the body: who has no token need not send one.
+                self.room.authenticate(raw)
+                raw.body = await read_body(scope, receive, self.max_body)
+            except Problem as problem:
+                await send_answer(send, problem.answer(self.room.prefix, raw.path))
+                return
+        parked = self.begin(raw, sender.respond)
         if sender.answer is not None:
             await send_answer(send, sender.answer)
             return
-        sender.is_parked = True
+        assert parked is not None
+        sender.task = asyncio.current_task()
+        # The wait may be long, and needs none of what it was made of.
+        del raw
         try:
             while not is_disconnect(await receive()):
                 # The request's own body, of a GET: of no interest.
                 pass
+        except asyncio.CancelledError:
+            if not sender.has_failed:
+                raise
         finally:
             parked.leave()
-            room.forget(parked)
+
+    def begin(self, raw: RawRequest, respond: Respond) -> ParkedRequest | None:
+        """Answer a request whose body is here through `respond`, now or later.
+
+        Returns the wait where there is one: call `leave` when the client goes.
+        """
+        room = self.room
+        try:
+            raw.permit = room.authenticate(raw)
+            request = self._parse(raw, room.purgatory, room.settings)
+            return room.park(request, respond, room.client(raw))
+        except Exception as exc:
+            respond(problem_from(exc).answer(room.prefix, raw.path))
+            return None
 
 
 class _Sender:
     """Keeps an answer that comes at once for the request's own task; sends a later one itself."""
 
-    __slots__ = ("_send", "answer", "is_parked")
+    __slots__ = ("_send", "answer", "has_failed", "task")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self.answer: Answer | None = None
-        self.is_parked = False
+        self.has_failed = False
+        # The request's own, once it is parked.
+        self.task: asyncio.Task[Any] | None = None
 
     def respond(self, answer: Answer) -> None:
-        if self.is_parked:
-            drive(send_answer(self._send, answer))
-        else:
+        if self.task is None:
             self.answer = answer
+        else:
+            drive(send_answer(self._send, answer), self._on_failure)
+
+    def _on_failure(self) -> None:
+        # With no answer complete, nothing else would ever end the request's task: uvicorn does not
+        # tell it of a client that left with another request pipelined behind this one.
+        self.has_failed = True
+        if self.task is not None:
+            self.task.cancel()
 
 
 def is_disconnect(message: Message) -> bool:

@@ -15,8 +15,8 @@ def check_workers(
 ) -> None:
     """Raise SeveralWorkersError where several workers would each have signals of their own.
 
-    Read from the command line and from WEB_CONCURRENCY, which uvicorn, gunicorn, hypercorn and
-    granian share: a fire in one worker would not wake a request that is parked in another.
+    Read from the command line and from the environment, as far as servers share it: a fire in one
+    worker would not wake a request that is parked in another.
     """
     count = declared_workers(argv, environ)
     if count > 1 and not allow_separate_workers:
@@ -28,7 +28,7 @@ def check_workers(
 
 
 def declared_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Return the number of workers that a command line or WEB_CONCURRENCY asks for, or 1."""
+    """Return the number of workers that a command line or the environment asks for, or 1."""
     # Another program's -w may mean anything.
     is_server = bool(argv) and any(server in argv[0] for server in _SERVERS)
     for position, argument in enumerate(argv if is_server else ()):
@@ -38,8 +38,10 @@ def declared_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
             return _count(value if equals else following)
         if argument.startswith("-w") and argument[2:].isdigit():
             return _count(argument[2:])
-    return _count(environ.get("WEB_CONCURRENCY", ""))
+    # uvicorn and gunicorn read WEB_CONCURRENCY; uvicorn and granian a variable for each option.
+    names = [f"{server.upper()}_WORKERS" for server in _SERVERS if argv and server in argv[0]]
+    return _count(next(filter(None, map(environ.get, [*names, "WEB_CONCURRENCY"])), ""))
 
 
 def _count(text: str) -> int:
-    return int(text) if text.isdigit() else 1
+    return int(text) if text.isdecimal() else 1

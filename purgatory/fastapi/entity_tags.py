@@ -1,0 +1,52 @@
+"""Entity tags, and whether a client has the one that there is (RFC 9110, 8.8.3 and 13.1.2)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+# etagc: no spaces and no quotes; commas are allowed, so that a list cannot be split at them.
+_TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+_SEPARATOR: Final = re.compile(rb"[ \t]*(?:,[ \t]*)+|[ \t]*$")
+
+
+def opaque_tag(etag: bytes) -> bytes | None:
+    """Return what weak comparison looks at: the tag in its quotes; None for what is no tag."""
+    match = _TAG.fullmatch(etag.strip(b" \t"))
+    return None if match is None else match[1]
+
+
+@dataclass(frozen=True, slots=True)
+class EntityTags:
+    """What an If-None-Match names: some tags or, with `*`, whatever there is."""
+
+    opaque_tags: frozenset[bytes]
+    is_any: bool = False
+
+    @classmethod
+    def parse(cls, fields: Sequence[bytes]) -> EntityTags | None:
+        """Return what If-None-Match fields say together; None for what does not follow the RFC."""
+        text = b",".join(fields).strip(b" \t")
+        if text == b"*":
+            return cls(frozenset(), is_any=True)
+        tags: set[bytes] = set()
+        # A list may begin with empty elements (5.6.1).
+        position = len(text) - len(text.lstrip(b", \t"))
+        while position < len(text):
+            tag = _TAG.match(text, position)
+            separator = tag and _SEPARATOR.match(text, tag.end())
+            if tag is None or separator is None:
+                return None
+            tags.add(tag[1])
+            position = separator.end()
+        return cls(frozenset(tags)) if tags else None
+
+    def match(self, etag: bytes) -> bool:
+        """Return True iff a representation with this ETag is one that the client has.
+
+        Compared weakly: `W/"1"` and `"1"` are the same. What is no entity tag matches nothing.
+        """
+        opaque = opaque_tag(etag)
+        return opaque is not None and (self.is_any or opaque in self.opaque_tags)

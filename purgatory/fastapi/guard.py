@@ -1,0 +1,56 @@
+"""Dependencies in front of a raw endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.params import Depends
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+
+def guarded(
+    raw: ASGIApp, path: str, dependencies: Sequence[Depends], overrides_provider: Any
+) -> ASGIApp:
+    """Return `raw` behind the dependencies of an application or of an included router.
+
+    FastAPI runs them, as in front of any endpoint: what they raise is the answer.
+    """
+
+    async def hand_over(request: Request) -> Response:
+        return _HandOver(raw, request)
+
+    route = APIRoute(
+        path,
+        hand_over,
+        response_model=None,
+        dependencies=dependencies,
+        dependency_overrides_provider=overrides_provider,
+    )
+    return route.app
+
+
+class _HandOver(Response):
+    """The answer of `raw`, whatever that sends."""
+
+    def __init__(self, raw: ASGIApp, request: Request) -> None:
+        super().__init__()
+        self._raw = raw
+        self._request = request
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._raw(scope, self._receive_again(receive), send)
+
+    def _receive_again(self, receive: Receive) -> Receive:
+        """Return `receive` with the body before it, if a dependency has read that."""
+        body: bytes | None = getattr(self._request, "_body", None)
+        if body is None:
+            return receive
+        messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def receive_again() -> Message:
+            return messages.pop() if messages else await receive()
+
+        return receive_again

@@ -1,0 +1,187 @@
+"""What the connections of one uvicorn server share."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from starlette.types import Scope
+from uvicorn.config import Config
+from uvicorn.logging import TRACE_LOG_LEVEL
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.server import ServerState
+
+from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.direct_request import DirectRequest, RequestReader
+from purgatory.fastapi.idle_connections import IdleConnections
+from purgatory.fastapi.outbox import Outbox
+from purgatory.fastapi.shortcuts import Shortcut, find_shortcuts
+
+# Bytes of a head that uvicorn's own protocol may be given: httptools takes any number of them.
+MAX_OWN_HEAD = 64 * 1024
+
+_CLOSE = b"connection: close\r\n"
+_HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-type: text/plain\r\nconnection: close\r\ncontent-length: 37\r\n\r\n"
+    b"The head of the request is too large\n"
+)
+_access_logger = logging.getLogger("uvicorn.access")
+
+
+class ParkingServer:
+    """Reads and answers for every connection, and makes uvicorn's own protocol where it is needed.
+
+    Made with the first connection: by then the application has started.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        app_state: dict[str, Any],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """Find the shortcuts of the application that is served."""
+        self.state = state
+        self.loop = loop
+        self.idle = IdleConnections(loop, config.timeout_keep_alive)
+        self.outbox = Outbox(loop)
+        self._config = config
+        self._app_state = app_state
+        app: Any = config.loaded_app
+        self._proxy_headers: ProxyHeadersMiddleware | None = None
+        if isinstance(app, ProxyHeadersMiddleware):
+            self._proxy_headers = copy.copy(app)
+            self._proxy_headers.app = _nothing
+            app = app.app
+        self.reader = RequestReader(_shortcuts(app), config.root_path)
+        # The headers of uvicorn, which makes them anew every second; and the same as bytes.
+        self._default_headers: list[tuple[bytes, bytes]] = []
+        self._default_lines = b""
+        # The last answer: the waiters that one signal wakes are nearly always told the same.
+        self._last_answer: Answer | None = None
+        self._last_bytes = b""
+
+    @property
+    def is_full(self) -> bool:
+        """True iff uvicorn refuses requests, for `--limit-concurrency`."""
+        limit = self._config.limit_concurrency
+        return limit is not None and (
+            len(self.state.connections) >= limit or len(self.state.tasks) >= limit
+        )
+
+    def own_protocol(self) -> HttpToolsProtocol:
+        """Return a protocol of uvicorn's own, for what is not for us."""
+        return _BoundedProtocol(self._config, self.state, self._app_state, self.loop)
+
+    def encode(self, answer: Answer, *, keeps_alive: bool) -> bytes:
+        """Return the bytes of an answer, as uvicorn would send it."""
+        if self.state.default_headers is not self._default_headers:
+            self._default_headers = self.state.default_headers
+            lines = (name + b": " + value + b"\r\n" for name, value in self._default_headers)
+            self._default_lines = b"".join(lines)
+            self._last_answer = None
+        if answer is self._last_answer and keeps_alive:
+            return self._last_bytes
+        close = b"" if keeps_alive or answer.is_last else _CLOSE
+        head = STATUS_LINE[answer.status] + self._default_lines
+        encoded = head + answer.encoded(close)
+        if keeps_alive:
+            self._last_answer, self._last_bytes = answer, encoded
+        return encoded
+
+    def access_entry(
+        self, request: DirectRequest, transport: asyncio.Transport
+    ) -> tuple[str, str, str, str] | None:
+        """Return what the access log will say of a request; None where nobody keeps one."""
+        if not _access_logger.hasHandlers():
+            return None
+        return (
+            "{}:{}".format(*client) if (client := self.client(request, transport)) else "",
+            request.method.decode("ascii"),
+            request.target,
+            f"1.{request.minor_version.decode('ascii')}",
+        )
+
+    def log_access(self, entry: tuple[str, str, str, str], status: int) -> None:
+        """Write a line to uvicorn's access log."""
+        _access_logger.info('%s - "%s %s HTTP/%s" %d', *entry, status)
+
+    def client(
+        self, request: DirectRequest, transport: asyncio.Transport
+    ) -> tuple[str, int] | None:
+        """Return the address of who asks, behind the proxies that uvicorn was told to trust."""
+        scope: Scope = {"type": "http", "scheme": "http", "client": get_remote_addr(transport)}
+        if self._proxy_headers is not None and request.has_header(b"x-forwarded-for"):
+            scope["headers"] = list(request.headers)
+            # Its own rules of whom to trust. It waits for nothing but what is inside it.
+            proxy_headers: Any = self._proxy_headers
+            try:
+                proxy_headers(scope, _nothing, _nothing).send(None)
+            except StopIteration:
+                pass
+        client: tuple[str, int] | None = scope["client"]
+        return client
+
+
+class _BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's own protocol, with a bound on the head of a request."""
+
+    _is_in_head = True
+    _has_head_ended = False
+    _head_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        was_in_head = self._is_in_head
+        self._has_head_ended = False
+        super().data_received(data)
+        # What holds the end of a head or of a body is not counted: it is one piece, and bounded.
+        if not was_in_head or self._has_head_ended:
+            self._head_bytes = 0
+            return
+        self._head_bytes += len(data)
+        if self._head_bytes > MAX_OWN_HEAD and not self.transport.is_closing():
+            self.transport.write(_HEAD_TOO_LARGE)
+            self.transport.close()
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._has_head_ended = True
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_in_head = True
+        super().on_message_complete()
+
+
+_servers: WeakKeyDictionary[ServerState, ParkingServer] = WeakKeyDictionary()
+
+
+def parking_server(
+    config: Config,
+    state: ServerState,
+    app_state: dict[str, Any],
+    loop: asyncio.AbstractEventLoop,
+) -> ParkingServer:
+    """Return what the connections of the server with that state share."""
+    found = _servers.get(state)
+    if found is None:
+        found = _servers[state] = ParkingServer(config, state, app_state, loop)
+    return found
+
+
+def _shortcuts(app: Any) -> list[Shortcut]:
+    # Whoever traces wants to see every message.
+    if logging.getLogger("uvicorn.error").isEnabledFor(TRACE_LOG_LEVEL):
+        return []
+    return find_shortcuts(app)
+
+
+async def _nothing(*args: object) -> None:
+    pass

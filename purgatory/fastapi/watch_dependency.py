@@ -1,0 +1,57 @@
+"""How an endpoint names what its answer depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from string import Formatter
+from typing import Final
+
+from starlette.requests import Request
+
+# Where in the scope the middleware looks for keys; absent where nobody does.
+WATCHED_KEYS: Final = "purgatory.watched_keys"
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A dependency that names a watch key, made of the path's parameters; see `watch`.
+
+    Two of the same template are equal, so that `app.dependency_overrides` finds them.
+    """
+
+    template: str
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless the template is text and `{names}`."""
+        for _, name, specification, conversion in Formatter().parse(self.template):
+            if name is not None and (not name.isidentifier() or specification or conversion):
+                raise ValueError(
+                    f"template {self.template!r} has a field {name!r}: a field is the plain name "
+                    "of a path parameter, such as {order_id}"
+                )
+
+    # Nothing is awaited, but FastAPI would run a plain function in a thread.
+    async def __call__(self, request: Request) -> str:
+        """Tell the middleware the key, and return it."""
+        try:
+            key = self.template.format_map(request.path_params)
+        except KeyError as exc:
+            raise RuntimeError(
+                f"watch({self.template!r}) is used in an endpoint whose path has no parameter "
+                f"{exc}; it has {', '.join(map(repr, request.path_params)) or 'none'}"
+            ) from None
+        keys: list[str] | None = request.scope.get(WATCHED_KEYS)
+        if keys is not None:
+            keys.append(key)
+        return key
+
+
+def watch(template: str) -> Watch:
+    """Return a dependency that says: this answer changes when that key fires.
+
+        @app.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
+
+    For `LongPollMiddleware`, without which it does nothing; its value is the key. Raises ValueError
+    for a template with anything but plain names of path parameters in braces.
+    """
+    return Watch(template)

@@ -1,0 +1,38 @@
+"""`Purgatory-Watch`: what an answer depends on, said in the answer and not sent on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable
+from typing import Final
+
+from starlette.types import Message, Send
+
+WATCH_HEADER: Final = b"purgatory-watch"
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def take_keys(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Headers, list[str]]:
+    """Return the headers without ours, and the keys that ours have named."""
+    kept: Headers = []
+    keys: list[str] = []
+    for name, value in headers:
+        if name == WATCH_HEADER:
+            keys += filter(None, (key.strip() for key in value.decode("latin-1").split(",")))
+        else:
+            kept.append((name, value))
+    return kept, keys
+
+
+def without_watch_header(send: Send) -> Send:
+    """Return `send`, which keeps our header to itself."""
+
+    # Not a coroutine function: that would be one coroutine more for every message.
+    def send_on(message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            headers = message.get("headers", ())
+            kept = [pair for pair in headers if pair[0] != WATCH_HEADER]
+            message = {**message, "headers": kept}
+        return send(message)
+
+    return send_on

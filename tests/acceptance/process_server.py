@@ -1,0 +1,104 @@
+"""A real server in a process of its own, which takes real signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.acceptance.client import Address
+from tests.acceptance.thread_server import KINDS, ServerKind
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 20.0
+_RUNNING = re.compile(r"Uvicorn running on http://[\d.]+:(\d+)")
+
+
+def uvicorn_command(app: str, kind: ServerKind, *options: str) -> list[str]:
+    """Return the command line that serves `app` on a free port."""
+    command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", "0"]
+    return [*command, "--http", kind.http, "--loop", kind.loop, "--no-access-log", *options]
+
+
+class ProcessServer:
+    """Runs a command that says where it listens, and keeps what it says."""
+
+    def __init__(self, command: list[str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stderr=subprocess.STDOUT,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,  # its workers are ended with it, see `kill`
+        )
+        self.log: list[str] = []
+        self.address: Address = ("127.0.0.1", 0)
+        self._said = threading.Condition()
+        # A pipe that nobody reads would block the server once it is full.
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._said:
+                self.log.append(line)
+                found = _RUNNING.search(line)
+                if found:
+                    self.address = ("127.0.0.1", int(found[1]))
+                self._said.notify_all()
+
+    def wait_started(self, workers: int = 1) -> None:
+        """Return once it listens, and its workers are at work."""
+        with self._said:
+            is_started = self._said.wait_for(lambda: self._is_started(workers), PATIENCE)
+        assert is_started, "".join(self.log)
+
+    def _is_started(self, workers: int) -> bool:
+        started = sum("Application startup complete" in line for line in self.log)
+        return started == workers and self.address[1] > 0
+
+    def terminate(self) -> None:
+        """Send SIGTERM, and do not wait."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def wait(self) -> float:
+        """Wait for the process to end; return when, in monotonic seconds."""
+        self.process.wait(PATIENCE)
+        ended_at = time.monotonic()
+        self._reader.join(PATIENCE)
+        return ended_at
+
+    def kill(self) -> None:
+        """End it and its workers, whatever they are doing."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextmanager
+def serve_in_process(
+    app: str = "tests.acceptance.application:app",
+    kind: ServerKind = KINDS[0],
+    *options: str,
+    workers: int = 1,
+) -> Iterator[ProcessServer]:
+    """Serve `app` in a process of its own, which is ended at the end."""
+    server = ProcessServer(uvicorn_command(app, kind, *options, "--workers", str(workers)))
+    try:
+        server.wait_started(workers)
+        yield server
+    finally:
+        server.kill()

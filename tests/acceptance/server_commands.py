@@ -1,0 +1,89 @@
+"""The servers on which the tests run, each by its own command line."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from tests.acceptance.client import Address, ClosedByServer, ask
+from tests.acceptance.process_server import ProcessServer
+
+APP = "tests.acceptance.application:app"
+PATIENCE = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCommand:
+    """A server of one worker, as it is started."""
+
+    name: str
+    line: str
+    """What follows `python -m`, with `{app}` and `{port}`."""
+    is_told_to_stop: bool = True
+    """SIGTERM is passed on to the process that serves."""
+    reads_behind_parked: bool = False
+    """A client that leaves is noticed although it has sent a second request."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def at(self, port: int, app: str = APP) -> list[str]:
+        """Return the command line that serves `app` on `port` of this machine."""
+        return [sys.executable, "-m", *self.line.format(app=app, port=port).split()]
+
+
+_PARKING = "purgatory.fastapi.uvicorn_protocol:ParkingProtocol"
+_UVICORN = "uvicorn {app} --host 127.0.0.1 --port {port}"
+_GUNICORN = "gunicorn {app} -w 1 -k uvicorn_worker.UvicornWorker -b 127.0.0.1:{port}"
+_GRANIAN = "granian {app} --interface asgi --workers 1 --host 127.0.0.1 --port {port}"
+_HYPERCORN = "hypercorn {app} -b 127.0.0.1:{port}"
+
+SERVERS = (
+    ServerCommand("uvicorn-httptools-uvloop", f"{_UVICORN} --http httptools --loop uvloop"),
+    ServerCommand("uvicorn-h11-asyncio", f"{_UVICORN} --http h11 --loop asyncio"),
+    ServerCommand(
+        "uvicorn-parking", f"{_UVICORN} --http {_PARKING} --loop uvloop", reads_behind_parked=True
+    ),
+    # Without the socket of its own control tool, which would be in the user's home.
+    ServerCommand("gunicorn", f"{_GUNICORN} --no-control-socket"),
+    ServerCommand("granian", f"{_GRANIAN} --backpressure 20000"),
+    # One process; and a process that watches over one worker, which is the default.
+    ServerCommand("hypercorn-w0", f"{_HYPERCORN} -w 0"),
+    ServerCommand("hypercorn-w1", f"{_HYPERCORN} -w 1", is_told_to_stop=False),
+)
+
+
+@asynccontextmanager
+async def serve_by_command(command: ServerCommand, app: str = APP) -> AsyncIterator[ProcessServer]:
+    """Serve `app` in a process of its own, which is ended at the end."""
+    server = await asyncio.to_thread(ProcessServer, command.at(port := free_port(), app))
+    server.address = ("127.0.0.1", port)
+    try:
+        await _until_answered(server)
+        yield server
+    finally:
+        await asyncio.to_thread(server.kill)
+
+
+def free_port() -> int:
+    """Return a port on which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address: Address = bound.getsockname()
+        return address[1]
+
+
+async def _until_answered(server: ProcessServer) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            assert server.process.poll() is None, "".join(server.log)
+            try:
+                if (await ask(server.address, "GET", "/purgatory/statistics")).status == 200:
+                    return
+            except (OSError, ClosedByServer):
+                pass
+            await asyncio.sleep(0.05)

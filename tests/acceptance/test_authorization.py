@@ -1,0 +1,425 @@
+"""Who may do what: with tokens, with a dependency of one's own, and the service that asks for them.
+
+Over real connections, on each kind of server.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from fastapi import FastAPI, Header, HTTPException
+
+from purgatory import Limits, Purgatory
+from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
+from tests.acceptance.client import Connection, Reply
+from tests.acceptance.process_server import ROOT, ProcessServer
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+
+EVERYTHING = "token-that-may-do-everything"
+SHOP = "token-of-the-shop-which-fires"
+BUYER = "token-of-a-buyer-who-waits"
+OPERATOR = "token-of-an-operator"
+OTHER_BUYER = "token-of-another-buyer"
+TOKENS = (EVERYTHING, SHOP, BUYER, OPERATOR, OTHER_BUYER)
+SCOPES = f"""
+{EVERYTHING} *
+{SHOP} fire:order:*
+{BUYER} wait:order:42 wait:news:*
+{OTHER_BUYER} wait:order:42
+{OPERATOR} operate
+"""
+
+# Each route, as (method, path, body), and who may use it on order:42.
+ROUTES: list[tuple[str, str, Any, set[str]]] = [
+    ("GET", "/watch/order:42?wait=0", None, {BUYER, OTHER_BUYER}),
+    ("POST", "/watch", {"keys": {"order:42": None}, "wait": 0.0}, {BUYER, OTHER_BUYER}),
+    ("GET", "/keys/order:42", None, {BUYER, OTHER_BUYER}),
+    ("DELETE", "/waits/0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c", None, {BUYER, OTHER_BUYER}),
+    ("POST", "/keys/order:42", {"value": 1}, {SHOP}),
+    ("POST", "/keys", [{"key": "order:42"}], {SHOP}),
+    ("DELETE", "/keys/order:42", None, {OPERATOR}),
+    ("GET", "/keys", None, {OPERATOR}),
+    ("GET", "/statistics", None, {OPERATOR}),
+]
+ROUTE_IDS = [f"{method} {path}" for method, path, _, _ in ROUTES]
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def _ask(
+    server: ThreadServer, method: str, path: str, body: Any = None, token: str | None = None
+) -> Reply:
+    async with await Connection.open(server.address) as connection:
+        headers = {} if token is None else _bearer(token)
+        return await connection.request(method, f"/purgatory{path}", body, headers)
+
+
+def _is_problem(reply: Reply, status: int, slug: str) -> bool:
+    document = reply.json()
+    return (
+        (reply.status, document["status"]) == (status, status)
+        and document["type"] == f"/purgatory/problems/{slug}"
+        and reply.headers["content-type"] == "application/problem+json"
+        and not any(token in str((reply.headers, document)) for token in TOKENS)
+    )
+
+
+@pytest.fixture
+def server(kind: ServerKind) -> Iterator[ThreadServer]:
+    """A server that wants tokens, and keeps no more than two signals of a key."""
+    purgatory, app = Purgatory(limits=Limits(max_signals_per_key=2)), FastAPI()
+    install(app, purgatory, authorize=BearerTokens.from_text(SCOPES))
+    app.include_router(create_health_router(purgatory))
+    with serve(app, purgatory, kind) as running:
+        yield running
+
+
+@pytest.mark.parametrize(("method", "path", "body", "allowed"), ROUTES, ids=ROUTE_IDS)
+async def test_each_route_asks_for_its_scope(
+    server: ThreadServer, method: str, path: str, body: Any, allowed: set[str]
+) -> None:
+    """401 without a token or with a wrong one, 403 with another scope."""
+    for wrong in (None, "token-that-nobody-knows"):
+        reply = await _ask(server, method, path, body, wrong)
+        assert _is_problem(reply, 401, "unauthorized")
+        assert reply.headers["www-authenticate"] == "Bearer"
+    for token in TOKENS:
+        reply = await _ask(server, method, path, body, token)
+        if token in allowed | {EVERYTHING}:
+            # No wait is parked under that id: which is for those to know who may wait.
+            assert reply.status in (200, 201) or ("/waits/" in path and reply.status == 404)
+        else:
+            assert _is_problem(reply, 403, "forbidden")
+            assert reply.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
+
+
+async def test_a_refusal_says_nothing_of_a_key(server: ThreadServer) -> None:
+    """The same for keys that exist, are unknown or are none, and for cursors of every kind."""
+    for value in range(4):
+        fired = await _ask(server, "POST", "/keys/order:42", {"value": value}, SHOP)
+    expired = f"{fired.cursor.partition('-')[0]}-1"
+    targets = [
+        "/watch/order:42",
+        f"/watch/order:42?cursor={expired}",
+        "/watch/order:42?cursor=none&wait=x&unknown=1",
+        "/watch/unknown",
+        f"/watch/unknown?cursor={fired.cursor}",
+        "/watch/%FF",
+        "/watch/%00",
+        "/watch/" + "x" * 300,
+        "/keys/order:42",
+        "/keys/unknown",
+        "/keys/%00",
+    ]
+    for token, status in ((None, 401), (OPERATOR, 403)):
+        found = set()
+        for target in targets:
+            reply = await _ask(server, "GET", target, token=token)
+            if status == 403 and target == "/watch/%FF":
+                # Not even text: refused for that, to whoever has a token.
+                continue
+            document = reply.json()
+            assert document.pop("instance")
+            headers = {name: value for name, value in reply.headers.items() if name != "date"}
+            headers.pop("content-length")
+            found.add(json.dumps([reply.status, headers, document], sort_keys=True))
+        assert len(found) == 1 and f"[{status}," in found.pop()
+    gone = await _ask(server, "GET", f"/watch/order:42?cursor={expired}", token=BUYER)
+    assert gone.status == 410
+
+
+@pytest.mark.parametrize("body", [b"{", b"x" * 2_000_000], ids=["no JSON", "too large"])
+async def test_a_body_is_of_no_interest_without_a_token(server: ThreadServer, body: bytes) -> None:
+    """401 comes before what is wrong with the body, and before it is read."""
+    for path in ("/watch", "/keys", "/keys/order:42"):
+        connection = await Connection.open(server.address)
+        head = f"POST /purgatory{path} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+        connection.write(head.encode() + body[:1000])
+        if len(body) < 1000:
+            assert (await connection.reply()).status == 401
+        else:
+            # More is not sent: the answer does not wait for it.
+            assert (await connection.reply()).status == 401
+        await connection.close()
+
+
+async def test_several_keys_need_every_one_of_them(server: ThreadServer) -> None:
+    """One that is not allowed is enough for a refusal, and then nothing is fired."""
+
+    async def watch(*keys: str) -> int:
+        body = {"keys": dict.fromkeys(keys), "wait": 0.0}
+        return (await _ask(server, "POST", "/watch", body, BUYER)).status
+
+    async def fire(*keys: str) -> int:
+        body = [{"key": key} for key in keys]
+        return (await _ask(server, "POST", "/keys", body, SHOP)).status
+
+    assert await watch("order:42", "news:a") == 200
+    assert await watch("order:42", "order:43") == 403
+    assert await watch("order:421") == 403
+    assert await fire("order:1", "order:2") == 201
+    assert await fire("order:1", "news:a") == 403
+    seen = await _ask(server, "GET", "/watch/order:1?cursor=0&wait=0", token=EVERYTHING)
+    assert [signal["seq"] for signal in seen.json()["signals"]] == [1]
+
+
+async def test_a_wait_belongs_to_the_token_that_named_it(server: ThreadServer) -> None:
+    """Another one that knows the id can neither end it nor take it over."""
+    wait_id = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"
+    parked = []
+    for token in (BUYER, OTHER_BUYER):
+        connection = await Connection.open(server.address)
+        headers = {**_bearer(token), "Wait-Id": wait_id}
+        connection.send("GET", "/purgatory/watch/order:42?wait=20", headers=headers)
+        parked.append(connection)
+    await server.until_waiting("order:42", 2)
+    unknown = await _ask(server, "DELETE", f"/waits/{wait_id}", token=EVERYTHING)
+    assert unknown.status == 404 and "/token" not in unknown.json()["detail"]
+    assert (await _ask(server, "DELETE", f"/waits/{wait_id}", token=BUYER)).status == 204
+    assert (await parked[0].reply()).json()["reason"] == "cancelled"
+    await server.until_waiting("order:42", 1)
+    await _ask(server, "POST", "/keys/order:42", token=SHOP)
+    assert (await parked[1].reply()).json()["reason"] == "fired"
+    for connection in parked:
+        await connection.close()
+
+
+async def test_health_and_the_descriptions_of_problems_are_open(server: ThreadServer) -> None:
+    """Load balancers have no token; and who is refused may read why."""
+    refused = await _ask(server, "GET", "/statistics")
+    async with await Connection.open(server.address) as connection:
+        for path in ("/healthz", "/readyz", refused.json()["type"]):
+            assert (await connection.get(path)).status == 200
+        assert (await connection.get("/purgatory/nothing")).status == 404
+        assert (await connection.request("PUT", "/purgatory/keys/order:42")).status == 405
+
+
+async def test_no_token_is_in_a_log_or_in_the_statistics(
+    server: ThreadServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Right or wrong, in whatever is asked."""
+    caplog.set_level(logging.DEBUG)
+    answers = []
+    for token in (*TOKENS, "token-that-nobody-knows"):
+        for method, path, body, _ in ROUTES:
+            answers.append(await _ask(server, method, path, body, token))
+    statistics = await _ask(server, "GET", "/statistics", token=OPERATOR)
+    said = caplog.text + "".join(f"{reply.headers}{reply.body!r}" for reply in answers)
+    said += statistics.body.decode()
+    assert not any(token in said for token in (*TOKENS, "token-that-nobody-knows"))
+
+
+class _Checker:
+    """Who may do what, as an application decides it; keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def __call__(
+        self, accesses: AccessesDep, user: Annotated[str | None, Header(alias="X-User")] = None
+    ) -> None:
+        if user is None:
+            raise HTTPException(401, "who are you?", {"WWW-Authenticate": "Custom"})
+        for access in accesses:
+            self.asked.append(f"{access.action}:{access.key}")
+            if access.key is not None and not access.key.startswith(user):
+                raise HTTPException(403, "that is somebody else's")
+
+
+async def test_a_dependency_of_ones_own(kind: ServerKind) -> None:
+    """It is asked with each action and key; the endpoint reads the body that it has read."""
+    checker, purgatory, app = _Checker(), Purgatory(), FastAPI()
+    install(app, purgatory, authorize=checker)
+    user = {"X-User": "ann"}
+    routes: list[tuple[str, str, Any, list[str]]] = [
+        ("GET", "/watch/ann:1?wait=0", None, ["wait:ann:1"]),
+        ("POST", "/watch", {"keys": {"ann:1": None, "ann:2": None}, "wait": "0"}, 2 * ["wait"]),
+        ("POST", "/keys/ann:1", {"value": [1]}, ["fire:ann:1"]),
+        ("POST", "/keys", [{"key": "ann:1"}, {"key": "ann:2"}], 2 * ["fire"]),
+        ("GET", "/keys/ann:1", None, ["wait:ann:1"]),
+        ("DELETE", "/keys/ann:1", None, ["operate:ann:1"]),
+        ("GET", "/keys", None, ["operate:None"]),
+        ("GET", "/statistics", None, ["operate:None"]),
+    ]
+    with serve(app, purgatory, kind) as server:
+        for method, path, body, expected in routes:
+            async with await Connection.open(server.address) as connection:
+                refused = await connection.request(method, f"/purgatory{path}", body)
+                assert (refused.status, refused.headers["www-authenticate"]) == (401, "Custom")
+                assert refused.headers["content-type"] == "application/problem+json"
+                checker.asked.clear()
+                answer = await connection.request(method, f"/purgatory{path}", body, user)
+                assert answer.status in (200, 201), answer.body
+                assert len(checker.asked) == len(expected)
+                for asked, begin in zip(checker.asked, expected, strict=True):
+                    assert asked.startswith(begin)
+        async with await Connection.open(server.address) as connection:
+            body = {"keys": {"ann:1": None, "bob:1": None}, "wait": "0"}
+            assert (await connection.request("POST", "/purgatory/watch", body, user)).status == 403
+            batch = [{"key": "ann:1"}, {"key": "bob:1"}]
+            assert (await connection.request("POST", "/purgatory/keys", batch, user)).status == 403
+            answer = await connection.request("POST", "/purgatory/keys", {"no": "list"}, user)
+            assert _is_problem(answer, 422, "bad-parameter")
+            # Unlike Request.body(), it reads no more than the endpoint would.
+            answer = await connection.request("POST", "/purgatory/keys", "x" * 1_100_000)
+            assert _is_problem(answer, 413, "body-too-large")
+
+
+async def test_one_may_wait_behind_a_dependency(kind: ServerKind) -> None:
+    """Parked, woken, and gone when the client leaves: as without it."""
+    purgatory, app = Purgatory(), FastAPI()
+    install(app, purgatory, authorize=_Checker())
+    with serve(app, purgatory, kind) as server:
+        waiting = await Connection.open(server.address)
+        leaving = await Connection.open(server.address)
+        body = {"keys": {"ann:1": None}}
+        for connection in (waiting, leaving):
+            connection.send("POST", "/purgatory/watch", body, {"X-User": "ann"})
+        await server.until_waiting("ann:1", 2)
+        await leaving.close()
+        await server.until_waiting("ann:1", 1)
+        await server.call(purgatory.fire, "ann:1", "now")
+        reply = await waiting.reply()
+        assert reply.json()["keys"]["ann:1"]["signals"][0]["value"] == "now"
+        await waiting.close()
+
+
+def _service_environment(**variables: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("PURGATORY_")}
+    return {**kept, "PORT": "0", **variables}
+
+
+def _refused(**variables: str) -> str:
+    """Start the service with settings that are no good; return what it says."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "app"],
+        cwd=ROOT,
+        env=_service_environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    said = ended.stdout + ended.stderr
+    assert ended.returncode == 2, said
+    assert "Traceback" not in said and EVERYTHING not in said
+    return said
+
+
+def test_the_service_refuses_to_listen_beyond_loopback_without_a_token() -> None:
+    """In a sentence that names the address and the ways out."""
+    for host in ("0.0.0.0", "::"):
+        said = _refused(HOST=host)
+        assert said.count("\n") == 1
+        for words in (host, "PURGATORY_TOKENS_FILE", "PURGATORY_ALLOW_ANONYMOUS=1"):
+            assert words in said
+
+
+@pytest.mark.parametrize(
+    ("variables", "words"),
+    [
+        ({"PURGATORY_TOKENS": EVERYTHING}, "token 1 has no scope"),
+        ({"PURGATORY_TOKENS": f"{EVERYTHING} {EVERYTHING}"}, "token 1 has a scope that is none"),
+        ({"PURGATORY_TOKENS": f"* {EVERYTHING}"}, "token 1 has 1 characters"),
+        ({"PURGATORY_TOKENS": ""}, "there are 0 tokens"),
+        ({"PURGATORY_TOKENS_FILE": "/nowhere/tokens"}, "No such file"),
+        (
+            {"PURGATORY_TOKENS": f"{EVERYTHING} *", "PURGATORY_TOKENS_FILE": "/nowhere/tokens"},
+            "not both",
+        ),
+        ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PORT": "x"}, "PORT is 'x'"),
+        ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PURGATORY_MAX_WAIT": "1"}, "max_wait"),
+    ],
+    ids=["no scope", "swapped", "star first", "empty", "no file", "both", "other", "together"],
+)
+def test_settings_that_are_no_good_are_said_without_the_secret(
+    variables: dict[str, str], words: str
+) -> None:
+    """Exit status 2, and a sentence."""
+    assert words in _refused(**variables)
+
+
+def test_the_settings_show_no_secret_wherever_they_are_printed() -> None:
+    """Another server's traceback of them, too."""
+    made = subprocess.run(
+        [sys.executable, "-c", "from app.settings import Settings; print(repr(Settings()))"],
+        cwd=ROOT,
+        env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *"),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    failed = subprocess.run(
+        [sys.executable, "-c", "from app.main import create_app; create_app()"],
+        cwd=ROOT,
+        env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *", PURGATORY_MAX_WAIT="1"),
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=False,
+    )
+    assert "SecretStr" in made.stdout and "Traceback" in failed.stderr
+    assert EVERYTHING not in made.stdout + failed.stderr
+
+
+@pytest.mark.parametrize("way", ["tokens", "file", "anonymous"])
+async def test_the_service_listens_to_others_when_told_how(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tokens, who has none is refused; by name, everyone is let in. No token is logged."""
+    path = tmp_path / "tokens"
+    path.write_text(f"{EVERYTHING} *  # mine\n")
+    variables = {
+        "tokens": {"PURGATORY_TOKENS": f"{EVERYTHING} *; {BUYER} wait:a*"},
+        "file": {"PURGATORY_TOKENS_FILE": str(path)},
+        "anonymous": {"PURGATORY_ALLOW_ANONYMOUS": "1"},
+    }[way]
+    for name, value in _service_environment(**variables, HOST="0.0.0.0").items():
+        monkeypatch.setenv(name, value)
+    server = ProcessServer([sys.executable, "-m", "app"])
+    try:
+        server.wait_started()
+        async with await Connection.open(server.address) as connection:
+            target = "/purgatory/watch/a?wait=0"
+            status = (await connection.get(target)).status
+            assert status == (200 if way == "anonymous" else 401)
+            answer = await connection.request("GET", target, headers=_bearer(EVERYTHING))
+            assert answer.status == 200
+        server.terminate()
+        server.wait()
+        said = "".join(server.log)
+        assert "GET /purgatory/watch/a?wait=0" in said
+        assert EVERYTHING not in said and BUYER not in said
+    finally:
+        server.kill()
+
+
+def test_a_new_token_from_the_command_line() -> None:
+    """The token once, and the line for the file; a scope that is none is refused."""
+    command = [sys.executable, "-m", "app", "token"]
+    made = subprocess.run(
+        [*command, "wait:a*", "operate"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=20,
+        check=True,
+    )
+    token, entry = (line.partition(":")[2].strip() for line in made.stdout.splitlines())
+    assert entry.endswith(" wait:a* operate") and token not in entry
+    assert len(BearerTokens.from_text(entry)) == 1
+    refused = subprocess.run(
+        [*command, "read"], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+    )
+    assert refused.returncode == 2 and "wait:PREFIX*" in refused.stderr

@@ -1,0 +1,216 @@
+"""Bounds on what is parked and sent: one that is reached is said, counted, and harms nobody.
+
+Over real connections, on each kind of server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from purgatory import Limits, Purgatory
+from purgatory.fastapi import BearerTokens, WaitSettings, install
+from tests.acceptance.client import ClosedByServer, Connection, Reply
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+
+ANN = {"Authorization": "Bearer token-of-ann-for-tests"}
+BOB = {"Authorization": "Bearer token-of-bob-for-tests"}
+TOKENS = BearerTokens.from_text("token-of-ann-for-tests *; token-of-bob-for-tests *")
+PARKING = "purgatory.fastapi.uvicorn_protocol:ParkingProtocol"
+
+
+@contextmanager
+def _serving(
+    kind: ServerKind,
+    limits: Limits | None = None,
+    *,
+    per_client: int = 100_000,
+    tokens: BearerTokens | None = None,
+) -> Iterator[ThreadServer]:
+    purgatory, app = Purgatory(limits=limits or Limits()), FastAPI()
+    install(
+        app,
+        purgatory,
+        settings=WaitSettings(max_parked_per_client=per_client),
+        authorize=tokens,
+    )
+    with serve(app, purgatory, kind) as running:
+        yield running
+
+
+async def _park(
+    server: ThreadServer, key: str, headers: dict[str, str] | None = None
+) -> Connection:
+    before = server.purgatory.parked
+    connection = await Connection.open(server.address)
+    connection.send("GET", f"/purgatory/watch/{key}?wait=30", headers=headers)
+    await server.until_parked(before + 1)
+    return connection
+
+
+async def _refused(
+    server: ThreadServer, key: str, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
+    async with await Connection.open(server.address) as connection:
+        target = f"/purgatory/watch/{key}?wait=30"
+        reply = await connection.request("GET", target, headers=headers)
+        assert 1 <= int(reply.headers["retry-after"]) <= 5
+        document: dict[str, Any] = reply.json()
+        assert document["status"] == reply.status
+        # The connection is still good, and what does not park is not bounded.
+        asked = await connection.request("GET", f"/purgatory/watch/{key}?wait=0", headers=headers)
+        assert asked.status == 200
+        return document
+
+
+async def _statistics(server: ThreadServer, headers: dict[str, str] | None = None) -> Any:
+    async with await Connection.open(server.address) as connection:
+        return (await connection.request("GET", "/purgatory/statistics", headers=headers)).json()
+
+
+async def _fire(server: ThreadServer, *connections: Connection, key: str) -> list[Reply]:
+    await server.call(server.purgatory.fire, key)
+    found = [await connection.reply() for connection in connections]
+    for connection in connections:
+        await connection.close()
+    return found
+
+
+async def test_parked_in_all(kind: ServerKind) -> None:
+    """503; those who are parked are answered, and then there is room again."""
+    with _serving(kind, Limits(max_parked=2)) as server:
+        parked = [await _park(server, "a"), await _park(server, "a")]
+        for _ in range(3):
+            refused = await _refused(server, "b")
+            assert (refused["status"], refused["limit"]) == (503, "max_parked")
+            assert refused["maximum"] == 2
+        statistics = await _statistics(server)
+        assert statistics["refused"] == {"max_parked": 3} and statistics["parked"] == 2
+        assert [reply.status for reply in await _fire(server, *parked, key="a")] == [200, 200]
+        await _fire(server, await _park(server, "b"), key="b")
+
+
+async def test_parked_on_one_key(kind: ServerKind) -> None:
+    """429; other keys have room, and one wait for several keys counts for each."""
+    with _serving(kind, Limits(max_parked_per_key=1)) as server:
+        first = await _park(server, "a")
+        refused = await _refused(server, "a")
+        assert (refused["status"], refused["limit"]) == (429, "max_parked_per_key")
+        other = await _park(server, "b")
+        async with await Connection.open(server.address) as connection:
+            body = {"keys": {"c": None, "b": None}}
+            assert (await connection.request("POST", "/purgatory/watch", body)).status == 429
+        statistics = await _statistics(server)
+        assert statistics["refused"] == {"max_parked_per_key": 2} and statistics["keys"] == 2
+        await _fire(server, first, key="a")
+        await _fire(server, other, key="b")
+
+
+async def test_parked_by_one_token(kind: ServerKind) -> None:
+    """429, wherever it asks from; and others with the same address have room."""
+    with _serving(kind, per_client=2, tokens=TOKENS) as server:
+        parked = [await _park(server, "a", ANN), await _park(server, "b", ANN)]
+        refused = await _refused(server, "c", ANN)
+        assert (refused["status"], refused["limit"]) == (429, "max_parked_per_client")
+        assert "token" not in str(refused).replace("/token", "")
+        other = await _park(server, "a", BOB)
+        assert (await _statistics(server, ANN))["refused"] == {"max_parked_per_client": 1}
+        # One that leaves makes room.
+        await parked[1].close()
+        await server.until_parked(2)
+        await _fire(server, await _park(server, "c", ANN), key="c")
+        await _fire(server, parked[0], other, key="a")
+
+
+async def test_parked_by_one_address(kind: ServerKind) -> None:
+    """429; every way in which a wait may end makes room for another one."""
+    wait_id = {"Wait-Id": "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"}
+    with _serving(kind, per_client=1) as server, _serving(kind, per_client=1) as another:
+        elsewhere = await _park(another, "a")
+        for end in ("fire", "leave", "cancel", "drop", "expire"):
+            connection = await Connection.open(server.address)
+            wait = "0.05" if end == "expire" else "30"
+            connection.send("GET", f"/purgatory/watch/a?wait={wait}", headers=wait_id)
+            await server.until_parked(1)
+            if end != "expire":
+                assert (await _refused(server, "b"))["limit"] == "max_parked_per_client"
+            async with await Connection.open(server.address) as asking:
+                if end == "fire":
+                    await asking.request("POST", "/purgatory/keys/a")
+                elif end == "cancel":
+                    await asking.request("DELETE", f"/purgatory/waits/{wait_id['Wait-Id']}")
+                elif end == "drop":
+                    await asking.request("DELETE", "/purgatory/keys/a")
+            if end != "leave":
+                assert (await connection.reply()).status == 200
+            await connection.close()
+            await server.until_parked(0)
+        await _fire(another, elsewhere, key="a")
+
+
+@pytest.mark.parametrize("http", ["httptools", "h11", PARKING], ids=["httptools", "h11", "parking"])
+@pytest.mark.parametrize("trusted", ["127.0.0.1", "192.0.2.1"])
+async def test_the_address_behind_a_proxy_counts_only_where_that_is_trusted(
+    http: str, trusted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """X-Forwarded-For of anyone else is what the client says of itself."""
+    # What `--forwarded-allow-ips` and the service's trusted_proxies set.
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", trusted)
+    assert uvicorn.Config(FastAPI()).forwarded_allow_ips == trusted
+    with _serving(ServerKind(http, "uvloop"), per_client=1) as server:
+        first = await _park(server, "a", {"X-Forwarded-For": "198.51.100.1"})
+        same = {"X-Forwarded-For": "203.0.113.9, 198.51.100.1"}
+        assert (await _refused(server, "b", same))["status"] == 429
+        other = {"X-Forwarded-For": "198.51.100.1, 198.51.100.2"}
+        if trusted == "127.0.0.1":
+            second = await _park(server, "a", other)
+            await _fire(server, first, second, key="a")
+        else:
+            assert (await _refused(server, "b", other))["status"] == 429
+            await _fire(server, first, key="a")
+
+
+@pytest.mark.parametrize("http", ["h11", PARKING], ids=["h11", "parking"])
+@pytest.mark.parametrize("path", ["/purgatory/watch/a", "/elsewhere"])
+async def test_the_head_of_a_request_is_bounded(http: str, path: str) -> None:
+    """One that never ends is refused and cut off; the rest goes on.
+
+    uvicorn's own httptools protocol has no such bound: a proxy in front has one, as a rule.
+    """
+    with _serving(ServerKind(http, "asyncio")) as server:
+        parked = await _park(server, "a")
+        connection = await Connection.open(server.address)
+        connection.write(f"GET {path}?wait=0 HTTP/1.1\r\nHost: h\r\nX-Long: ".encode())
+        sent = 0
+        try:
+            while sent < 4_000_000:
+                connection.write(b"x" * 10_000)
+                sent += 10_000
+                await connection.writer.drain()
+        except OSError:
+            pass
+        try:
+            assert (await connection.reply()).status in (400, 431)
+        except (ClosedByServer, OSError):
+            # Reset: it was still sending.
+            pass
+        await connection.close()
+        # Buffers of the kernel hold a part of what was sent.
+        assert [reply.status for reply in await _fire(server, parked, key="a")] == [200]
+
+
+async def test_a_large_body_behind_a_head_is_no_head(kind: ServerKind) -> None:
+    """In pieces of any size, again and again on one connection."""
+    with _serving(kind) as server:
+        async with await Connection.open(server.address) as connection:
+            for size in (60_000, 200_000, 900_000):
+                batch = [{"key": "k", "value": "x" * 1000}] * (size // 1100)
+                reply = await connection.request("POST", "/purgatory/keys", batch)
+                assert reply.status == 201
+                other = await connection.request("POST", "/elsewhere", batch)
+                assert other.status == 404

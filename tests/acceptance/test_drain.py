@@ -1,0 +1,196 @@
+"""What becomes of parked requests when the process is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import time
+
+from tests.acceptance.client import (
+    ClosedByServer,
+    Connection,
+    Crowd,
+    Reply,
+    ask,
+    replies,
+    until_parked,
+)
+from tests.acceptance.process_server import ProcessServer, serve_in_process, uvicorn_command
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer
+
+CURSOR = re.compile(r"[0-9a-f]{12}-[0-9]+")
+CROWD = 1000
+# About one second is promised; the machine of a test may be busy with something else.
+GENEROUS = 3.0
+
+
+def _check_drained(answer: Reply) -> None:
+    document = answer.json()
+    assert (answer.status, document["reason"], document["signals"]) == (200, "drained", [])
+    assert CURSOR.fullmatch(document["cursor"])
+    assert answer.headers["connection"] == "close"
+    assert 0 < document["poll_after_ms"] <= 2000
+
+
+async def test_sigterm_answers_every_parked_request(process_server: ProcessServer) -> None:
+    """1,000 parked requests get their 200 "drained"; the process ends within about a second."""
+    address = process_server.address
+    async with Crowd(address, CROWD) as members:
+        for number, member in enumerate(members):
+            member.send("GET", f"/purgatory/watch/k{number % 10}?wait=50")
+        await until_parked(address, CROWD)
+        told_at = time.monotonic()
+        process_server.terminate()
+        answers = await replies(members)
+        ended_at = await asyncio.to_thread(process_server.wait)
+    for answer in answers:
+        _check_drained(answer)
+    assert len({answer.json()["poll_after_ms"] for answer in answers}) > 100, "all return at once"
+    last = max(answer.at for answer in answers) - told_at
+    print(f"last of {CROWD} answers after {last:.3f} s, exit after {ended_at - told_at:.3f} s")  # noqa: T201 - for -s
+    assert ended_at - told_at < GENEROUS
+    assert process_server.process.returncode == -signal.SIGTERM
+    log = "".join(process_server.log)
+    assert "Application shutdown complete" in log
+    assert "Traceback" not in log and "ERROR" not in log, log
+
+
+async def _watch_or_closed(member: Connection) -> Reply | None:
+    try:
+        return await member.get("/purgatory/watch/late?wait=50")
+    except ClosedByServer:
+        return None
+
+
+async def test_requests_after_sigterm_are_refused(process_server: ProcessServer) -> None:
+    """On connections that were kept alive: 503 as long as the server reads, then closed."""
+    address = process_server.address
+    async with Crowd(address, 21) as [parked, *idle]:
+        for member in idle:
+            assert (await member.get("/purgatory/watch/k?wait=0")).status == 200
+        parked.send("GET", "/purgatory/watch/k?wait=50")
+        await until_parked(address, 1)
+        process_server.terminate()
+        _check_drained(await parked.reply())
+        found = await asyncio.gather(*map(_watch_or_closed, idle))
+        await asyncio.to_thread(process_server.wait)
+    refusals = [answer for answer in found if answer is not None]
+    print(f"{len(refusals)} refused, {len(found) - len(refusals)} closed")  # noqa: T201 - for -s
+    for refusal in refusals:
+        _check_refused(refusal)
+
+
+def _check_refused(refusal: Reply) -> None:
+    assert refusal.status == 503
+    assert refusal.headers["content-type"] == "application/problem+json"
+    assert 1 <= int(refusal.headers["retry-after"]) <= 5
+    assert refusal.json()["type"] == "/purgatory/problems/draining"
+
+
+async def test_a_draining_process_parks_nobody(server: ThreadServer) -> None:
+    """While the server still reads, every wait is refused, with Retry-After; the rest goes on."""
+    async with Crowd(server.address, 4) as [parked, one, other, by_dependency]:
+        parked.send("GET", "/purgatory/watch/k?wait=50")
+        assert (await one.get("/purgatory/watch/k?wait=0")).status == 200
+        await server.until_parked(1)
+        assert await server.call(server.purgatory.drain) == 1
+        _check_drained(await parked.reply())
+        _check_refused(await one.get("/purgatory/watch/k?wait=50"))
+        _check_refused(await other.request("POST", "/purgatory/watch", {"keys": {"k": None}}))
+        refusal = await by_dependency.get("/orders/42/paid")
+        assert (refusal.status, refusal.headers["connection"]) == (503, "close")
+        assert 1 <= int(refusal.headers["retry-after"]) <= 5
+    statistics = (await ask(server.address, "GET", "/purgatory/statistics")).json()
+    assert (statistics["is_draining"], statistics["drained"]) == (True, 1)
+
+
+async def test_the_cursor_of_a_drained_answer_loses_nothing(server: ThreadServer) -> None:
+    """What fired before the drain, though too little to end the wait, is in its answer."""
+    async with Crowd(server.address, 2) as [single, several]:
+        single.send("GET", "/purgatory/watch/a?wait=50&min=5")
+        several.send("POST", "/purgatory/watch", {"keys": {"a": None, "b": None}, "until": "all"})
+        await server.until_parked(2)
+        await server.call(server.purgatory.fire, "a", 1)
+        await server.call(server.purgatory.drain)
+        one, many = await replies([single, several])
+    assert [signal["value"] for signal in one.json()["signals"]] == [1]
+    assert one.json()["reason"] == many.json()["reason"] == "drained"
+    assert [signal["value"] for signal in many.json()["keys"]["a"]["signals"]] == [1]
+    assert set(many.json()["cursors"]) == {"a", "b"}
+    assert one.cursor == many.json()["cursors"]["a"] == many.json()["cursors"]["b"]
+
+
+async def test_a_second_signal_changes_nothing(process_server: ProcessServer) -> None:
+    """SIGTERM twice: the parked request has its answer all the same."""
+    address = process_server.address
+    async with await Connection.open(address) as parked:
+        parked.send("GET", "/purgatory/watch/k?wait=50")
+        await until_parked(address, 1)
+        process_server.terminate()
+        process_server.terminate()
+        _check_drained(await parked.reply())
+        await asyncio.to_thread(process_server.wait)
+
+
+async def test_ctrl_c_drains_too(process_server: ProcessServer) -> None:
+    """SIGINT is answered as SIGTERM is."""
+    address = process_server.address
+    async with await Connection.open(address) as parked:
+        parked.send("GET", "/purgatory/watch/k?wait=50")
+        await until_parked(address, 1)
+        process_server.process.send_signal(signal.SIGINT)
+        _check_drained(await parked.reply())
+        await asyncio.to_thread(process_server.wait)
+
+
+async def test_a_restart_expires_cursors(kind: ServerKind) -> None:
+    """A cursor from before a restart is 410, with the cursors from which to go on."""
+    with serve_in_process(kind=kind) as before:
+        old = (await ask(before.address, "GET", "/purgatory/watch/k?wait=0")).cursor
+    with serve_in_process(kind=kind) as after:
+        await ask(after.address, "POST", "/purgatory/keys/k", {"value": 1})
+        answer = await ask(after.address, "GET", f"/purgatory/watch/k?cursor={old}")
+        assert (answer.status, answer.json()["key"]) == (410, "k")
+        assert answer.json()["type"] == "/purgatory/problems/cursor-expired"
+        earliest = answer.json()["earliest"]
+        kept = await ask(after.address, "GET", f"/purgatory/watch/k?cursor={earliest}")
+        assert [signal["value"] for signal in kept.json()["signals"]] == [1]
+        assert kept.cursor == answer.json()["head"]
+
+
+def test_several_workers_are_refused() -> None:
+    """Workers that cannot reach each other do not start, and the log says why."""
+    command = uvicorn_command("tests.acceptance.application:app", KINDS[0], "--workers", "2")
+    server = ProcessServer(command)
+    try:
+        server.wait()
+        log = "".join(server.log)
+        assert "2 workers are asked for" in log
+        assert "allow_separate_workers=True" in log
+        assert "failed to start" in log
+        assert "Application startup complete" not in log
+    finally:
+        server.kill()
+
+
+async def _parked_over_all_workers(probes: list[Connection]) -> int:
+    # Workers are told apart by the epoch of their cursors.
+    found = [(await probe.get("/purgatory/keys/k")).json() for probe in probes]
+    return sum({item["cursor"]: item["waiting"]["here"] for item in found}.values())
+
+
+async def test_several_workers_are_allowed_by_name() -> None:
+    """With allow_separate_workers=True each of two workers serves, parks and drains."""
+    app = "tests.acceptance.application:app_of_separate_workers"
+    with serve_in_process(app, workers=2) as server:
+        async with Crowd(server.address, 10) as members, Crowd(server.address, 20) as probes:
+            for member in members:
+                member.send("GET", "/purgatory/watch/k?wait=50")
+            for _ in range(100):
+                if await _parked_over_all_workers(probes) == 10:
+                    break
+            server.terminate()
+            for answer in await replies(members):
+                _check_drained(answer)
+            await asyncio.to_thread(server.wait)

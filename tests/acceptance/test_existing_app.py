@@ -1,0 +1,395 @@
+"""Installing into applications that have a life of their own."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse
+from starlette.exceptions import HTTPException as StarletteHTTPException
+
+from purgatory import Purgatory
+from purgatory.fastapi import ParkDep, PurgatoryDep, create_lifespan, create_router, install
+from tests.acceptance.client import Crowd, ask
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+
+PROBLEM = "application/problem+json"
+
+
+@pytest.fixture
+def kind() -> ServerKind:
+    """One kind of server: what is tested here is above it."""
+    return KINDS[0]
+
+
+@pytest.fixture
+def app() -> FastAPI:
+    """An application with endpoints that refuse in every way there is."""
+    app = FastAPI()
+
+    @app.get("/not-modified")
+    def not_modified() -> None:
+        raise HTTPException(304, headers={"ETag": '"1"'})
+
+    @app.get("/no-content")
+    def no_content() -> None:
+        raise HTTPException(204)
+
+    @app.get("/forbidden")
+    def forbidden() -> None:
+        raise HTTPException(403, "ask Jürgen", headers={"WWW-Authenticate": "Bearer"})
+
+    @app.get("/teapot")
+    def teapot() -> None:
+        raise HTTPException(418, {"code": 17, "reason": "no coffee"})
+
+    @app.get("/unheard-of")
+    def unheard_of() -> None:
+        raise HTTPException(499, "the client left")
+
+    @app.get("/broken")
+    def broken() -> None:
+        raise ValueError("a secret of the server")
+
+    @app.get("/items/{number}")
+    def item(number: int, size: int) -> int:
+        return number * size
+
+    @app.get("/waits-for/{key}")
+    async def waits_for(key: str, park: ParkDep) -> str:
+        return (await park(key, timeout=20.0)).status
+
+    return app
+
+
+@pytest.fixture
+def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
+    """That application with the purgatory in it."""
+    install(app, purgatory)
+    with serve(app, purgatory, kind) as running:
+        yield running
+
+
+@pytest.fixture
+async def client(server: ThreadServer) -> AsyncIterator[httpx.AsyncClient]:
+    """An ordinary client of it."""
+    async with httpx.AsyncClient(base_url=server.url) as opened:
+        yield opened
+
+
+async def test_its_own_lifespan_runs_as_before(purgatory: Purgatory, kind: ServerKind) -> None:
+    """Its startup and shutdown run, its state is seen, and the purgatory is open within."""
+    events: list[str] = []
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, str]]:
+        events.append("up")
+        yield {"greeting": "hello"}
+        events.append("down")
+
+    app = FastAPI(lifespan=lifespan)
+
+    @app.get("/greeting")
+    async def greeting(request: Request, found: PurgatoryDep) -> list[object]:
+        return [request.state.greeting, found.is_open, found is purgatory]
+
+    install(app, purgatory)
+    with serve(app, purgatory, kind) as server:
+        assert (await ask(server.address, "GET", "/greeting")).json() == ["hello", True, True]
+        assert events == ["up"]
+    assert events == ["up", "down"]
+    assert not purgatory.is_open
+
+
+async def test_lifespan_and_router_by_themselves(purgatory: Purgatory, kind: ServerKind) -> None:
+    """Without install: the lifespan opens it, and the dependency finds it in the state."""
+    app = FastAPI(lifespan=create_lifespan(purgatory))
+
+    @app.get("/parked")
+    async def parked(park: ParkDep) -> str:
+        return (await park("k", timeout=20.0)).status
+
+    with serve(app, purgatory, kind) as server:
+        async with Crowd(server.address, 1) as [member]:
+            member.send("GET", "/parked")
+            await server.until_parked(1)
+            await server.call(purgatory.fire, "k")
+            assert (await member.reply()).json() == "fired"
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_a_router_included_twice(purgatory: Purgatory, kind: ServerKind) -> None:
+    """Under two prefixes there is one purgatory, which is opened once and closed in the end."""
+    app = FastAPI()
+    router = create_router(purgatory)
+    app.include_router(router)
+    app.include_router(router, prefix="/v2")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        operations = app.openapi()["paths"]
+    assert {"/purgatory/statistics", "/v2/purgatory/statistics"} <= set(operations)
+    with serve(app, purgatory, kind) as server:
+        async with Crowd(server.address, 3) as [first, second, firer]:
+            first.send("GET", "/purgatory/watch/k?wait=20")
+            second.send("GET", "/v2/purgatory/watch/k?wait=20")
+            await server.until_parked(2)
+            fired = await firer.request("POST", "/v2/purgatory/keys/k", {"value": 1})
+            assert fired.json()["completed"] == 2
+            for member in (first, second):
+                assert (await member.reply()).json()["reason"] == "fired"
+    assert not purgatory.is_open
+
+
+async def test_a_problem_s_type_is_an_address_that_answers(
+    purgatory: Purgatory, kind: ServerKind
+) -> None:
+    """Wherever the router is included, `type` leads to the description of the problem."""
+    app = FastAPI()
+    app.include_router(create_router(purgatory), prefix="/v2")
+    with serve(app, purgatory, kind) as server:
+        async with httpx.AsyncClient(base_url=server.url) as client:
+            refusal = await client.get("/v2/purgatory/watch/k?wait=nan")
+            described = await client.get(refusal.url.join(refusal.json()["type"]))
+            assert described.status_code == 200
+            assert "bad-parameter" in described.text
+
+
+@pytest.mark.parametrize("prefix", ["/", "purgatory", "/purgatory/"])
+def test_a_prefix_begins_with_a_slash_and_does_not_end_with_one(prefix: str) -> None:
+    """ValueError says so, rather than routes that nobody finds."""
+    with pytest.raises(ValueError, match="prefix is"):
+        install(FastAPI(), Purgatory(), prefix=prefix)
+
+
+async def test_another_prefix(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> None:
+    """Endpoints and problems stand under the prefix that was asked for."""
+    install(app, purgatory, prefix="/api/waits")
+    with serve(app, purgatory, kind) as server:
+        assert (await ask(server.address, "GET", "/api/waits/watch/k?wait=0")).status == 200
+        refusal = (await ask(server.address, "GET", "/api/waits/watch/k?wait=-1")).json()
+        assert refusal["type"] == "/api/waits/problems/bad-parameter"
+        assert (await ask(server.address, "GET", refusal["type"])).status == 200
+
+
+@pytest.mark.parametrize("query", ["", "?wait=0"])
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/inner/purgatory/watch/k", None),
+        ("POST", "/inner/purgatory/watch", {"keys": {"k": None}, "wait": 0}),
+        ("POST", "/inner/purgatory/keys/k", {"value": 1}),
+        ("POST", "/inner/purgatory/keys", [{"key": "k"}]),
+        ("DELETE", "/inner/purgatory/keys/k", None),
+        ("GET", "/inner/parked", None),
+    ],
+)
+async def test_a_mounted_application_says_that_it_is_not_open(
+    kind: ServerKind, method: str, path: str, body: object, query: str
+) -> None:
+    """Nobody runs its lifespan: every request is a clear 503, none of them a hang."""
+    inner_purgatory, outer = Purgatory("inner"), FastAPI()
+    inner = FastAPI()
+
+    @inner.get("/parked")
+    async def parked(park: ParkDep) -> str:
+        return (await park("k", timeout=20.0)).status
+
+    install(inner, inner_purgatory)
+    outer.mount("/inner", inner)
+    with serve(outer, inner_purgatory, kind) as server:
+        query = query if "/watch/" in path else ""
+        answer = await ask(server.address, method, path + query, body)
+    assert (answer.status, answer.headers["content-type"]) == (503, PROBLEM)
+    assert answer.json()["type"].endswith("/problems/not-open")
+    assert "not open" in answer.json()["detail"]
+
+
+async def test_its_endpoints_answer_in_the_same_shape(client: httpx.AsyncClient) -> None:
+    """404, 405, validation and its own refusals are problem details, with their headers."""
+    for method, path, status in (
+        ("GET", "/nowhere", 404),
+        ("POST", "/items/1", 405),
+        ("GET", "/items/x?size=big", 422),
+        ("GET", "/forbidden", 403),
+        ("GET", "/unheard-of", 499),
+    ):
+        answer = await client.request(method, path)
+        document = answer.json()
+        assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
+        assert document["status"] == status
+        assert document["title"] and document["detail"]
+        assert document["instance"] == path.partition("?")[0]
+        if status == 405:
+            assert answer.headers["allow"] == "GET"
+        if status == 403:
+            assert (document["detail"], document["title"]) == ("ask Jürgen", "Forbidden")
+            assert answer.headers["www-authenticate"] == "Bearer"
+        if status == 422:
+            assert [error["pointer"] for error in document["errors"]] == [
+                "/path/number",
+                "/query/size",
+            ]
+
+
+@pytest.mark.parametrize(("path", "status"), [("/not-modified", 304), ("/no-content", 204)])
+async def test_statuses_that_have_no_body(
+    client: httpx.AsyncClient, path: str, status: int
+) -> None:
+    """HTTPException(304) is still an answer without a body, as FastAPI has it."""
+    for _ in range(2):
+        answer = await client.get(path)
+        assert (answer.status_code, answer.content) == (status, b"")
+
+
+async def test_a_detail_that_is_not_text_is_kept(client: httpx.AsyncClient) -> None:
+    """FastAPI allows any JSON as detail: its clients still find it as JSON."""
+    document = (await client.get("/teapot")).json()
+    assert {"code": 17, "reason": "no coffee"} in document.values()
+
+
+async def test_an_exception_is_a_500_that_tells_nothing(client: httpx.AsyncClient) -> None:
+    """The log has the reason, the client has not."""
+    answer = await client.get("/broken")
+    assert (answer.status_code, answer.headers["content-type"]) == (500, PROBLEM)
+    assert "secret" not in answer.text
+
+
+async def test_errors_of_ours_in_its_endpoints(client: httpx.AsyncClient) -> None:
+    """A key that a client made too long is that client's mistake, in an endpoint of its own too."""
+    answer = await client.get(f"/waits-for/{'x' * 300}")
+    assert (answer.status_code, answer.headers["content-type"]) == (422, PROBLEM)
+
+
+async def test_problem_details_are_optional(
+    app: FastAPI, purgatory: Purgatory, kind: ServerKind
+) -> None:
+    """Without them its own errors stay as they were; ours are problem details all the same."""
+    install(app, purgatory, problem_details=False)
+    with serve(app, purgatory, kind) as server:
+        plain = await ask(server.address, "GET", "/nowhere")
+        assert plain.json() == {"detail": "Not Found"}
+        for path, status in (
+            ("/purgatory/watch/k?wait=-1", 422),
+            ("/purgatory/problems/unheard-of", 404),
+            (f"/waits-for/{'x' * 300}", 422),
+        ):
+            ours = await ask(server.address, "GET", path)
+            assert (ours.status, ours.headers["content-type"]) == (status, PROBLEM)
+
+
+async def test_its_own_exception_handlers_stay(purgatory: Purgatory, kind: ServerKind) -> None:
+    """Handlers that the application had registered before are not replaced."""
+    app = FastAPI()
+
+    @app.exception_handler(StarletteHTTPException)
+    async def on_http(request: Request, exc: StarletteHTTPException) -> Response:
+        return PlainTextResponse(f"own {exc.status_code}", exc.status_code)
+
+    @app.exception_handler(RequestValidationError)
+    async def on_validation(request: Request, exc: RequestValidationError) -> Response:
+        return PlainTextResponse("own validation", 400)
+
+    @app.exception_handler(Exception)
+    async def on_exception(request: Request, exc: Exception) -> Response:
+        return PlainTextResponse("own exception", 500)
+
+    @app.get("/forbidden")
+    def forbidden() -> None:
+        raise HTTPException(403)
+
+    @app.get("/number")
+    def number(number: int) -> int:
+        return 1 // number
+
+    install(app, purgatory)
+    with serve(app, purgatory, kind) as server:
+        for path, text in (
+            ("/forbidden", b"own 403"),
+            ("/number", b"own validation"),
+            ("/number?number=0", b"own exception"),
+        ):
+            assert (await ask(server.address, "GET", path)).body == text
+
+
+async def test_handlers_registered_afterwards_win(purgatory: Purgatory, kind: ServerKind) -> None:
+    """Whoever comes last decides, as always in FastAPI."""
+    app = FastAPI()
+    install(app, purgatory)
+
+    @app.exception_handler(404)
+    async def on_404(request: Request, exc: Exception) -> Response:
+        return JSONResponse({"own": True}, 404)
+
+    with serve(app, purgatory, kind) as server:
+        assert (await ask(server.address, "GET", "/nowhere")).json() == {"own": True}
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+@pytest.mark.parametrize("where", ["application", "router"])
+async def test_dependencies_guard_our_endpoints_too(
+    purgatory: Purgatory, kind: ServerKind, where: str
+) -> None:
+    """Who guards an application or the router with a dependency has guarded every endpoint."""
+
+    def guard() -> None:
+        raise HTTPException(401, "who are you?")
+
+    app = FastAPI(dependencies=[Depends(guard)] if where == "application" else [])
+    if where == "application":
+        install(app, purgatory)
+    else:
+        app.include_router(create_router(purgatory), dependencies=[Depends(guard)])
+    with serve(app, purgatory, kind) as server:
+        for method, path in (
+            ("GET", "/purgatory/watch/k?wait=0"),
+            ("POST", "/purgatory/keys/k"),
+            ("DELETE", "/purgatory/keys/k"),
+            ("GET", "/purgatory/keys"),
+        ):
+            assert (await ask(server.address, method, path)).status == 401, path
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_a_dependency_that_knows_the_key_and_reads_the_body(
+    purgatory: Purgatory, kind: ServerKind
+) -> None:
+    """Both stay there for the endpoint, which parks and fires as without a dependency."""
+    seen: list[object] = []
+
+    async def note(request: Request, key: str = "") -> AsyncIterator[None]:
+        seen.append((key, await request.body()))
+        yield
+        seen.append("closed")
+
+    app = FastAPI()
+    app.include_router(create_router(purgatory), dependencies=[Depends(note)])
+    with serve(app, purgatory, kind) as server:
+        async with Crowd(server.address, 3) as [watcher, firer, leaving]:
+            watcher.send("POST", "/purgatory/watch", {"keys": {"a/b": None}})
+            leaving.send("GET", "/purgatory/watch/k?wait=20")
+            await server.until_parked(2)
+            fired = await firer.request("POST", "/purgatory/keys/a/b", {"value": 1})
+            assert (fired.status, fired.json()["completed"]) == (201, 1)
+            assert list((await watcher.reply()).json()["keys"]) == ["a/b"]
+        await server.until_parked(0)
+    assert ("k", b"") in seen
+    assert ("a/b", b'{"value": 1}') in seen
+    assert seen.count("closed") == 3
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+async def test_under_a_root_path(purgatory: Purgatory, kind: ServerKind) -> None:
+    """Behind a proxy that takes a prefix off, keys are the same; addresses are the outer ones."""
+    app = FastAPI()
+    install(app, purgatory)
+    with serve(app, purgatory, kind, root_path="/api") as server:
+        answer = await ask(server.address, "GET", "/purgatory/watch/a/b?wait=0")
+        assert (answer.status, answer.json()["key"]) == (200, "a/b")
+        refusal = await ask(server.address, "GET", "/purgatory/watch/a/b?wait=x")
+        assert refusal.json()["instance"] == "/api/purgatory/watch/a/b"
+        assert refusal.json()["type"] == "/api/purgatory/problems/bad-parameter"

@@ -1,0 +1,143 @@
+"""Firing, describing, dropping and listing keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from purgatory import Limits, Purgatory
+from tests.acceptance.application import create_app
+from tests.acceptance.client import Connection, Crowd
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+
+KEYS = "/purgatory/keys"
+
+
+@pytest.fixture
+def kind() -> ServerKind:
+    """One kind of server: what is tested here is above it."""
+    return KINDS[0]
+
+
+async def test_firing_returns_where_the_key_is(
+    server: ThreadServer, connection: Connection
+) -> None:
+    """201 with a cursor just behind the signal, its number, and how many it woke."""
+    async with Crowd(server.address, 3) as members:
+        for member in members:
+            member.send("GET", "/purgatory/watch/k?wait=20")
+        await server.until_parked(3)
+        answer = await connection.request("POST", f"{KEYS}/k", {"value": 1})
+        assert answer.status == 201
+        assert (answer.json()["seq"], answer.json()["completed"]) == (1, 3)
+        assert set(answer.json()) == {"cursor", "seq", "completed"}
+        assert {(await member.reply()).cursor for member in members} == {answer.cursor}
+    second = await connection.request("POST", f"{KEYS}/k", {"value": 2})
+    assert (second.json()["seq"], second.json()["completed"]) == (2, 0)
+    watched = await connection.get(f"/purgatory/watch/k?wait=0&cursor={answer.cursor}")
+    assert [signal["value"] for signal in watched.json()["signals"]] == [2]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 0, -1.5, "", "text", [], {}, [1, [2, {"a": None}]], "\u2028\U0001f600", 10**30],
+)
+async def test_any_json_value_comes_through(connection: Connection, value: Any) -> None:
+    """A value arrives as it was sent."""
+    await connection.request("POST", f"{KEYS}/k", {"value": value})
+    answer = await connection.get("/purgatory/watch/k?cursor=0")
+    assert [signal["value"] for signal in answer.json()["signals"]] == [value]
+
+
+async def test_a_fire_needs_no_body(connection: Connection) -> None:
+    """Without a body, or with an empty object, the value is null."""
+    assert (await connection.request("POST", f"{KEYS}/k")).status == 201
+    assert (await connection.request("POST", f"{KEYS}/k", {})).status == 201
+    answer = await connection.get("/purgatory/watch/k?cursor=0")
+    assert [signal["value"] for signal in answer.json()["signals"]] == [None, None]
+
+
+async def test_a_batch_fires_in_order(connection: Connection) -> None:
+    """One result for each signal, in the order of the request."""
+    batch = [{"key": "a", "value": 1}, {"key": "b"}, {"key": "a", "value": 2}]
+    answer = await connection.request("POST", KEYS, batch)
+    assert answer.status == 201
+    assert [result["seq"] for result in answer.json()["results"]] == [1, 1, 2]
+    watched = await connection.get("/purgatory/watch/a?cursor=0")
+    assert [signal["value"] for signal in watched.json()["signals"]] == [1, 2]
+
+
+async def test_a_batch_fires_nothing_if_one_is_refused(
+    server: ThreadServer, connection: Connection
+) -> None:
+    """All of them or none, and the refusal says which one it was."""
+    batch = [{"key": "a"}, {"key": "b"}, {"key": "a\x00"}]
+    answer = await connection.request("POST", KEYS, batch)
+    assert answer.status == 422
+    assert answer.json()["errors"][0]["pointer"] == "/2"
+    assert server.purgatory.signals.statistics().signals == 0
+
+
+async def test_describing_a_key(server: ThreadServer, connection: Connection) -> None:
+    """Its cursors, and how many wait on it; nothing is parked for it."""
+    assert (await connection.get(f"{KEYS}/unheard-of")).json()["waiting"]["here"] == 0
+    await connection.request("POST", f"{KEYS}/k", {"value": 1})
+    async with Crowd(server.address, 2) as members:
+        for member in members:
+            member.send("GET", "/purgatory/watch/k?wait=20")
+        await server.until_parked(2)
+        document = (await connection.get(f"{KEYS}/k")).json()
+        assert document["waiting"] == {"here": 2, "everywhere": 2}
+        assert document["key"] == "k"
+    for cursor, expected in ((document["cursor"], []), (document["earliest"], [1])):
+        answer = await connection.get(f"/purgatory/watch/k?wait=0&cursor={cursor}")
+        assert [signal["value"] for signal in answer.json()["signals"]] == expected
+
+
+async def test_listing_what_is_watched(server: ThreadServer, connection: Connection) -> None:
+    """In order, those that begin with a prefix, up to a limit."""
+    assert (await connection.get(KEYS)).json() == {"keys": [], "more": False}
+    async with Crowd(server.address, 4) as members:
+        for member, key in zip(members, ("b/2", "a", "b/1", "b/1"), strict=True):
+            member.send("GET", f"/purgatory/watch/{key}?wait=20")
+        await server.until_parked(4)
+        every = (await connection.get(KEYS)).json()
+        assert every["keys"] == [
+            {"key": "a", "waiting": 1},
+            {"key": "b/1", "waiting": 2},
+            {"key": "b/2", "waiting": 1},
+        ]
+        some = (await connection.get(f"{KEYS}?prefix=b%2F&limit=1")).json()
+        assert some == {"keys": [{"key": "b/1", "waiting": 2}], "more": True}
+        none = (await connection.get(f"{KEYS}?prefix=c")).json()
+        assert none == {"keys": [], "more": False}
+        statistics = (await connection.get("/purgatory/statistics")).json()
+        assert (statistics["parked"], statistics["keys"], statistics["watched"]) == (4, 3, 4)
+
+
+async def test_a_full_process_says_so(kind: ServerKind) -> None:
+    """One more than may be parked is 503; one more on a key is 429; both with Retry-After."""
+    purgatory = Purgatory(limits=Limits(max_parked=3, max_parked_per_key=2))
+    with serve(create_app(purgatory), purgatory, kind) as server:
+        async with Crowd(server.address, 4) as [*members, last]:
+            for member in members[:2]:
+                member.send("GET", "/purgatory/watch/k?wait=20")
+            await server.until_parked(2)
+            crowded = await last.get("/purgatory/watch/k?wait=20")
+            members[2].send("GET", "/purgatory/watch/j?wait=20")
+            await server.until_parked(3)
+            full = await last.get("/purgatory/watch/i?wait=20")
+            # What does not park stands behind no bound.
+            assert (await last.get("/purgatory/watch/k?wait=0")).status == 200
+            await server.call(purgatory.fire, "k")
+            assert (await members[0].reply()).status == 200
+            last.send("GET", "/purgatory/watch/k?wait=20")
+            await server.until_parked(2)
+    for answer, status, limit, maximum in (
+        (crowded, 429, "max_parked_per_key", 2),
+        (full, 503, "max_parked", 3),
+    ):
+        assert (answer.status, answer.json()["limit"]) == (status, limit)
+        assert answer.json()["maximum"] == maximum
+        assert 1 <= int(answer.headers["retry-after"]) <= 5

@@ -1,0 +1,156 @@
+"""Parking under the middleware that applications have."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from fastapi import FastAPI, Request, Response
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
+
+from purgatory import Purgatory
+from tests.acceptance.application import create_app
+from tests.acceptance.client import Connection, Crowd, replies
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+
+CROWD = 100
+CALL_NEXT = Callable[[Request], Awaitable[Response]]
+
+
+def _http(app: FastAPI) -> None:
+    @app.middleware("http")
+    async def add_header(request: Request, call_next: CALL_NEXT) -> Response:
+        response = await call_next(request)
+        response.headers["X-Middleware"] = "http"
+        return response
+
+
+def _http_twice(app: FastAPI) -> None:
+    _http(app)
+    _http(app)
+
+
+def _gzip(app: FastAPI) -> None:
+    app.add_middleware(GZipMiddleware, minimum_size=10)
+
+
+def _cors(app: FastAPI) -> None:
+    app.add_middleware(CORSMiddleware, allow_origins=["*"])
+
+
+def _all(app: FastAPI) -> None:
+    _gzip(app)
+    _http(app)
+    _cors(app)
+
+
+@pytest.fixture(params=[_http, _http_twice, _gzip, _cors, _all], ids=lambda add: add.__name__)
+def app(request: pytest.FixtureRequest, purgatory: Purgatory) -> FastAPI:
+    """An application under one or several middlewares."""
+    app = create_app(purgatory)
+    request.param(app)
+    return app
+
+
+@pytest.fixture
+def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
+    """That application, served."""
+    with serve(app, purgatory, kind) as running:
+        yield running
+
+
+async def test_fire_and_fan_out(server: ThreadServer) -> None:
+    """Every parked request is answered whole, though the middleware makes sending wait."""
+    async with Crowd(server.address, CROWD) as members:
+        for member in members:
+            member.send("GET", "/purgatory/watch/k?wait=20")
+        await server.until_parked(CROWD)
+        fired = await server.call(server.purgatory.fire, "k", "x" * 1000)
+        assert fired.completed == CROWD
+        for answer in await asyncio.wait_for(replies(members), 10):
+            assert (answer.status, answer.json()["reason"]) == (200, "fired")
+            assert answer.json()["signals"][0]["value"] == "x" * 1000
+        # The connections are in step, and may be used again.
+        for member in members[:10]:
+            assert (await member.get("/purgatory/watch/k?wait=0")).status == 200
+
+
+async def test_expiry_drain_and_cancellation(server: ThreadServer) -> None:
+    """Answers that come from a timer and from a walk, outside any task."""
+    async with Crowd(server.address, 3) as [expiring, cancelled, drained]:
+        expiring.send("GET", "/purgatory/watch/k?wait=0.2")
+        cancelled.send("GET", "/purgatory/watch/c?wait=20")
+        drained.send("GET", "/purgatory/watch/d?wait=20")
+        await server.until_parked(3)
+        assert (await expiring.reply()).json()["reason"] == "expired"
+        await server.call(server.purgatory.cancel, "c")
+        assert (await cancelled.reply()).json()["reason"] == "cancelled"
+        await server.call(server.purgatory.drain)
+        answer = await drained.reply()
+        assert (answer.status, answer.json()["reason"]) == (200, "drained")
+        assert answer.headers["connection"] == "close"
+
+
+@pytest.mark.parametrize("target", ["/purgatory/watch/k?wait=20", "/orders/42/paid"])
+async def test_a_client_that_leaves(server: ThreadServer, target: str) -> None:
+    """Its leaving is seen through the middleware."""
+    async with Crowd(server.address, 10) as members:
+        for member in members:
+            member.send("GET", target)
+        await server.until_parked(10)
+    await server.until_parked(0)
+
+
+async def test_parking_in_an_endpoint(server: ThreadServer, connection: Connection) -> None:
+    """ParkDep goes on when its key fires."""
+    connection.send("GET", "/orders/42/paid")
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "order:42:paid", 7)
+    assert (await connection.reply()).json()["value"] == 7
+
+
+async def test_a_post_with_a_body(server: ThreadServer, connection: Connection) -> None:
+    """Several keys in one wait, and answers without a body."""
+    connection.send("POST", "/purgatory/watch", {"keys": {"a": None, "b": None}, "wait": 20})
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "b", 1)
+    assert list((await connection.reply()).json()["keys"]) == ["b"]
+    first = await connection.get("/purgatory/watch/k?wait=0")
+    etag = first.headers["etag"]
+    assert (await connection.get("/purgatory/watch/k?wait=0.1", if_none_match=etag)).status == 304
+    minimal = await connection.get("/purgatory/watch/k?wait=0.1", prefer="return=minimal")
+    assert minimal.status == 204
+    assert (await connection.get("/purgatory/watch/k?wait=0")).status == 200
+
+
+async def test_the_middleware_is_asked(
+    server: ThreadServer, connection: Connection, app: FastAPI
+) -> None:
+    """However short the way to a parked request may be: it never leads past the middleware."""
+    connection.send("GET", "/purgatory/watch/k?wait=20", headers={"Origin": "https://example.org"})
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "k")
+    headers = (await connection.reply()).headers
+    for name, header in (
+        ("BaseHTTPMiddleware", "x-middleware"),
+        ("CORSMiddleware", "access-control-allow-origin"),
+        ("GZipMiddleware", "vary"),
+    ):
+        assert (header in headers) or name not in repr(app.user_middleware), name
+
+
+async def test_a_compressed_answer_is_whole(
+    server: ThreadServer, connection: Connection, app: FastAPI
+) -> None:
+    """A client that takes gzip gets gzip where that middleware is, from a parked request too."""
+    connection.send("GET", "/purgatory/watch/k?wait=20", headers={"Accept-Encoding": "gzip"})
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "k", "x" * 10_000)
+    answer = await connection.reply()
+    has_gzip = "GZip" in repr(app.user_middleware)
+    assert (answer.headers.get("content-encoding") == "gzip") is has_gzip
+    body = gzip.decompress(answer.body) if has_gzip else answer.body
+    assert body.count(b"x") == 10_000

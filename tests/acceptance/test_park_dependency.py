@@ -1,0 +1,208 @@
+"""Parking from an endpoint of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from fastapi import FastAPI, Request
+from pydantic import BaseModel
+
+from purgatory import Purgatory
+from purgatory.fastapi import ParkDep, PurgatoryDep, install
+from tests.acceptance.client import Connection, Crowd, ask
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+
+
+class Order(BaseModel):
+    """What is posted."""
+
+    order: str
+
+
+@pytest.fixture
+def app() -> FastAPI:
+    """Endpoints that park in the ways in which endpoints are written."""
+    app = FastAPI()
+
+    @app.get("/wait")
+    async def wait(park: ParkDep, key: str = "k", timeout: float = 20.0) -> dict[str, object]:
+        return (await park(key, timeout=timeout))._asdict()
+
+    @app.post("/wait")
+    async def wait_with_body(order: Order, park: ParkDep) -> list[object]:
+        outcome = await park(order.order, timeout=20.0)
+        return [order.order, outcome.status]
+
+    @app.post("/stream")
+    async def wait_after_stream(request: Request, park: ParkDep) -> list[object]:
+        size = sum([len(chunk) async for chunk in request.stream()])
+        return [size, (await park("k", timeout=20.0)).status]
+
+    @app.get("/twice")
+    async def wait_twice(park: ParkDep) -> list[object]:
+        return [(await park(key, timeout=20.0)).value for key in ("first", "second")]
+
+    @app.get("/until")
+    async def wait_until(request: Request, park: ParkDep) -> str:
+        state = request.app.state
+        return (await park("k", timeout=20.0, until=lambda: state.is_paid)).status
+
+    @app.get("/failing")
+    async def failing(park: ParkDep) -> str:
+        def fail() -> bool:
+            raise LookupError("no such order")
+
+        return (await park("k", timeout=20.0, until=fail)).status
+
+    @app.get("/plain")
+    async def plain(purgatory: PurgatoryDep, timeout: float) -> str:
+        return (await purgatory.park("k", timeout=timeout)).status
+
+    return app
+
+
+@pytest.fixture
+def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
+    """The application with the purgatory in it."""
+    install(app, purgatory)
+    with serve(app, purgatory, kind) as running:
+        yield running
+
+
+async def test_it_fires(server: ThreadServer, connection: Connection) -> None:
+    """The endpoint goes on with the outcome."""
+    connection.send("GET", "/wait")
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "k", {"by": "card"})
+    document = (await connection.reply()).json()
+    assert (document["status"], document["key"]) == ("fired", "k")
+    assert document["value"] == {"by": "card"}
+    assert document["cursor"] and document["waited_ms"] >= 0
+
+
+@pytest.mark.parametrize("timeout", ["0.2", "0"])
+async def test_it_expires(connection: Connection, timeout: str) -> None:
+    """The endpoint goes on at the deadline."""
+    answer = await connection.get(f"/wait?timeout={timeout}")
+    assert answer.json()["status"] == "expired"
+
+
+async def test_a_request_with_a_body(server: ThreadServer, connection: Connection) -> None:
+    """FastAPI has read it already, and it does not look like the client's leaving."""
+    connection.send("POST", "/wait", {"order": "42"})
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "42")
+    assert (await connection.reply()).json() == ["42", "fired"]
+
+
+async def test_a_body_that_the_endpoint_has_read_itself(
+    server: ThreadServer, connection: Connection
+) -> None:
+    """Its stream is at an end, and the endpoint parks all the same."""
+    connection.send("POST", "/stream", "x" * 100_000)
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "k")
+    assert (await connection.reply()).json() == [100_002, "fired"]
+
+
+async def test_it_parks_twice_in_one_request(server: ThreadServer, connection: Connection) -> None:
+    """One wait behind the other, as endpoints with two steps do."""
+    connection.send("GET", "/twice")
+    for key in ("first", "second"):
+        await server.until_waiting(key, 1)
+        await server.call(server.purgatory.fire, key, key)
+    assert (await connection.reply()).json() == ["first", "second"]
+
+
+async def test_a_predicate(server: ThreadServer, connection: Connection, app: FastAPI) -> None:
+    """The endpoint waits until its condition holds."""
+    app.state.is_paid = False
+    connection.send("GET", "/until")
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "k")
+    assert server.purgatory.parked == 1
+    app.state.is_paid = True
+    await server.call(server.purgatory.fire, "k")
+    assert (await connection.reply()).json() == "fired"
+
+
+@pytest.mark.parametrize("target", ["/wait", "/twice"])
+async def test_the_client_leaves(server: ThreadServer, target: str) -> None:
+    """Nothing is parked and no task is left, whichever way it leaves."""
+    async with Crowd(server.address, 20) as members:
+        for member in members:
+            member.send("GET", target)
+        await server.until_parked(20)
+        for member in members[::2]:
+            member.writer.transport.abort()
+        await server.until_parked(10)
+    await server.until_parked(0)
+
+
+async def test_a_client_that_leaves_after_its_body(server: ThreadServer) -> None:
+    """The body is not in the way of seeing it go."""
+    async with await Connection.open(server.address) as leaving:
+        leaving.send("POST", "/wait", {"order": "42"})
+        await server.until_parked(1)
+    await server.until_parked(0)
+
+
+async def test_a_drain(server: ThreadServer) -> None:
+    """Parked ones and new ones get 503 with Retry-After, as problem details."""
+    async with Crowd(server.address, 2) as [parked, late]:
+        parked.send("GET", "/wait")
+        await server.until_parked(1)
+        await server.call(server.purgatory.drain)
+        for answer in (await parked.reply(), await late.get("/wait")):
+            assert (answer.status, answer.headers["connection"]) == (503, "close")
+            assert 1 <= int(answer.headers["retry-after"]) <= 5
+            assert answer.json()["type"] == "/purgatory/problems/draining"
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("key=" + "x" * 300, 422),
+        ("key=%00", 422),
+        ("key=", 422),
+        ("timeout=nan", 422),
+        ("timeout=-1", 422),
+        ("timeout=inf", 422),
+        ("timeout=1e300", 422),
+    ],
+)
+async def test_what_a_client_may_get_wrong(connection: Connection, query: str, status: int) -> None:
+    """An argument that came from the client is a 4xx that names it, never a 500."""
+    answer = await connection.get(f"/wait?{query}")
+    assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
+    assert answer.json()["detail"]
+
+
+async def test_a_predicate_that_fails(server: ThreadServer) -> None:
+    """It fails the request, and leaves nothing behind."""
+    assert (await ask(server.address, "GET", "/failing")).status == 500
+    assert server.purgatory.parked == 0
+
+
+async def test_plain_park_is_a_ghost_until_its_deadline(server: ThreadServer) -> None:
+    """`purgatory.park` is not told of the client's leaving: this is what ParkDep is for."""
+    async with await Connection.open(server.address) as leaving:
+        leaving.send("GET", "/plain?timeout=0.5")
+        await server.until_parked(1)
+    assert server.purgatory.parked == 1
+    await server.until_parked(0)
+
+
+async def test_an_application_without_a_purgatory(kind: ServerKind) -> None:
+    """A dependency that finds none is an error in the log, and no hang."""
+    app, purgatory = FastAPI(), Purgatory()
+
+    @app.get("/wait")
+    async def wait(park: ParkDep) -> str:
+        return (await park("k", timeout=20.0)).status
+
+    with serve(app, purgatory, kind) as server:
+        answer = await asyncio.wait_for(ask(server.address, "GET", "/wait"), 5)
+    assert answer.status == 500

@@ -1,0 +1,259 @@
+"""Bodies that are no JSON, the wrong JSON, or too much of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.acceptance.client import Connection, Reply
+from tests.acceptance.thread_server import ThreadServer
+from tests.edges.refusals import check_refusal
+
+FIRE, BATCH, WATCH = "/purgatory/keys/k", "/purgatory/keys", "/purgatory/watch"
+TEN_MB = 10 * 1024 * 1024
+
+
+async def _post(connection: Connection, target: str, body: bytes) -> Reply:
+    head = f"POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.write(head.encode() + body)
+    return await connection.reply()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_fired(server: ThreadServer) -> Iterable[None]:
+    """A refused request has fired nothing."""
+    before = server.purgatory.signals.statistics()
+    yield
+    assert server.purgatory.signals.statistics() == before
+
+
+NOT_JSON = {
+    "text": b"hello",
+    "half an object": b'{"value": ',
+    "single quotes": b"{'value': 1}",
+    "trailing comma": b'{"value": 1,}',
+    "two documents": b"{}{}",
+    "blank": b" ",
+    "null character": b"\0",
+    "not UTF-8": b'{"value": "\xff"}',
+    "UTF-16": '{"value": 1}'.encode("utf-16"),
+    "byte order mark": b'\xef\xbb\xbf{"value": 1}',
+    "a control character in a string": b'{"value": "\n"}',
+    "a form": b"value=1",
+    "deep arrays": b"[" * 60_000,
+    "deep objects": b'{"value":' * 6_000,
+    "deep and whole": b'{"value":' + b"[" * 20_000 + b"]" * 20_000 + b"}",
+    "many digits": b'{"value": ' + b"9" * 20_000 + b"}",
+    "leading zero": b'{"value": 01}',
+    "hexadecimal": b'{"value": 0x1}',
+    "comment": b'{"value": 1 /* one */}',
+}
+
+
+@pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
+@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON.keys())
+async def test_a_body_that_is_no_json(connection: Connection, target: str, body: bytes) -> None:
+    """400 says where the JSON ends to be one."""
+    check_refusal(await _post(connection, target, body), 400, "bad-json", "JSON")
+
+
+@pytest.mark.parametrize("target", [BATCH, WATCH])
+async def test_no_body_at_all(connection: Connection, target: str) -> None:
+    """400 where there has to be one."""
+    check_refusal(await _post(connection, target, b""), 400, "bad-json")
+
+
+@pytest.mark.parametrize("target", [BATCH, WATCH])
+@pytest.mark.parametrize("opening", [b"[", b'{"keys":', b'[{"value":'], ids=repr)
+async def test_100_000_levels(connection: Connection, target: str, opening: bytes) -> None:
+    """A document as deep as that is refused, and does not crash the process."""
+    levels = 100_000 if len(opening) == 1 else 20_000
+    check_refusal(await _post(connection, target, opening * levels), 400, "bad-json")
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+async def test_numbers_that_json_has_not(connection: Connection, number: str) -> None:
+    """NaN and the infinities are refused wherever they stand."""
+    for target, body in (
+        (FIRE, '{"value": %s}'),
+        (FIRE, '{"value": [1, {"a": %s}]}'),
+        (BATCH, '[{"key": "k", "value": %s}]'),
+        (WATCH, '{"keys": {"k": null}, "wait": %s}'),
+        (WATCH, '{"keys": {"k": null}, "wait": 0, "limit": %s}'),
+        (WATCH, '{"keys": {"k": %s}, "wait": 0}'),
+    ):
+        reply = await _post(connection, target, (body % number).encode())
+        assert reply.status in (400, 422), (body, reply)
+        check_refusal(reply, reply.status, "bad-json" if reply.status == 400 else "bad-parameter")
+
+
+SHAPES: dict[str, list[Any]] = {
+    FIRE: [[], 1, "text", None, True, {"values": 1}, {"value": 1, "key": "k"}, [{"value": 1}]],
+    BATCH: [
+        {},
+        [],
+        None,
+        "text",
+        [None],
+        [[]],
+        [{}],
+        [{"value": 1}],
+        [{"key": 1}],
+        [{"key": None}],
+        [{"key": ["k"]}],
+        [{"key": "k", "wait": 1}],
+        {"key": "k"},
+        [{"key": "k"}] * 1001,
+    ],
+    WATCH: [
+        [],
+        {},
+        None,
+        "k",
+        {"keys": {}},
+        {"keys": None},
+        {"keys": []},
+        {"keys": ["k"]},
+        {"keys": "k"},
+        {"keys": {"k": 0}},
+        {"keys": {"k": True}},
+        {"keys": {"k": []}},
+        {"keys": {"k": {"cursor": "0"}}},
+        {"keys": {f"k{number}": None for number in range(101)}},
+        {"keys": {"k": None}, "unknown": 1},
+        {"keys": {"k": None}, "wait": -1},
+        {"keys": {"k": None}, "wait": "soon"},
+        {"keys": {"k": None}, "wait": "nan"},
+        {"keys": {"k": None}, "wait": True},
+        {"keys": {"k": None}, "wait": []},
+        {"keys": {"k": None}, "wait": 10**400},
+        {"keys": {"k": None}, "wait": 1e300},
+        {"keys": {"k": None}, "until": "some"},
+        {"keys": {"k": None}, "until": None},
+        {"keys": {"k": None}, "until": 1},
+        {"keys": {"k": None}, "until": {}},
+        {"keys": {"k": None}, "until": {"count": 0}},
+        {"keys": {"k": None}, "until": {"count": -1}},
+        {"keys": {"k": None}, "until": {"count": 2}},
+        {"keys": {"k": None}, "until": {"count": 1.0}},
+        {"keys": {"k": None}, "until": {"count": True}},
+        {"keys": {"k": None}, "until": {"count": "1"}},
+        {"keys": {"k": None}, "until": {"count": 10**30}},
+        {"keys": {"k": None}, "until": {"count": 1, "of": 2}},
+        {"keys": {"k": None}, "limit": 0},
+        {"keys": {"k": None}, "limit": 1001},
+        {"keys": {"k": None}, "limit": "1"},
+        {"keys": {"k": None}, "limit": 1.0},
+        {"keys": {"k": None}, "limit": None},
+        {"keys": {"k": None}, "limit": 10**30},
+        {"keys": {"k": None}, "min": 0},
+        {"keys": {"k": None}, "min": 10**30},
+        {"keys": {"k": None}, "min": True},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        pytest.param(target, body, id=f"{target}-{number}-{str(body)[:40]}")
+        for target, bodies in SHAPES.items()
+        for number, body in enumerate(bodies)
+    ],
+)
+async def test_json_of_the_wrong_shape(connection: Connection, target: str, body: Any) -> None:
+    """422 points at what is wrong."""
+    if isinstance(body, dict) and "wait" not in body:
+        # Were it taken, the answer would come at once.
+        body = {**body, "wait": 0} if "keys" in body else body
+    reply = await _post(connection, target, json.dumps(body).encode())
+    document = check_refusal(reply, 422, "bad-parameter")
+    for error in document.get("errors", []):
+        assert error["detail"] and (error["pointer"] == "" or error["pointer"].startswith("/"))
+
+
+@pytest.mark.parametrize(
+    "cursor", ["x", "", "0" * 1000, "0123456789ab-" + "9" * 30, "ü"], ids=lambda cursor: cursor[:9]
+)
+async def test_a_cursor_in_a_body(connection: Connection, cursor: str) -> None:
+    """A cursor that is none of ours is the same mistake in a body as in a query."""
+    body = json.dumps({"keys": {"good": "0", "k": cursor}, "wait": 0}).encode()
+    check_refusal(await _post(connection, WATCH, body), 400, "bad-cursor")
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        (FIRE, b'{"value": 1, "value": 2}'),
+        (BATCH, b'[{"key": "a", "key": "b"}]'),
+        (WATCH, b'{"keys": {"k": "0", "k": null}, "wait": 0}'),
+        (WATCH, b'{"keys": {"k": null}, "wait": 0, "wait": 0}'),
+        (WATCH, b'{"keys": {"k": null}, "wait": 0, "until": {"count": 1, "count": 1}}'),
+    ],
+)
+async def test_a_member_given_twice(connection: Connection, target: str, body: bytes) -> None:
+    """A name twice in one object is refused: there is no telling which of the two was meant."""
+    check_refusal(await _post(connection, target, body), 422, "bad-parameter", "twice")
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 65_535, "\u2602" * 21_845, list(range(14_000))],
+    ids=["text", "umbrellas", "list"],
+)
+async def test_a_value_over_64_kib(connection: Connection, value: Any) -> None:
+    """422 or 413 names the size and the limit."""
+    body = json.dumps({"value": value}, ensure_ascii=False, separators=(",", ":")).encode()
+    assert len(body) > 65_536
+    reply = await _post(connection, FIRE, body)
+    if len(body) <= 65_536 + 1024:
+        check_refusal(reply, 422, "bad-parameter", "65536")
+    else:
+        check_refusal(reply, 413, "body-too-large", "66560")
+
+
+async def test_pointers_are_json_pointers(connection: Connection) -> None:
+    """A slash or a tilde in a name is escaped as RFC 6901 has it."""
+    body = json.dumps({"keys": {"a/b~c": 1}, "wait": 0}).encode()
+    document = check_refusal(await _post(connection, WATCH, body), 422, "bad-parameter")
+    assert document["errors"][0]["pointer"] == "/keys/a~1b~0c"
+
+
+async def test_many_mistakes_are_told_briefly(connection: Connection) -> None:
+    """The answer to a large bad body is a small one."""
+    body = json.dumps([{"x" * 500: 1}] * 1000).encode()
+    reply = await _post(connection, BATCH, body)
+    document = check_refusal(reply, 422, "bad-parameter")
+    assert len(document["errors"]) <= 20
+    assert len(reply.body) < 10_000
+
+
+def _chunks() -> Iterable[bytes]:
+    for _ in range(TEN_MB // 65_536):
+        yield b"x" * 65_536
+
+
+@pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
+@pytest.mark.parametrize("way", ["content-length", "chunked"])
+def test_a_body_of_10_mb(server: ThreadServer, target: str, way: str) -> None:
+    """413 names the limit, and reaches a client that sends everything before it reads."""
+    for _ in range(5):
+        content = b"x" * TEN_MB if way == "content-length" else _chunks()
+        with httpx.Client(base_url=server.url) as client:
+            answer = client.post(target, content=content)
+        assert answer.status_code == 413
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert answer.json()["limit"] > 0
+        assert str(answer.json()["limit"]) in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
+async def test_a_body_that_is_announced_and_too_large(connection: Connection, target: str) -> None:
+    """It is refused before it is sent: a client that asks first need not send it."""
+    head = f"POST {target} HTTP/1.1\r\nHost: h\r\nContent-Length: {TEN_MB}\r\n"
+    connection.write(f"{head}Expect: 100-continue\r\n\r\n".encode())
+    check_refusal(await connection.reply(), 413, "body-too-large")

@@ -1,0 +1,242 @@
+"""Which requests may go past the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastapi import Depends, FastAPI, Request
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from purgatory import Purgatory
+from purgatory.fastapi import create_router, install
+from purgatory.fastapi.shortcuts import ShortcutStack, find_shortcuts
+
+ALL = {
+    ("GET", "/purgatory/watch/"),
+    ("POST", "/purgatory/watch"),
+    ("GET", "/purgatory/keys/"),
+    ("POST", "/purgatory/keys/"),
+    ("DELETE", "/purgatory/keys/"),
+    ("GET", "/purgatory/keys"),
+    ("POST", "/purgatory/keys"),
+    ("GET", "/purgatory/statistics"),
+}
+
+
+def found(app: Any) -> set[tuple[str, str]]:
+    """Return the methods and paths of the shortcuts of an application that has started."""
+    if isinstance(app, FastAPI):
+        app.middleware_stack = app.build_middleware_stack()
+    return {(shortcut.method, shortcut.path) for shortcut in find_shortcuts(app)}
+
+
+def endpoint(request: Request) -> None:
+    """Stand for an endpoint of the application's own."""
+
+
+def nothing() -> None:
+    """Stand for a dependency."""
+
+
+def test_our_endpoints_have_shortcuts() -> None:
+    """In an application without anything in front of them."""
+    app = FastAPI()
+    app.add_api_route("/orders/{order}", endpoint)
+    install(app, Purgatory())
+    app.add_api_route("/{everything:path}", endpoint)
+    assert found(app) >= ALL
+
+
+@pytest.mark.parametrize(
+    ("path", "gone"),
+    [
+        ("/purgatory/watch/special", {("GET", "/purgatory/watch/")}),
+        ("/purgatory/watch/{key}/x", {("GET", "/purgatory/watch/")}),
+        ("/purgatory/{what}x", {("GET", "/purgatory/watch/"), ("GET", "/purgatory/keys/")}),
+        ("/purgatory/{what}/{key}", {("GET", "/purgatory/watch/"), ("GET", "/purgatory/keys/")}),
+        ("/purgatory/{what}", None),
+        ("/{everything:path}", None),
+        ("/purgatory/keys", {("GET", "/purgatory/keys")}),
+        ("/purgatory/watch", set()),
+        ("/purgatory/watching/{key}", set()),
+        ("/purgator", set()),
+        ("/other/{everything:path}", set()),
+    ],
+)
+def test_a_route_that_comes_first(path: str, gone: set[tuple[str, str]] | None) -> None:
+    """What it might match is for the application to decide: its own method, and no other."""
+    app = FastAPI()
+    app.add_api_route(path, endpoint, methods=["GET"])
+    install(app, Purgatory())
+    if gone is None:
+        gone = {item for item in ALL if item[0] == "GET"}
+    assert found(app) & ALL == ALL - gone
+
+
+@pytest.mark.parametrize(
+    ("path", "is_in_front"),
+    [("/", True), ("/purgatory", True), ("/purgatory/keys", True), ("/static", False)],
+)
+def test_a_mount_that_comes_first(path: str, *, is_in_front: bool) -> None:
+    """It takes everything below its path, whatever the method."""
+    app = FastAPI()
+    app.routes.append(Mount(path, app=FastAPI()))
+    install(app, Purgatory())
+    lost = {item for item in ALL if item[1].startswith(path.rstrip("/") + "/")}
+    assert found(app) & ALL == (ALL - lost if is_in_front else ALL)
+
+
+def test_a_plain_route_of_starlette_that_comes_first() -> None:
+    """It is read as any other."""
+    app = FastAPI(routes=[Route("/purgatory/keys/{key}", lambda request: None)])
+    install(app, Purgatory())
+    assert found(app) & ALL == ALL - {("GET", "/purgatory/keys/")}
+
+
+class Around:
+    """Stands for middleware, or for anything else that is an application around another."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
+
+
+class OwnApplication(FastAPI):
+    """An application that looks at every request itself."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await super().__call__(scope, receive, send)
+
+
+def _middleware() -> FastAPI:
+    app = _installed(FastAPI())
+    app.add_middleware(Around)
+    return app
+
+
+def _cors() -> FastAPI:
+    app = _installed(FastAPI())
+    app.add_middleware(CORSMiddleware, allow_origins=["*"])
+    return app
+
+
+def _middleware_from_the_start() -> FastAPI:
+    return _installed(FastAPI(middleware=[Middleware(Around)]))
+
+
+def _dependencies() -> FastAPI:
+    return _installed(FastAPI(dependencies=[Depends(nothing)]))
+
+
+def _telemetry() -> FastAPI:
+    provider: Any = object()
+    return _installed(FastAPI(telemetry={"tracer_provider": provider}))
+
+
+def _own_application() -> FastAPI:
+    return _installed(OwnApplication())
+
+
+def _around() -> Around:
+    return Around(_installed(FastAPI()))
+
+
+def _installed(app: FastAPI) -> FastAPI:
+    install(app, Purgatory())
+    return app
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _middleware,
+        _cors,
+        _middleware_from_the_start,
+        _dependencies,
+        _telemetry,
+        _own_application,
+        _around,
+    ],
+)
+def test_what_stands_in_front_is_asked(make: Callable[[], Any]) -> None:
+    """Middleware, dependencies, telemetry and applications around it: no shortcut."""
+    assert found(make()) == set()
+
+
+def test_an_instrumented_stack() -> None:
+    """What wraps the built stack, as instrumentation does, counts as middleware."""
+    app = FastAPI()
+    install(app, Purgatory())
+    app.middleware_stack = Around(app.build_middleware_stack())
+    assert find_shortcuts(app) == []
+
+
+def test_bypassing_middleware() -> None:
+    """By name; and for that purgatory alone."""
+    app = FastAPI()
+    install(app, Purgatory(), bypass_middleware=True)
+    install(app, Purgatory(), prefix="/other")
+    app.add_middleware(Around)
+    assert found(app) >= ALL
+    assert not any(path.startswith("/other") for _, path in found(app))
+
+
+def test_dependencies_of_an_inclusion() -> None:
+    """They come first, although middleware need not."""
+    app = FastAPI()
+    router = create_router(Purgatory(), bypass_middleware=True)
+    app.include_router(router, dependencies=[Depends(nothing)])
+    assert found(app) == set()
+
+
+def test_a_prefix_of_an_inclusion() -> None:
+    """The shortcut is where the route is."""
+    app = FastAPI()
+    app.include_router(create_router(Purgatory()), prefix="/api")
+    assert ("GET", "/api/purgatory/watch/") in found(app)
+
+
+def test_a_prefix_with_a_parameter() -> None:
+    """Who knows what it stands for: no shortcut."""
+    app = FastAPI()
+    app.include_router(create_router(Purgatory()), prefix="/{tenant}")
+    assert found(app) == set()
+
+
+@pytest.mark.filterwarnings("ignore:The `root_path` parameter:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:The `root_path` parameter:UserWarning")
+def test_a_root_path_that_is_also_a_prefix() -> None:
+    """Starlette would take it off the path, and then find another route."""
+    app = FastAPI(root_path="/purgatory")
+    install(app, Purgatory())
+    assert found(app) == set()
+
+
+async def test_a_body_limit_of_the_application() -> None:
+    """The protocol leaves longer bodies to it; on other servers it reads them all."""
+    app = FastAPI(max_body_size=100)
+    install(app, Purgatory())
+    app.middleware_stack = app.build_middleware_stack()
+    shortcuts = find_shortcuts(app)
+    assert {item.max_body for item in shortcuts} == {0, 100}
+    stack = ShortcutStack(app.middleware_stack, shortcuts)
+    assert "POST" not in stack._shortcuts
+
+
+async def test_the_stack_is_the_applications_own_again_afterwards() -> None:
+    """Shortcuts last as long as the lifespan, and are taken once."""
+    app = FastAPI()
+    install(app, Purgatory())
+    install(app, Purgatory("other"), prefix="/other")
+    stack = app.middleware_stack = app.build_middleware_stack()
+    async with app.router.lifespan_context(app):
+        shortened: Any = app.middleware_stack
+        assert isinstance(shortened, ShortcutStack) and shortened.app is stack
+    assert app.middleware_stack is stack
