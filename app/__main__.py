@@ -1,4 +1,4 @@
-"""`python -m app`: the service on a port."""
+"""`python -m app`: the service on a port. `python -m app token SCOPE ...`: a new token."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ import sys
 
 import uvicorn
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from uvicorn.logging import DefaultFormatter
 
 from app.files import raise_file_limit, shortage
 from app.main import create_app
 from app.settings import Settings
+from purgatory.fastapi import BearerTokens, new_token
+from purgatory.fastapi.uvicorn_protocol import ParkingProtocol
 
 logger = logging.getLogger("purgatory.app")
 
@@ -22,21 +25,28 @@ FEW_FILES = 4096
 
 def main() -> int:
     """Run until the process is told to stop; return the exit status."""
+    if sys.argv[1:2] == ["token"]:
+        return _print_token(sys.argv[2:])
     try:
         settings = Settings()
+        app = create_app(settings)
     except ValidationError as exc:
         for error in exc.errors():
-            name = "_".join(str(part) for part in error["loc"]).upper() or "settings"
-            variable = name if name in {"HOST", "PORT"} else f"PURGATORY_{name}"
-            print(f"{variable} is {error['input']!r}: {error['msg']}", file=sys.stderr)
+            print(_sentence(error), file=sys.stderr)
+        return 2
+    except (ValueError, OSError) as exc:
+        print(f"PURGATORY_TOKENS or PURGATORY_TOKENS_FILE: {exc}", file=sys.stderr)
         return 2
     config = uvicorn.Config(
-        create_app(settings),
+        app,
         host=settings.host,
         port=settings.port,
         log_level=settings.log_level,
         access_log=settings.access_log,
         timeout_keep_alive=settings.keep_alive,
+        forwarded_allow_ips=settings.trusted_proxies,
+        # Parks without a task for each request; the rest of the application does not notice.
+        http=ParkingProtocol,
     )
     _log_like_uvicorn(settings.log_level)
     _check_files(settings)
@@ -44,6 +54,30 @@ def main() -> int:
     address = f"http://{settings.host}:{settings.port}"
     print(f"Purgatory on {address} -- API and a place to try it: {address}/docs", flush=True)
     uvicorn.Server(config).run()
+    return 0
+
+
+def _sentence(error: ErrorDetails) -> str:
+    """Say which variable is wrong, and how; never what a secret is."""
+    if not error["loc"]:
+        return error["msg"].removeprefix("Value error, ")
+    name = "_".join(str(part) for part in error["loc"]).upper()
+    if name in {"HOST", "PORT"}:
+        return f"{name} is {error['input']!r}: {error['msg']}"
+    if name == "TOKENS":
+        return f"PURGATORY_TOKENS: {error['msg']}"
+    return f"PURGATORY_{name} is {error['input']!r}: {error['msg']}"
+
+
+def _print_token(scopes: list[str]) -> int:
+    token, entry = new_token()
+    try:
+        BearerTokens([(entry, " ".join(scopes))])
+    except ValueError as exc:
+        print(exc, file=sys.stderr)
+        return 2
+    print(f"Give this to who asks:              {token}")
+    print(f"Put this line into the tokens file: {entry} {' '.join(scopes)}")
     return 0
 
 

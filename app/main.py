@@ -34,7 +34,12 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         ],
     )
     purgatory = Purgatory(limits=settings.limits())
-    install(app, purgatory, settings=settings.wait_settings())
+    install(
+        app,
+        purgatory,
+        settings=settings.wait_settings(),
+        authorize=settings.bearer_tokens(),
+    )
     app.include_router(create_health_router(purgatory))
     add_docs(app)
     return app

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from purgatory import Limits
-from purgatory.fastapi import WaitSettings
+from purgatory.fastapi import BearerTokens, WaitSettings
 
 _LIMITS = Limits()
 _WAITS = WaitSettings()
@@ -20,7 +22,10 @@ class Settings(BaseSettings):
     A value that is no good stops the service with a sentence that names it.
     """
 
-    model_config = SettingsConfigDict(env_prefix="PURGATORY_", frozen=True)
+    # hide_input: pydantic's message for values that do not fit together would show them all.
+    model_config = SettingsConfigDict(
+        env_prefix="PURGATORY_", frozen=True, hide_input_in_errors=True
+    )
 
     host: str = Field("127.0.0.1", validation_alias="HOST")
     port: int = Field(8000, ge=0, le=65535, validation_alias="PORT")
@@ -35,6 +40,19 @@ class Settings(BaseSettings):
     max_signal_age: float = Field(_LIMITS.max_signal_age, gt=0, description="Seconds.")
     max_value_bytes: int = Field(_LIMITS.max_value_bytes, ge=1)
 
+    max_parked_per_client: int = Field(_WAITS.max_parked_per_client, ge=1)
+    trusted_proxies: str = Field(
+        "127.0.0.1", description="Addresses whose X-Forwarded-For is believed, comma-separated."
+    )
+
+    tokens: SecretStr | None = Field(
+        None, description="Tokens or their hashes, each with its scopes, separated by semicolons."
+    )
+    tokens_file: Path | None = Field(None, description="The same, a line each.")
+    allow_anonymous: bool = Field(
+        False, description="Listen beyond loopback without tokens: everyone may do everything."
+    )
+
     access_log: bool = Field(True, description="A line for each request; costs 44 us each.")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     keep_alive: int = Field(
@@ -42,9 +60,30 @@ class Settings(BaseSettings):
     )
 
     @model_validator(mode="after")
-    def _check_waits(self) -> Settings:
+    def _check_together(self) -> Settings:
         self.wait_settings()
+        if self.tokens is not None and self.tokens_file is not None:
+            raise ValueError("give PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, not both")
+        if not (self.has_tokens or self.allow_anonymous or _is_loopback(self.host)):
+            raise ValueError(
+                f"HOST is {self.host!r}, which others can reach, and there is no token: set "
+                "PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, or PURGATORY_ALLOW_ANONYMOUS=1 if "
+                "everyone may do everything"
+            )
         return self
+
+    @property
+    def has_tokens(self) -> bool:
+        """True iff whoever asks needs a token."""
+        return self.tokens is not None or self.tokens_file is not None
+
+    def bearer_tokens(self) -> BearerTokens | None:
+        """Return the tokens, or None where none are needed; raise ValueError or OSError."""
+        if self.tokens is not None:
+            return BearerTokens.from_text(self.tokens.get_secret_value())
+        if self.tokens_file is not None:
+            return BearerTokens.from_file(self.tokens_file)
+        return None
 
     def limits(self) -> Limits:
         """Return the purgatory's bounds."""
@@ -60,4 +99,17 @@ class Settings(BaseSettings):
 
     def wait_settings(self) -> WaitSettings:
         """Return how long a request may be parked."""
-        return WaitSettings(default_wait=self.default_wait, max_wait=self.max_wait)
+        return WaitSettings(
+            default_wait=self.default_wait,
+            max_wait=self.max_wait,
+            max_parked_per_client=self.max_parked_per_client,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
