@@ -1,9 +1,6 @@
 """The API pages, in a real browser that can reach nothing but this machine."""
 
-import os
-import shutil
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,13 +11,9 @@ import uvicorn
 
 from app.main import create_app
 from app.settings import Settings
+from tests.browser.chromium import needs_chromium, rendered
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
-
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None and "CI" not in os.environ,
-    reason="needs Chromium; .ci/run installs it, and CI fails without it",
-)
+pytestmark = needs_chromium
 
 
 @pytest.fixture(scope="module")
@@ -35,30 +28,6 @@ def address() -> Iterator[str]:
     yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     server.should_exit = True
     thread.join()
-
-
-def rendered(url: str, profile: Path) -> str:
-    """The page as the browser has it once its scripts have run."""
-    assert CHROMIUM is not None, "Chromium is not installed"
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--disable-component-update",
-        "--disable-sync",
-        f"--user-data-dir={profile}",
-        # No name but this address leads anywhere: a page that needs the internet stays blank.
-        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-        "--virtual-time-budget=15000",
-        "--dump-dom",
-    ]
-    done = subprocess.run(
-        [CHROMIUM, *options, url], check=True, capture_output=True, text=True, timeout=120
-    )
-    return done.stdout
 
 
 @pytest.mark.parametrize("page", ["/docs", "/redoc", "/"])

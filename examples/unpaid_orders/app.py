@@ -1,0 +1,38 @@
+"""The shop as a service: `uvicorn --factory examples.unpaid_orders.app:create_app`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from fastapi import FastAPI
+
+from examples.unpaid_orders.endpoints import router
+from examples.unpaid_orders.settings import ShopSettings
+from examples.unpaid_orders.shop import Shop
+from purgatory import Purgatory
+from purgatory.fastapi import LongPollMiddleware, install
+
+
+def create_app(settings: ShopSettings | None = None) -> FastAPI:
+    """Return a shop. Run one worker: its deadlines wait in this process's memory."""
+    settings = ShopSettings(database=Path("orders.sqlite3")) if settings is None else settings
+    purgatory = Purgatory("shop")
+    shop = Shop(purgatory, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        # The router's lifespan opens it too, but within this one, which needs it open.
+        async with purgatory:
+            await shop.open()
+            yield
+            await purgatory.drain()
+            await shop.close()
+
+    app = FastAPI(title="Unpaid orders", lifespan=lifespan)
+    app.state.shop = shop
+    app.include_router(router)
+    app.add_middleware(LongPollMiddleware, purgatory=purgatory)
+    install(app, purgatory)
+    return app

@@ -1,0 +1,153 @@
+"""The story that the demonstration tells: three orders, a payment, a deploy, and a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Final
+
+import httpx
+
+from examples.unpaid_orders.app import create_app
+from examples.unpaid_orders.buyer import BuyerPage
+from examples.unpaid_orders.server import free_port, serve
+from examples.unpaid_orders.settings import ShopSettings
+from examples.unpaid_orders.table import Table
+from purgatory import SystemClock
+
+BUYERS: Final = ("ada", "bob", "cho")
+FRIENDS: Final = 50
+# Seconds that each long poll of a page waits.
+POLL: Final = 20.0
+UNLIMITED: Final = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+
+
+class Story:
+    """One shop, which stops and starts again, and the pages of those who have ordered."""
+
+    def __init__(self, settings: ShopSettings, port: int, http: httpx.AsyncClient) -> None:
+        """Tell of the shop that `settings` make, on `port`, which `http` talks to."""
+        self.table = Table()
+        self._settings = settings
+        self._port = port
+        self._http = http
+        self._pages: dict[str, BuyerPage] = {}
+        self._friends: list[BuyerPage] = []
+
+    async def tell(self) -> None:
+        """Tell it from the beginning to the end."""
+        self.table.head(BUYERS)
+        try:
+            async with serve(create_app(self._settings), self._port):
+                await self._everyone_orders()
+                await self._many_look_on()
+                await self._one_pays("ada")
+            self._row_without_shop("the shop stops: a deploy")
+            async with serve(create_app(self._settings), self._port):
+                await self._pages_return()
+                await self._one_pays("cho")
+                await self._one_does_not_pay("bob")
+        finally:
+            for page in [*self._pages.values(), *self._friends]:
+                await page.close()
+
+    async def _everyone_orders(self) -> None:
+        for name in BUYERS:
+            answer = await self._http.post("/orders", json={"item": f"a kettle for {name}"})
+            self._expect(answer.status_code == 201, f"{name} can order")
+            self._pages[name] = self._open_page(answer.json())
+        # A page and a deadline for each.
+        await self._until_parked(6)
+        await self._row("three order, and look at their pages")
+
+    async def _many_look_on(self) -> None:
+        self._friends = [self._open_page(self._pages["bob"].order) for _ in range(FRIENDS)]
+        await self._until_parked(6 + FRIENDS)
+        is_idle = await self._until(self._is_idle)
+        await self._row(f"{FRIENDS} friends of bob look at his page too")
+        self._expect(is_idle, "nobody who is parked holds a connection to the database")
+
+    async def _one_pays(self, name: str) -> None:
+        page = self._pages[name]
+        paid_ms = self.table.now_ms()
+        answer = await self._http.post(f"/orders/{page.order['id']}/payment")
+        self._expect(answer.status_code == 200, f"{name} can pay")
+        await page.settled()
+        latency_ms = page.changed_ms - paid_ms
+        await self._row(f"{name} pays, and the page knows after {latency_ms} ms")
+        self._expect(page.order["state"] == "paid", f"{name}'s page shows that it is paid")
+        self._expect(latency_ms < 1000, "a page knows at once")
+
+    async def _pages_return(self) -> None:
+        # Two orders are open: their pages and friends, and the deadlines, which were in the table.
+        await self._until_parked(4 + FRIENDS)
+        await self._row("it starts again, and finds two open")
+
+    async def _one_does_not_pay(self, name: str) -> None:
+        page = self._pages[name]
+        pages = [page, *self._friends]
+        pay_by = datetime.fromisoformat(page.order["pay_by"])
+        await asyncio.gather(*(each.settled() for each in pages))
+        late_ms = SystemClock().wall_ms() - round(pay_by.timestamp() * 1000)
+        await self._row(f"{name}'s time is over: all know {late_ms} ms later")
+        self._expect(
+            all(each.order["state"] == "cancelled" for each in pages),
+            "an order that is not paid is cancelled, and every page shows it",
+        )
+        self._expect(0 <= late_ms < 2000, "not before its time, and soon after it")
+        answer = await self._http.post(f"/orders/{page.order['id']}/payment")
+        await self._row(f"{name} pays all the same, and is answered {answer.status_code}")
+        self._expect(answer.status_code == 409, "a payment that comes too late is refused")
+
+    def _open_page(self, order: dict[str, Any]) -> BuyerPage:
+        page = BuyerPage(self._http, order, POLL)
+        page.open()
+        return page
+
+    async def _until_parked(self, count: int) -> None:
+        async def is_reached() -> bool:
+            return await self._parked() == count
+
+        self._expect(await self._until(is_reached), f"{count} operations are parked")
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]]) -> bool:
+        """Return True once `condition` holds, False if it does not within some seconds."""
+        for _ in range(500):
+            if await condition():
+                return True
+            await asyncio.sleep(0.01)
+        return False
+
+    async def _is_idle(self) -> bool:
+        in_use: int = (await self._http.get("/connections")).json()["in_use"]
+        return in_use == 0
+
+    async def _parked(self) -> int:
+        parked: int = (await self._http.get("/purgatory/statistics")).json()["parked"]
+        return parked
+
+    async def _row(self, event: str) -> None:
+        found = (await self._http.get("/connections")).json()
+        connections = f"{found['in_use']} of {found['size']}"
+        self.table.row(event, self._states(), str(await self._parked()), connections)
+
+    def _row_without_shop(self, event: str) -> None:
+        self.table.row(event, self._states(), "", "")
+
+    def _states(self) -> list[str]:
+        return [str(page.order["state"]) for page in self._pages.values()]
+
+    def _expect(self, is_met: bool, expectation: str) -> None:
+        self.table.expect(is_met, expectation)
+
+
+async def tell_story(settings: ShopSettings) -> list[str]:
+    """Tell the story to the terminal; return what was expected and did not come to be."""
+    port = free_port()
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", timeout=60, limits=UNLIMITED
+    ) as http:
+        story = Story(settings, port, http)
+        await story.tell()
+    return story.table.failures

@@ -1,0 +1,41 @@
+"""A real browser that can reach nothing but this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+
+needs_chromium = pytest.mark.skipif(
+    CHROMIUM is None and "CI" not in os.environ,
+    reason="needs Chromium; .ci/run installs it, and CI fails without it",
+)
+
+
+def rendered(url: str, profile: Path) -> str:
+    """The page as the browser has it once its scripts have run."""
+    assert CHROMIUM is not None, "Chromium is not installed"
+    options = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-quic",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        f"--user-data-dir={profile}",
+        # No name but this address leads anywhere: a page that needs the internet stays blank.
+        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+        "--virtual-time-budget=15000",
+        "--dump-dom",
+    ]
+    done = subprocess.run(
+        [CHROMIUM, *options, url], check=True, capture_output=True, text=True, timeout=120
+    )
+    return done.stdout

@@ -1,0 +1,45 @@
+"""The buyer's page, in a real browser."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from examples.unpaid_orders.app import create_app
+from examples.unpaid_orders.server import free_port, serve
+from examples.unpaid_orders.settings import ShopSettings
+from tests.browser.chromium import needs_chromium, rendered
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The shop's loop; the browser has its own."""
+    return "asyncio", {"use_uvloop": True}
+
+
+@pytest.mark.parametrize("is_paid", [True, False], ids=["paid", "unpaid"])
+async def test_the_page_shows_what_becomes_of_an_order(tmp_path: Path, is_paid: bool) -> None:
+    """It long-polls, and shows at once that its order was paid, or that its time is over."""
+    minutes = 15 if is_paid else 4 / 60
+    settings = ShopSettings(database=tmp_path / "orders.sqlite3", payment_minutes=minutes)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    async with serve(create_app(settings), port) as shop, httpx.AsyncClient(base_url=url) as http:
+        order = (await http.post("/orders", json={"item": "kettle"})).json()
+        page = asyncio.create_task(
+            asyncio.to_thread(rendered, f"{url}/#{order['id']}", tmp_path / "profile")
+        )
+        for _ in range(6000):
+            if shop.purgatory.parked == 2 or page.done():
+                break
+            await asyncio.sleep(0.01)
+        if is_paid:
+            await http.post(f"/orders/{order['id']}/payment")
+        text = await page
+    state = "paid" if is_paid else "cancelled"
+    assert f'data-state="{state}"' in text
+    # Once for the order as it was, and once for what became of it; or a poll more.
+    assert "asked 2 times" in text or "asked 3 times" in text
