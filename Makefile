@@ -18,10 +18,20 @@ MARKERS := s/^uvloop==.*/&; sys_platform != "win32"/
 COMPILED := $(VENV)/compiled
 CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
 
-.PHONY: help run test lint format example-join-group example-acks-all lock clean
+# What measures: in both forms, where there are two.
+IS_COMPILED := PYTHONPATH=$(COMPILED) $(BIN)/python -P -c \
+  'import sys; from purgatory.timer import compiled; sys.exit(not compiled)'
+define bench
+	@if $(IS_COMPILED); then \
+	  PYTHONPATH=$(COMPILED) $(BIN)/python -P -m purgatory bench $(1) $(ARGS) || exit 1; \
+	fi
+	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
+endef
+
+.PHONY: help run test load bench bench-full bench-http lint format example-join-group example-acks-all example-unpaid-orders lock clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-19s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 
 run: $(VENV)/.compiled ## Start the service (HOST=, PORT=)
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m app
@@ -29,7 +39,19 @@ run: $(VENV)/.compiled ## Start the service (HOST=, PORT=)
 test: $(VENV)/.test $(VENV)/.compiled ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)
 	@$(BIN)/python -m pytest $(ARGS)
 	@echo "The core once more, compiled:"
-	@PYTHONPATH=$(COMPILED) $(BIN)/python -P -m pytest tests/unit tests/properties $(ARGS)
+	@PYTHONPATH=$(COMPILED) $(BIN)/python -P -m pytest tests/unit tests/properties tests/benchmarks $(ARGS)
+
+load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on each kind of server
+	@PURGATORY_LOAD_SECONDS=120 $(BIN)/python -m pytest tests/acceptance/test_load.py $(ARGS)
+
+bench: $(VENV)/.compiled ## Measure the core beside asyncio, in both forms (about a minute each)
+	$(call bench,--quick)
+
+bench-full: $(VENV)/.compiled ## The same with larger rounds (says how long; ARGS="--stage parking" chooses)
+	$(call bench,--full)
+
+bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handler (ARGS="--parked 19000 --rounds 5")
+	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.http $(ARGS)
 
 lint: $(VENV)/.test ## Check style and types
 	@$(BIN)/python -m ruff check .
@@ -45,6 +67,9 @@ example-join-group: $(VENV)/.test ## Watch a Kafka-style join group wait for its
 
 example-acks-all: $(VENV)/.test ## Watch produce requests with acks=all wait for their replicas
 	@$(BIN)/python -m examples.acks_all
+
+example-unpaid-orders: $(VENV)/.test ## Watch an order be cancelled unless it is paid, and its page be told (ARGS="--minutes 1")
+	@$(BIN)/python -m examples.unpaid_orders $(ARGS)
 
 # On the oldest Python we support, which asks for all the backports: the pins serve newer ones too.
 lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.toml
@@ -64,7 +89,7 @@ lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.tom
 	@rm -rf .venv-lock
 
 clean: ## Remove what the other targets made
-	@rm -rf $(VENV) .venv-lock build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) .venv-lock .bench build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps, so that a second call installs nothing and needs no network.
