@@ -12,7 +12,7 @@ from examples.unpaid_orders.settings import ShopSettings
 from examples.unpaid_orders.story import tell_story
 
 # In it the story goes on for a while before the deadline.
-DEFAULT_MINUTES = 0.05
+DEFAULT_MINUTES = 0.07
 
 
 async def main(minutes: float) -> int:

@@ -30,7 +30,7 @@ class Step:
     """The name of the method; it takes `count` and returns Figures."""
     count: int
     is_timed: bool = True
-    """False: all contenders do it at once, which is faster, and no time is measured."""
+    """False: all contenders do it at once, which is faster; what they measure is no CPU time."""
     without: frozenset[str] = frozenset()
     """Contenders that leave this step out."""
 

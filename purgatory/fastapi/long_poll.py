@@ -19,6 +19,7 @@ from purgatory.fastapi.not_modified import not_modified
 from purgatory.fastapi.problems import Problem, draining, problem_of, retry_after
 from purgatory.fastapi.request_messages import RequestMessages
 from purgatory.fastapi.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes
+from purgatory.fastapi.watch_header import Headers
 from purgatory.fastapi.watch_request import jittered
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
@@ -52,6 +53,7 @@ class LongPoll:
         "_came_while_draining",
         "_deadline_ns",
         "_has_failed",
+        "_headers",
         "_messages",
         "_operation",
         "_position",
@@ -94,6 +96,8 @@ class LongPoll:
         self._deadline_ns = purgatory.clock.now_ns() + timeout_ns
         self._came_while_draining = purgatory.is_draining
         self._has_failed = False
+        self._headers: Headers = []
+        self._call: EndpointCall | None = None
         self._was_parked = False
         self._operation: LongPollOperation | None = None
 
@@ -111,7 +115,7 @@ class LongPoll:
         self._operation = None
         # Before the endpoint looks at anything: what fires from now on, it may not have seen.
         self._position = self._purgatory.signals.head()
-        self._call = EndpointCall(
+        self._call = call = EndpointCall(
             self._pristine,
             self._messages,
             self._send,
@@ -119,16 +123,18 @@ class LongPoll:
             keep_back=self._keep_back,
         )
         try:
-            await self._app(self._call.scope, self._call.receive, self._call.send)
+            await self._app(call.scope, call.receive, call.send)
         except ClientDisconnect:
             # The client has left, or it was we who said so.
-            if not self._call.is_kept_back:
+            if not call.is_kept_back:
                 raise
         except Exception:
             await self._answer_before_failing()
             raise
         finally:
-            self._call.give_scope_back(self._scope)
+            call.give_scope_back(self._scope)
+            # What is parked for long should not hold what it no longer needs.
+            self._call = None
         return self._operation is not None
 
     async def _park(self) -> bool:
@@ -183,6 +189,7 @@ class LongPoll:
         the deadline counts.
         """
         purgatory = self._purgatory
+        self._headers = call.headers
         remaining_ms = -(-(self._deadline_ns - purgatory.clock.now_ns()) // NS_PER_MS)
         if remaining_ms <= 0:
             await self._answer(self._not_modified(Status.EXPIRED))
@@ -222,7 +229,8 @@ class LongPoll:
             await self._answer(self._not_modified(Status.EXPIRED))
 
     async def _answer(self, answer: Answer) -> None:
-        self._call.give_scope_back(self._scope)
+        if self._call is not None:
+            self._call.give_scope_back(self._scope)
         try:
             await send_answer(self._send, answer)
         except OSError:
@@ -233,7 +241,7 @@ class LongPoll:
         more = {"Preference-Applied": self._applied}
         if status is Status.DRAINED:
             more |= {**retry_after(), "Connection": "close"}
-        return not_modified(self._call.headers, more)
+        return not_modified(self._headers, more)
 
     @property
     def _applied(self) -> str:

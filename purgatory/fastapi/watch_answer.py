@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 from datetime import UTC, datetime
+
+# What `json.dumps` does with a string, and five times as fast.
+from json.encoder import encode_basestring_ascii as _json_string
 from typing import Final
 
 from purgatory.fastapi.answer import CLOSE, Answer
@@ -74,7 +76,7 @@ class WatchAnswers:
         if not signals and request.is_minimal:
             return Answer.empty(204, b"%bpurgatory-cursor: %b\r\n" % (lines, cursor))
         body = _SINGLE % (
-            json.dumps(key).encode(),
+            _json_string(key).encode(),
             self._encoded(key, signals),
             cursor,
             _REASONS[status],
@@ -94,7 +96,7 @@ class WatchAnswers:
                 entries.append(
                     b'%b:{"signals":%b,"cursor":"%b","more":%b}'
                     % (
-                        json.dumps(key).encode(),
+                        _json_string(key).encode(),
                         self._encoded(key, signals),
                         cursors[key],
                         _IS_MORE[more],
@@ -106,7 +108,7 @@ class WatchAnswers:
         body = b'{"keys":{%b},"cursors":{%b},"reason":"%b","poll_after_ms":%d}' % (
             b",".join(entries),
             b",".join(
-                b'%b:"%b"' % (json.dumps(key).encode(), cursor) for key, cursor in cursors.items()
+                b'%b:"%b"' % (_json_string(key).encode(), cursor) for key, cursor in cursors.items()
             ),
             _REASONS[status],
             poll_after_ms,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from purgatory import Limits, Purgatory
-from purgatory.fastapi import ParkDep, install
+from purgatory.fastapi import ParkDep, create_health_router, install
 
 
 def create_app(
@@ -20,12 +20,12 @@ def create_app(
         outcome = await park(f"order:{order}:paid", timeout=timeout)
         return {"status": outcome.status, "value": outcome.value, "cursor": outcome.cursor}
 
+    app.include_router(create_health_router(purgatory))
     install(app, purgatory, allow_separate_workers=allow_separate_workers)
     return app
 
 
 app = create_app(Purgatory())
 app_of_separate_workers = create_app(Purgatory(), allow_separate_workers=True)
-app_with_room_for_three = create_app(Purgatory(limits=Limits(max_parked=3)))
 # For the load test, which has twice as many clients.
 app_with_room_for_a_crowd = create_app(Purgatory(limits=Limits(max_parked=400)))

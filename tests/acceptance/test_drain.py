@@ -93,6 +93,7 @@ async def test_a_draining_process_parks_nobody(server: ThreadServer) -> None:
     async with Crowd(server.address, 4) as [parked, one, other, by_dependency]:
         parked.send("GET", "/purgatory/watch/k?wait=50")
         assert (await one.get("/purgatory/watch/k?wait=0")).status == 200
+        assert (await other.get("/readyz")).json() == {"status": "ready", "missing": []}
         await server.until_parked(1)
         assert await server.call(server.purgatory.drain) == 1
         _check_drained(await parked.reply())
@@ -101,6 +102,10 @@ async def test_a_draining_process_parks_nobody(server: ThreadServer) -> None:
         refusal = await by_dependency.get("/orders/42/paid")
         assert (refusal.status, refusal.headers["connection"]) == (503, "close")
         assert 1 <= int(refusal.headers["retry-after"]) <= 5
+    ready = await ask(server.address, "GET", "/readyz")
+    assert (ready.status, ready.headers["cache-control"]) == (503, "no-store")
+    assert "draining" in ready.json()["missing"][0]
+    assert (await ask(server.address, "GET", "/healthz")).status == 200
     statistics = (await ask(server.address, "GET", "/purgatory/statistics")).json()
     assert (statistics["is_draining"], statistics["drained"]) == (True, 1)
 

@@ -40,6 +40,10 @@ def app() -> FastAPI:
         size = sum([len(chunk) async for chunk in request.stream()])
         return [size, (await park("k", timeout=20.0)).status]
 
+    @app.post("/half")
+    async def wait_before_reading(park: ParkDep) -> str:
+        return (await park("k", timeout=20.0)).status
+
     @app.get("/twice")
     async def wait_twice(park: ParkDep) -> list[object]:
         return [(await park(key, timeout=20.0)).value for key in ("first", "second")]
@@ -147,6 +151,17 @@ async def test_a_client_that_leaves_after_its_body(server: ThreadServer) -> None
         leaving.send("POST", "/wait", {"order": "42"})
         await server.until_parked(1)
     await server.until_parked(0)
+
+
+async def test_a_client_that_leaves_within_its_body(
+    server: ThreadServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It never parks, and is no error of the server."""
+    async with Crowd(server.address, 2) as [leaving, other]:
+        leaving.write(b"POST /half HTTP/1.1\r\nHost: h\r\nContent-Length: 100\r\n\r\nhalf")
+        assert (await other.get("/wait?timeout=0")).status == 200
+    assert server.purgatory.statistics().cancelled == 0
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_drain(server: ThreadServer) -> None:

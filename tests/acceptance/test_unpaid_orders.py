@@ -83,12 +83,13 @@ async def until_parked(shop: Shop, count: int) -> None:
 
 
 def test_the_demonstration() -> None:
-    """It tells its story, meets what it expects, and ends with 0 in less than ten seconds."""
+    """It tells its story, meets what it expects, and ends with 0."""
     started = time.monotonic()
-    command = [sys.executable, "-W", "error", "-m", "examples.unpaid_orders", "--minutes", "0.04"]
+    command = [sys.executable, "-W", "error", "-m", "examples.unpaid_orders"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    assert time.monotonic() - started < 10
+    # Seven, where nothing else is running.
+    assert time.monotonic() - started < 20
     lines = done.stdout.splitlines()
     assert lines[-1] == "All expectations are met."
     assert len(lines) == 11

@@ -247,6 +247,15 @@ def test_pointers_lead_back(location: list[str | int]) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("default_wait", "max_wait"), [(-1.0, 5.0), (6.0, 5.0), (math.nan, 5.0), (5.0, math.nan)]
+)
+def test_settings_that_make_no_sense(default_wait: float, max_wait: float) -> None:
+    """The operator is told before the first request comes."""
+    with pytest.raises(ValueError, match="default"):
+        WaitSettings(default_wait=default_wait, max_wait=max_wait)
+
+
 def test_fewer_keys_may_be_allowed() -> None:
     """The purgatory's own limit on keys is a refusal too, not an error of the server."""
     purgatory = Purgatory(limits=Limits(max_keys_per_operation=2))
