@@ -53,7 +53,11 @@ def main() -> int:
     _spare_the_collector()
     address = f"http://{settings.host}:{settings.port}"
     print(f"Purgatory on {address} -- API and a place to try it: {address}/docs", flush=True)
-    uvicorn.Server(config).run()
+    try:
+        uvicorn.Server(config).run()
+    except KeyboardInterrupt:
+        # uvicorn has shut down in good order, and only says once more that it was told to.
+        print("Purgatory has stopped.", flush=True)
     return 0
 
 

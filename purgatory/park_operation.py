@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -47,6 +47,9 @@ class ParkOperation(WatchOperation):
         except Exception as exc:
             # The caller asked, so the caller is told, at once rather than at the deadline.
             return self._fail(exc)
+        if is_true is not True and isinstance(is_true, Coroutine):
+            is_true.close()
+            return self._fail(TypeError("until is an async function, which would always hold"))
         if not is_true:
             return False
         purgatory = self._purgatory

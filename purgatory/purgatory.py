@@ -198,11 +198,14 @@ class Purgatory:
             return
         if not self._opened:
             return
-        await self.drain()
-        self._opened = 0
-        if self._reaper is not None:
-            self._reaper.stop()
-        self._timer.close()
+        try:
+            await self.drain()
+        finally:
+            # Though the caller was cancelled meanwhile: the drain itself goes on by the loop.
+            self._opened = 0
+            if self._reaper is not None:
+                self._reaper.stop()
+            self._timer.close()
         logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
 
     async def park(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
+from typing import NamedTuple
 
 RATE_PER_S = 100_000
 TIMEOUT_MS = 200
@@ -15,8 +16,7 @@ KEYS_EACH = 3
 _QUARTILE = 0.67449
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A request arrives, or is completed."""
 
     at_ns: int
@@ -49,12 +49,12 @@ class KafkaLoad:
         at_s = 0.0
         for request in range(count):
             at_s += source.expovariate(RATE_PER_S)
-            events.append(Event(round(at_s * 1e9), request, is_arrival=True))
+            events.append(Event(round(at_s * 1e9), request, True))
             latency_ms = source.lognormvariate(mu, sigma)
             if latency_ms < TIMEOUT_MS:
                 at_ns = round((at_s + latency_ms / 1000) * 1e9)
-                events.append(Event(at_ns, request, is_arrival=False))
-        return sorted(events, key=lambda event: event.at_ns)
+                events.append(Event(at_ns, request, False))
+        return sorted(events)
 
 
 # Kafka's published settings: about 8 % and 50 % expire.

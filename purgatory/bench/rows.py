@@ -139,13 +139,18 @@ ROWS: tuple[Row, ...] = (
     ),
     *(
         Row(
-            title="park + fire: cost over a bare await",
+            title=f"{title}: cost over a bare await",
             stage="parking",
-            measure="park + fire",
+            measure="a cycle",
             unit="ns",
+            ours=ours,
             baseline=name,
             floor="bare await",
             target=Target(12, 6) if name == "wait_for" else None,
+        )
+        for ours, title in (
+            ("purgatory", "park + fire"),
+            ("call_later", "await, call_later + cancel"),
         )
         for name in ("wait_for", "asyncio.timeout")
     ),
@@ -164,6 +169,13 @@ ROWS: tuple[Row, ...] = (
             ("purgatory, simulated", "simulated time", None),
             ("purgatory", "real time", "by hand"),
         )
+    ),
+    Row(
+        title="of that in real time, the driver of the load alone",
+        stage="kafka",
+        measure="low",
+        unit="ns",
+        ours="driver alone",
     ),
     Row(
         title="wake-ups in {idle_ms} ms, {timers} timers an hour out",

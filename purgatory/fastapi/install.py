@@ -53,7 +53,23 @@ def install(
         )
     )
     app.state.purgatory = purgatory
+    if isinstance(authorize, BearerTokens):
+        _document_tokens(app)
     if problem_details:
         add_problem_handlers(app, prefix)
     else:
         add_purgatory_handlers(app, prefix)
+
+
+def _document_tokens(app: FastAPI) -> None:
+    """Have OpenAPI say that there are tokens, so that its pages offer to send one."""
+    described = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        schema = described()
+        schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
+        schemes.setdefault("bearer", {"type": "http", "scheme": "bearer"})
+        schema.setdefault("security", [{"bearer": []}, {}])
+        return schema
+
+    app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way to extend it

@@ -16,6 +16,7 @@ from purgatory.fastapi.endpoint_call import EndpointCall
 from purgatory.fastapi.entity_tags import EntityTags, opaque_tag
 from purgatory.fastapi.long_poll_operation import LongPollOperation
 from purgatory.fastapi.not_modified import not_modified
+from purgatory.fastapi.parked_clients import ParkedClients
 from purgatory.fastapi.problems import Problem, draining, problem_of, retry_after
 from purgatory.fastapi.request_messages import RequestMessages
 from purgatory.fastapi.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes
@@ -51,9 +52,12 @@ class LongPoll:
         "_app",
         "_call",
         "_came_while_draining",
+        "_client",
+        "_clients",
         "_deadline_ns",
         "_has_failed",
         "_headers",
+        "_is_counted",
         "_messages",
         "_operation",
         "_position",
@@ -77,6 +81,7 @@ class LongPoll:
         send: Send,
         *,
         prefix: str,
+        clients: ParkedClients,
         unparked: UnparkedRoutes,
     ) -> None:
         """Answer a request with what `app` answers; problems are described under `prefix`."""
@@ -91,6 +96,9 @@ class LongPoll:
         self._messages = RequestMessages(receive)
         self._send = send
         self._prefix = prefix
+        self._clients = clients
+        self._client: str = (scope.get("client") or ("",))[0]
+        self._is_counted = False
         self._unparked = unparked
         timeout_ns = round(jittered(wish.wait) * NS_PER_SECOND)
         self._deadline_ns = purgatory.clock.now_ns() + timeout_ns
@@ -109,6 +117,8 @@ class LongPoll:
         finally:
             if self._operation is not None:
                 self._operation.leave()
+            if self._is_counted:
+                self._clients.leave(self._client)
 
     async def _ask(self) -> bool:
         """Call the endpoint; return True iff the client waits for another answer."""
@@ -202,6 +212,7 @@ class LongPoll:
             try:
                 if purgatory.is_draining:
                     raise draining()
+                self._count()
                 purgatory.watch(operation, operation.watched_keys)
             except (Problem, PurgatoryError) as exc:
                 problem = exc if isinstance(exc, Problem) else problem_of(exc)
@@ -209,6 +220,11 @@ class LongPoll:
             else:
                 self._operation = operation
                 self._was_parked = True
+
+    def _count(self) -> None:
+        if not self._is_counted:
+            self._clients.enter(self._client)
+            self._is_counted = True
 
     def _on_end(self, status: Status) -> None:
         if status is Status.FIRED:

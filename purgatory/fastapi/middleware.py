@@ -6,6 +6,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.long_poll import LongPoll, Wish
+from purgatory.fastapi.parked_clients import ParkedClients
 from purgatory.fastapi.preferences import parse_preferences
 from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.router import DEFAULT_PREFIX
@@ -37,10 +38,15 @@ class LongPollMiddleware:
         settings: WaitSettings | None = None,
         prefix: str = DEFAULT_PREFIX,
     ) -> None:
-        """Park in `purgatory`; `prefix` is that of `install`, where problems are described."""
+        """Park in `purgatory`; `prefix` is that of `install`, where problems are described.
+
+        Clients are counted by their address, for `max_parked_per_client` of the settings.
+        """
         self._app = app
         self._purgatory = purgatory
-        self._max_wait = (settings or WaitSettings()).max_wait
+        settings = settings or WaitSettings()
+        self._max_wait = settings.max_wait
+        self._clients = ParkedClients(settings.max_parked_per_client)
         self._prefix = prefix
         self._unparked = UnparkedRoutes()
 
@@ -61,6 +67,7 @@ class LongPollMiddleware:
             receive,
             send,
             prefix=self._prefix,
+            clients=self._clients,
             unparked=self._unparked,
         )
         await long_poll.run()

@@ -326,7 +326,7 @@ class SystemTimer:
                 self._upper_buckets = wheel.overflow._buckets
         elif self._cascading is not None or (queue and queue[0] <= wheel.current_ms):
             # The bucket of the current tick has not opened yet: those in it were there before.
-            wheel.bucket_for(task.expiration_ms).add(task)
+            wheel.bucket_for(wheel.current_ms).add(task)
             is_earlier = False
         else:
             is_earlier = not self._due_now

@@ -6,9 +6,12 @@ import asyncio
 import gzip
 import json
 import logging
+import re
 import signal
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI, Request, Response
@@ -21,6 +24,7 @@ from tests.acceptance.long_poll_application import create_app
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
 
+ROOT = Path(__file__).parents[2]
 CROWD = 100
 TRIES = 10_000
 WATCHERS = 10
@@ -211,6 +215,23 @@ async def test_an_endpoint_that_parks_by_itself(
         assert (await watcher.reply()).json() == "fired"
     assert [record.name for record in caplog.records] == ["purgatory.fastapi"]
     assert "/paid/{order_id}" in caplog.text
+
+
+async def test_the_example_in_the_docs_works_as_it_stands(kind: ServerKind) -> None:
+    """Two endpoints, a change, and a client that waits for it."""
+    page = (ROOT / "docs" / "middleware.md").read_text()
+    [source, *_] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(source, "middleware.md", "exec"), names)
+    with serve(names["app"], names["purgatory"], kind) as server:
+        async with Crowd(server.address, 2) as [watcher, firer]:
+            first = await watcher.get("/orders/42")
+            assert (first.headers["etag"], first.json()) == ('"1"', {"version": 1})
+            watcher.send("GET", "/orders/42", headers=TAG)
+            await server.until_parked(1)
+            assert (await firer.request("POST", "/orders/42")).status == 200
+            answer = await watcher.reply()
+            assert (answer.headers["etag"], answer.json()) == ('"2"', {"version": 2})
 
 
 async def test_head(plain: ThreadServer) -> None:

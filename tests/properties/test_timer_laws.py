@@ -20,6 +20,12 @@ from purgatory.timer.clock import NS_PER_MS
 HOUR_MS = 3_600_000
 
 near = st.integers(-5, 40)
+
+
+def in_ns(ms: int) -> int:
+    return ms * NS_PER_MS
+
+
 delays = st.one_of(
     st.integers(-1, 3),
     near,
@@ -221,7 +227,7 @@ class TimerMachine(RuleBasedStateMachine):
         self.advance()
         self.nothing_is_overdue()
 
-    @rule(ns=st.integers(0, 3 * NS_PER_MS))
+    @rule(ns=st.one_of(st.integers(0, 3 * NS_PER_MS), st.sampled_from([1, 5, 30]).map(in_ns)))
     def pass_time(self, ns: int) -> None:
         """Time passes, and nobody advances the timer."""
         self.clock.advance_ns(ns)

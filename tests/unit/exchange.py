@@ -61,7 +61,7 @@ class Exchange:
             {"type": "http.request", "body": chunk, "more_body": number < len(chunks)}
             for number, chunk in enumerate(chunks, 1)
         ]
-        self._is_raising = spec_version >= "2.4"
+        self.is_raising = spec_version >= "2.4"
         self._is_gone = False
         self._happened = asyncio.Event()
         self.sent: list[Message] = []
@@ -114,7 +114,7 @@ class Exchange:
     async def send(self, message: Message) -> None:
         """What the application hands to the server."""
         if self._is_gone:
-            if self._is_raising:
+            if self.is_raising:
                 raise OSError("the client has left")
             return
         expected = "http.response.body" if self.sent else "http.response.start"

@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
@@ -694,6 +695,24 @@ async def test_a_key_that_fires_during_a_background_task(
     assert order.calls == 2
 
 
+async def test_the_deadline_is_kept_when_a_key_fires_during_a_background_task(
+    app: ASGIApp, purgatory: Purgatory, order: Order
+) -> None:
+    """Nobody can say in time what is new: 304, and the next request is told."""
+    order.make = lambda: Response(
+        headers={"ETag": f'"{order.version}"', "Purgatory-Watch": "order:42"},
+        background=BackgroundTask(asyncio.sleep, 30),
+    )
+    request = poll(2).begin(app)
+    await asyncio.sleep(1)
+    order.version = 2
+    await purgatory.fire("order:42")
+    await asyncio.sleep(1.01)
+    check_not_modified(request.answer(), "2")
+    assert (await poll(2).begin(app).reply()).headers["etag"] == '"2"'
+    await request.end()
+
+
 async def test_a_background_task_that_fails(
     app: ASGIApp, purgatory: Purgatory, order: Order
 ) -> None:
@@ -727,6 +746,45 @@ async def test_a_client_that_leaves_while_it_is_parked(
     assert purgatory.statistics().cancelled == 1
 
 
+async def test_middleware_outside_that_waits_for_an_answer(
+    app: ASGIApp, purgatory: Purgatory
+) -> None:
+    """It gets one, though the client has left: 499, which nobody reads."""
+    seen: list[int] = []
+
+    async def note(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        response = await call_next(request)
+        seen.append(response.status_code)
+        return response
+
+    request = poll().begin(BaseHTTPMiddleware(app, dispatch=note))
+    await until_parked(purgatory)
+    request.leave()
+    await request.end()
+    assert (seen, request.sent) == ([499], [])
+
+
+async def test_a_server_that_raises_when_the_client_has_left(purgatory: Purgatory) -> None:
+    """An endpoint that sends on regardless is not disturbed, as on other servers."""
+    ends: list[str] = []
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await asyncio.sleep(1)
+        for _ in range(3):
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        ends.append("end")
+
+    request = poll()
+    request.scope["asgi"]["spec_version"] = "2.4"
+    request.is_raising = True
+    request.begin(LongPollMiddleware(inner, purgatory=purgatory))
+    await asyncio.sleep(0.5)
+    request.leave()
+    await request.end()
+    assert ends == ["end"]
+
+
 @pytest.mark.parametrize("spec_version", ["2.3", "2.4"])
 async def test_a_client_that_leaves_while_the_endpoint_works(
     purgatory: Purgatory, spec_version: str
@@ -743,6 +801,7 @@ async def test_a_client_that_leaves_while_the_endpoint_works(
     app = application(show, Middleware(LongPollMiddleware, purgatory=purgatory))
     request = poll()
     request.scope["asgi"]["spec_version"] = spec_version
+    request.is_raising = spec_version == "2.4"
     request.begin(app)
     await asyncio.sleep(1.5)
     request.leave()
@@ -802,22 +861,45 @@ async def test_a_drain_answers_who_is_parked_and_refuses_who_comes(
     [
         (Limits(max_parked=1), 503, "full"),
         (Limits(max_parked_per_key=1), 429, "too-many-waits"),
+        (Limits(), 429, "too-many-waits"),
     ],
+    ids=["all", "key", "client"],
 )
 async def test_a_bound_that_is_reached(
     make_purgatory: Callable[..., Purgatory], order: Order, limits: Limits, status: int, kind: str
 ) -> None:
-    """One more is refused with Retry-After, and answers that need no waiting go on."""
+    """One more is refused with Retry-After, until there is room; other answers go on."""
+    settings = WaitSettings(max_parked_per_client=1 if limits == Limits() else 100)
     async with make_purgatory(limits=limits) as purgatory:
-        app = LongPollMiddleware(application(order.show), purgatory=purgatory, prefix="/api/waits")
-        parked = poll().begin(app)
-        await until_parked(purgatory)
-        refused = await poll().begin(app).reply()
-        assert (refused.status, refused.json()["type"]) == (status, f"/api/waits/problems/{kind}")
-        assert 1 <= int(refused.headers["retry-after"]) <= 5
-        assert (await poll(etag='"0"').begin(app).reply()).status == 200
-        await purgatory.drain()
-        await parked.reply()
+        inner = application(order.show)
+        app = LongPollMiddleware(inner, purgatory=purgatory, settings=settings, prefix="/api/waits")
+        for _ in range(2):
+            parked = poll().begin(app)
+            await until_parked(purgatory)
+            await purgatory.fire("order:42")
+            await until_parked(purgatory)
+            refused = await poll().begin(app).reply()
+            assert refused.status == status
+            assert refused.json()["type"] == f"/api/waits/problems/{kind}"
+            assert 1 <= int(refused.headers["retry-after"]) <= 5
+            assert (await poll(etag='"0"').begin(app).reply()).status == 200
+            parked.leave()
+            await parked.end()
+
+
+async def test_clients_are_counted_one_by_one(purgatory: Purgatory, order: Order) -> None:
+    """By address; those without one, on a Unix socket, are not."""
+    settings = WaitSettings(max_parked_per_client=1)
+    app = LongPollMiddleware(application(order.show), purgatory=purgatory, settings=settings)
+    requests = []
+    for client in (("10.0.0.1", 1), ("10.0.0.2", 1), None, None):
+        request = poll()
+        request.scope["client"] = client
+        requests.append(request.begin(app))
+    await until_parked(purgatory, 4)
+    await purgatory.drain()
+    for request in requests:
+        assert (await request.reply()).status == 304
 
 
 async def test_a_purgatory_that_is_not_open(order: Order) -> None:

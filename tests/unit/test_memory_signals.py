@@ -431,6 +431,20 @@ def test_marks_of_a_dropped_history_do_not_shorten_the_next_one(
     assert (values(signals, "a"), len(timer)) == ([], 0)
 
 
+def test_a_key_that_fires_all_the_time_is_trimmed_too(
+    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
+) -> None:
+    """What wakes the trimming does not put it off."""
+    signals, timer = make(), make_timer()
+    trim = HistoryTrim(signals, timer, 6_000)
+    for number in range(100):
+        signals.append("a", number)
+        trim.wake()
+        age_out(timer, clock, 500)
+    assert 12 <= kept(signals)[0] <= 17
+    timer.close()
+
+
 def test_trimming_by_age_does_not_go_by_the_wall_clock(
     make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
 ) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import anyio
 import pytest
 
 from purgatory import DelayedOperation, Limits, Outcome, Purgatory, Status
@@ -284,6 +285,22 @@ async def test_closing_while_its_caller_is_cancelled(make_purgatory: Make) -> No
     assert await statuses(tasks) == {Status.DRAINED}
 
 
+async def test_async_with_closes_though_it_is_cancelled(make_purgatory: Make) -> None:
+    """Under a cancelled scope nothing can be awaited, and all the same nothing is left open."""
+    purgatory = make_purgatory()
+    tasks: list[asyncio.Task[Outcome]] = []
+    with anyio.CancelScope() as scope:
+        async with purgatory:
+            tasks += await park_many(purgatory, 500)
+            scope.cancel()
+            await anyio.sleep(1)
+    assert scope.cancelled_caught
+    assert await statuses(tasks) == {Status.DRAINED}
+    is_open, timers = purgatory.is_open, purgatory.statistics().timers
+    await purgatory.close()
+    assert (is_open, timers) == (False, 0)
+
+
 async def test_a_walk_that_is_short_ends_in_its_first_slice() -> None:
     """Its future is done when `start` returns, without a turn of the loop."""
     seen: list[DelayedOperation] = []
@@ -298,3 +315,26 @@ async def test_a_walk_that_is_short_ends_in_its_first_slice() -> None:
     done = SlicedWalk(Walk(operations, act), loop, MockClock()).start()
     assert done.done() and done.result() == len(operations)
     assert seen == operations
+
+
+def test_an_interrupt_in_a_later_slice_stops_nobody_else() -> None:
+    """Whoever runs the loop again finds that the walk goes on, and that it ends."""
+    loop = AutojumpEventLoop(TickingClock())
+    seen: list[DelayedOperation] = []
+    operations = [Waiting() for _ in range(10 * STEP)]
+
+    def act(operation: DelayedOperation) -> bool:
+        seen.append(operation)
+        if len(seen) == 5 * STEP:
+            raise KeyboardInterrupt
+        return True
+
+    assert isinstance(loop.clock, TickingClock)
+    loop.clock.step_ns = SLICE_NS
+    done = SlicedWalk(Walk(operations, act), loop, loop.clock).start()
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(done)
+    assert len(seen) == 5 * STEP
+    assert loop.run_until_complete(done) == 10 * STEP - 1
+    assert seen == operations
+    loop.close()

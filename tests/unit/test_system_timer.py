@@ -209,6 +209,15 @@ def test_a_short_delay_after_an_idle_hour_takes_no_detour(
     assert bench.timer.wheel.overflow is None
 
 
+def test_what_is_overdue_is_not_lost_when_the_time_is_caught_up(bench: Bench) -> None:
+    """A task that is added late does not take the slot of one that is still to run."""
+    bench.add(1, "overdue")
+    bench.clock.advance(3)
+    bench.add(1, "new")
+    assert bench.timer.next_expiration_ms() == 1_001
+    assert (bench.after(0), bench.after(1)) == (["overdue"], ["new"])
+
+
 def test_a_far_task_wakes_its_owner_once_a_level_at_the_most(
     make_bench: Callable[..., Bench],
 ) -> None:
@@ -444,6 +453,21 @@ def test_a_clock_that_steps_back_is_ignored(bench: Bench) -> None:
     assert (bench.after(1), bench.after(1), bench.after(1)) == (["ten"], [], ["three"])
 
 
+def test_a_clock_that_steps_back_makes_nothing_early(bench: Bench) -> None:
+    """In the middle of an advance that a limit cut short, in the slot of a task still to come."""
+    bench.clock.advance(0.5)
+    bench.add(4, "1005")
+    bench.add(5, "1006")
+    bench.clock.advance(4.5)
+    assert bench.timer.advance_clock(limit=2) == 0
+    bench.clock.advance(-4.5)
+    bench.add(2, "added after the step back")
+    bench.clock.advance(4.5)
+    assert "1006" not in bench.after(0)
+    assert bench.after(1) == ["1006"]
+    assert len(bench.timer) == 0
+
+
 def test_a_clock_that_leaps_runs_what_became_due_in_order(bench: Bench) -> None:
     """After a machine was suspended everything that is due runs, in order, in bounded batches."""
     for delay_ms in (500, 1, 90_000, 30, 7, 7_200_000):
@@ -524,6 +548,17 @@ def test_close_keeps_the_order_wherever_a_limit_stopped(bench: Bench, limit: int
     closed = bench.timer.close()
     deadlines = [task.expiration_ms for task in closed]
     assert len(closed) == 7 - ran and deadlines == sorted(deadlines)
+
+
+def test_a_timer_that_was_closed_can_be_used_again(bench: Bench) -> None:
+    """Nothing of what it was before is in the way of what is added now."""
+    for delay_ms in (5, 1, 40):
+        bench.add(delay_ms, "before")
+    bench.timer.close()
+    for delay_ms in (5, 1, 40):
+        bench.add(delay_ms, str(delay_ms))
+    bench.run_out()
+    assert bench.notes == [("1", 1_001), ("5", 1_005), ("40", 1_040)]
 
 
 def test_a_timer_without_tasks_is_still_true(bench: Bench) -> None:

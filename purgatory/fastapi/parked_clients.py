@@ -1,0 +1,36 @@
+"""How many requests each client has parked."""
+
+from __future__ import annotations
+
+from purgatory.errors import LimitReachedError
+
+
+class ParkedClients:
+    """Counts clients, and refuses one that has too many; the empty one is not counted."""
+
+    def __init__(self, maximum: int) -> None:
+        """Allow `maximum` requests for each."""
+        self._maximum = maximum
+        # {client: how many}: without those that have none.
+        self._counts: dict[str, int] = {}
+
+    def enter(self, client: str) -> None:
+        """Count one more; raise LimitReachedError where that is one too many."""
+        if not client:
+            return
+        count = self._counts.get(client, 0)
+        if count >= self._maximum:
+            raise LimitReachedError(
+                f"this client has {self._maximum} requests parked already, which is the limit",
+                limit="max_parked_per_client",
+                maximum=self._maximum,
+            )
+        self._counts[client] = count + 1
+
+    def leave(self, client: str) -> None:
+        """Count one less, after `enter`."""
+        if not client:
+            return
+        self._counts[client] -= 1
+        if not self._counts[client]:
+            del self._counts[client]
