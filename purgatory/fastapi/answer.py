@@ -21,12 +21,13 @@ class Answer:
     ASGI servers take them apart and put them together again for each.
     """
 
-    __slots__ = ("_lines", "body", "status")
+    __slots__ = ("_headers", "_lines", "body", "status")
 
     def __init__(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Make an answer of headers as ASGI has them."""
         self.status = status
         self.body = body
+        self._headers: Headers | None = None
         self._lines = b"".join([name + b": " + value + b"\r\n" for name, value in headers])
 
     @classmethod
@@ -35,6 +36,7 @@ class Answer:
         answer = cls.__new__(cls)
         answer.status = status
         answer.body = body
+        answer._headers = None
         answer._lines = lines
         return answer
 
@@ -51,9 +53,12 @@ class Answer:
     @property
     def headers(self) -> Headers:
         """The headers as ASGI has them, in a list that is the caller's: middleware edits it."""
-        lines = self._lines.split(b"\r\n")
-        lines.pop()
-        return [(name, value) for name, _, value in [line.partition(b": ") for line in lines]]
+        if self._headers is None:
+            lines = self._lines.split(b"\r\n")
+            lines.pop()
+            parts = [line.partition(b": ") for line in lines]
+            self._headers = [(name, value) for name, _, value in parts]
+        return self._headers.copy()
 
     @property
     def is_last(self) -> bool:

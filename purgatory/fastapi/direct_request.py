@@ -102,7 +102,7 @@ class DirectRequest(RawRequest):
         """Return every header of that lower-case name."""
         if b"\r\n" + name + b":" not in self._lowered:
             return []
-        return super().headers_named(name)
+        return [value.decode("latin-1") for key, value in self.headers if key == name]
 
     def read_framing(self) -> bool:
         """Read where the request ends, and whether the connection does; False if that is not plain.

@@ -32,6 +32,8 @@ class RawRequest:
     """The address of who asks; empty where it is not needed or not known."""
     permit: Permit = ANYONE
     """What the request may do: set before anything else is read."""
+    _by_name: dict[bytes, list[bytes]] | None = None
+    """The headers, once one of them was asked for: several are, as a rule."""
 
     def key(self) -> str:
         """Return the tail as a key; raise Problem for bytes that are not UTF-8."""
@@ -54,7 +56,11 @@ class RawRequest:
 
     def headers_named(self, name: bytes) -> list[str]:
         """Return every header of that lower-case name."""
-        return [value.decode("latin-1") for key, value in self.headers if key == name]
+        if self._by_name is None:
+            self._by_name = {}
+            for key, value in self.headers:
+                self._by_name.setdefault(key, []).append(value)
+        return [value.decode("latin-1") for value in self._by_name.get(name, ())]
 
     def query(self, allowed: frozenset[str]) -> dict[str, str]:
         """Return the query's parameters; raise Problem for one unknown, twice or not UTF-8."""

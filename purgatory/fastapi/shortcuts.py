@@ -88,35 +88,37 @@ class ShortcutStack:
     def __init__(self, app: ASGIApp, shortcuts: Sequence[Shortcut]) -> None:
         """Pass what has no shortcut on to `app`."""
         self.app = app
-        self._shortcuts: dict[str, list[Shortcut]] = {}
+        # {method: path, name of the tail, endpoint}
+        self._shortcuts: dict[str, list[tuple[str, str, DirectEndpoint]]] = {}
         for shortcut in shortcuts:
             if shortcut.max_body < shortcut.endpoint.max_body:
                 # The application has a lower limit, and enforces it as it reads.
                 continue
-            self._shortcuts.setdefault(shortcut.method, []).append(shortcut)
+            self._shortcuts.setdefault(shortcut.method, []).append(
+                (shortcut.path, shortcut.endpoint.tail, shortcut.endpoint)
+            )
 
     # Not async: a parked request would keep one frame more.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Return what answers the request."""
         if scope["type"] == "http":
-            path = _path_in_app(scope)
-            for shortcut in self._shortcuts.get(scope["method"], ()):
-                tail = shortcut.endpoint.tail
-                if tail and path.startswith(shortcut.path):
-                    scope["path_params"] = {tail: path[len(shortcut.path) :]}
-                    return shortcut.endpoint(scope, receive, send)
-                if not tail and path == shortcut.path:
+            path: str = scope["path"]
+            if scope.get("root_path"):
+                path = _path_in_app(path, scope["root_path"])
+            for start, tail, endpoint in self._shortcuts.get(scope["method"], ()):
+                if not path.startswith(start):
+                    continue
+                if tail:
+                    scope["path_params"] = {tail: path[len(start) :]}
+                    return endpoint(scope, receive, send)
+                if path == start:
                     scope["path_params"] = {}
-                    return shortcut.endpoint(scope, receive, send)
+                    return endpoint(scope, receive, send)
         return self.app(scope, receive, send)
 
 
-def _path_in_app(scope: Scope) -> str:
-    path: str = scope["path"]
-    root_path: str = scope.get("root_path", "")
-    if root_path and path.startswith(root_path + "/"):
-        return path[len(root_path) :]
-    return path
+def _path_in_app(path: str, root_path: str) -> str:
+    return path[len(root_path) :] if path.startswith(root_path + "/") else path
 
 
 def _has_middleware(app: FastAPI) -> bool:
