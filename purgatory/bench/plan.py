@@ -70,7 +70,7 @@ QUICK = Plan(
     expirations=100_000,
     operations=50_000,
     parks=20_000,
-    requests=40_000,
+    requests=30_000,
     expected_s=55,
 )
 

@@ -91,39 +91,21 @@ ROWS: tuple[Row, ...] = (
         unit="ms",
         baseline="asyncio",
     ),
-    Row(
-        title="early fires of {lateness} timers",
-        stage="lateness",
-        measure="early",
-        unit="",
-        baseline="asyncio",
-        target=Target(0, 0, is_limit=True),
-    ),
-    Row(
-        title="the same on uvloop",
-        stage="lateness",
-        measure="early",
-        unit="",
-        ours="purgatory, uvloop",
-        baseline="uvloop",
-        target=Target(0, 0, is_limit=True),
-    ),
-    Row(
-        title="lateness of {lateness} timers, p99",
-        stage="lateness",
-        measure="lateness p99",
-        unit="ms",
-        baseline="asyncio",
-        target=Target(2.5, 5, is_limit=True),
-    ),
-    Row(
-        title="the same on uvloop",
-        stage="lateness",
-        measure="lateness p99",
-        unit="ms",
-        ours="purgatory, uvloop",
-        baseline="uvloop",
-        target=Target(2.5, 5, is_limit=True),
+    *(
+        Row(
+            title=title if ours == "purgatory" else "the same on uvloop",
+            stage="lateness",
+            measure=measure,
+            unit=unit,
+            ours=ours,
+            baseline=baseline,
+            target=target,
+        )
+        for title, measure, unit, target in (
+            ("early fires of {lateness} timers", "early", "", Target(0, 0, is_limit=True)),
+            ("lateness, p99", "lateness p99", "ms", Target(2.5, 5, is_limit=True)),
+        )
+        for ours, baseline in (("purgatory", None), ("purgatory, uvloop", "uvloop"))
     ),
     *_throughput(
         "watch on 1 key + complete, callbacks included",
