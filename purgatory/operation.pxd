@@ -2,7 +2,6 @@ cimport cython
 from purgatory.timer.task cimport TimerTask
 
 
-@cython.no_gc
 cdef class DelayedOperation(TimerTask):
     cdef public tuple _keys
     cdef public object _purgatory

@@ -40,6 +40,7 @@ class DirectRequest(RawRequest):
     __slots__ = (
         "_lines",
         "_lowered",
+        "_root_path",
         "body_length",
         "expects_continue",
         "keeps_alive",
@@ -60,15 +61,13 @@ class DirectRequest(RawRequest):
         lines: bytes,
     ) -> None:
         """Hold a request; `lines` are those of its headers, each after a line end."""
-        path = raw_path.decode("ascii")
-        if "%" in path:
-            path = unquote(path)
+        tail = raw_path[len(shortcut.path) :].decode("ascii")
         self.shortcut = shortcut
         self.method = method
-        self.path = root_path + path
         self.raw_path = raw_path
         self.query_string = query_string
-        self.tail = path[len(shortcut.path) :]
+        self.tail = unquote(tail) if "%" in tail else tail
+        self._root_path = root_path
         self.body = b""
         self.client = ""
         self.permit = ANYONE
@@ -80,6 +79,11 @@ class DirectRequest(RawRequest):
         """Bytes of the whole request, its body included."""
         self._lines = lines
         self._lowered = lines.lower()
+
+    @property
+    def path(self) -> str:  # type: ignore[override] # read only
+        """The decoded path, with the root path before it, as ASGI has it."""
+        return self._root_path + unquote(self.raw_path.decode("ascii"))
 
     @property
     def headers(self) -> Iterator[tuple[bytes, bytes]]:  # type: ignore[override] # read only
@@ -98,6 +102,12 @@ class DirectRequest(RawRequest):
         """Return True iff there is a header of that lower-case name; cheap where there is none."""
         return b"\r\n" + name + b":" in self._lowered
 
+    def header(self, name: bytes) -> str | None:
+        """Return the one header of that lower-case name, or None; raise Problem for two."""
+        if b"\r\n" + name + b":" not in self._lowered:
+            return None
+        return super().header(name)
+
     def headers_named(self, name: bytes) -> list[str]:
         """Return every header of that lower-case name."""
         if b"\r\n" + name + b":" not in self._lowered:
@@ -115,10 +125,13 @@ class DirectRequest(RawRequest):
         if b"\r\nconnection:" in lowered:
             tokens = ",".join(self.headers_named(b"connection")).lower().split(",")
             self.keeps_alive = self.keeps_alive and "close" not in map(str.strip, tokens)
-        _, found, after = lowered.partition(_CONTENT_LENGTH)
-        if found:
-            digits = after.partition(b"\r\n")[0].strip(b" \t")
-            if not digits.isdigit() or len(digits) > MAX_DIGITS or _CONTENT_LENGTH in after:
+        found = lowered.find(_CONTENT_LENGTH)
+        if found >= 0:
+            start = found + len(_CONTENT_LENGTH)
+            digits = lowered[start:].partition(b"\r\n")[0].strip(b" \t")
+            if not digits.isdigit() or len(digits) > MAX_DIGITS:
+                return False
+            if lowered.find(_CONTENT_LENGTH, start) >= 0:
                 return False
             self.body_length = int(digits)
             self.length += self.body_length

@@ -67,6 +67,9 @@ class RawRequest:
         if not self.query_string:
             return {}
         parameters: dict[str, str] = {}
+        if self._read_plainly(allowed, parameters):
+            return parameters
+        parameters.clear()
         for name, value in self._query_fields():
             if name not in allowed:
                 raise bad_parameter(
@@ -78,6 +81,23 @@ class RawRequest:
                 raise bad_parameter(name, f"parameter {name} is given twice", "once")
             parameters[name] = value
         return parameters
+
+    def _read_plainly(self, allowed: frozenset[str], parameters: dict[str, str]) -> bool:
+        """Read the query by splitting alone; False where there is more to it, or wrong with it.
+
+        Most queries are so plain, and `parse_qsl` is five times slower.
+        """
+        query = self.query_string
+        if len(query) > MAX_QUERY_BYTES or not query.isascii():
+            return False
+        if b"%" in query or b"+" in query:
+            return False
+        for field in query.decode().split("&"):
+            name, equals, value = field.partition("=")
+            if not equals or name not in allowed or name in parameters:
+                return False
+            parameters[name] = value
+        return True
 
     def whole_number(self, query: Mapping[str, str], name: str, default: int) -> int:
         """Return a parameter from 1 to MAX_LIMIT; raise Problem for anything else."""
@@ -97,12 +117,8 @@ class RawRequest:
                 f"up to {MAX_QUERY_BYTES} bytes",
             )
         try:
-            text = self.query_string.decode("ascii")
-            fields = [field.partition("=") for field in text.split("&")]
-            if self._is_simple(text, fields):
-                return [(name, value) for name, _, value in fields]
             return parse_qsl(
-                text,
+                self.query_string.decode("ascii"),
                 keep_blank_values=True,
                 strict_parsing=True,
                 errors="strict",
@@ -114,16 +130,6 @@ class RawRequest:
                 f"the query cannot be read ({exc})",
                 "name=value pairs joined by &, UTF-8, percent-encoded",
             ) from None
-
-    @staticmethod
-    def _is_simple(text: str, fields: list[tuple[str, str, str]]) -> bool:
-        """Return True iff splitting is all there is to do; `parse_qsl` is five times slower."""
-        return (
-            len(fields) <= MAX_QUERY_FIELDS
-            and "%" not in text
-            and "+" not in text
-            and all(equals for _, equals, _ in fields)
-        )
 
 
 def too_large(limit: int) -> Problem:

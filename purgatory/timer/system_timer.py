@@ -111,7 +111,7 @@ class SystemTimer:
         return True
 
     def __del__(self) -> None:
-        """Let go of what is pending: compiled tasks are not seen by the cyclic collector."""
+        """Let go of what is pending, at once: the links between tasks are cycles."""
         # None, or not there at all, where __init__ refused its arguments.
         if getattr(self, "_ready", None) is not None:
             self.close()

@@ -9,11 +9,6 @@ cdef class PendingTasks:
     cpdef remove(self, TimerTask task)
 
 
-# Outside the cyclic collector, and built from a free list: a million timers are neither scanned
-# nor asked for one by one. A timer that is dropped takes its tasks out (SystemTimer.__del__), so
-# that the links between them keep nobody alive.
-@cython.no_gc
-@cython.freelist(4096)
 cdef class TimerTask:
     cdef TimerTask _next
     cdef PendingTasks _pending

@@ -12,7 +12,7 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Purgatory, SystemTimer, TimerTask
 from purgatory.reaper import ExpirationReaper
 from purgatory.testing import AutojumpEventLoop, MockClock
-from purgatory.timer import ScheduledCall, compiled
+from purgatory.timer import compiled
 
 Args = TypeVarTuple("Args")
 
@@ -149,12 +149,6 @@ async def test_a_parked_call_is_few_objects() -> None:
         assert blocks_each(park) <= 12
         for coroutine in parked:
             coroutine.close()
-
-
-def test_compiled_timers_are_none_of_the_collectors_business() -> None:
-    """A million of them are not scanned. Plain ones are, as every Python object is."""
-    assert gc.is_tracked(TimerTask(5)) is not compiled
-    assert gc.is_tracked(ScheduledCall(5, gc.collect)) is not compiled
 
 
 def test_adding_reads_the_clock_once(timer: SystemTimer, clock: CountingClock) -> None:
