@@ -82,7 +82,7 @@ lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.tom
 	@$(LOCK_PIP) $(FREEZE) > .venv-lock/service
 	@{ echo '# What "make run" installs, and the build backend. Written by "make lock".'; \
 	  sed '$(MARKERS)' .venv-lock/service; } > app/requirements.txt
-	@$(LOCK_PIP) install -qq --group test --constraint .venv-lock/service
+	@$(LOCK_PIP) install -qq --group test '.[all]' --constraint .venv-lock/service
 	@$(LOCK_PIP) $(FREEZE) > .venv-lock/all
 	@{ echo '# What "make test" and "make lint" add to app/requirements.txt. Written by "make lock".'; \
 	  grep -vxFf .venv-lock/service .venv-lock/all; } > tests/requirements.txt
