@@ -25,9 +25,11 @@ from purgatory.jobs.job import (
     JobState,
     Misfire,
     OnFire,
+    bounded_error,
     new_job_id,
 )
 from purgatory.jobs.limits import JobLimits
+from purgatory.jobs.memory import MemoryJobStore
 from purgatory.jobs.spec import JobSpec, OnConflict, encode_payload
 from purgatory.jobs.store import (
     Added,
@@ -73,6 +75,7 @@ __all__ = [
     "JobStore",
     "KeyFire",
     "KeyFired",
+    "MemoryJobStore",
     "Misfire",
     "OnConflict",
     "OnFire",
@@ -84,6 +87,7 @@ __all__ = [
     "StoreReadOnlyError",
     "StoreUnavailableError",
     "UnknownHandlerError",
+    "bounded_error",
     "encode_payload",
     "new_job_id",
 ]

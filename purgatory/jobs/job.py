@@ -144,3 +144,11 @@ class Job:
 def new_job_id(wall_ms: int) -> str:
     """Return 128 bits as 32 hexadecimal digits: 48 of `wall_ms`, 80 that nobody can guess."""
     return f"{wall_ms & 0xFFFF_FFFF_FFFF:012x}{secrets.token_hex(10)}"
+
+
+def bounded_error(error: str | None, max_length: int) -> str | None:
+    """Return an error's text as every store can keep it: its beginning, and no NUL or surrogate."""
+    if error is None:
+        return None
+    text = error[:max_length].encode("utf-8", "backslashreplace").decode("utf-8")
+    return text.replace("\x00", "\\x00")[:max_length]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from purgatory.errors import InvalidKeyError
 from purgatory.jobs.deadline import Deadline, seconds_to_ms
 from purgatory.jobs.errors import InvalidJobError, InvalidPayloadError
-from purgatory.jobs.job import Misfire, OnFire, new_job_id
+from purgatory.jobs.job import Job, Misfire, OnFire, new_job_id
 from purgatory.jobs.limits import JobLimits
 from purgatory.keys import check_key
 
@@ -88,6 +88,31 @@ class JobSpec:
             ceiling_delay_ms=(
                 None if ceiling is None else seconds_to_ms(ceiling, "ceiling", limits)
             ),
+        )
+
+    def job(self, now_ms: int, deadline_ms: int, *, ceiling_ms: int | None = None) -> Job:
+        """Return the job as a store has it at first, with the deadline under the ceiling.
+
+        `now_ms` is the store's clock, `deadline_ms` what `deadline.resolve` made of it, and
+        `ceiling_ms` the ceiling of the job that this one replaces, which stays.
+        """
+        if ceiling_ms is None and self.ceiling_delay_ms is not None:
+            ceiling_ms = now_ms + self.ceiling_delay_ms
+        if ceiling_ms is not None:
+            deadline_ms = min(ceiling_ms, deadline_ms)
+        return Job(
+            id=self.id,
+            handler=self.handler,
+            payload_json=self.payload_json,
+            deadline_ms=deadline_ms,
+            due_ms=deadline_ms,
+            created_ms=now_ms,
+            keys=self.keys,
+            on_fire=self.on_fire,
+            dedupe_key=self.dedupe_key,
+            max_attempts=self.max_attempts,
+            misfire=self.misfire,
+            ceiling_ms=ceiling_ms,
         )
 
 

@@ -88,6 +88,14 @@ class JobFilter:
     key: str | None = None
     """One of the job's keys, whatever its state."""
 
+    def matches(self, job: Job) -> bool:
+        """Return True iff `job` matches all that is given."""
+        return (
+            self.state in (None, job.state)
+            and self.handler in (None, job.handler)
+            and (self.key is None or self.key in job.keys)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
@@ -156,9 +164,9 @@ class JobStore(Protocol):
 
     **Fencing.** `claim` raises a job's epoch, and so does each step that takes it from its holder:
     `give_back`, a fire, `cancel`, `reschedule`, `run_now`, a replacing `add`. What a holder does
-    (`start`, `renew`, `finish`, `miss`, `give_back`) is a compare-and-set on id and epoch, and
-    changes nothing for a claim that is no longer good. A lease that ran out but that nobody else
-    claimed is still good.
+    (`start`, `renew`, `finish`, `miss`, `give_back`) is a compare-and-set on id and epoch of a job
+    that is held (lease_until_ms > 0), and changes nothing for a claim that is no longer good. A
+    lease that ran out but that nobody else claimed is still good.
 
     **Steps.** Where a method takes a sequence, each element is a step of its own, done or refused
     on its own, in order, with its result at the same place; the store does them in as few round
@@ -238,10 +246,10 @@ class JobStore(Protocol):
         """Decide the undecided jobs on each key, up to `limit` of each.
 
         Outcome FIRED, with key and value; epoch + 1, version + 1, the lease free, its dedupe key
-        free for others. on_fire run: it waits, due now. on_fire cancel: it is CANCELLED, finished now. A job on
-        several of the keys is fired by the first. One step for each batch: a job that is added to
-        the key between two batches may be fired with them. Keys without jobs cost one indexed
-        look-up together, in the same round trip. Repeated: what was done is not done again.
+        free for others. on_fire run: it waits, due now. on_fire cancel: it is CANCELLED, finished
+        now. A job on several of the keys is fired by the first. One step for each batch: a job that
+        is added to the key between two batches may be fired with them. Keys without jobs cost one
+        indexed look-up together, in the same round trip. Repeated: what was done is not done again.
         """
         ...
 
