@@ -140,7 +140,7 @@ class JobTable:
             del self._by_dedupe_key[job.dedupe_key]
 
     def _file(self, entry: tuple[int, str, int], now_ms: int) -> None:
-        """Put an entry that was taken from a heap where it belongs: back, too, if time went back."""
+        """Put an entry taken from a heap where it belongs; time may have gone back since."""
         _, job_id, epoch = entry
         job = self._jobs.get(job_id)
         if job is None or job.epoch != epoch or job.state.is_final:
