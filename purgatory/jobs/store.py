@@ -368,7 +368,7 @@ class JobStore(Protocol):
     # Those who clean up
 
     async def prune(self, *, finished_before_ms: int, keep: int, limit: int) -> int:
-        """Forget up to `limit` finished jobs, the earliest finished first; return how many.
+        """Forget up to `limit` finished jobs, by finished_ms and then id; return how many.
 
         Those that finished before the moment, and those beyond the `keep` last finished. Call
         again while it returns `limit`.
