@@ -23,6 +23,8 @@
         +-- JobConflictError (RuntimeError)  the job's state does not allow it
         +-- JobChangedError (RuntimeError)   the job is at another version than was asked for
         +-- CorruptJobError (ValueError)     a stored record that is not a job
+        +-- RetryJobError (RuntimeError)     raised by a handler: try again, perhaps later
+        +-- FailJobError (RuntimeError)      raised by a handler: do not try again
         +-- StoreError                       the store cannot do it
             +-- StoreUnavailableError (ConnectionError)  out of reach; may or may not be done
             +-- StoreReadOnlyError (PermissionError)     takes no writes

@@ -1,9 +1,11 @@
 """Delayed jobs: something to do at a deadline, when a key fires, or not at all because it fired."""
 
+from purgatory.jobs.context import JobContext
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import (
     CorruptJobError,
     DuplicateJobError,
+    FailJobError,
     InvalidDeadlineError,
     InvalidJobError,
     InvalidPayloadError,
@@ -11,6 +13,7 @@ from purgatory.jobs.errors import (
     JobConflictError,
     JobError,
     JobNotFoundError,
+    RetryJobError,
     StoreError,
     StoreFullError,
     StoreNotReadyError,
@@ -18,6 +21,7 @@ from purgatory.jobs.errors import (
     StoreUnavailableError,
     UnknownHandlerError,
 )
+from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.job import (
     Job,
     JobClaim,
@@ -30,7 +34,11 @@ from purgatory.jobs.job import (
 )
 from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.memory import MemoryJobStore
+from purgatory.jobs.retry import RetryPolicy
+from purgatory.jobs.scheduler import JobScheduler
+from purgatory.jobs.scheduler_settings import SchedulerSettings
 from purgatory.jobs.spec import JobSpec, OnConflict, encode_payload
+from purgatory.jobs.statistics import JobStatistics, Lateness, Recovery
 from purgatory.jobs.store import (
     Added,
     AddStatus,
@@ -54,6 +62,7 @@ __all__ = [
     "CorruptJobError",
     "Deadline",
     "DuplicateJobError",
+    "FailJobError",
     "InvalidDeadlineError",
     "InvalidJobError",
     "InvalidPayloadError",
@@ -61,25 +70,34 @@ __all__ = [
     "JobChangedError",
     "JobClaim",
     "JobConflictError",
+    "JobContext",
     "JobCounts",
     "JobError",
     "JobFilter",
+    "JobHandlers",
     "JobLimits",
     "JobNotFoundError",
     "JobOutcome",
     "JobPage",
     "JobResult",
     "JobReturn",
+    "JobScheduler",
     "JobSpec",
     "JobState",
+    "JobStatistics",
     "JobStore",
     "KeyFire",
     "KeyFired",
+    "Lateness",
     "MemoryJobStore",
     "Misfire",
     "OnConflict",
     "OnFire",
     "QuarantinedRecord",
+    "Recovery",
+    "RetryJobError",
+    "RetryPolicy",
+    "SchedulerSettings",
     "StoreError",
     "StoreFullError",
     "StoreListener",

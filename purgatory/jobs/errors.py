@@ -87,6 +87,19 @@ class CorruptJobError(JobError, ValueError):
         self.reason = reason
 
 
+class RetryJobError(JobError, RuntimeError):
+    """A handler wants to be called again, at a time of its choice."""
+
+    def __init__(self, detail: str | None = None, *, after: float | None = None) -> None:
+        """Try again `after` seconds, if attempts are left; None for the usual backoff."""
+        super().__init__(detail)
+        self.after = after
+
+
+class FailJobError(JobError, RuntimeError):
+    """A handler says that trying again is of no use."""
+
+
 class StoreError(JobError):
     """The store of jobs cannot do it."""
 
