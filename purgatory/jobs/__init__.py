@@ -1,5 +1,6 @@
 """Delayed jobs: something to do at a deadline, when a key fires, or not at all because it fired."""
 
+from purgatory.jobs.callback import CALLBACK, Callback
 from purgatory.jobs.context import JobContext
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import (
@@ -56,10 +57,13 @@ from purgatory.jobs.store import (
     QuarantinedRecord,
     StoreListener,
 )
+from purgatory.jobs.webhook_signature import sign, verify_signature
 
 __all__ = [
+    "CALLBACK",
     "AddStatus",
     "Added",
+    "Callback",
     "Claimed",
     "CorruptJobError",
     "Deadline",
@@ -112,4 +116,6 @@ __all__ = [
     "bounded_error",
     "encode_payload",
     "new_job_id",
+    "sign",
+    "verify_signature",
 ]
