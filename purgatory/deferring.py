@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar
@@ -14,7 +14,7 @@ from purgatory.jobs.errors import JobError, NoJobStoreError
 from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.job import Job, JobState
 from purgatory.jobs.spec import JobSpec
-from purgatory.jobs.store import JobCounts, JobFilter, JobPage
+from purgatory.jobs.store import Added, JobCounts, JobFilter, JobPage
 from purgatory.keys import check_key
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -195,6 +195,14 @@ class Deferring:
     async def job_counts(self) -> JobCounts:
         """Return how many jobs are in each state, in all processes."""
         return await self._require_desk().ready().counts()
+
+    async def add_jobs(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+        """Add many jobs, of `job_spec`; return for each what was done, or why it was refused."""
+        return await self._require_desk().add(specs)
+
+    def job_desk(self) -> JobDesk:
+        """Return what is behind all of this, for those who wait for jobs in ways of their own."""
+        return self._require_desk()
 
     @property
     def has_jobs(self) -> bool:

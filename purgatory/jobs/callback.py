@@ -23,8 +23,10 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 # Ours to set, or what decides where a request ends.
 _RESERVED = frozenset(
-    ("connection", "content-length", "content-type", "host", "idempotency-key", "te", "trailer")
-    + ("transfer-encoding", "upgrade", "proxy-authorization", "expect", "keep-alive")
+    (
+        *("connection", "content-length", "content-type", "expect", "host", "idempotency-key"),
+        *("keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
+    )
 )
 
 
@@ -57,8 +59,8 @@ class Callback:
             raise InvalidPayloadError(
                 f"the callback's method is {str(method)[:32]!r}: give one of {', '.join(METHODS)}"
             )
-        if not isinstance(headers, Mapping) or len(headers) > MAX_HEADERS:
-            raise InvalidPayloadError(f"a callback has up to {MAX_HEADERS} headers, names to texts")
+        if len(headers) > MAX_HEADERS:
+            raise InvalidPayloadError(f"a callback has up to {MAX_HEADERS} headers")
         for name, value in headers.items():
             _check_header(name, value)
         return cls(url=url, method=method, headers=dict(headers), payload=payload)
@@ -100,6 +102,8 @@ def _of_document(document: Any) -> Callback:
             f"a callback has no {min(map(str, unknown))[:32]!r}: it has url, method, headers and "
             "payload"
         )
+    if not isinstance(document.get("headers", {}), dict):
+        raise InvalidPayloadError("the callback's headers are an object of names and texts")
     return Callback.of(
         document["url"],
         method=document.get("method", "POST"),

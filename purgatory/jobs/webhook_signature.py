@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import re
 
-SIGNATURE_HEADER = re.compile(r"t=(\d{1,12}),v1=([0-9a-f]{64})")
+SIGNATURE_HEADER = "Purgatory-Signature"
 DEFAULT_TOLERANCE = 300.0
 
 _HEADER = re.compile(r"t=(\d{1,12}),v1=([0-9a-f]{64})")

@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -254,9 +255,7 @@ async def test_what_fails_is_tried_again(store: MemoryJobStore, make_purgatory: 
     assert (job.state, job.outcome, job.attempt) == (JobState.FAILED, JobOutcome.EXPIRED, 6)
     assert job.error == "ValueError: no 6"
     assert [attempt for attempt, _ in attempts] == [1, 2, 3, 4, 5, 6]
-    pauses = [
-        later - sooner for (_, sooner), (_, later) in zip(attempts, attempts[1:], strict=False)
-    ]
+    pauses = [later - sooner for (_, sooner), (_, later) in pairwise(attempts)]
     for pause_ms, most_ms in zip(pauses, [1_000, 2_000, 4_000, 8_000, 8_000], strict=True):
         assert 0 <= pause_ms <= most_ms + 2
 
