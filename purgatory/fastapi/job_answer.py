@@ -19,8 +19,7 @@ def entity_tag(job: Job) -> str:
 def answer_job(job: Job, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
     """Return a job as an answer, with its ETag and `headers`."""
     lines = {"ETag": entity_tag(job), **(headers or {})}
-    more = "".join(f"{name.lower()}: {value}
-" for name, value in lines.items())
+    more = "".join(f"{name.lower()}: {value}\r\n" for name, value in lines.items())
     document = JobAnswer(**_listed(job), **_large(job))
     return Answer.of_json(status, document.model_dump_json().encode(), more.encode("latin-1"))
 

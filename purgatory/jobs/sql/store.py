@@ -365,9 +365,7 @@ class SqlJobStore:
         asked = {"keys": self._statements.many(keys)}
         statement = self._statements.keys_with_jobs
         found = set(
-            await self._database.read(
-                lambda connection: connection.scalars(statement, asked).all()
-            )
+            await self._database.read(lambda connection: connection.scalars(statement, asked).all())
         )
         return [[key in found for key in step.items] for step in batch]
 
@@ -392,7 +390,9 @@ class SqlJobStore:
             await self._do("set_aside", job_ids)
         except StoreError as exc:
             # Whoever reads is not to suffer from that; the next who comes upon them tries again.
-            _log.warning("corrupt jobs stay where they are: %s", exc, extra={"action": "quarantine"})
+            _log.warning(
+                "corrupt jobs stay where they are: %s", exc, extra={"action": "quarantine"}
+            )
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         self._check_open()
