@@ -58,7 +58,10 @@ cdef class SystemTimer:
     cdef _add_at_once(self, TimerTask task)
     @cython.locals(wheel=TimingWheel, now_ms=cython.longlong)
     cdef long long _settle_clock(self, long long now_ns)
-    @cython.locals(root=TimerTask, pending=PendingTasks, task=TimerTask, count=cython.longlong)
+    @cython.locals(
+        root=TimerTask, pending=PendingTasks, task=TimerTask, following=TimerTask,
+        call=ScheduledCall, args=tuple, count=cython.longlong,
+    )
     cdef long long _run_some(self, TimerTaskList bucket, long long limit)
     cdef _note_lateness(self, TimerTaskList bucket)
     cdef _log_failure(self, TimerTask task)

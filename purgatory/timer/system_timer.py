@@ -114,7 +114,8 @@ class SystemTimer:
         """Let go of what is pending, at once: the links between tasks are cycles."""
         # None, or not there at all, where __init__ refused its arguments.
         if getattr(self, "_ready", None) is not None:
-            self.close()
+            for task in self.close():
+                task.cancel()
 
     @property
     def clock(self) -> Clock:
@@ -289,15 +290,39 @@ class SystemTimer:
         """Run up to `limit` tasks of an open bucket, which leaves `_ready` when it is empty."""
         root = bucket._root
         pending = bucket._pending
+        task = root
         count = 0
         while count < limit:
-            task = root._next
-            if task is None or task is root:
-                break
-            pending.remove(task)
-            count += 1
+            # Around the loop, not in it: entering costs the compiled form as much as a task does.
             try:
-                task.run()
+                while count < limit:
+                    task = root._next  # type: ignore[assignment] # a root always has neighbours
+                    if task is root:
+                        break
+                    # PendingTasks.remove, written out.
+                    following = task._next
+                    root._next = following
+                    following._previous = root  # type: ignore[union-attr] # as above
+                    task._pending = None
+                    task._next = None
+                    task._previous = None
+                    pending.count -= 1
+                    count += 1
+                    if type(task) is ScheduledCall:
+                        # ScheduledCall.run, written out.
+                        call = task
+                        callback = call.callback
+                        if callback is not None:
+                            args = call.args
+                            call.callback = None
+                            call.args = ()
+                            if args:
+                                callback(*args)
+                            else:
+                                callback()
+                            continue
+                    task.run()
+                break
             except Exception:
                 self._log_failure(task)
         # A task may have closed the timer, or advanced it by itself.
