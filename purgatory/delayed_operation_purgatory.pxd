@@ -18,6 +18,7 @@ cdef class DelayedOperationPurgatory:
 
     cpdef bint try_complete_else_watch(self, DelayedOperation operation, object keys)
     cpdef Py_ssize_t check_and_complete(self, object key)
+    cpdef Py_ssize_t count(self, object key)
     cpdef bint _check(self, DelayedOperation operation, object key)
     cpdef bint _end(self, DelayedOperation operation, object status)
     @cython.locals(given=tuple)

@@ -38,6 +38,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.journal": (3, "journal"),
     "purgatory.history_trim": (3, "facade"),
     "purgatory.park_operation": (3, "facade"),
+    "purgatory.parking": (3, "facade"),
     "purgatory.purgatory": (3, "facade"),
     "purgatory.watch_operation": (3, "facade"),
     "purgatory": (3, "public names"),

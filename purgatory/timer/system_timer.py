@@ -112,8 +112,12 @@ class SystemTimer:
 
     def __del__(self) -> None:
         """Let go of what is pending, at once: the links between tasks are cycles."""
-        # None, or not there at all, where __init__ refused its arguments.
-        if getattr(self, "_ready", None) is not None:
+        try:
+            is_made = self._due_now is not None
+        except AttributeError:
+            # As None is when compiled: __init__ refused its arguments.
+            return
+        if is_made:
             for task in self.close():
                 task.cancel()
 
@@ -159,7 +163,7 @@ class SystemTimer:
         if pending is not None:
             pending.remove(task)
         if cython.compiled and self._is_system:
-            now_ns = _system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+            now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
             now_ns = self._now_ns()
         if not self._floor_ns < now_ns <= self._ceiling_ns:
