@@ -27,10 +27,17 @@ from tests.acceptance.server_commands import SERVERS, ServerCommand, serve_by_co
 TOLD_TO_STOP = [command for command in SERVERS if command.is_told_to_stop]
 NOT_TOLD_TO_STOP = [command for command in SERVERS if not command.is_told_to_stop]
 # About a second is promised; the machine of a test may be busy with something else.
-GENEROUS = 5.0
+GENEROUS = 10.0
 
 
-@pytest.fixture(scope="module", params=SERVERS, ids=str)
+# Each in one process of the tests, so that it is started once.
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(command, id=str(command), marks=pytest.mark.xdist_group(str(command)))
+        for command in SERVERS
+    ],
+)
 def command(request: pytest.FixtureRequest) -> ServerCommand:
     """Each server in turn."""
     found: ServerCommand = request.param
