@@ -1,6 +1,10 @@
-"""Fixtures for every test."""
+"""Fixtures for every test, and how the tests are handed out."""
+
+from typing import Any
 
 import pytest
+
+from tests.scheduling import TogetherScheduling
 
 
 # Both loops on purpose: uvloop keeps timers in its own way, and a timer is what we are.
@@ -15,3 +19,11 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     """Run each async test on the loop of the standard library and on uvloop."""
     backend: tuple[str, dict[str, bool]] = request.param
     return backend
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TogetherScheduling | None:
+    """Hand out the tests in our own way, which is a variant of --dist=loadgroup."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    return TogetherScheduling(config, log)

@@ -83,13 +83,11 @@ def test_a_compiler_that_fails_leaves_the_plain_form(tmp_path: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_wheel_is_typed(wheel_files: set[str]) -> None:
     """Type checkers of those who install us see our types."""
     assert "purgatory/py.typed" in wheel_files
 
 
-@pytest.mark.xdist_group("wheel")
 def test_the_wheel_holds_the_library_and_nothing_else(wheel_files: set[str]) -> None:
     """Neither the service nor tests nor caches are installed with the library."""
     library = {

@@ -406,8 +406,11 @@ async def test_a_client_that_does_not_read(app: FastAPI) -> None:
             connection.writer.transport.set_write_buffer_limits(high=0)
             connection.reader._transport.pause_reading()  # type: ignore[attr-defined] # of the stream
             connection.write(request * count)
+            await server.call(
+                server.until,
+                lambda: [one._is_write_paused for one in server.connections()] == [True],
+            )
             [protocol] = server.connections()
-            await server.call(server.until, lambda: protocol._is_write_paused)
             assert protocol._transport.get_write_buffer_size() < 5_000_000
             connection.reader._transport.resume_reading()  # type: ignore[attr-defined] # see above
             for _ in range(count):

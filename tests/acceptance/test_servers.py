@@ -30,14 +30,7 @@ NOT_TOLD_TO_STOP = [command for command in SERVERS if not command.is_told_to_sto
 GENEROUS = 10.0
 
 
-# Each in one process of the tests, so that it is started once.
-@pytest.fixture(
-    scope="module",
-    params=[
-        pytest.param(command, id=str(command), marks=pytest.mark.xdist_group(str(command)))
-        for command in SERVERS
-    ],
-)
+@pytest.fixture(scope="module", params=SERVERS, ids=str)
 def command(request: pytest.FixtureRequest) -> ServerCommand:
     """Each server in turn."""
     found: ServerCommand = request.param

@@ -29,8 +29,6 @@ from purgatory.testing import AutojumpEventLoop
 from purgatory.timer import compiled
 
 TREE = Path(purgatory.__file__).parent.parent
-# In one process of the tests, so that it is run once.
-one_run = pytest.mark.xdist_group("bench")
 
 
 @pytest.fixture
@@ -66,7 +64,6 @@ def report(folder: Path, form: str) -> dict[str, Any]:
     return report
 
 
-@one_run
 def test_a_run_says_what_it_ran_on(report: dict[str, Any], form: str) -> None:
     """A figure without its machine and versions is worth nothing."""
     machine = report["machine"]
@@ -75,7 +72,6 @@ def test_a_run_says_what_it_ran_on(report: dict[str, Any], form: str) -> None:
     assert report["plan"]["mode"] == "quick, scaled by 0.001"
 
 
-@one_run
 def test_a_run_has_every_row(report: dict[str, Any]) -> None:
     """Each row with its figures, in order; a row with a target has a verdict."""
     runnable = [row for row in ROWS if row.baseline in {None, *contenders(STAGES[row.stage])}]
@@ -87,7 +83,6 @@ def test_a_run_has_every_row(report: dict[str, Any]) -> None:
         assert (row["target"] is None) == (row["verdict"] == Verdict.NONE)
 
 
-@one_run
 def test_a_run_of_fires_is_never_early(report: dict[str, Any]) -> None:
     """The one figure that holds at any size."""
     early = [row["ours"]["max"] for row in report["rows"] if "early" in row["title"]]
@@ -95,7 +90,6 @@ def test_a_run_of_fires_is_never_early(report: dict[str, Any]) -> None:
     assert set(early) == {0}
 
 
-@one_run
 def test_a_run_draws_its_chart(folder: Path, form: str, report: dict[str, Any]) -> None:
     """An SVG image that is well-formed, with a bar for each ratio."""
     root = ET.fromstring((folder / f"{form}.svg").read_text(encoding="utf-8"))
