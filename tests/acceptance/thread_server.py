@@ -21,7 +21,7 @@ from tests.acceptance.client import Address
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
