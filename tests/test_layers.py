@@ -41,6 +41,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.job_desk": (3, "facade"),
     "purgatory.job_handle": (3, "facade"),
     "purgatory.park_operation": (3, "facade"),
+    "purgatory.parking": (3, "facade"),
     "purgatory.purgatory": (3, "facade"),
     "purgatory.watch_operation": (3, "facade"),
     "purgatory": (3, "public names"),
@@ -71,7 +72,7 @@ COMPOSED_OF: dict[str, set[str]] = {
 # What is imported in some places only -> those places. Whatever is not of the standard library has
 # to be here; of the standard library, only what is not for everyone.
 VENDORS: dict[str, set[str]] = {
-    "cython": {"purgatory.timer.system_timer"},
+    "cython": {"purgatory.timer"},
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "app", "examples"},
