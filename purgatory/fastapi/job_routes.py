@@ -8,7 +8,7 @@ from fastapi import Body, Header, Path, Query
 
 from purgatory.fastapi import job_schemas
 from purgatory.fastapi.access import Action
-from purgatory.fastapi.endpoint import RawEndpoint
+from purgatory.fastapi.endpoint import TaskEndpoint
 from purgatory.fastapi.job_batch_endpoint import JobBatchEndpoint
 from purgatory.fastapi.job_endpoints import JobEndpoints
 from purgatory.fastapi.job_watch_endpoint import JobWatchEndpoint
@@ -55,7 +55,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "POST",
         "/jobs",
         add_job,
-        RawEndpoint(room, endpoints.add, max_body=MAX_JOB_BODY),
+        TaskEndpoint(room, endpoints.add, max_body=MAX_JOB_BODY),
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
         status=201,
@@ -89,7 +89,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "GET",
         "/jobs",
         list_jobs,
-        RawEndpoint(room, endpoints.list_jobs),
+        TaskEndpoint(room, endpoints.list_jobs),
         action=Action.OPERATE,
         answer=job_schemas.JobsAnswer,
         refusals=("not-open", "store-unavailable"),
@@ -162,7 +162,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "PATCH",
         "/jobs/{id}",
         reschedule_job,
-        RawEndpoint(room, endpoints.change, tail="id", max_body=MAX_JOB_BODY),
+        TaskEndpoint(room, endpoints.change, tail="id", max_body=MAX_JOB_BODY),
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
         refusals=(*changing, "bad-json", "body-too-large"),
@@ -178,7 +178,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "DELETE",
         "/jobs/{id}",
         cancel_job,
-        RawEndpoint(room, endpoints.cancel, tail="id"),
+        TaskEndpoint(room, endpoints.cancel, tail="id"),
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
         refusals=(*asking, "job-decided"),
@@ -195,7 +195,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "POST",
         "/jobs/{id}/run",
         run_job,
-        RawEndpoint(room, endpoints.run, tail="id"),
+        TaskEndpoint(room, endpoints.run, tail="id"),
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
         refusals=changing,

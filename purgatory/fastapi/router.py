@@ -16,7 +16,7 @@ from purgatory.fastapi import schemas
 from purgatory.fastapi.access import Access, Action, let_anyone
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bearer_tokens import BearerTokens
-from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute, method_refusal
+from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute, TaskEndpoint, method_refusal
 from purgatory.fastapi.job_routes import add_job_routes
 from purgatory.fastapi.key_endpoints import KeyEndpoints
 from purgatory.fastapi.lifespan import create_lifespan
@@ -450,7 +450,7 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         "GET",
         "/statistics",
         statistics,
-        _raw(room, answer_statistics),
+        TaskEndpoint(room, answer_statistics),
         action=Action.OPERATE,
         answer=ServiceStatistics,
     )

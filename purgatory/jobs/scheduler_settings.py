@@ -17,8 +17,8 @@ class SchedulerSettings:
     """Of those, the ones that are not async and so run in threads."""
     max_held: int = 10_000
     """Jobs that wait in this process's timer; up to as many again that are due at once."""
-    lease_ms: int = 30_000
-    """How long a job stays with a worker that says nothing any more."""
+    lease_ms: int = 15_000
+    """How long a job stays with a worker that says nothing any more, as one that was killed."""
     poll_ms: int = 1_000
     """How often to look for what other processes deferred, where the store does not tell."""
     misfire_after_ms: int = 1_000
