@@ -148,9 +148,7 @@ class JobTransaction:
         """Cancel jobs."""
         return self._change(job_ids, [lambda job: rules.cancelled(job, self.now_ms)] * len(job_ids))
 
-    def reschedule(
-        self, moves: Sequence[tuple[str, Deadline, int | None]]
-    ) -> list[Job | JobError]:
+    def reschedule(self, moves: Sequence[tuple[str, Deadline, int | None]]) -> list[Job | JobError]:
         """Move deadlines."""
 
         def change(deadline: Deadline, if_version: int | None) -> Callable[[Job], Job]:
@@ -269,9 +267,7 @@ class JobTransaction:
         """Return the undecided jobs that have a dedupe key of the specs, by it."""
         dedupe_keys = {spec.dedupe_key for spec in specs if spec.dedupe_key is not None}
         # One that is stored already is not to be taken for a rival of itself.
-        self._lock(
-            spec.id for spec in specs if self._is_careful or spec.dedupe_key is not None
-        )
+        self._lock(spec.id for spec in specs if self._is_careful or spec.dedupe_key is not None)
         if not dedupe_keys:
             return {}
         jobs = self._search(

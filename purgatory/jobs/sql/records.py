@@ -42,7 +42,7 @@ def job_of(record: Mapping[str, Any]) -> Job:
 
 def is_storable(text: str) -> bool:
     """Return True iff a database can hold the text; what it cannot hold is not in it."""
-    return storable(text) == text
+    return bool(storable(text) == text)
 
 
 def storable(value: Any) -> Any:

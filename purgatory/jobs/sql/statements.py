@@ -45,8 +45,16 @@ from purgatory.jobs.store import JobFilter
 
 _STATES = [str(state) for state in JobState]
 # What replacing a job changes beside what every step may change.
-_REPLACED = ("handler", "payload_json", "keys_json", "on_fire", "max_attempts", "misfire")
-_FIXED = ("id", "created_ms", "dedupe_key", "ceiling_ms")
+_REPLACED = (
+    "handler",
+    "payload_json",
+    "keys_json",
+    "on_fire",
+    "max_attempts",
+    "misfire",
+    "ceiling_ms",
+)
+_FIXED = ("id", "created_ms", "dedupe_key")
 _CHANGED = [column.name for column in jobs.c if column.name not in (*_FIXED, *_REPLACED)]
 
 

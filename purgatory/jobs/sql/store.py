@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
@@ -309,7 +310,7 @@ class SqlJobStore:
         for _ in range(_MAX_TRIES):
             try:
                 results, transaction = await self._database.write(
-                    lambda connection: self._do_all(connection, batch, is_careful)
+                    functools.partial(self._do_all, batch, is_careful)
                 )
             except LookFirstError:
                 is_careful = True
@@ -325,7 +326,7 @@ class SqlJobStore:
         )
 
     def _do_all(
-        self, connection: Connection, batch: list[Step], is_careful: bool
+        self, batch: list[Step], is_careful: bool, connection: Connection
     ) -> tuple[list[Any], JobTransaction]:
         transaction = JobTransaction(
             connection,
@@ -365,9 +366,7 @@ class SqlJobStore:
         asked = {"keys": self._statements.many(keys)}
         statement = self._statements.keys_with_jobs
         found = set(
-            await self._database.read(
-                lambda connection: connection.scalars(statement, asked).all()
-            )
+            await self._database.read(lambda connection: connection.scalars(statement, asked).all())
         )
         return [[key in found for key in step.items] for step in batch]
 
@@ -380,7 +379,7 @@ class SqlJobStore:
         corrupt = []
         for record in records:
             try:
-                jobs[record["id"]] = job_of(record)
+                jobs[record["id"]] = job_of(dict(record))
             except CorruptJobError as exc:
                 corrupt.append(exc.job_id)
         if corrupt:
@@ -392,7 +391,9 @@ class SqlJobStore:
             await self._do("set_aside", job_ids)
         except StoreError as exc:
             # Whoever reads is not to suffer from that; the next who comes upon them tries again.
-            _log.warning("corrupt jobs stay where they are: %s", exc, extra={"action": "quarantine"})
+            _log.warning(
+                "corrupt jobs stay where they are: %s", exc, extra={"action": "quarantine"}
+            )
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         self._check_open()
