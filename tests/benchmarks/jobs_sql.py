@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import statistics
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from time import perf_counter
 
-from sqlalchemy.engine import make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from purgatory.jobs import JobSpec
+from purgatory.jobs import JobSpec, new_job_id
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.records import record_of
 from purgatory.jobs.sql.tables import jobs
@@ -44,7 +44,8 @@ async def deferred_per_second(store: SqlJobStore, *, callers: int, each: int) ->
 async def inserted_per_second(url: str, *, batch: int, batches: int) -> float:
     """Return how many rows a second go into the same table: a transaction for each batch.
 
-    By executemany on one connection, with rows that are ready; as durable as the store's.
+    As one would write it by hand: executemany on one connection, an id and a payload for each row,
+    no checks, no keys, no counts; as durable as the store's.
     """
     engine = create_async_engine(url)
     async with engine.connect() as connection:
@@ -52,18 +53,25 @@ async def inserted_per_second(url: str, *, batch: int, batches: int) -> float:
             await connection.exec_driver_sql("PRAGMA synchronous = FULL")
             await connection.commit()
         wall_ms = _wall_ms()
-        specs = [
-            JobSpec.of("cancel-order", PAYLOAD, wall_ms=wall_ms, delay=3_600)
-            for _ in range(batch * batches)
-        ]
-        rows = [record_of(spec.job(wall_ms, wall_ms + 3_600_000)) for spec in specs]
+        columns = record_of(JobSpec.of("cancel-order", wall_ms=0, delay=0).job(0, 0))
 
         async def insert() -> None:
-            for start in range(0, len(rows), batch):
-                await connection.execute(jobs.insert(), rows[start : start + batch])
+            for _ in range(batches):
+                due_ms = wall_ms + 3_600_000
+                rows = [
+                    columns
+                    | {
+                        "id": new_job_id(wall_ms),
+                        "payload_json": json.dumps(PAYLOAD),
+                        "due_ms": due_ms,
+                        "deadline_ms": due_ms,
+                    }
+                    for _ in range(batch)
+                ]
+                await connection.execute(jobs.insert(), rows)
                 await connection.commit()
 
-        rate = await _rate(insert, len(rows))
+        rate = await _rate(insert, batch * batches)
     await engine.dispose()
     return rate
 
@@ -116,9 +124,8 @@ def main() -> None:
         _report("SQLite", asyncio.run(ratios(url, rounds=rounds)))
     server = PostgresqlServer()
     try:
-        url = make_url(server.url).set(drivername="postgresql+asyncpg")
-        text = url.render_as_string(hide_password=False)
-        _report("PostgreSQL", asyncio.run(ratios(text, rounds=rounds)))
+        url = server.url.replace("postgresql://", "postgresql+asyncpg://")
+        _report("PostgreSQL", asyncio.run(ratios(url, rounds=rounds)))
     finally:
         server.stop()
 

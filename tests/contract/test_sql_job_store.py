@@ -158,7 +158,7 @@ async def _plan(engine: AsyncEngine, statement: Any, parameters: dict[str, Any])
     async with engine.connect() as connection:
         try:
             result = await connection.execute(statement, parameters)
-            return str(result.cursor.fetchall())  # type: ignore[union-attr]  # it returns rows
+            return str(result.cursor.fetchall())
         finally:
             event.remove(engine.sync_engine, "before_cursor_execute", explain)
 
@@ -331,9 +331,7 @@ async def test_a_corrupt_row_is_set_aside_by_whoever_reads_it(
     await store.add([bad, good])
     async with engine.begin() as connection:
         stored: Any = int(value) if column == "finished_ms" else value
-        await connection.execute(
-            jobs.update().where(jobs.c.id == bad.id).values({column: stored})
-        )
+        await connection.execute(jobs.update().where(jobs.c.id == bad.id).values({column: stored}))
     assert [job and job.id for job in await store.get([bad.id, good.id])] == [None, good.id]
     (record,) = await store.quarantined(limit=10)
     assert record.id == bad.id and record.reason and bad.id in record.record
