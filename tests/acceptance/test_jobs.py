@@ -325,7 +325,7 @@ async def test_a_batch(connection: Connection, server: ThreadServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [StoreUnavailableError("it is away"), StoreReadOnlyError("it is read-only")]
+    "error", [StoreUnavailableError("it is out of reach"), StoreReadOnlyError("it is read-only")]
 )
 async def test_a_store_that_fails(
     server: ThreadServer, connection: Connection, store: Store, error: Exception

@@ -103,7 +103,7 @@ class Worker:
                 raise ValueError("it takes another attempt")
 
         self.scheduler = JobScheduler(
-            self.wire,  # type: ignore[arg-type] # all that it does not have is the store's
+            self.wire,
             handlers,
             timer=self.timer,
             limits=world.store.limits,
