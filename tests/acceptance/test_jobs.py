@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory, SystemClock
-from purgatory.fastapi import BearerTokens, create_health_router, install
+from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
 from purgatory.jobs import (
     CALLBACK,
     JobContext,
@@ -437,3 +437,33 @@ async def test_a_purgatory_without_jobs_has_no_such_addresses(kind: ServerKind) 
     with serve(app, purgatory, kind) as server:
         async with await Connection.open(server.address) as connection:
             assert (await connection.get(JOBS)).status == 404
+
+
+async def test_an_authorize_of_one_s_own_is_told(kind: ServerKind) -> None:
+    """Of the action, the job, and each key that a job is to wait on; of a batch's too."""
+    asked: list[str] = []
+
+    def authorize(accesses: AccessesDep) -> None:
+        asked[:] = [f"{access.action}:{access.key}:{access.job}" for access in accesses]
+
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    app = create_app(purgatory, authorize=authorize)
+    with serve(app, purgatory, kind) as server:
+        async with await Connection.open(server.address) as connection:
+            added = await add(connection, keys=["a", "b"])
+            assert added.status == 201
+            assert asked == ["defer:None:None", "wait:a:None", "wait:b:None"]
+            job = added.json()["id"]
+            for method, target, body in (
+                ("GET", "", None),
+                ("PATCH", "", {"delay": 50}),
+                ("POST", "/run", None),
+                ("DELETE", "", None),
+            ):
+                await connection.request(method, f"{JOBS}/{job}{target}", body)
+                assert asked == [f"defer:None:{job}"], (method, target)
+            assert (await connection.get(JOBS)).status == 200
+            assert asked == ["operate:None:None"]
+            line = json.dumps({"handler": "note", "delay": 1_000, "keys": ["c"]}).encode()
+            assert (await post_lines(connection, line + b"\nno json\n" + line)).status == 200
+            assert asked == ["defer:None:None", "wait:c:None"]

@@ -38,7 +38,6 @@ NEEDS_MORE = {
 ACCEPTANCE: list[Any] = [CHECKS.get_one("positive_data_acceptance")]
 
 
-
 @schemathesis.serializer("application/jsonl")
 def as_it_is(context: Any, value: Any) -> bytes:
     """Send lines as they were made up."""
