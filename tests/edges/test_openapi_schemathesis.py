@@ -23,7 +23,8 @@ from tests.acceptance.thread_server import KINDS, serve
 
 load_all_checks()
 # No schema can say which cursors are good, which Idempotency-Key was used for something else, or
-# which jobs there are: a request that fits it need not be accepted. How it may be refused is documented, and checked.
+# which jobs there are: a request that fits it need not be accepted. How it may be refused is
+# documented, and checked.
 NEEDS_MORE = {
     "GET /purgatory/watch/{key}",
     "POST /purgatory/watch",
