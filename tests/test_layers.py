@@ -81,7 +81,7 @@ VENDORS: dict[str, set[str]] = {
     "pydantic_core": {"app"},
     "pydantic_settings": {"app"},
     "pyspark": {"purgatory.pipeline"},
-    "redis": {"purgatory.signals.redis", "purgatory.jobs.redis"},
+    "redis": {"purgatory.journal.redis_stream", "purgatory.signals.redis", "purgatory.jobs.redis"},
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
     "time": {"purgatory.bench.stopwatch", "purgatory.timer.clock"},
