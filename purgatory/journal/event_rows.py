@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import pyarrow as pa
 
 from purgatory.event_buffer import RawEvent
-from purgatory.journal.columns import Columns
 from purgatory.journal.job_event import JobEvent
+from purgatory.journal.rows import CODES, WATCHED, JobColumns, Row, batch_of
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
 
@@ -26,13 +26,9 @@ _OFFSET_KEPT_NS: Final = 60_000_000_000
 _LOST_AFTER_MS: Final = 60_000
 
 
-class _Waiting(NamedTuple):
-    """An operation that has a row "watched"."""
-
-    number: int
-    watched_ns: int
-    deadline_ms: int
-    generation: int
+# What is known of an operation that waits and has a row "watched": its number, since when on the
+# monotonic clock (ns), its deadline (ms), and how many gaps there were before.
+_Waiting = tuple[int, int, int, int]
 
 
 class EventRows:
@@ -53,20 +49,23 @@ class EventRows:
         self.start = secrets.token_hex(6)
         """Stands before every identifier: no other start of any worker has it."""
         self.sampled_out = 0
-        """Rows that were left out."""
+        """Events that were left out."""
         self.unpaired = 0
         """Ends whose beginning was dropped."""
-        self.rows = 0
+        self._worker = worker
         self._sample = sample
         self._key_rule = keys
         self._clock = clock
-        self._columns = Columns(worker)
         self._kinds: dict[type, str] = {}
         self._waiting: dict[int, _Waiting | int] = {}
         self._numbers = 0
-        self._generation = 0
+        self._seq = 0
+        self._gaps = 0
         self._offset_us = 0
         self._offset_until_ns = 0
+        # The batch under way: its rows, and what only those of jobs have, by place.
+        self._rows: list[Row] = []
+        self._jobs: dict[int, JobColumns] = {}
 
     @property
     def waiting(self) -> int:
@@ -76,18 +75,26 @@ class EventRows:
     def batch(self, events: Iterable[RawEvent]) -> pa.RecordBatch | None:
         """Return the rows of `events`, or None where there are none."""
         self._date()
-        columns = self._columns
-        try:
-            for event in events:
-                if isinstance(event, JobEvent):
-                    self._add_job(event)
-                elif event[2] is _PENDING:
-                    self._add_watched(event)
-                else:
-                    self._add_end(event)
-            return columns.batch() if len(columns) else None
-        finally:
-            columns.clear()
+        self._rows, self._jobs = [], {}
+        for event in events:
+            if isinstance(event, JobEvent):
+                self._add_job(event)
+            elif event[2] is _PENDING:
+                self._add_watched(event)
+            else:
+                self._add_end(event)
+        if not self._rows:
+            return None
+        first_seq = self._seq + 1
+        self._seq += len(self._rows)
+        return batch_of(
+            self._rows,
+            self._jobs,
+            start=self.start,
+            first_seq=first_seq,
+            worker=self._worker,
+            offset_us=self._offset_us,
+        )
 
     def note_gap(self) -> None:
         """Take note that events after those so far are missing: ends, maybe.
@@ -95,7 +102,7 @@ class EventRows:
         An id is that of another operation once the first has ended. Whoever waits since before the
         gap has to be told from those by the deadline.
         """
-        self._generation += 1
+        self._gaps += 1
 
     def _add_watched(self, event: RawEvent) -> None:
         identity, cls, _, keys, _, deadline_ms, at_ns = event
@@ -104,49 +111,28 @@ class EventRows:
             self._waiting[identity] = deadline_ms
             self.sampled_out += 1
             return
-        self._numbers += 1
-        waiting = _Waiting(self._numbers, at_ns, deadline_ms, self._generation)
-        self._waiting[identity] = waiting
-        self._add(waiting, "watched", kind, keys, at_ns, deadline_ms, None)
+        self._numbers = number = self._numbers + 1
+        self._waiting[identity] = (number, at_ns, deadline_ms, self._gaps)
+        deadline_us = deadline_ms * _US_PER_MS
+        written = self._written(keys)
+        self._rows.append((number, WATCHED, kind, written, at_ns, at_ns, deadline_us, None))
 
     def _add_end(self, event: RawEvent) -> None:
         identity, cls, status, keys, key, deadline_ms, at_ns = event
-        try:
-            waiting = self._waiting.pop(identity)
-        except KeyError:
-            self.unpaired += 1
-            return
+        waiting = self._waiting.pop(identity, None)
         if isinstance(waiting, int):
             self.sampled_out += 1
             return
-        if waiting.generation != self._generation and waiting.deadline_ms != deadline_ms:
+        if waiting is None or (waiting[3] != self._gaps and waiting[2] != deadline_ms):
             self.unpaired += 1
             return
+        number, watched_ns, _, _ = waiting
         kind = self._kinds.get(cls) or self._kind(cls)
-        self._add(waiting, status.value, kind, keys, at_ns, deadline_ms, key)
-
-    def _add(
-        self,
-        waiting: _Waiting,
-        event: str,
-        kind: str,
-        keys: tuple[Hashable, ...],
-        at_ns: int,
-        deadline_ms: int,
-        key: Hashable | None,
-    ) -> None:
-        self.rows += 1
-        offset_us = self._offset_us
-        self._columns.add(
-            f"{self.start}-{waiting.number}",
-            event,
-            self.rows,
-            kind,
-            self._written(keys),
-            at_ns // _NS_PER_US + offset_us,
-            waiting.watched_ns // _NS_PER_US + offset_us,
-            deadline_ms * _US_PER_MS + offset_us,
-            None if key is None else self._written((key,))[0],
+        deadline_us = deadline_ms * _US_PER_MS
+        written = self._written(keys)
+        by = None if key is None else self._written((key,))[0]
+        self._rows.append(
+            (number, CODES[status], kind, written, at_ns, watched_ns, deadline_us, by)
         )
 
     def _add_job(self, job: JobEvent) -> None:
@@ -155,22 +141,32 @@ class EventRows:
         if self._sample and random.Random(job.job_id).random() >= self._sample.get(kind, 1.0):
             self.sampled_out += 1
             return
-        self.rows += 1
-        deferred_us = job.deferred_at_ms * _US_PER_MS
         # The store's clock dates a job, this one its change: that may seem to come before.
-        at_us = max(deferred_us, job.at_ns // _NS_PER_US + self._offset_us)
-        self._columns.add(
-            f"job:{job.job_id}",
-            "watched" if job.status is _PENDING else job.status.value,
-            self.rows,
-            kind,
-            self._written(job.keys),
-            at_us,
-            deferred_us,
-            job.deadline_ms * _US_PER_MS,
-            None if job.key is None else self._written((job.key,))[0],
+        deferred_ns = self._monotonic_ns(job.deferred_at_ms)
+        self._jobs[len(self._rows)] = JobColumns(
+            operation_id=f"job:{job.job_id}",
+            job_id=job.job_id,
+            handler=job.handler,
+            attempt=job.attempt,
+            state=job.state,
+            error=job.error,
         )
-        self._columns.note_job(job.job_id, job.handler, job.attempt, job.state, job.error)
+        self._rows.append(
+            (
+                0,
+                WATCHED if job.status is _PENDING else CODES[job.status],
+                kind,
+                self._written(job.keys),
+                max(deferred_ns, job.at_ns),
+                deferred_ns,
+                self._monotonic_ns(job.deadline_ms) // _NS_PER_US,
+                None if job.key is None else self._written((job.key,))[0],
+            )
+        )
+
+    def _monotonic_ns(self, wall_ms: int) -> int:
+        """Return when the monotonic clock had, or will have, that time; maybe below 0."""
+        return (wall_ms * _US_PER_MS - self._offset_us) * _NS_PER_US
 
     def _is_chosen(self, kind: str) -> bool:
         share = self._sample.get(kind, 1.0)
@@ -182,10 +178,15 @@ class EventRows:
         self._kinds[cls] = kind if isinstance(kind, str) else cls.__name__
         return self._kinds[cls]
 
-    def _written(self, keys: tuple[Hashable, ...]) -> list[str]:
+    def _written(self, keys: tuple[Hashable, ...]) -> Sequence[str]:
         """Return what is written for `keys`."""
         rule = self._key_rule
-        return [_text(key) if rule is None else rule(_text(key)) for key in keys]
+        if rule is not None:
+            return [rule(_text(key)) for key in keys]
+        for key in keys:
+            if key.__class__ is not str or not key.isascii():
+                return [_text(key) for key in keys]
+        return keys  # type: ignore[return-value] # strings, as was seen
 
     def _date(self) -> None:
         now_ns = self._clock.now_ns()
@@ -193,7 +194,7 @@ class EventRows:
             return
         self._offset_us = self._clock.wall_ms() * _US_PER_MS - now_ns // _NS_PER_US
         self._offset_until_ns = now_ns + _OFFSET_KEPT_NS
-        if self._generation:
+        if self._gaps:
             self._forget_lost(now_ns // NS_PER_MS - _LOST_AFTER_MS)
 
     def _forget_lost(self, deadline_ms: int) -> None:
@@ -201,7 +202,7 @@ class EventRows:
         self._waiting = {
             identity: waiting
             for identity, waiting in self._waiting.items()
-            if (waiting if isinstance(waiting, int) else waiting.deadline_ms) >= deadline_ms
+            if (waiting if isinstance(waiting, int) else waiting[2]) >= deadline_ms
         }
 
 

@@ -72,6 +72,7 @@ class ParquetFiles(Sink):
         # Rows for the open file that are not yet a group of it.
         self._group: list[pa.RecordBatch] = []
         self._group_count = 0
+        self._group_bytes = 0
 
     @property
     def name(self) -> str:
@@ -134,8 +135,8 @@ class ParquetFiles(Sink):
             self._due_ns = self._clock.now_ns() + self._max_age_ns
         self._group.append(batch)
         self._group_count += batch.num_rows
-        is_large = sum(part.nbytes for part in self._group) >= _GROUP_BYTES
-        if self._group_count >= self._group_rows or is_large:
+        self._group_bytes += batch.nbytes
+        if self._group_count >= self._group_rows or self._group_bytes >= _GROUP_BYTES:
             self._write_group()
 
     def _is_full(self) -> bool:
@@ -149,9 +150,12 @@ class ParquetFiles(Sink):
             return
         if self._file is None:
             self._file = PartFile(self._next_path())
-        self._file.write(pa.Table.from_batches(self._group).unify_dictionaries())
+        table = pa.Table.from_batches(self._group).unify_dictionaries()
+        # Many small pieces cost twice as much to write.
+        self._file.write(table.combine_chunks())
         self._group = []
         self._group_count = 0
+        self._group_bytes = 0
 
     def _next_path(self) -> Path:
         assert self._hour is not None
@@ -166,6 +170,7 @@ class ParquetFiles(Sink):
         self._due_ns = None
         self._group = []
         self._group_count = 0
+        self._group_bytes = 0
 
     def _remove_leftover(self, path: Path) -> None:
         try:
