@@ -300,7 +300,9 @@ class Journal:
         for kind, share in sample.items():
             if not 0 <= share <= 1:
                 raise ValueError(f"sample of {kind!r} is {share!r}: give a share from 0 to 1")
-        if max_buffered < _SLICE:
-            raise ValueError(f"max_buffered is {max_buffered}: give {_SLICE} or more")
-        if retry_after <= 0 or close_timeout <= 0:
-            raise ValueError("retry_after and close_timeout are seconds above zero")
+        if max_buffered < 1:
+            raise ValueError(f"max_buffered is {max_buffered}: give 1 or more")
+        for name, value in {"retry_after": retry_after, "close_timeout": close_timeout}.items():
+            # Written so that NaN, which compares as false, is refused.
+            if not 0 < value <= threading.TIMEOUT_MAX:
+                raise ValueError(f"{name} is {value!r}: give a number of seconds above zero")

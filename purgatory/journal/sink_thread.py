@@ -59,7 +59,9 @@ class SinkThread:
         """Keep `batch` for the sink, or drop it where there is no room."""
         with self._changed:
             self._offered += batch.num_rows
-            is_kept = self._queued + batch.num_rows <= self._max_rows and not self._is_closing
+            # One batch always has room: it may be larger than the bound.
+            has_room = not self._queued or self._queued + batch.num_rows <= self._max_rows
+            is_kept = has_room and not self._is_closing
             if is_kept:
                 self._queued += batch.num_rows
                 self._queue.append(batch)
