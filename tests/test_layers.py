@@ -86,6 +86,7 @@ VENDORS: dict[str, set[str]] = {
     "pyspark": {"purgatory.pipeline"},
     "redis": {"purgatory.signals.redis", "purgatory.jobs.redis"},
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
+    "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
     "time": {"purgatory.bench.stopwatch", "purgatory.timer.clock"},
     "typer": {"purgatory.cli"},

@@ -37,19 +37,11 @@ class Database:
         """Take the engine as it is, or make one of the URL; connect to nothing yet."""
         self._is_ours = not isinstance(url_or_engine, AsyncEngine)
         if isinstance(url_or_engine, AsyncEngine):
+            _check(url_or_engine.url)
             self._engine = url_or_engine
         else:
-            self._engine = _make_engine(url_or_engine)
-        dialect = self._engine.dialect.name
-        if dialect not in _DRIVERS:
-            raise ValueError(
-                f"{dialect} is no database for jobs: use one of {', '.join(sorted(_DRIVERS))}"
-            )
-        if dialect == "sqlite" and self._engine.url.database in (None, "", ":memory:"):
-            raise ValueError(
-                "SQLite in memory is lost with its connection: name a file, or use MemoryJobStore"
-            )
-        self.statements = Statements.of(dialect)
+            self._engine = _make_engine(make_url(url_or_engine))
+        self.statements = Statements.of(self._engine.dialect.name)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._writer: AsyncConnection | None = None
         self._is_usable = False
@@ -131,8 +123,20 @@ class Database:
                 await writer.close()
 
 
-def _make_engine(url_or_text: str | URL) -> AsyncEngine:
-    url = make_url(url_or_text)
+def _check(url: URL) -> None:
+    dialect = url.get_backend_name()
+    if dialect not in _DRIVERS:
+        raise ValueError(
+            f"{dialect} is no database for jobs: use one of {', '.join(sorted(_DRIVERS))}"
+        )
+    if dialect == "sqlite" and url.database in (None, "", ":memory:"):
+        raise ValueError(
+            "SQLite in memory is lost with its connection: name a file, or use MemoryJobStore"
+        )
+
+
+def _make_engine(url: URL) -> AsyncEngine:
+    _check(url)
     if url.drivername in _DRIVERS:
         url = url.set(drivername=_DRIVERS[url.drivername])
     arguments: dict[str, Any] = {"timeout": _BUSY_MS / 1_000}

@@ -427,7 +427,8 @@ class JobTransaction:
         if not self._new:
             return
         jobs = [self._jobs[job_id] for job_id in self._new]
-        self._execute(self._statements.insert_jobs, [record_of(job) for job in jobs])
+        records = [record_of(job) for job in jobs]
+        self._execute(self._statements.insert_jobs, self._statements.rows(records))
         self._insert_keys(jobs)
         self._new.clear()
 
@@ -459,7 +460,7 @@ class JobTransaction:
             for key in job.keys
         ]
         if keys:
-            self._execute(self._statements.insert_keys, keys)
+            self._execute(self._statements.insert_keys, self._statements.rows(keys))
 
     def _delete(self, job_ids: Sequence[str]) -> None:
         if job_ids:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
@@ -309,7 +310,7 @@ class SqlJobStore:
         for _ in range(_MAX_TRIES):
             try:
                 results, transaction = await self._database.write(
-                    lambda connection: self._do_all(connection, batch, is_careful)
+                    functools.partial(self._do_all, batch, is_careful)
                 )
             except LookFirstError:
                 is_careful = True
@@ -325,7 +326,7 @@ class SqlJobStore:
         )
 
     def _do_all(
-        self, connection: Connection, batch: list[Step], is_careful: bool
+        self, batch: list[Step], is_careful: bool, connection: Connection
     ) -> tuple[list[Any], JobTransaction]:
         transaction = JobTransaction(
             connection,
@@ -378,7 +379,7 @@ class SqlJobStore:
         corrupt = []
         for record in records:
             try:
-                jobs[record["id"]] = job_of(record)
+                jobs[record["id"]] = job_of(dict(record))
             except CorruptJobError as exc:
                 corrupt.append(exc.job_id)
         if corrupt:
