@@ -415,7 +415,7 @@ function steps.add(step)
     return add_to(rival, step)
   end
   active = active or call('ZCARD', STATES.waiting) + call('ZCARD', STATES.running)
-  if active >= MAX_ACTIVE then
+  if active >= MAX_ACTIVE and step[14] ~= 'room' then
     return 'full'
   end
   local ceiling = ''

@@ -38,6 +38,7 @@ from purgatory.jobs.redis.record import (
     netstrings,
     step_of,
     text_field,
+    with_room,
 )
 from purgatory.jobs.redis.setup import RedisSetup, parse_info
 from purgatory.jobs.redis.shard import Client, RedisShard, is_error, step_error
@@ -228,22 +229,17 @@ class RedisJobStore:
     async def claim(self, worker: str, *, within_ms: int, limit: int, lease_ms: int) -> Claimed:
         """Lease the first jobs that are due within `within_ms`."""
         self._require_open()
-        shares = await self._shares(within_ms, self._cut(limit))
-        replies = await asyncio.gather(
-            *(
-                self._ask(shard, step_of("claim", text_field(worker), within_ms, share, lease_ms))
-                for shard, share in shares.items()
-            )
-        )
-        clocks: list[int] = []
+        limit = self._cut(limit)
+        if len(self._shards) == 1:
+            return await self._claim({self._shards[0]: limit}, worker, within_ms, lease_ms)
+        now_ms = await self.now_ms()
         jobs: list[Job] = []
-        for reply in replies:
-            now_ms, *found = netstrings(reply)
-            clocks.append(int(now_ms))
-            jobs += await self._jobs(found)
-        jobs.sort(key=lambda job: (job.due_ms, job.id))
-        # The earliest clock: more time remains by it, and nothing is begun too soon.
-        return Claimed(min(clocks), jobs)
+        # Others may have claimed what was seen: then what comes behind it is looked at.
+        while shares := await self._shares(within_ms, limit - len(jobs)):
+            claimed = await self._claim(shares, worker, within_ms, lease_ms)
+            jobs += claimed.jobs
+        jobs.sort(key=_due)
+        return Claimed(now_ms, jobs)
 
     async def renew(self, claims: Sequence[JobClaim], *, lease_ms: int) -> list[JobClaim]:
         """Let leases end `lease_ms` from now; return the claims that are lost, or finished."""
@@ -408,7 +404,7 @@ class RedisJobStore:
             None if self._now_ms is None else self._now_ms(),
             self._name,
             limits.horizon_ms,
-            -(-limits.max_waiting // len(self._shards)),
+            limits.max_waiting // len(self._shards),
             limits.past_tolerance_ms,
             limits.max_delay_ms,
             limits.max_batch,
@@ -449,11 +445,24 @@ class RedisJobStore:
         added: dict[int, Added | JobError],
     ) -> None:
         results = await shard.do([step for _, step in part])
+        if len(self._shards) > 1 and b"full" in results:
+            await self._add_to_full(shard, part, results)
         for (place, _), result in zip(part, results, strict=True):
             try:
                 added[place] = await self._added(specs[place], result)
             except JobError as exc:
                 added[place] = exc
+
+    async def _add_to_full(
+        self, shard: RedisShard, part: list[tuple[int, bytes]], results: list[bytes]
+    ) -> None:
+        """Try again what this shard's share has no room for, where the others' have."""
+        counts = await self.counts()
+        room = self.limits.max_waiting - counts.waiting - counts.running
+        full = [place for place, result in enumerate(results) if result == b"full"][: max(0, room)]
+        again = await shard.do([with_room(part[place][1]) for place in full])
+        for place, result in zip(full, again, strict=True):
+            results[place] = result
 
     async def _added(self, spec: JobSpec, result: bytes) -> Added:
         status, _, rest = result.partition(b"\0")
@@ -513,18 +522,34 @@ class RedisJobStore:
                 fired[place] = _joined(fired[place], result)
         return fired
 
-    async def _shares(self, within_ms: int, limit: int) -> dict[RedisShard, int]:
+    async def _claim(
+        self, shares: dict[RedisShard, int], worker: str, within_ms: int, lease_ms: int
+    ) -> Claimed:
+        """Claim so many of each shard."""
+        replies = await asyncio.gather(
+            *(
+                self._ask(shard, step_of("claim", text_field(worker), within_ms, share, lease_ms))
+                for shard, share in shares.items()
+            )
+        )
+        clocks: list[int] = []
+        jobs: list[Job] = []
+        for reply in replies:
+            now_ms, *found = netstrings(reply)
+            clocks.append(int(now_ms))
+            jobs += await self._jobs(found)
+        return Claimed(min(clocks), jobs)
+
+    async def _shares(self, within_ms: int, limit: int) -> Counter[RedisShard]:
         """How many of the first `limit` jobs each shard has."""
-        if len(self._shards) == 1:
-            return {self._shards[0]: limit}
         ahead: list[tuple[int, str, RedisShard]] = []
-        replies = await self._ask_all(step_of("look_ahead", within_ms, limit))
-        for shard, reply in zip(self._shards, replies, strict=True):
-            lines = reply.split(b"\0") if reply else []
-            ahead += [(ms, job_id, shard) for ms, job_id in map(_moment, lines)]
+        if limit > 0:
+            replies = await self._ask_all(step_of("look_ahead", within_ms, limit))
+            for shard, reply in zip(self._shards, replies, strict=True):
+                lines = reply.split(b"\0") if reply else []
+                ahead += [(ms, job_id, shard) for ms, job_id in map(_moment, lines)]
         ahead.sort(key=lambda line: line[:2])
-        counts = Counter(shard for _, _, shard in ahead[:limit])
-        return counts or {self._shards[0]: 0}
+        return Counter(shard for _, _, shard in ahead[:limit])
 
     def _home(self, spec: JobSpec) -> RedisShard:
         # Jobs with the same dedupe key have to be in each other's way.
@@ -617,6 +642,10 @@ def _joined(so_far: KeyFired, result: bytes) -> KeyFired:
 def _moment(line: bytes) -> tuple[int, str]:
     ms, _, job_id = line.partition(b"\1")
     return int(ms), job_id.decode("utf-8", "backslashreplace")
+
+
+def _due(job: Job) -> tuple[int, str]:
+    return job.due_ms, job.id
 
 
 def _id(job: Job) -> str:
