@@ -47,9 +47,10 @@ def add_step(spec: JobSpec) -> bytes:
             KEY_SEPARATOR.join(spec.keys),
             spec.handler,
             spec.payload_json,
+            "",
         )
     )
-    if step.count(SEPARATOR) != 12 or step.count(KEY_SEPARATOR) > max(0, len(spec.keys) - 1):
+    if step.count(SEPARATOR) != 13 or step.count(KEY_SEPARATOR) > max(0, len(spec.keys) - 1):
         raise InvalidJobError(
             f"job {spec.id[:64]!r} holds control characters: make it with JobSpec.of, which says "
             "where"
@@ -59,7 +60,7 @@ def add_step(spec: JobSpec) -> bytes:
 
 def with_room(step: bytes) -> bytes:
     """Return the same `add_step`, for a store that is known to have room for it."""
-    return step + b"\0room"
+    return step + b"room"
 
 
 def netstrings(reply: bytes) -> Iterator[bytes]:

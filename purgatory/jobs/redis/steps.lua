@@ -42,13 +42,25 @@ local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION}
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local concat, find, gmatch, sub = table.concat, string.find, string.gmatch, string.sub
 
+local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 14)
+
 local function split(text)
-  local parts, count = {}, 0
-  for part in gmatch(text .. '\0', '([^%z]*)%z') do
+  local parts, count, start = {}, 0, 1
+  while true do
+    local stop = find(text, '\0', start, true)
     count = count + 1
-    parts[count] = part
+    if not stop then
+      parts[count] = sub(text, start)
+      return parts
+    end
+    parts[count] = sub(text, start, stop - 1)
+    start = stop + 1
   end
-  return parts
+end
+
+-- The same for as many fields as `format` has, all in C.
+local function unpack_fields(format, text)
+  return {struct.unpack(format, text .. '\0')}
 end
 
 local settings = split(ARGV[1])
@@ -97,8 +109,8 @@ local function found(job)
 end
 
 local function parse(text)
-  local job = split(text)
-  if #job ~= PAYLOAD or job[FORMAT] ~= '1' then
+  local is_long_enough, job = pcall(unpack_fields, RECORD, text)
+  if not is_long_enough or job[PAYLOAD + 1] ~= #text + 2 or job[FORMAT] ~= '1' then
     return nil, 'it has not the fields of a job'
   end
   if not STATES[job[STATE]] then
@@ -117,6 +129,37 @@ local function parse(text)
   return job
 end
 
+-- What `add` puts into sorted sets, for all adds in a row at once: {key = {score, member, ...}}.
+local pending, pending_count = {}, 0
+local is_adding = false
+
+local function flush()
+  for key, members in pairs(pending) do
+    call('ZADD', key, unpack(members))
+  end
+  pending, pending_count, is_adding = {}, 0, false
+end
+
+local function put(key, score, member)
+  if not is_adding then
+    call('ZADD', key, score, member)
+    return
+  end
+  local members = pending[key]
+  if not members then
+    members = {}
+    pending[key] = members
+  end
+  local count = #members
+  members[count + 1], members[count + 2] = score, member
+  pending_count = pending_count + 1
+  -- As many values as one call may have.
+  if pending_count == 2000 then
+    flush()
+    is_adding = true
+  end
+end
+
 local function leave_bucket(id, bucket)
   local key = TAG .. 'd:' .. bucket
   if call('ZREM', key, id) == 1 and call('EXISTS', key) == 0 then
@@ -126,9 +169,8 @@ local function leave_bucket(id, bucket)
 end
 
 local function join_bucket(id, due_ms)
-  local bucket = floor(due_ms / WIDTH)
-  call('ZADD', TAG .. 'd:' .. bucket, due_ms, id)
-  bucket = tostring(bucket)
+  local bucket = tostring(floor(due_ms / WIDTH))
+  put(TAG .. 'd:' .. bucket, due_ms, id)
   if not indexed[bucket] then
     call('ZADD', BUCKETS, bucket, bucket)
     indexed[bucket] = true
@@ -147,8 +189,9 @@ end
 
 local function join_keys(job)
   for key in each_key(job) do
-    call('ZADD', ON_KEY, 0, key .. '\0' .. job.id)
-    call('ZADD', BY_KEY, 0, key .. '\0' .. job.id)
+    local member = key .. '\0' .. job.id
+    put(ON_KEY, 0, member)
+    put(BY_KEY, 0, member)
   end
   if job[DEDUPE_KEY] ~= '' then
     call('HSET', DEDUPE, job[DEDUPE_KEY], job.id)
@@ -165,6 +208,7 @@ end
 -- What is in the indexes by key and handler stays, as nobody knows what it is; whoever comes upon
 -- it there removes it.
 local function set_aside(id, place, text, reason)
+  flush()
   leave_bucket(id, bucket_of(place))
   call('ZREM', HELD, id)
   call('ZREM', FINISHED, id)
@@ -381,6 +425,7 @@ local function add_to(rival, step)
   elseif step[6] == 'error' then
     return 'duplicate\0' .. found(rival)
   end
+  flush()
   leave_keys(rival)
   leave_queries(rival)
   local deadline = resolve(step[3], step[4])
@@ -424,15 +469,17 @@ function steps.add(step)
     deadline = min(ceiling, deadline)
   end
   local job = {
-    '1', 'waiting', '', deadline, deadline, ceiling, now, 0, 0, 0, '', '', 1,
+    '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', '0', '', '', '1',
     step[7], step[8], step[9], slot, step[11], step[12], '', '', '', '', step[13],
   }
+  -- Compared with numbers below; written once.
+  job[LEASE] = 0
   job.id, job.place = id, place_of(job)
   call('HSET', TAG .. job.place, id, encode(job))
   call('HSET', AT, id, job.place)
   join_bucket(id, deadline)
-  call('ZADD', STATES.waiting, 0, id)
-  call('ZADD', BY_HANDLER, 0, step[12] .. '\0' .. id)
+  put(STATES.waiting, 0, id)
+  put(BY_HANDLER, 0, step[12] .. '\0' .. id)
   join_keys(job)
   active = active + 1
   local due = note(job)
@@ -762,7 +809,15 @@ end
 
 local results = {}
 for place = 2, #ARGV do
-  local step = split(ARGV[place])
+  local text = ARGV[place]
+  local step
+  if sub(text, 1, 4) == 'add\0' then
+    step = unpack_fields(ADD, text)
+    is_adding = true
+  else
+    step = split(text)
+    flush()
+  end
   -- What one step meets, such as a lack of memory, is not held against the others.
   local is_done, result = pcall(steps[step[1]], step)
   if not is_done then
@@ -770,6 +825,7 @@ for place = 2, #ARGV do
   end
   results[#results + 1] = pack(result)
 end
+flush()
 if soonest or #changes > 0 then
   call('PUBLISH', TAG .. 'changes', SENDER .. '\0' .. (soonest or '') .. '\0' .. concat(changes, '\1'))
 end

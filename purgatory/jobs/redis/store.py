@@ -186,9 +186,9 @@ class RedisJobStore:
                 parts.setdefault(self._home(spec), []).append((place, add_step(spec)))
             except JobError as exc:
                 added[place] = exc
-        await asyncio.gather(
-            *(self._add(shard, part, specs, added) for shard, part in parts.items())
-        )
+        adding = [self._add(shard, part, specs, added) for shard, part in parts.items()]
+        # One needs no task of its own.
+        await (adding[0] if len(adding) == 1 else asyncio.gather(*adding))
         return [added[place] for place in range(len(specs))]
 
     def may_wait_on(self, key: str) -> bool:
@@ -424,14 +424,18 @@ class RedisJobStore:
         return result
 
     async def _ask_all(self, step: bytes) -> list[bytes]:
-        self._require_open()
+        if len(self._shards) == 1:
+            return [await self._ask(self._shards[0], step)]
         return await asyncio.gather(*(self._ask(shard, step) for shard in self._shards))
 
     async def _ask_each(self, steps: list[bytes]) -> list[bytes]:
         """Do steps that name a job by its id, wherever it is."""
         self._require_open()
-        rows = await asyncio.gather(*(shard.do(steps) for shard in self._shards))
-        results = [_the_one(column) for column in zip(*rows, strict=True)]
+        if len(self._shards) == 1:
+            results = await self._shards[0].do(steps)
+        else:
+            rows = await asyncio.gather(*(shard.do(steps) for shard in self._shards))
+            results = [_the_one(column) for column in zip(*rows, strict=True)]
         for result in results:
             if is_error(result):
                 raise step_error(result)
