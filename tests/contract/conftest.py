@@ -5,6 +5,7 @@ To add one: a fixture `<name>_job_stores` that returns a MakeJobStores, and <nam
 
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,9 @@ from tests.contract.redis_server import RedisServer
 from tests.contract.world import World
 
 STORES = ["memory", "redis", "redis_shards"]
+
+# How many examples the laws take of a store whose steps are round trips, but for thorough runs.
+EXAMPLES = {"redis": 20, "redis_shards": 8}
 
 
 @pytest.fixture(
@@ -42,6 +46,14 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 
 @pytest.fixture
+def lone_redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Valkey for one test, which may do to it what it likes."""
+    server = RedisServer(tmp_path).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
 def redis_job_stores(redis_server: RedisServer) -> MakeJobStores:
     """Jobs in a Valkey."""
     return partial(RedisJobStores, redis_server.url)
@@ -58,6 +70,12 @@ def make_job_stores(request: pytest.FixtureRequest) -> MakeJobStores:
     """Each kind of store in turn."""
     make: MakeJobStores = request.getfixturevalue(f"{request.param}_job_stores")
     return make
+
+
+@pytest.fixture
+def examples(request: pytest.FixtureRequest, make_job_stores: MakeJobStores) -> int | None:
+    """How many examples the laws take of this store; None for as many as they like."""
+    return EXAMPLES.get(request.node.callspec.params["make_job_stores"])
 
 
 @pytest.fixture

@@ -26,6 +26,8 @@ from purgatory.jobs.errors import (
     JobNotFoundError,
     StoreFullError,
     StoreNotReadyError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
 )
 from purgatory.jobs.job import Job, JobClaim, bounded_error
 from purgatory.jobs.limits import JobLimits
@@ -454,6 +456,9 @@ class RedisJobStore:
         for (place, _), result in zip(part, results, strict=True):
             try:
                 added[place] = await self._added(specs[place], result)
+            except (StoreNotReadyError, StoreReadOnlyError, StoreUnavailableError):
+                # Not for this job only.
+                raise
             except JobError as exc:
                 added[place] = exc
 
