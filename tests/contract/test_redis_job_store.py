@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 
@@ -41,13 +40,13 @@ def spec(payload: Any = None, **options: Any) -> JobSpec:
 
 
 @asynccontextmanager
-async def opened(
-    given: str | Redis | RedisCluster, **options: Any
-) -> AsyncIterator[RedisJobStore]:
+async def opened(given: str | Redis | RedisCluster, **options: Any) -> AsyncIterator[RedisJobStore]:
     store = RedisJobStore(given, **options)
     await store.open()
-    yield store
-    await store.close()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def added(store: RedisJobStore, *specs: JobSpec) -> list[Job]:
@@ -89,7 +88,7 @@ async def test_what_was_acknowledged_survives_the_server(lone_redis_server: Redi
             if len(acknowledged) > 200:
                 is_under_way.set()
 
-    async with opened(server.url, fsync=True) as store:
+    async with opened(server.url) as store:
         callers = [asyncio.create_task(caller(store, specs[at::32])) for at in range(32)]
         await is_under_way.wait()
         server.kill()
@@ -105,7 +104,7 @@ async def test_what_was_acknowledged_survives_the_server(lone_redis_server: Redi
 async def test_an_outcome_survives_the_server(lone_redis_server: RedisServer) -> None:
     """And the claim of whoever was running a job meanwhile."""
     server = lone_redis_server
-    async with opened(server.url, fsync=True) as store:
+    async with opened(server.url) as store:
         await added(store, spec(1), spec(2))
         first, second = await claimed(store)
         await store.start([first.claim, second.claim], lease_ms=LEASE_MS)
@@ -119,15 +118,32 @@ async def test_an_outcome_survives_the_server(lone_redis_server: RedisServer) ->
         assert await store.counts() == JobCounts(done=2)
 
 
+async def test_an_acknowledgement_can_wait_for_the_disk(lone_redis_server: RedisServer) -> None:
+    """Also where the server writes to it once a second only."""
+    server = lone_redis_server
+    with server.client() as client:
+        client.config_set("appendfsync", "everysec")
+    async with opened(server.url, fsync=True) as store:
+        assert await store.check() == []
+        (job,) = await added(store, spec())
+        with server.client() as client:
+            assert client.execute_command("WAITAOF", 1, 0, 1)[0] == 1
+            client.script_flush()
+        assert await store.get([job.id]) == [job]
+        with server.client() as client:
+            client.config_set("appendfsync", "no")
+        assert "appendfsync is no" in (await store.check())[0]
+
+
 async def test_others_are_heard_again_after_a_crash(lone_redis_server: RedisServer) -> None:
     """What they added while nobody heard is found at once, too."""
     server = lone_redis_server
     heard = Heard()
-    async with opened(server.url, fsync=True) as here:
+    async with opened(server.url) as here:
         assert here.hears_others
         server.kill()
         await asyncio.to_thread(server.start)
-        async with opened(server.url, fsync=True) as there:
+        async with opened(server.url) as there:
             here.subscribe(heard)
             await added(there, spec())
             async with asyncio.timeout(PATIENCE_S):
@@ -150,7 +166,7 @@ async def test_a_server_that_evicts_is_refused(lone_redis_server: RedisServer) -
     """Jobs would be lost in silence."""
     with lone_redis_server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
-    with pytest.raises(StoreNotReadyError, match="allkeys-lru.*set it to noeviction"):
+    with pytest.raises(StoreNotReadyError, match=r"allkeys-lru.*set it to noeviction"):
         await RedisJobStore(lone_redis_server.url).open()
 
 
@@ -165,8 +181,10 @@ async def test_a_server_that_begins_to_evict_is_told_of(lone_redis_server: Redis
 async def test_a_server_without_persistence_is_told_of(lone_redis_server: RedisServer) -> None:
     """It is a warning, as replicas may be all that somebody asks for; with fsync it cannot be."""
     async with opened(lone_redis_server.url) as store:
-        assert any("appendfsync is no" in warning for warning in await store.check())
+        assert await store.check() == []
         with lone_redis_server.client() as client:
+            client.config_set("appendfsync", "everysec")
+            assert "loses the last second" in (await store.check())[0]
             client.config_set("appendonly", "no")
         (warning,) = await store.check()
         assert "appendonly is no" in warning
@@ -252,7 +270,8 @@ async def test_a_server_that_hangs_is_unavailable(lone_redis_server: RedisServer
             with pytest.raises(StoreUnavailableError):
                 await store.cancel(job.id)
             client.client_unpause()
-        assert await store.get([job.id]) == [await store.cancel(job.id)]
+        cancelled = await store.cancel(job.id)
+        assert await store.get([job.id]) == [cancelled]
 
 
 def test_what_cannot_work_is_refused_at_once() -> None:
@@ -375,20 +394,11 @@ async def test_a_large_batch_takes_few_round_trips(
 
 
 @pytest.fixture
-async def cluster_server(tmp_path: Path) -> AsyncIterator[RedisServer]:
+def cluster_server(tmp_path: Path) -> Iterator[RedisServer]:
     """A cluster of one node that has all slots."""
-    server = RedisServer(tmp_path, cluster_enabled="yes").start()
-    with server.client() as client:
-        client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
-        async with asyncio.timeout(PATIENCE_S):
-            while not _is_whole(client):
-                await asyncio.sleep(0.01)
+    server = RedisServer(tmp_path).start_as_cluster()
     yield server
     server.kill()
-
-
-def _is_whole(client: redis.Redis) -> bool:
-    return client.execute_command("CLUSTER", "INFO")["cluster_state"] == "ok"
 
 
 async def test_shards_work_in_a_cluster(cluster_server: RedisServer) -> None:
@@ -399,7 +409,10 @@ async def test_shards_work_in_a_cluster(cluster_server: RedisServer) -> None:
         store.subscribe(heard)
         jobs = await added(
             other,
-            *(spec(number, keys=["k", f"k{number}"], dedupe_key=f"d{number}") for number in range(9)),
+            *(
+                spec(number, keys=["k", f"k{number}"], dedupe_key=f"d{number}")
+                for number in range(9)
+            ),
             *(spec(number, delay=3_600 * number, keys=["late"]) for number in range(1, 9)),
         )
         assert {shard.tag for shard in store._shards if await _count(client, shard.tag)} == {

@@ -100,5 +100,5 @@ class RedisHearing:
         elif message["type"] == "subscribe" and message["data"] == len(self._channels):
             # Also where the client connected again by itself.
             self.is_hearing = True
-            self._is_first_over.set()
             await self._on_connected()
+            self._is_first_over.set()

@@ -77,6 +77,11 @@ class RedisSetup:
                 "appendonly is no: a crash of the server loses every job since its last snapshot, "
                 "if it makes any; set it to yes"
             )
+        elif is_fsynced and append_fsync == "no":
+            self.faults.append(
+                "fsync=True waits until the server writes to disk, and appendfsync is no: set it "
+                "to everysec or always"
+            )
         elif append_fsync in ("everysec", "no") and not is_fsynced:
             loss = "the last second" if append_fsync == "everysec" else "what is not on disk yet"
             self.warnings.append(

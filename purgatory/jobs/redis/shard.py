@@ -26,6 +26,8 @@ _INDEXES = (
     *("waiting", "running", "done", "failed", "cancelled", "meta"),
 )
 _ERROR = b"error\0"
+# Nothing of these has to be on a disk.
+_READS = (b"info", b"now_ms", b"get\0", b"query\0", b"counts", b"look_back\0", b"quarantined\0")
 
 
 class RedisShard:
@@ -74,7 +76,10 @@ class RedisShard:
         arguments = [len(self._keys), *self._keys, self._settings(self.tag), *steps]
         try:
             async with asyncio.timeout(self._timeout):
-                reply = await self._evaluate(arguments)
+                is_fsynced = self._is_fsynced and not all(map(_is_read, steps))
+                reply = await self._evaluate(arguments, is_fsynced=is_fsynced)
+        except StoreUnavailableError:
+            raise
         except ResponseError as exc:
             raise refusal(str(exc)) from exc
         except (RedisError, OSError, TimeoutError) as exc:
@@ -85,17 +90,17 @@ class RedisShard:
             self._on_reply(int(soonest) if soonest else None, changed)
         return results
 
-    async def _evaluate(self, arguments: list[Any]) -> bytes:
+    async def _evaluate(self, arguments: list[Any], *, is_fsynced: bool) -> bytes:
         # A server that was started again, or that drops scripts that it has too many of, knows
         # ours no more. It did nothing then.
         try:
-            return await self._call("EVALSHA", _SHA, *arguments)
+            return await self._call("EVALSHA", _SHA, *arguments, is_fsynced=is_fsynced)
         except NoScriptError:
-            return await self._call("EVAL", _SCRIPT, *arguments)
+            return await self._call("EVAL", _SCRIPT, *arguments, is_fsynced=is_fsynced)
 
-    async def _call(self, *command: Any) -> bytes:
+    async def _call(self, *command: Any, is_fsynced: bool) -> bytes:
         assert self._client is not None
-        if not self._is_fsynced:
+        if not is_fsynced:
             reply: bytes = await self._client.execute_command(*command)
             return reply
         # On the same connection: it waits for what that has written.
@@ -113,6 +118,10 @@ class RedisShard:
                 "not survive a crash, and the same call can be made again"
             )
         return reply
+
+
+def _is_read(step: bytes) -> bool:
+    return step.startswith(_READS)
 
 
 def is_error(result: bytes) -> bool:
