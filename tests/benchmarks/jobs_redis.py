@@ -92,9 +92,9 @@ async def measure(server: RedisServer) -> tuple[list[float], list[float], float]
     for _ in range(ROUNDS):
         # Each round on an empty server, so that none of the two pays for what the other left.
         with server.client() as client:
-            client.flushall()
+            client.execute_command("FLUSHALL", "SYNC")
             bare_rates.append(await callers(bare.add))
-            client.flushall()
+            client.execute_command("FLUSHALL", "SYNC")
             before = int(client.info("memory")["used_memory"])
             our_rates.append(await callers(add))
             memory = (int(client.info("memory")["used_memory"]) - before) / JOBS
