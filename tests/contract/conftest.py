@@ -77,6 +77,7 @@ def postgresql_job_stores(
     return partial(PostgresqlJobStores, url, postgresql_schemas)
 
 
+@pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     """A Valkey for all tests."""
     server = RedisServer(tmp_path_factory.mktemp("redis")).start()
