@@ -827,6 +827,8 @@ for place = 2, #ARGV do
 end
 flush()
 if soonest or #changes > 0 then
-  call('PUBLISH', TAG .. 'changes', SENDER .. '\0' .. (soonest or '') .. '\0' .. concat(changes, '\1'))
+  -- Whoever may not publish has written all the same.
+  local message = SENDER .. '\0' .. (soonest or '') .. '\0' .. concat(changes, '\1')
+  redis.pcall('PUBLISH', TAG .. 'changes', message)
 end
 return pack(tostring(soonest_added or '')) .. pack(concat(changes, '\1')) .. concat(results)

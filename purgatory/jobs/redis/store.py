@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
-from binascii import crc32
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from redis.asyncio import Redis
@@ -15,7 +12,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import (
     CorruptJobError,
@@ -32,8 +28,8 @@ from purgatory.jobs.errors import (
 from purgatory.jobs.job import Job, JobClaim, bounded_error
 from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.redis.hearing import RedisHearing
+from purgatory.jobs.redis.listeners import RedisListeners
 from purgatory.jobs.redis.record import (
-    KEY_SEPARATOR,
     SEPARATOR,
     add_step,
     decode_job,
@@ -44,6 +40,7 @@ from purgatory.jobs.redis.record import (
 )
 from purgatory.jobs.redis.setup import RedisSetup, parse_info
 from purgatory.jobs.redis.shard import Client, RedisShard, is_error, step_error
+from purgatory.jobs.redis.shards import RedisShards, moment
 from purgatory.jobs.spec import JobSpec
 from purgatory.jobs.store import (
     Added,
@@ -109,23 +106,19 @@ class RedisJobStore:
         self._timeout = timeout
         self._is_fsynced = fsync
         self._now_ms = now_ms
-        # Tells our own messages from those of others.
-        self._name = secrets.token_hex(8)
-        self._shards = [
+        self._listeners = RedisListeners()
+        self._shards = RedisShards(
             RedisShard(
                 f"{{{prefix}:{number}}}:",
                 settings=self._settings,
                 timeout=timeout,
                 is_fsynced=fsync,
-                on_reply=self._on_reply,
+                on_reply=self._listeners.on_reply,
             )
             for number in range(shards)
-        ]
+        )
         self._client: Client | None = None
         self._hearing: RedisHearing | None = None
-        self._is_open = False
-        # {listener: None}: order of arrival and O(1) removal.
-        self._listeners: dict[StoreListener, None] = {}
 
     async def open(self) -> None:
         """Connect; refuse a server that would lose jobs, or that cannot store any."""
@@ -140,32 +133,33 @@ class RedisJobStore:
             raise
         for warning in setup.warnings:
             _logger.warning("%s", warning, extra={"action": "jobs.redis.open"})
-        self._is_open = True
-        channels = [shard.channel for shard in self._shards]
-        self._hearing = RedisHearing(
-            client, channels, on_message=self._on_message, on_connected=self._look_for_due
-        )
-        await self._hearing.start()
+        channels = [shard.channel for shard in self._shards.all]
+        # redis-py 5 and 6 cannot subscribe in a cluster.
+        if hasattr(client, "pubsub"):
+            self._hearing = RedisHearing(
+                client,
+                channels,
+                on_message=self._listeners.on_message,
+                on_connected=self._look_for_due,
+            )
+            await self._hearing.start()
 
     async def close(self) -> None:
         """Wait for the steps under way, then let go of every connection."""
-        self._is_open = False
         if self._hearing is not None:
             await self._hearing.stop()
             self._hearing = None
-        for shard in self._shards:
-            await shard.drain()
         await self._disconnect()
 
     async def check(self) -> list[str]:
         """Return what is wrong with the server's settings, a sentence each."""
-        self._require_open()
+        self._shards.require_open()
         setup = await self._judge()
         return setup.faults + setup.warnings
 
     async def now_ms(self) -> int:
         """Return the server's clock."""
-        return min(int(result) for result in await self._ask_all(step_of("now_ms")))
+        return min(int(result) for result in await self._shards.ask_all(step_of("now_ms")))
 
     @property
     def hears_others(self) -> bool:
@@ -174,18 +168,17 @@ class RedisJobStore:
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
         """Tell `listener` of changes; return the function that ends it."""
-        self._listeners[listener] = None
-        return lambda: self._listeners.pop(listener, None)
+        return self._listeners.subscribe(listener)
 
     async def add(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
         """Store jobs durably; return for each what was done, or why it was refused."""
-        self._require_open()
+        self._shards.require_open()
         added: dict[int, Added | JobError] = {}
         # {shard: [(place, step)]}
         parts: dict[RedisShard, list[tuple[int, bytes]]] = {}
         for place, spec in enumerate(specs):
             try:
-                parts.setdefault(self._home(spec), []).append((place, add_step(spec)))
+                parts.setdefault(self._shards.home(spec), []).append((place, add_step(spec)))
             except JobError as exc:
                 added[place] = exc
         adding = [self._add(shard, part, specs, added) for shard, part in parts.items()]
@@ -199,15 +192,14 @@ class RedisJobStore:
 
     async def fire(self, fires: Sequence[KeyFire], *, limit: int) -> list[KeyFired]:
         """Decide the undecided jobs on each key, up to `limit` of each."""
-        return await self._on_keys(
-            [lambda left, fire=fire: step_of("fire", *fire, left) for fire in fires],  # type: ignore[misc]  # a default binds it
-            self._cut(limit),
-        )
+        self._shards.require_open()
+        steps = [("fire", *fire) for fire in fires]
+        return await self._shards.on_keys(steps, self._cut(limit))
 
     async def cancel_for_key(self, key: str, *, limit: int) -> KeyFired:
         """Cancel up to `limit` of the undecided jobs on `key`."""
-        ask = [lambda left: step_of("cancel_for_key", key, left)]
-        (cancelled,) = await self._on_keys(ask, self._cut(limit))
+        self._shards.require_open()
+        (cancelled,) = await self._shards.on_keys([("cancel_for_key", key)], self._cut(limit))
         return cancelled
 
     async def cancel(self, job_id: str) -> Job:
@@ -230,14 +222,14 @@ class RedisJobStore:
 
     async def claim(self, worker: str, *, within_ms: int, limit: int, lease_ms: int) -> Claimed:
         """Lease the first jobs that are due within `within_ms`."""
-        self._require_open()
+        self._shards.require_open()
         limit = self._cut(limit)
-        if len(self._shards) == 1:
-            return await self._claim({self._shards[0]: limit}, worker, within_ms, lease_ms)
+        if len(self._shards.all) == 1:
+            return await self._claim({self._shards.all[0]: limit}, worker, within_ms, lease_ms)
         now_ms = await self.now_ms()
         jobs: list[Job] = []
         # Others may have claimed what was seen: then what comes behind it is looked at.
-        while shares := await self._shares(within_ms, limit - len(jobs)):
+        while shares := await self._shards.shares(within_ms, limit - len(jobs)):
             claimed = await self._claim(shares, worker, within_ms, lease_ms)
             jobs += claimed.jobs
         jobs.sort(key=_due)
@@ -245,12 +237,16 @@ class RedisJobStore:
 
     async def renew(self, claims: Sequence[JobClaim], *, lease_ms: int) -> list[JobClaim]:
         """Let leases end `lease_ms` from now; return the claims that are lost, or finished."""
-        renewed = await self._ask_each([step_of("renew", *claim, lease_ms) for claim in claims])
+        renewed = await self._shards.ask_each(
+            [step_of("renew", *claim, lease_ms) for claim in claims]
+        )
         return [claim for claim, is_renewed in zip(claims, renewed, strict=True) if not is_renewed]
 
     async def start(self, claims: Sequence[JobClaim], *, lease_ms: int) -> list[Job | None]:
         """Start claimed jobs; None where the claim is lost, unchanged where it is not due yet."""
-        started = await self._ask_each([step_of("start", *claim, lease_ms) for claim in claims])
+        started = await self._shards.ask_each(
+            [step_of("start", *claim, lease_ms) for claim in claims]
+        )
         return [await self._job(found) for found in started]
 
     async def finish(self, results: Sequence[JobResult]) -> list[bool]:
@@ -259,12 +255,12 @@ class RedisJobStore:
             step_of("finish", *claim, state.value, self._error(error))
             for claim, state, error in results
         ]
-        return [bool(result) for result in await self._ask_each(steps)]
+        return [bool(result) for result in await self._shards.ask_each(steps)]
 
     async def miss(self, claims: Sequence[JobClaim]) -> list[bool]:
         """Record that undecided jobs are not to run any more."""
         steps = [step_of("miss", *claim) for claim in claims]
-        return [bool(result) for result in await self._ask_each(steps)]
+        return [bool(result) for result in await self._shards.ask_each(steps)]
 
     async def give_back(self, returns: Sequence[JobReturn]) -> list[bool]:
         """Let others have jobs that wait or run."""
@@ -272,16 +268,16 @@ class RedisJobStore:
             step_of("give_back", *claim, delay_ms, self._error(error))
             for claim, delay_ms, error in returns
         ]
-        return [bool(result) for result in await self._ask_each(steps)]
+        return [bool(result) for result in await self._shards.ask_each(steps)]
 
     async def next_due_ms(self) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
-        found = await self._ask_all(step_of("next_due_ms"))
+        found = await self._shards.ask_all(step_of("next_due_ms"))
         return min((int(due_ms) for due_ms in found if due_ms), default=None)
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Return jobs by id; None for what there is not."""
-        found = await self._ask_each([step_of("get", job_id) for job_id in job_ids])
+        found = await self._shards.ask_each([step_of("get", job_id) for job_id in job_ids])
         return [await self._job(record) for record in found]
 
     async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
@@ -290,7 +286,7 @@ class RedisJobStore:
         step = step_of("query", after, limit, where.state, where.handler, where.key)
         jobs: list[Job] = []
         ends = []
-        for reply in await self._ask_all(step):
+        for reply in await self._shards.ask_all(step):
             end, *found = netstrings(reply)
             ends.append(end.decode())
             jobs += await self._jobs(found)
@@ -303,7 +299,7 @@ class RedisJobStore:
 
     async def counts(self) -> JobCounts:
         """Return how many jobs there are."""
-        replies = await self._ask_all(step_of("counts"))
+        replies = await self._shards.ask_all(step_of("counts"))
         rows = [[int(count) for count in reply.split(b"\0")] for reply in replies]
         names = ("quarantined", "waiting", "running", "done", "failed", "cancelled")
         return JobCounts(**dict(zip(names, map(sum, zip(*rows, strict=True)), strict=True)))
@@ -313,23 +309,23 @@ class RedisJobStore:
         limit = self._cut(limit)
         total = 0
         finished: list[tuple[int, str]] = []
-        for reply in await self._ask_all(step_of("look_back", limit)):
+        for reply in await self._shards.ask_all(step_of("look_back", limit)):
             count, *lines = reply.split(b"\0")
             total += int(count)
-            finished += map(_moment, lines)
+            finished += map(moment, lines)
         finished.sort()
         gone = [
             step_of("forget", job_id)
             for place, (ms, job_id) in enumerate(finished[:limit])
             if ms < finished_before_ms or place < total - keep
         ]
-        return sum(map(bool, await self._ask_each(gone)))
+        return sum(map(bool, await self._shards.ask_each(gone)))
 
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
         """Return records that were set aside because they are no jobs, the latest last."""
         limit = self._cut(limit)
         records = []
-        for reply in await self._ask_all(step_of("quarantined", limit)):
+        for reply in await self._shards.ask_all(step_of("quarantined", limit)):
             for record in netstrings(reply):
                 job_id, reason, text = record.decode("utf-8", "replace").split(SEPARATOR, 2)
                 records.append(QuarantinedRecord(job_id, reason, text[:_SHOWN_OF_RECORD]))
@@ -348,11 +344,11 @@ class RedisJobStore:
                 retry=Retry(NoBackoff(), 0),
             )
         self._client = client
-        for shard in self._shards:
-            shard.connect(client)
+        self._shards.connect(client)
         return client
 
     async def _disconnect(self) -> None:
+        await self._shards.close()
         client, self._client = self._client, None
         if client is not None and isinstance(self._given, str):
             await client.aclose()
@@ -360,11 +356,7 @@ class RedisJobStore:
     async def _judge(self) -> RedisSetup:
         append_fsync = await self._append_fsync()
         found = RedisSetup()
-        for (info,) in await asyncio.gather(
-            *(shard.do([step_of("info")]) for shard in self._shards)
-        ):
-            if is_error(info):
-                raise step_error(info)
+        for info in await self._shards.ask_all(step_of("info")):
             setup = RedisSetup.of(
                 parse_info(info.decode("utf-8", "replace")),
                 append_fsync=append_fsync,
@@ -386,11 +378,7 @@ class RedisJobStore:
         return next((str(value) for value in setting.values()), None)
 
     async def _begin_shards(self) -> None:
-        for (width,) in await asyncio.gather(
-            *(shard.do([step_of("begin")]) for shard in self._shards)
-        ):
-            if is_error(width):
-                raise step_error(width)
+        for width in await self._shards.ask_all(step_of("begin")):
             if int(width) != BUCKET_WIDTH_MS:
                 raise StoreNotReadyError(
                     f"the jobs of this prefix are in buckets of {width.decode()} ms, and this "
@@ -404,44 +392,13 @@ class RedisJobStore:
             tag,
             BUCKET_WIDTH_MS,
             None if self._now_ms is None else self._now_ms(),
-            self._name,
+            self._listeners.name,
             limits.horizon_ms,
-            limits.max_waiting // len(self._shards),
+            limits.max_waiting // len(self._shards.all),
             limits.past_tolerance_ms,
             limits.max_delay_ms,
             limits.max_batch,
         )
-
-    def _require_open(self) -> None:
-        if not self._is_open:
-            raise PurgatoryClosedError("the store of jobs is not open: open it first")
-
-    # Asking
-
-    async def _ask(self, shard: RedisShard, step: bytes) -> bytes:
-        self._require_open()
-        (result,) = await shard.do([step])
-        if is_error(result):
-            raise step_error(result)
-        return result
-
-    async def _ask_all(self, step: bytes) -> list[bytes]:
-        if len(self._shards) == 1:
-            return [await self._ask(self._shards[0], step)]
-        return await asyncio.gather(*(self._ask(shard, step) for shard in self._shards))
-
-    async def _ask_each(self, steps: list[bytes]) -> list[bytes]:
-        """Do steps that name a job by its id, wherever it is."""
-        self._require_open()
-        if len(self._shards) == 1:
-            results = await self._shards[0].do(steps)
-        else:
-            rows = await asyncio.gather(*(shard.do(steps) for shard in self._shards))
-            results = [_the_one(column) for column in zip(*rows, strict=True)]
-        for result in results:
-            if is_error(result):
-                raise step_error(result)
-        return results
 
     async def _add(
         self,
@@ -451,7 +408,7 @@ class RedisJobStore:
         added: dict[int, Added | JobError],
     ) -> None:
         results = await shard.do([step for _, step in part])
-        if len(self._shards) > 1 and b"full" in results:
+        if len(self._shards.all) > 1 and b"full" in results:
             await self._add_to_full(shard, part, results)
         for (place, _), result in zip(part, results, strict=True):
             try:
@@ -479,7 +436,7 @@ class RedisJobStore:
             # What the script stored is what this makes of the same clock.
             now_ms = int(rest)
             job = spec.job(now_ms, spec.deadline.resolve(now_ms, self.limits))
-            self._tell(job.id, None)
+            self._listeners.tell(job.id, None)
             return Added(job, AddStatus.ADDED)
         if status == b"full":
             raise StoreFullError(
@@ -503,7 +460,7 @@ class RedisJobStore:
         deadline: Deadline | None = None,
         if_version: int | None = None,
     ) -> Job:
-        (result,) = await self._ask_each([step])
+        (result,) = await self._shards.ask_each([step])
         status, _, rest = result.partition(b"\0")
         if status == b"missing":
             raise JobNotFoundError(job_id)
@@ -518,26 +475,15 @@ class RedisJobStore:
             raise JobConflictError(job, action)
         return job
 
-    async def _on_keys(self, asks: Sequence[Callable[[int], bytes]], limit: int) -> list[KeyFired]:
-        self._require_open()
-        fired = [KeyFired() for _ in asks]
-        # One shard after another, as the limit is for all of them together.
-        for shard in self._shards:
-            steps = [
-                ask(limit - len(so_far.run) - len(so_far.cancelled))
-                for ask, so_far in zip(asks, fired, strict=True)
-            ]
-            for place, result in enumerate(await shard.do(steps)):
-                fired[place] = _joined(fired[place], result)
-        return fired
-
     async def _claim(
         self, shares: dict[RedisShard, int], worker: str, within_ms: int, lease_ms: int
     ) -> Claimed:
         """Claim so many of each shard."""
         replies = await asyncio.gather(
             *(
-                self._ask(shard, step_of("claim", text_field(worker), within_ms, share, lease_ms))
+                self._shards.ask(
+                    shard, step_of("claim", text_field(worker), within_ms, share, lease_ms)
+                )
                 for shard, share in shares.items()
             )
         )
@@ -548,22 +494,6 @@ class RedisJobStore:
             clocks.append(int(now_ms))
             jobs += await self._jobs(found)
         return Claimed(min(clocks), jobs)
-
-    async def _shares(self, within_ms: int, limit: int) -> Counter[RedisShard]:
-        """How many of the first `limit` jobs each shard has."""
-        ahead: list[tuple[int, str, RedisShard]] = []
-        if limit > 0:
-            replies = await self._ask_all(step_of("look_ahead", within_ms, limit))
-            for shard, reply in zip(self._shards, replies, strict=True):
-                lines = reply.split(b"\0") if reply else []
-                ahead += [(ms, job_id, shard) for ms, job_id in map(_moment, lines)]
-        ahead.sort(key=lambda line: line[:2])
-        return Counter(shard for _, _, shard in ahead[:limit])
-
-    def _home(self, spec: JobSpec) -> RedisShard:
-        # Jobs with the same dedupe key have to be in each other's way.
-        name = spec.id if spec.dedupe_key is None else spec.dedupe_key
-        return self._shards[crc32(name.encode("utf-8", "backslashreplace")) % len(self._shards)]
 
     def _cut(self, limit: int) -> int:
         return min(limit, self.limits.max_batch)
@@ -580,7 +510,7 @@ class RedisJobStore:
             _logger.error("%s", exc, extra={"action": "jobs.redis.quarantine"})
             _, _, record = found.partition(b"\0")
             step = step_of("set_aside", exc.job_id, exc.reason) + b"\0" + record
-            await self._ask_all(step)
+            await self._shards.ask_all(step)
             raise
 
     async def _job(self, found: bytes) -> Job | None:
@@ -595,62 +525,13 @@ class RedisJobStore:
         jobs = [await self._job(found) for found in several]
         return [job for job in jobs if job is not None]
 
-    # Listeners
-
-    def _on_reply(self, soonest_ms: int | None, changes: list[str]) -> None:
-        if soonest_ms is not None:
-            self._tell(None, soonest_ms)
-        self._tell_of(changes)
-
-    def _on_message(self, message: str) -> None:
-        parts = message.split(SEPARATOR, 2)
-        if len(parts) != 3 or parts[0] == self._name:
-            return
-        _, soonest_ms, changes = parts
-        if soonest_ms.isdecimal():
-            self._tell(None, int(soonest_ms))
-        for change in changes.split(KEY_SEPARATOR) if changes else ():
-            self._tell(change.partition(SEPARATOR)[0], None)
-
-    def _tell_of(self, changes: Iterable[str]) -> None:
-        for change in changes:
-            job_id, _, due_ms = change.partition(SEPARATOR)
-            self._tell(job_id, int(due_ms) if due_ms else None)
-
-    def _tell(self, job_id: str | None, due_ms: int | None) -> None:
-        # A copy: a listener may end its subscription.
-        for listener in list(self._listeners):
-            if job_id is not None:
-                listener.on_change(job_id)
-            if due_ms is not None:
-                listener.on_due(due_ms)
+    # Listening
 
     async def _look_for_due(self) -> None:
         due_ms = await self.next_due_ms()
         now_ms = await self.now_ms()
         if due_ms is not None and due_ms <= now_ms + self.limits.horizon_ms:
-            self._tell(None, due_ms)
-
-
-def _the_one(column: tuple[bytes, ...]) -> bytes:
-    """What the shard said that has the job; what the first said, if none has."""
-    return next((result for result in column if result not in (b"", b"missing")), column[0])
-
-
-def _joined(so_far: KeyFired, result: bytes) -> KeyFired:
-    if is_error(result):
-        raise step_error(result)
-    more, run, cancelled = result.decode().split(SEPARATOR)
-    return KeyFired(
-        run=so_far.run + (tuple(run.split(KEY_SEPARATOR)) if run else ()),
-        cancelled=so_far.cancelled + (tuple(cancelled.split(KEY_SEPARATOR)) if cancelled else ()),
-        has_more=so_far.has_more or bool(more),
-    )
-
-
-def _moment(line: bytes) -> tuple[int, str]:
-    ms, _, job_id = line.partition(b"\1")
-    return int(ms), job_id.decode("utf-8", "backslashreplace")
+            self._listeners.tell(None, due_ms)
 
 
 def _due(job: Job) -> tuple[int, str]:
