@@ -115,4 +115,5 @@ class JobBatchEndpoint:
 def split_lines(body: bytes) -> list[bytes]:
     """Return the lines of a body; empty ones at the end are none."""
     # At line feeds only: JSON may hold what else Unicode takes for the end of a line.
-    return [line.strip(b" \t\r") for line in body.rstrip(b" \t\r\n").split(b"\n")] if body else []
+    body = body.rstrip(b" \t\r\n")
+    return [line.strip(b" \t\r") for line in body.split(b"\n")] if body else []

@@ -27,6 +27,7 @@ class Plan:
     """How hard it blows."""
 
     jobs: int
+    """As many are acknowledged; how many are asked for depends on who is dead meanwhile."""
     service_kills: int
     store_kills: int
     seed: int
@@ -85,7 +86,7 @@ class Storm:
         self._say = say
         self._services = [Service(machine, folder) for _ in range(plan.services)]
         self._is_over = asyncio.Event()
-        self._numbers = iter(range(plan.jobs))
+        self._acknowledged = 0
         self._keys = [f"order:{number}" for number in range(plan.keys)]
         self.ledger = Ledger()
 
@@ -148,9 +149,15 @@ class Storm:
 
     async def _write(self, client: httpx.AsyncClient, group: asyncio.TaskGroup) -> None:
         chance = self._random
-        for number in self._numbers:
-            job = await self._defer(client, number)
-            if job.is_acknowledged and chance.random() < 0.15:
+        while self._acknowledged < self._plan.jobs:
+            job = await self._defer(client, len(self.ledger.jobs))
+            if not job.is_acknowledged:
+                # The service may have stored it all the same: nobody knows, and it counts for
+                # nothing.
+                await asyncio.sleep(0.1)
+                continue
+            self._acknowledged += 1
+            if chance.random() < 0.15:
                 delay = chance.uniform(0, self._plan.longest_delay)
                 group.create_task(self._cancel(client, job, delay))
 
@@ -169,10 +176,7 @@ class Storm:
             "on_fire": on_fire,
         }
         answer = await self._ask(client, "POST", "/purgatory/jobs", json=body)
-        if answer is None:
-            # The service may have stored it all the same: nobody knows, and it counts for nothing.
-            await asyncio.sleep(0.05)
-        else:
+        if answer is not None:
             assert answer.status_code == 201, answer.text
             stored = answer.json()
             job.job_id = stored["id"]
@@ -226,7 +230,7 @@ class Storm:
         self._random.shuffle(kills)
         for done, kill in enumerate(kills):
             # Spread over the jobs, so that all of it happens while there is something to lose.
-            while len(ledger.jobs) < plan.jobs * (done + 0.5) / len(kills):
+            while self._acknowledged < plan.jobs * (done + 0.5) / len(kills):
                 await asyncio.sleep(0.02)
             await asyncio.sleep(self._random.uniform(0, 0.3))
             if kill == "service":
@@ -238,7 +242,7 @@ class Storm:
                 await asyncio.sleep(self._random.uniform(0, 0.5))
                 await asyncio.to_thread(self._machine.start)
                 ledger.store_kills += 1
-            self._say(f"{len(ledger.jobs)} jobs, {kill} killed ({done + 1} of {len(kills)})")
+            self._say(f"{self._acknowledged} jobs, {kill} killed ({done + 1} of {len(kills)})")
 
     def _anyone(self) -> str:
         return self._random.choice(self._services).url

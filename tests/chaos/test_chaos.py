@@ -28,5 +28,5 @@ async def test_every_promise_is_kept(kind: str, tmp_path: Path) -> None:
     verdict = await run_trial(kind, PLAN, tmp_path, said.append)
     assert verdict.faults == [], (said, str(verdict))
     # The storm was one: jobs of every outcome went through it.
-    assert verdict.acknowledged > PLAN.jobs / 2
+    assert verdict.acknowledged >= PLAN.jobs
     assert verdict.outcomes.keys() >= {"expired", "fired", "cancelled"}
