@@ -34,7 +34,7 @@ define bench
 	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
 endef
 
-.PHONY: help run test load bench bench-full bench-http lint format example-join-group example-acks-all example-unpaid-orders lock clean
+.PHONY: help run test load chaos bench bench-full bench-http lint format example-join-group example-acks-all example-unpaid-orders lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ test: $(VENV)/.test $(VENV)/.compiled ## Run all tests, those of the core in bot
 
 load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on each kind of server
 	@PURGATORY_LOAD_SECONDS=120 $(BIN)/python -m pytest tests/acceptance/test_load.py $(ARGS)
+
+chaos: $(VENV)/.test ## Kill services and stores while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
+	@$(BIN)/python -m tests.chaos $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the core beside asyncio, in both forms (about a minute each)
 	$(call bench,--quick)

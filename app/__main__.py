@@ -39,7 +39,7 @@ def main() -> int:
         print(exc, file=sys.stderr)
         return 2
     except (ValueError, OSError) as exc:
-        print(f"PURGATORY_TOKENS or PURGATORY_TOKENS_FILE: {exc}", file=sys.stderr)
+        print(_named(str(exc)), file=sys.stderr)
         return 2
     config = uvicorn.Config(
         app,
@@ -75,6 +75,13 @@ def _sentence(error: ErrorDetails) -> str:
     if name == "TOKENS":
         return f"PURGATORY_TOKENS: {error['msg']}"
     return f"PURGATORY_{name} is {error['input']!r}: {error['msg']}"
+
+
+def _named(sentence: str) -> str:
+    """Say which variable is to blame, where the sentence does not."""
+    if sentence.startswith("PURGATORY_"):
+        return sentence
+    return f"PURGATORY_TOKENS or PURGATORY_TOKENS_FILE: {sentence}"
 
 
 def _print_token(scopes: list[str]) -> int:

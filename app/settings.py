@@ -9,10 +9,14 @@ from typing import Annotated, Literal
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.job_store import make_job_store
 from purgatory import Limits
 from purgatory.fastapi import BearerTokens, WaitSettings
+from purgatory.jobs import JobStore, SchedulerSettings
+from purgatory.jobs.webhook import Webhook
 
 _LIMITS = Limits()
+_JOBS = SchedulerSettings()
 _WAITS = WaitSettings()
 
 
@@ -65,6 +69,21 @@ class Settings(BaseSettings):
         None, description="What keys are hashed with: 16 to 64 bytes."
     )
 
+    jobs_url: SecretStr | None = Field(
+        None, description="Where jobs are kept; a SQLite file in the data directory unless given."
+    )
+    data_dir: Path = Field(Path("data"), description="Made where it is not there.")
+    job_handlers: str = Field(
+        "", description="Names of handlers that other services on the store run, comma-separated."
+    )
+    max_running_jobs: int = Field(_JOBS.max_running, ge=1)
+    job_grace: float = Field(_JOBS.grace, ge=0, le=3600, description="Seconds.")
+    callback_secret: SecretStr | None = Field(None, min_length=16, description="Signs callbacks.")
+    callback_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds.")
+    callback_allow_private: bool = Field(
+        False, description="Callbacks may go to loopback, private and link-local addresses."
+    )
+
     access_log: bool = Field(True, description="A line for each request; costs 44 us each.")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     keep_alive: int = Field(
@@ -113,6 +132,28 @@ class Settings(BaseSettings):
             max_signal_age=self.max_signal_age,
             max_value_bytes=self.max_value_bytes,
         )
+
+    def job_store(self) -> JobStore:
+        """Return the store of jobs; raise ValueError or OSError."""
+        url = None if self.jobs_url is None else self.jobs_url.get_secret_value()
+        return make_job_store(url, self.data_dir)
+
+    def job_settings(self) -> SchedulerSettings:
+        """Return how jobs are run."""
+        return SchedulerSettings(max_running=self.max_running_jobs, grace=self.job_grace)
+
+    def webhook(self) -> Webhook:
+        """Return what makes callbacks."""
+        secret = self.callback_secret
+        return Webhook(
+            None if secret is None else secret.get_secret_value(),
+            timeout=self.callback_timeout,
+            allow_private=self.callback_allow_private,
+        )
+
+    def elsewhere(self) -> list[str]:
+        """Return the names of handlers that other services run."""
+        return [name for name in map(str.strip, self.job_handlers.split(",")) if name]
 
     def wait_settings(self) -> WaitSettings:
         """Return how long a request may be parked."""

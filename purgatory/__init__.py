@@ -25,6 +25,7 @@ from purgatory.errors import (
     WaitSupersededError,
     WrongThreadError,
 )
+from purgatory.job_handle import JobHandle
 from purgatory.lifecycle import Listener, OperationEvent, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
@@ -54,6 +55,7 @@ __all__ = [
     "InvalidKeyError",
     "InvalidTimeoutError",
     "InvalidValueError",
+    "JobHandle",
     "LevelStatistics",
     "LimitReachedError",
     "Limits",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -85,6 +86,18 @@ class RawEndpoint:
             return await self._handler(raw)
         except Exception as exc:
             return problem_from(exc).answer(self.room.prefix, raw.path)
+
+
+class TaskEndpoint(RawEndpoint):
+    """An endpoint whose handler is in a task from its first step on, as `asyncio.timeout` needs.
+
+    Without one a handler begins in whatever reads from the connection, and gets a task only where
+    it waits: no matter for what is in memory, but stores of jobs are others' code.
+    """
+
+    async def _answer(self, raw: RawRequest) -> Answer:
+        await asyncio.sleep(0)
+        return await super()._answer(raw)
 
 
 class RawRoute(APIRoute):
