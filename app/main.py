@@ -7,6 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.docs import add_docs
+from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
@@ -26,10 +27,12 @@ Every refusal is problem details (RFC 9457), and its `type` is an address that s
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Return the service. For an ASGI server: `uvicorn --factory app.main:create_app`."""
     settings = Settings() if settings is None else settings
+    journal = create_journal(settings)
     app = FastAPI(
         title="Purgatory",
         version=version("fastapi-purgatory"),
         description=DESCRIPTION,
+        lifespan=journal_lifespan(journal),
         docs_url=None,
         redoc_url=None,
         openapi_tags=[
@@ -38,7 +41,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         ],
     )
     purgatory = Purgatory(
-        limits=settings.limits(), jobs=_job_store(settings), job_settings=settings.job_settings()
+        limits=settings.limits(),
+        listeners=() if journal is None else [journal],
+        jobs=_job_store(settings),
+        job_settings=settings.job_settings(),
     )
     purgatory.handler(CALLBACK)(settings.webhook())
     purgatory.handled_elsewhere(settings.elsewhere())

@@ -26,7 +26,7 @@ from purgatory.errors import (
     WrongThreadError,
 )
 from purgatory.job_handle import JobHandle
-from purgatory.lifecycle import Listener, OperationEvent
+from purgatory.lifecycle import Listener, OperationEvent, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
@@ -66,6 +66,7 @@ __all__ = [
     "PurgatoryClosedError",
     "PurgatoryDrainingError",
     "PurgatoryError",
+    "Recorder",
     "SeveralWorkersError",
     "Signal",
     "SignalStatistics",

@@ -29,7 +29,7 @@ from purgatory.jobs import (
     StoreError,
 )
 from purgatory.keys import check_key
-from purgatory.lifecycle import Listener
+from purgatory.lifecycle import Listener, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
@@ -123,7 +123,7 @@ class Purgatory(Deferring):
         tick_ms: int = 1,
         wheel_size: int = 256,
         clock: Clock | None = None,
-        listeners: Iterable[Listener] = (),
+        listeners: Iterable[Listener | Recorder] = (),
         jobs: JobStore | None = None,
         job_settings: SchedulerSettings | None = None,
     ) -> None:

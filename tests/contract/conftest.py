@@ -4,8 +4,8 @@ To add one: a fixture `<name>_job_stores` that returns a MakeJobStores, and <nam
 """
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,10 +15,12 @@ from purgatory.jobs.sql import migrate
 from purgatory.timer import SystemClock
 from tests.contract.job_stores import MakeJobStores, MemoryJobStores
 from tests.contract.postgresql_server import PostgresqlServer
+from tests.contract.redis_job_stores import RedisJobStores
+from tests.contract.redis_server import RedisServer
 from tests.contract.sql_job_stores import PostgresqlJobStores, SqliteJobStores, SqlJobStores
 from tests.contract.world import World
 
-STORES = ["memory", "sqlite", "postgresql"]
+STORES = ["memory", "sqlite", "postgresql", "redis", "redis_shards"]
 
 
 @pytest.fixture(
@@ -49,7 +51,7 @@ def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def sqlite_job_stores(sqlite_template: Path, tmp_path: Path) -> MakeJobStores:
     """Jobs in a file."""
-    return functools.partial(SqliteJobStores, sqlite_template, tmp_path)
+    return partial(SqliteJobStores, sqlite_template, tmp_path)
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +74,35 @@ def postgresql_job_stores(
 ) -> MakeJobStores:
     """Jobs in a schema of a server."""
     url = postgresql_server.url.replace("postgresql://", "postgresql+asyncpg://")
-    return functools.partial(PostgresqlJobStores, url, postgresql_schemas)
+    return partial(PostgresqlJobStores, url, postgresql_schemas)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Valkey for all tests."""
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def lone_redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Valkey for one test, which may do to it what it likes."""
+    server = RedisServer(tmp_path, appendfsync="always").start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_job_stores(redis_server: RedisServer) -> MakeJobStores:
+    """Jobs in a Valkey."""
+    return partial(RedisJobStores, redis_server.url)
+
+
+@pytest.fixture
+def redis_shards_job_stores(redis_server: RedisServer) -> MakeJobStores:
+    """The same under several hash tags."""
+    return partial(RedisJobStores, redis_server.url, shards=3)
 
 
 @pytest.fixture(params=STORES)

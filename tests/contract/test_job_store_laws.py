@@ -46,7 +46,7 @@ KEYS = ["a", "b", "c"]
 LEASE_MS = 40
 IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
 # Where each step is a round trip, fewer.
-EXAMPLES = {"memory": 60, "sqlite": 10, "postgresql": 8}
+EXAMPLES = {"memory": 60, "sqlite": 10, "postgresql": 8, "redis": 20, "redis_shards": 8}
 # Crashes of a process need no rule of their own: a claim, once drawn, may never be used again (its
 # worker died), or be used much later (it was suspended); an answer may be lost; and a process may
 # be replaced by another between any two steps.

@@ -41,6 +41,7 @@ from purgatory.jobs.store import (
     QuarantinedRecord,
     StoreListener,
 )
+from purgatory.timer import SystemClock
 
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ class SqlJobStore:
         Raises ValueError for another database than these two, and for SQLite in memory.
         """
         self.limits: JobLimits = JobLimits() if limits is None else limits
-        self._database = Database(url_or_engine)
+        self._database = Database(url_or_engine, is_fast=True)
         self._statements = self._database.statements
         self._clock = StoreClock(self._statements, now_ms)
         self._commit = GroupCommit(self._run, max_items=self.limits.max_batch)
@@ -450,7 +451,8 @@ _POSTGRESQL_WARNINGS = {
 
 
 def _now() -> float:
-    return asyncio.get_running_loop().time()
+    # Not the loop's: a transaction may run in a thread.
+    return SystemClock().now_ns() / 1_000_000_000
 
 
 def _grouped(batch: list[Step]) -> dict[tuple[str, tuple[Any, ...]], list[Step]]:
