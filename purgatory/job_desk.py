@@ -11,7 +11,13 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from purgatory.jobs.errors import JobError, JobNotFoundError, StoreUnavailableError
+from purgatory.jobs.errors import (
+    JobError,
+    JobNotFoundError,
+    StoreError,
+    StoreNotReadyError,
+    StoreUnavailableError,
+)
 from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.job import Job
 from purgatory.jobs.job_wait import JobWait
@@ -194,8 +200,7 @@ class JobDesk:
         try:
             await self._reach_store()
             self._unsubscribe = self.store.subscribe(self)
-            for warning in await self.store.check():
-                logger.warning("%s", warning, extra={"action": "store-warning"})
+            await self._warn()
             await self._scheduler.start()
         except Exception as exc:
             self._error = str(exc)
@@ -211,15 +216,28 @@ class JobDesk:
         if not self._first_try.done():
             self._first_try.set_result(None)
 
+    async def _warn(self) -> None:
+        try:
+            for warning in await self.store.check():
+                logger.warning("%s", warning, extra={"action": "store-warning"})
+        except StoreError as exc:
+            # It was there a moment ago; the scheduler waits until it is there again.
+            logger.warning(
+                "the store of jobs was not checked (%s)", exc, extra={"action": "store-warning"}
+            )
+
     async def _reach_store(self) -> None:
         assert self._first_try is not None
         pause = FIRST_PAUSE
         while True:
             try:
                 await self.store.open()
-            except StoreUnavailableError as exc:
+            except (StoreUnavailableError, StoreNotReadyError) as exc:
                 self._error = exc.detail
                 if not self._first_try.done():
+                    if isinstance(exc, StoreNotReadyError):
+                        # Whoever starts the process is there to mend it.
+                        raise
                     logger.error(
                         "the store of jobs cannot be reached (%s): it is tried again and again",
                         exc.detail,

@@ -871,6 +871,47 @@ async def test_a_store_that_is_not_set_up_stops_the_start(make_purgatory: Make) 
     assert not purgatory.is_open
 
 
+async def test_a_store_that_comes_up_without_tables(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """Nobody watches any more who could be told: it is tried until somebody has migrated."""
+    answers: list[Exception | None] = [StoreUnavailableError(), StoreNotReadyError("migrate"), None]
+
+    class Late(FailingJobStore):
+        async def open(self) -> None:
+            answer = answers.pop(0)
+            if answer is not None:
+                raise answer
+            await super().open()
+
+    async with make_purgatory(jobs=Late(now_ms)) as purgatory:
+        assert purgatory.missing
+        await asyncio.sleep(10)
+        assert answers == []
+        assert purgatory.missing == []
+
+
+async def test_a_store_that_goes_away_at_the_start(make_purgatory: Make, log: Log) -> None:
+    """Between being opened and being looked at: that is an outage like any other."""
+
+    class Brief(FailingJobStore):
+        async def check(self) -> list[str]:
+            self.is_down = True
+            raise StoreUnavailableError("gone again")
+
+    leap(1_800_000_000_000)
+    store = Brief(now_ms)
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    async with purgatory:
+        await asyncio.sleep(1)
+        assert purgatory.missing
+        store.is_down = False
+        await asyncio.sleep(5)
+        assert purgatory.missing == []
+        assert (await (await purgatory.defer("note", delay=1)).wait()).state is JobState.DONE
+
+
 # Clocks
 
 
