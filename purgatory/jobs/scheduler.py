@@ -84,6 +84,8 @@ class JobScheduler:
         self._was_full = False
         # What this process itself gives back as not its own is no news to it.
         self._is_deaf = False
+        # The store said that there is something to claim, so that it need not be asked.
+        self._is_told = False
         # Jobs that were due before this are missed; None until the store was asked.
         self._watching_since_ms: int | None = None
         self._claimed_ns: int | None = None
@@ -168,6 +170,7 @@ class JobScheduler:
         """Look at once for what is due soon, and a little later for the rest of the horizon."""
         if self._is_deaf:
             return
+        self._is_told = True
         if self._claimed_ns is None or self._clock.remaining_ms(due_ms) <= SOON_MS:
             self._wake.set()
         elif self._wake_handle is None:
@@ -205,7 +208,8 @@ class JobScheduler:
             # This process only defers: what is due is for others.
             await self._wake.wait()
             return
-        if await self._has_to_claim():
+        is_told, self._is_told = self._is_told, False
+        if is_told or await self._has_to_claim():
             pause_ms = await self._claim()
         else:
             pause_ms = self.settings.poll_ms
