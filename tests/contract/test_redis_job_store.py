@@ -441,9 +441,11 @@ async def test_shards_work_in_a_cluster(cluster_server: RedisServer) -> None:
         )
         for number in range(4):
             assert await client.execute_command("HLEN", f"{{purgatory:{number}}}:at") > 0
-        assert store.hears_others
-        async with asyncio.timeout(PATIENCE_S):
-            await heard.is_due.wait()
+        # redis-py 5 cannot subscribe in a cluster.
+        assert store.hears_others == hasattr(client, "pubsub")
+        if store.hears_others:
+            async with asyncio.timeout(PATIENCE_S):
+                await heard.is_due.wait()
         due = await claimed(store)
         # Each shard has looked at its own clock.
         assert [job.id for job in due] == [

@@ -134,7 +134,7 @@ class RedisJobStore:
         for warning in setup.warnings:
             _logger.warning("%s", warning, extra={"action": "jobs.redis.open"})
         channels = [shard.channel for shard in self._shards.all]
-        # redis-py 5 and 6 cannot subscribe in a cluster.
+        # redis-py 5 cannot subscribe in a cluster.
         if hasattr(client, "pubsub"):
             self._hearing = RedisHearing(
                 client,
