@@ -44,18 +44,25 @@ class RedisHearing:
         self._is_first_over = asyncio.Event()
         self.is_hearing = False
 
-    async def start(self) -> None:
-        """Begin; return once it hears, or once it is clear that it cannot at the moment."""
+    async def start(self, timeout: float) -> None:
+        """Begin; return once it hears, or cannot at the moment, or has tried for `timeout`."""
         self._task = asyncio.create_task(self._run())
-        await self._is_first_over.wait()
+        try:
+            async with asyncio.timeout(timeout):
+                await self._is_first_over.wait()
+        except TimeoutError:
+            # It goes on trying: `is_hearing` says when it does.
+            return
 
     async def stop(self) -> None:
         """End."""
         self.is_hearing = False
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
-            self._task = None
+        task, self._task = self._task, None
+        # More than once, if need be: a client that is just connecting may take a cancellation for
+        # a timeout of its own.
+        while task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=_LONGEST_PAUSE_S / 10)
 
     async def _run(self) -> None:
         pause_s = _FIRST_PAUSE_S

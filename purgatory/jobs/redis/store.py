@@ -134,7 +134,7 @@ class RedisJobStore:
         for warning in setup.warnings:
             _logger.warning("%s", warning, extra={"action": "jobs.redis.open"})
         channels = [shard.channel for shard in self._shards.all]
-        # redis-py 5 and 6 cannot subscribe in a cluster.
+        # redis-py 5 cannot subscribe in a cluster.
         if hasattr(client, "pubsub"):
             self._hearing = RedisHearing(
                 client,
@@ -142,7 +142,7 @@ class RedisJobStore:
                 on_message=self._listeners.on_message,
                 on_connected=self._look_for_due,
             )
-            await self._hearing.start()
+            await self._hearing.start(self._timeout)
 
     async def close(self) -> None:
         """Wait for the steps under way, then let go of every connection."""
@@ -371,8 +371,9 @@ class RedisJobStore:
     async def _append_fsync(self) -> str | None:
         assert self._client is not None
         try:
-            setting = await self._client.config_get("appendfsync")
-        except (RedisError, OSError):
+            async with asyncio.timeout(self._timeout):
+                setting = await self._client.config_get("appendfsync")
+        except (RedisError, OSError, TimeoutError):
             # Hosted servers keep CONFIG to themselves. One that is down is seen right behind this.
             return None
         return next((str(value) for value in setting.values()), None)
