@@ -1,11 +1,11 @@
 """What the pipeline refuses, and why.
 
-    PurgatoryError
-    +-- PipelineError (RuntimeError)
-        +-- NoJavaError                        no Java that Spark could run on
-        +-- NothingToReadError (LookupError)   a folder without what a job reads
-        +-- BadFileError (ValueError)          a file that is broken, half-written or of another schema
-        +-- OutputInUseError                   another run published to the same folder meanwhile
+PurgatoryError
++-- PipelineError (RuntimeError)
+    +-- NoJavaError                        no Java that Spark could run on
+    +-- NothingToReadError (LookupError)   a folder without what a job reads
+    +-- BadFileError (ValueError)          a file that is broken, half-written or of another schema
+    +-- OutputInUseError                   another run published to the same folder meanwhile
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
@@ -42,6 +43,7 @@ class Folder:
         # Else a local folder gets a hidden .crc beside each file.
         self._files.setWriteChecksum(False)
         self.uri: str = self._files.makeQualified(given).toString()
+        self._root: str = self._files.makeQualified(given).toUri().getPath()
 
     def __str__(self) -> str:
         """Return where it is, as a person would write it."""
@@ -119,10 +121,14 @@ class Folder:
         for path in paths:
             self._files.delete(self.java_path(path), True)
 
-    def relative(self, uri: str) -> str:
-        """Return the path below this folder of what has this full name."""
-        path = self._hadoop.Path(self.uri).toUri().getPath()
-        return str(self._hadoop.Path(uri).toUri().getPath()).removeprefix(path).lstrip("/")
+    def relative(self, path: str) -> str:
+        """Return the path below this folder of the full name `path`."""
+        return str(self._hadoop.Path(path).toUri().getPath()).removeprefix(self._root).lstrip("/")
+
+    def relative_of_uri(self, uri: str) -> str | None:
+        """Return the path below this folder of what a percent-encoded URI names; None elsewhere."""
+        path = unquote(urlsplit(uri).path)
+        return path.removeprefix(self._root).lstrip("/") if path.startswith(self._root) else None
 
     def _renamed(self, path: str, target: str) -> bool:
         try:

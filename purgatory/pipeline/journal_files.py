@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.folder import Folder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from purgatory.pipeline.errors import BadFileError, PipelineError
 from purgatory.pipeline.folder import File, Folder
@@ -62,11 +62,6 @@ class Manifest:
         return {hour.run for hour in self.hours.values()}
 
 
-def hour_name(moment: datetime) -> str:
-    """Return the name of the hour that begins at `moment`."""
-    return f"{moment.astimezone(UTC):%Y-%m-%dT%H}"
-
-
 def hour_path(run: int, hour: str) -> str:
     """Return the folder in which a run wrote an hour."""
     date, _, hour_of_day = hour.partition("T")
@@ -118,6 +113,7 @@ def publish(folder: Folder, manifest: Manifest) -> None:
 
 def sweep(folder: Folder, manifest: Manifest) -> None:
     """Delete what the manifest does not name: of runs before it, and of runs that broke off."""
+    paths = set(manifest.paths())
     kept = {run_folder(run) for run in manifest.runs()}
     runs = [name for name in folder.names() if name.startswith("run=")]
     folder.delete(*(name for name in runs if name not in kept))
@@ -125,5 +121,5 @@ def sweep(folder: Folder, manifest: Manifest) -> None:
         for date in folder.names(run):
             for hour in folder.names(f"{run}/{date}"):
                 path = f"{run}/{date}/{hour}"
-                if date.startswith("date=") and path not in set(manifest.paths()):
+                if date.startswith("date=") and path not in paths:
                     folder.delete(path)

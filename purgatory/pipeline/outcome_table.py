@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
@@ -19,7 +18,6 @@ from purgatory.pipeline.journal_files import JournalFiles, unreadable_file
 from purgatory.pipeline.manifest import (
     Hour,
     Manifest,
-    hour_name,
     publish,
     read_manifest,
     run_folder,
@@ -34,6 +32,7 @@ DEFAULT_GRACE_S = 900.0
 
 # What one task sorts: a million records are some 200 MB, of which it keeps a part in memory.
 _RECORDS_A_TASK = 1_000_000
+_MOST_TASKS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,12 +147,18 @@ class _Run:
         self._say(f"left out {path}: {reason}")
 
     def _damaged(self, error: Exception) -> tuple[str, str]:
+        """Return the journal's file that an error is about, and why; raise what it is else."""
         found = unreadable_file(error)
-        if found is None or not found[0].startswith(_without_slashes(self._journal.uri)):
-            found = (_respelt(found[0]), found[1]) if found else None
         if found is None:
             raise error
-        return self._journal.relative(found[0]), found[1]
+        uri, reason = found
+        path = self._journal.relative_of_uri(uri)
+        if path is None:
+            raise BadFileError(
+                f"{uri}: {reason}. It is not of the journal but of the outcomes: delete "
+                f"{self._table} and run again, if the journal is all there."
+            ) from error
+        return path, reason
 
     def _merged(
         self,
@@ -227,6 +232,9 @@ class _Run:
         records = rows + sum(
             before.hours[hour].operations for hour in hours if hour in before.hours
         )
+        # For each core a few, and no task too large to sort.
+        tasks = max(4 * self._spark.sparkContext.defaultParallelism, -(-records // _RECORDS_A_TASK))
+        files_per_hour = -(-tasks // len(hours))
         observed = Observation("events")
         counted = events.observe(observed, F.count_if(~is_event()).alias("unknown"))
         found = outcomes(
@@ -234,21 +242,18 @@ class _Run:
             as_of=as_of,
             grace_s=manifest.grace_s,
             known=known,
-            partitions=max(4, -(-records // _RECORDS_A_TASK), self._spark_parallelism()),
-            parts_per_hour=max(1, -(-records // (len(hours) * _RECORDS_A_TASK))),
+            tasks=min(_MOST_TASKS, len(hours) * files_per_hour),
+            files_per_hour=files_per_hour,
         )
         found.withColumns(
             {
                 "date": F.date_format("watched_at", "yyyy-MM-dd"),
                 "hour": F.date_format("watched_at", "HH"),
             }
-        ).write.partitionBy("date", "hour").option("compression", "zstd").mode(
-            "overwrite"
-        ).parquet(self._table.at(run_folder(manifest.run)))
+        ).write.partitionBy("date", "hour").option("compression", "zstd").mode("overwrite").parquet(
+            self._table.at(run_folder(manifest.run))
+        )
         return int(observed.get["unknown"])
-
-    def _spark_parallelism(self) -> int:
-        return 2 * self._spark.sparkContext.defaultParallelism
 
     def _described(self, run: int) -> dict[str, Hour]:
         """Return what is in the hours that a run wrote; it reads them, so they can be read."""
@@ -315,3 +320,7 @@ def _with_files(
 
 def _all(before: Manifest, hours: set[str]) -> int:
     return len(hours | before.hours.keys())
+
+
+def _from_micros(micros: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)

@@ -24,8 +24,8 @@ def outcomes(
     as_of: datetime,
     grace_s: float,
     known: DataFrame | None = None,
-    partitions: int | None = None,
-    parts_per_hour: int = 1,
+    tasks: int = 16,
+    files_per_hour: int = 16,
 ) -> DataFrame:
     """Return one row for each operation (OUTCOME_SCHEMA) of `events` (EVENT_SCHEMA).
 
@@ -35,13 +35,13 @@ def outcomes(
     that are not of EVENT_SCHEMA's words are left out: see `is_event`.
 
     `known` are outcomes from before, of the same operations or of others: the result is that of all
-    events at once. `partitions` and `parts_per_hour` say into how many tasks, and into how many
-    files for each hour, the work is cut; they change no row.
+    events at once. `tasks` and `files_per_hour` say into how many tasks, and how many of them for
+    each hour, the work is cut; they change no row.
     """
     records = _records_of_events(events.where(is_event()))
     if known is not None:
         records = records.unionByName(_records_of_outcomes(known))
-    best = _best_record(_gathered(records, partitions, parts_per_hour))
+    best = _best_record(_gathered(records, tasks, files_per_hour))
     return _as_outcomes(best, as_of, grace_s).select(*OUTCOME_SCHEMA.names)
 
 
@@ -90,16 +90,16 @@ def _records_of_outcomes(known: DataFrame) -> DataFrame:
     )
 
 
-def _gathered(records: DataFrame, partitions: int | None, parts_per_hour: int) -> DataFrame:
+def _gathered(records: DataFrame, tasks: int, files_per_hour: int) -> DataFrame:
     """Bring the records of each operation together, and those of an hour into few tasks.
 
-    By operation alone every task would hold some of every hour and write a file for each.
+    By operation alone every task would hold some of every hour and write a file for each. Tasks are
+    numbered rather than hashed: a few hours hashed into a few tasks would leave cores idle.
     """
-    part = F.pmod(F.hash("operation_id"), F.lit(parts_per_hour))
-    placed = records.withColumns({"watched_hour": watched_hour(), "part": part})
-    if partitions is None:
-        return placed.repartition("watched_hour", "part")
-    return placed.repartition(partitions, "watched_hour", "part")
+    hour = F.unix_seconds(watched_hour()) / F.lit(3600)
+    file = F.pmod(F.hash("operation_id"), F.lit(files_per_hour))
+    task = F.pmod(hour.cast("long") * files_per_hour + file, F.lit(tasks)).cast("int")
+    return records.withColumn("task", task).repartitionById(tasks, "task")
 
 
 def _best_record(records: DataFrame) -> DataFrame:
@@ -107,9 +107,9 @@ def _best_record(records: DataFrame) -> DataFrame:
     ends = F.when(is_end, F.struct("event", "seq", "worker"))
     # One struct, compared from its left: the best record as a whole, in one aggregate.
     best = F.min(F.struct(*_PREFERENCE, *_CARRIED)).alias("best")
-    # The hour and the part are how the rows lie already: named here, nothing is moved again.
+    # The task is where the rows lie already: named here, nothing is moved again.
     return (
-        records.groupBy("watched_hour", "part", "operation_id")
+        records.groupBy("task", "operation_id")
         .agg(
             best,
             F.sum("records").alias("records"),

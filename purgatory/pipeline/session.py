@@ -65,4 +65,6 @@ def _local_options(memory: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         # Few cores: 200 partitions would be 200 small tasks. Adaptive execution merges them.
         "spark.sql.shuffle.partitions": "16",
+        # A task has one hour or two: no need to sort its rows by hour in order to write them.
+        "spark.sql.maxConcurrentOutputFileWriters": "3",
     }
