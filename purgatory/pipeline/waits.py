@@ -1,0 +1,136 @@
+"""Waits: how many operations of what outcome, how long they waited, how late they expired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.pipeline.histogram import bucket_column
+from purgatory.pipeline.outcomes import watched_hour
+from purgatory.pipeline.percentiles import percentiles
+from purgatory.pipeline.schema import OUTCOMES
+
+PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
+MEASURES = ("wait_us", "lateness_us")
+NO_KEY = "(no key)"
+OTHER = "(other)"
+
+
+def waits_by(outcomes: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Return one row for each group of `outcomes` by the columns `by`.
+
+    Its columns: `operations`, a count and a `share_` for each outcome, `contested`, the mean and
+    the maximum of `wait_us` (of what ended) and `lateness_us` (of what expired), and for each of
+    PERCENTS the exact `wait_us_p50` and the approximate `wait_us_p50_approximate`, and so on.
+    """
+    counts = outcomes.groupBy(*by).agg(
+        F.count("*").alias("operations"),
+        *(F.count_if(F.col("outcome") == name).alias(name) for name in OUTCOMES),
+        F.count_if("is_contested").alias("contested"),
+        *(F.avg(name).alias(f"{name}_mean") for name in MEASURES),
+        *(F.max(name).alias(f"{name}_max") for name in MEASURES),
+    )
+    shares = {f"share_{name}": F.col(name) / F.col("operations") for name in OUTCOMES}
+    tables = [counts.withColumns(shares)]
+    tables += [_wide(percentiles(outcomes, by, name, PERCENTS), by, name) for name in MEASURES]
+    # Joined null-safe by name: a group may have no value at all, and then no row of percentiles.
+    return reduce(lambda left, right: left.join(right, list(by), "left"), tables)
+
+
+def with_prefixes(outcomes: DataFrame, separators: str = ":/", most: int = 200) -> DataFrame:
+    """Return a row for each different `key_prefix` of each operation's keys.
+
+    A prefix is a key up to its first character of `separators`. Beyond the `most` frequent, which
+    are more than a person reads, prefixes are OTHER: a key of random letters has as many prefixes
+    as there are keys.
+    """
+    pattern = f"^[^{separators}]*"
+    prefixes = F.array_distinct(F.transform("keys", lambda key: F.regexp_extract(key, pattern, 0)))
+    exploded = outcomes.withColumn("key_prefix", F.explode_outer(prefixes)).fillna(
+        NO_KEY, ["key_prefix"]
+    )
+    frequent = (
+        exploded.groupBy("key_prefix")
+        .agg(F.count("*").alias("count"))
+        .orderBy(F.desc("count"), "key_prefix")
+        .limit(most)
+        .select("key_prefix", F.col("key_prefix").alias("frequent"))
+    )
+    named = exploded.join(F.broadcast(frequent), "key_prefix", "left")
+    prefix = F.coalesce("frequent", F.lit(OTHER))
+    return named.withColumn("key_prefix", prefix).drop("frequent")
+
+
+def with_hours(outcomes: DataFrame) -> DataFrame:
+    """Return the outcomes with the `hour` in which each began to wait."""
+    return outcomes.withColumn("hour", watched_hour())
+
+
+def wait_counts(outcomes: DataFrame) -> DataFrame:
+    """Return how many operations of a kind and outcome waited how long, in buckets.
+
+    Columns `kind`, `outcome`, `bucket` (of the wait in us; null where nothing is known of it) and
+    `count`. An open operation has waited since `watched_at` until now, which is the caller's to
+    fill into `wait_us`. Small, whatever the size of `outcomes`.
+    """
+    return (
+        outcomes.withColumn("bucket", bucket_column(F.col("wait_us")))
+        .groupBy("kind", "outcome", "bucket")
+        .agg(F.count("*").alias("count"))
+    )
+
+
+def lateness_counts(outcomes: DataFrame) -> DataFrame:
+    """Return how many expired operations of a kind were how late: `kind`, `bucket`, `count`."""
+    return (
+        outcomes.where(F.col("lateness_us").isNotNull())
+        .withColumn("bucket", bucket_column(F.greatest("lateness_us", F.lit(0).cast("long"))))
+        .groupBy("kind", "bucket")
+        .agg(F.count("*").alias("count"))
+    )
+
+
+def hot_keys(outcomes: DataFrame, most: int = 100) -> DataFrame:
+    """Return the `most` frequent keys: `key`, `operations`, `share`, `fired`, `expired`, waits.
+
+    A key that has most of all rows is no trouble: each task counts what it has, and one row a key
+    and task travels. `share` is of all operations; one with two keys counts for both.
+    """
+    total = outcomes.agg(F.count("*").alias("all"))
+    counted = (
+        outcomes.select(F.explode(F.array_distinct("keys")).alias("key"), "outcome", "wait_us")
+        .groupBy("key")
+        .agg(
+            F.count("*").alias("operations"),
+            _count_of("fired"),
+            _count_of("expired"),
+            F.avg("wait_us").alias("wait_us_mean"),
+            F.max("wait_us").alias("wait_us_max"),
+        )
+        .orderBy(F.desc("operations"), "key")
+        .limit(most)
+    )
+    share = (F.col("operations") / F.col("all")).alias("share")
+    names = [name for name in counted.columns if name not in {"key", "operations"}]
+    return (
+        counted.crossJoin(F.broadcast(total))
+        .select("key", "operations", share, *names)
+        .orderBy(F.desc("operations"), "key")
+    )
+
+
+def _count_of(outcome: str) -> Column:
+    return F.count_if(F.col("outcome") == outcome).alias(outcome)
+
+
+def _wide(found: DataFrame, by: Sequence[str], measure: str) -> DataFrame:
+    columns = []
+    for percent in PERCENTS:
+        name = f"{measure}_p{percent:g}".replace(".", "_")
+        is_it = F.col("percent") == percent
+        columns.append(F.max(F.when(is_it, F.col("exact"))).alias(name))
+        columns.append(F.max(F.when(is_it, F.col("approximate"))).alias(f"{name}_approximate"))
+    return found.groupBy(*by).agg(*columns)
