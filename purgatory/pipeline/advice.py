@@ -96,7 +96,7 @@ def advise(
     wishes: Wishes,
 ) -> Advice:
     """Return the advice from the rows of the tables of the job `waits`, and a sample of timers."""
-    survival = {kind: kaplan_meier(waits) for kind, waits in _waits(wait_counts).items()}
+    survival = {kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()}
     timeouts = [
         advise_timeout(_ended(row), survival.get(row["kind"], []), wishes.expired_share)
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
@@ -108,6 +108,20 @@ def advise(
         workers=advise_workers(minutes, wishes.capacity),
         survival=survival,
     )
+
+
+def waits_of_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[int, int, int]]]:
+    """Return what `kaplan_meier` takes, by kind, from the rows of the table wait_counts."""
+    found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for row in rows:
+        # Of a lost operation it is not known how long it was at risk.
+        if row["bucket"] is not None:
+            is_fired = row["outcome"] == "fired"
+            count = row["count"]
+            # The bucket's end: a timeout that is advised is long enough for all of the bucket.
+            time_us = bucket_end(row["bucket"])
+            found[row["kind"]].append((time_us, count * is_fired, count * (not is_fired)))
+    return dict(found)
 
 
 def timer_sample(outcomes: DataFrame, *, as_of: datetime, most: int = _TIMERS) -> list[Timer]:
@@ -130,19 +144,6 @@ def timer_sample(outcomes: DataFrame, *, as_of: datetime, most: int = _TIMERS) -
         .collect()
     )
     return [Timer(row["start"], row["expiration"], row["end"]) for row in rows]
-
-
-def _waits(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[int, int, int]]]:
-    found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-    for row in rows:
-        # Of a lost operation it is not known how long it was at risk.
-        if row["bucket"] is not None:
-            is_fired = row["outcome"] == "fired"
-            count = row["count"]
-            # The bucket's end: a timeout that is advised is long enough for all of the bucket.
-            time_us = bucket_end(row["bucket"])
-            found[row["kind"]].append((time_us, count * is_fired, count * (not is_fired)))
-    return dict(found)
 
 
 def _ended(row: Mapping[str, Any]) -> Ended:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 
@@ -28,20 +28,27 @@ def _changes(outcomes: DataFrame, as_of: datetime) -> DataFrame:
     end = F.when(F.col("outcome") == "lost", F.col("deadline")).otherwise(
         F.coalesce("completed_at", F.lit(as_of))
     )
-    second = F.unix_seconds("watched_at").alias("second")
     wait_us = F.unix_micros(end) - F.unix_micros("watched_at")
-    both = F.array(
-        F.struct(second, F.lit(1).alias("began"), wait_us.alias("wait_us")),
-        F.struct(F.unix_seconds(end).alias("second"), F.lit(0), F.lit(0).cast("long")),
+    changes = F.array(
+        _change("watched_at", began=1, wait_us=wait_us),
+        _change(end, began=0, wait_us=F.lit(0).cast("long")),
     )
     return (
-        outcomes.select("kind", F.inline(both))
+        outcomes.select("kind", F.inline(changes))
         .groupBy("kind", "second")
         .agg(
             F.sum("began").alias("began"),
             F.sum(1 - F.col("began")).alias("ended"),
             (F.sum("wait_us") / 1e6).alias("wait_s"),
         )
+    )
+
+
+def _change(at: Column | str, *, began: int, wait_us: Column) -> Column:
+    return F.struct(
+        F.unix_seconds(at).alias("second"),
+        F.lit(began).alias("began"),
+        wait_us.alias("wait_us"),
     )
 
 
