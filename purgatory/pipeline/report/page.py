@@ -60,7 +60,7 @@ def page(findings: Findings, charts: Sequence[Chart], title: str) -> str:
 
 def _head(findings: Findings, title: str) -> str:
     hours = sorted(findings.manifest.hours)
-    span = f"{hours[0]}:00 to {hours[-1]}:59 UTC" if hours else "nothing"
+    first, last = (hour.replace("T", " ") for hour in (hours[0], hours[-1]))
     figures = [
         ("operations", f"{findings.operations:,}"),
         ("kinds", f"{len(findings.by_kind):,}"),
@@ -72,7 +72,7 @@ def _head(findings: Findings, title: str) -> str:
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures)
     return (
         f"<header><h1>{escape(title)}</h1>"
-        f'<p class="faint">Operations that began to wait from {span.replace("T", " ")}.</p>'
+        f'<p class="faint">Operations that began to wait from {first}:00 to {last}:59 UTC.</p>'
         f"<dl>{cells}</dl></header>"
     )
 

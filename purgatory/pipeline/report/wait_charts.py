@@ -21,6 +21,8 @@ from purgatory.pipeline.survival import Step, survival_at, time_of_survival
 # What is shorter is drawn here: a logarithmic axis has no zero.
 _LEAST_US = 100
 _PER_DOUBLING = 4
+# Less than a pixel.
+_VISIBLE = 0.003
 
 
 def waits_chart(findings: Findings) -> Chart:
@@ -65,6 +67,7 @@ def waits_chart(findings: Findings) -> Chart:
 def survival_chart(findings: Findings) -> Chart:
     """Draw how many would still wait, were there no timeout, with the intervals of 95 %."""
     curves = {kind: findings.survival.get(kind, ()) for kind in findings.kinds}
+    lines = {kind: _thinned(curve) for kind, curve in curves.items()}
     timeouts = {row["kind"]: row["timeout_us_p50"] for row in findings.by_kind}
     rows = tuple(
         (
@@ -77,7 +80,7 @@ def survival_chart(findings: Findings) -> Chart:
 
     def draw(figure: Figure, palette: Palette) -> None:
         axes = figure.add_subplot()
-        for place, (kind, curve) in enumerate(curves.items()):
+        for place, (kind, curve) in enumerate(lines.items()):
             if not curve:
                 continue
             times = [max(step.time_us, _LEAST_US) for step in curve]
@@ -87,7 +90,7 @@ def survival_chart(findings: Findings) -> Chart:
             survivals = [step.survival for step in curve]
             axes.step(times, survivals, where="post", color=colour, label=kind, linewidth=1.6)
             timeout_us = timeouts[kind]
-            share = survival_at(curve, timeout_us)
+            share = survival_at(curves[kind], timeout_us)
             axes.plot([timeout_us], [share], marker="o", markersize=6, color=colour)
         _time_axis(axes, "time since it began to wait")
         axes.set_ylabel("still waiting, were nothing else to end it")
@@ -98,7 +101,7 @@ def survival_chart(findings: Findings) -> Chart:
     return Chart(
         name="survival",
         title="How long it takes until something fires",
-        summary="Kaplan-Meier estimate by kind, with intervals of 95 %: the share for which nothing "
+        summary="Kaplan-Meier estimate by kind, with intervals of 95 %: for which share nothing "
         "has fired yet. What expired, was cancelled or drained counts as waiting "
         "until then. The dot is today's timeout: whatever is above zero there expires.",
         header=("kind", "half", "90 %", "99 %", "still waiting at today's timeout"),
@@ -157,6 +160,15 @@ def lateness_chart(findings: Findings) -> Chart | None:
         draw=draw,
         height=3.0,
     )
+
+
+def _thinned(curve: Sequence[Step]) -> list[Step]:
+    """Leave out steps that nobody could see: thousands of them make a large file."""
+    kept: list[Step] = []
+    for step in curve:
+        if not kept or abs(kept[-1].survival - step.survival) >= _VISIBLE or step is curve[-1]:
+            kept.append(step)
+    return kept
 
 
 def _ended_waits(findings: Findings, kind: str) -> Counter[int]:
