@@ -54,7 +54,7 @@ def test_percentiles_are_exact(
     """Every exact percentile is the very value that sorting finds; approximate is within 0.4 %."""
     found = {
         (row["kind"], row["percent"]): (row["exact"], row["approximate"])
-        for row in percentiles(table.read(), ["kind"], value, PERCENTS).collect()
+        for row in percentiles(table.read(), ["kind"], [value], PERCENTS).collect()
     }
     expected = {
         (kind, percent): exact
