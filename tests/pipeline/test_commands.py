@@ -17,8 +17,6 @@ from tests.browser.chromium import needs_chromium, pictured, rendered
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import inject
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 CHARTS = {"outcomes", "waits", "survival", "parked", "lateness", "hot-keys"}
 
 

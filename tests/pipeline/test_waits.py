@@ -22,8 +22,6 @@ from purgatory.pipeline.waits import (
 )
 from tests.pipeline.synthetic import Written
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 
 # Nearest rank, in whole numbers: the least value that so many percent do not exceed.
