@@ -34,7 +34,7 @@ define bench
 	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
 endef
 
-.PHONY: help run test load chaos bench bench-full bench-http lint format example-join-group example-acks-all example-unpaid-orders lock clean
+.PHONY: help run test load chaos bench bench-full bench-http bench-pipeline lint format example-join-group example-acks-all example-unpaid-orders example-pipeline lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -63,6 +63,9 @@ bench-full: $(VENV)/.bench ## The same with larger rounds (says how long; ARGS="
 bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handler (ARGS="--parked 19000 --rounds 5")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.http $(ARGS)
 
+bench-pipeline: $(VENV)/.test ## Measure outcomes and waits of 10 M operations on Spark, beside DuckDB (ARGS="--operations 1000000")
+	@$(BIN)/python -m tests.benchmarks.pipeline $(ARGS)
+
 lint: $(VENV)/.test ## Check style and types
 	@$(BIN)/python -m ruff check .
 	@$(BIN)/python -m ruff format --check .
@@ -80,6 +83,9 @@ example-acks-all: $(VENV)/.test ## Watch produce requests with acks=all wait for
 
 example-unpaid-orders: $(VENV)/.test ## Watch an order be cancelled unless it is paid, and its page be told (ARGS="--minutes 1")
 	@$(BIN)/python -m examples.unpaid_orders $(ARGS)
+
+example-pipeline: $(VENV)/.test ## Make up a journal of two days, and a report on it (ARGS="--operations 5000000")
+	@$(BIN)/python -m tests.benchmarks.pipeline.example $(ARGS)
 
 # On the oldest Python we support, which asks for all the backports: the pins serve newer ones too.
 lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.toml

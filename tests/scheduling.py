@@ -18,6 +18,8 @@ TOGETHER = tuple(
             r"(.+/test_bench\.py)::test_a_run_",
             # A wheel.
             r"(.+/test_packaging\.py)::test_the_wheel_",
+            # A Spark session.
+            r"(.+/pipeline)/test_(?:bad_files|commands|outcomes|waits)\.py::",
         ),
     )
 )

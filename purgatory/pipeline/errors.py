@@ -1,0 +1,33 @@
+"""What the pipeline refuses, and why.
+
+PurgatoryError
++-- PipelineError (RuntimeError)
+    +-- NoJavaError                        no Java that Spark could run on
+    +-- NothingToReadError (LookupError)   a folder without what a job reads
+    +-- BadFileError (ValueError)          a file that is broken, half-written or of another schema
+    +-- OutputInUseError                   another run published to the same folder meanwhile
+"""
+
+from __future__ import annotations
+
+from purgatory.errors import PurgatoryError
+
+
+class PipelineError(PurgatoryError, RuntimeError):
+    """A job of the pipeline cannot go on."""
+
+
+class NoJavaError(PipelineError):
+    """Spark needs Java 17 or newer."""
+
+
+class NothingToReadError(PipelineError, LookupError):
+    """There is nothing to read."""
+
+
+class BadFileError(PipelineError, ValueError):
+    """A file cannot be read as what it should be."""
+
+
+class OutputInUseError(PipelineError):
+    """Another run published to the same folder."""

@@ -1,0 +1,125 @@
+"""The manifest: which files make up the table of outcomes, and what they were made from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+
+from purgatory.pipeline.errors import BadFileError, PipelineError
+from purgatory.pipeline.folder import File, Folder
+
+VERSION = 1
+FOLDER = "_manifests"
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """The outcomes of the operations that began to wait in one hour."""
+
+    run: int
+    """The run that wrote them."""
+    operations: int
+    open: int
+    first_open_deadline: str | None
+    """The earliest deadline of those that are open: when it is past, they may be lost."""
+
+
+@dataclass(slots=True)
+class Manifest:
+    """What one run published. The one with the highest run is what counts."""
+
+    run: int = 0
+    as_of: str | None = None
+    """The latest event of the journal, which is what tells lost operations from open ones."""
+    grace_s: float = 0.0
+    files: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """The journal's files that are in it: size, time of change in ms, rows."""
+    bad: dict[str, str] = field(default_factory=dict)
+    """The journal's files that were left out, and why."""
+    hours: dict[str, Hour] = field(default_factory=dict)
+    """By hour, such as "2026-11-20T06"."""
+
+    def is_known(self, file: File) -> bool:
+        """Return whether this very file is in it."""
+        size, modified_ms, _ = self.files.get(file.path, (-1, -1, 0))
+        return (file.size, file.modified_ms) == (size, modified_ms)
+
+    def as_of_time(self) -> datetime | None:
+        """Return `as_of` as a time."""
+        return datetime.fromisoformat(self.as_of) if self.as_of else None
+
+    def paths(self, hours: set[str] | None = None) -> list[str]:
+        """Return the folders that have the outcomes, of all hours or of these."""
+        return [
+            hour_path(self.hours[hour].run, hour)
+            for hour in sorted(self.hours)
+            if hours is None or hour in hours
+        ]
+
+    def runs(self) -> set[int]:
+        """Return the runs whose folders have something of it."""
+        return {hour.run for hour in self.hours.values()}
+
+
+def hour_path(run: int, hour: str) -> str:
+    """Return the folder in which a run wrote an hour."""
+    date, _, hour_of_day = hour.partition("T")
+    return f"{run_folder(run)}/date={date}/hour={hour_of_day}"
+
+
+def run_folder(run: int) -> str:
+    """Return the folder of a run."""
+    return f"run={run:06d}"
+
+
+def read_manifest(folder: Folder) -> Manifest:
+    """Return the newest manifest in `folder`, or an empty one. Raises BadFileError."""
+    names = [name for name in folder.names(FOLDER) if name.endswith(".json")]
+    if not names:
+        return Manifest()
+    path = f"{FOLDER}/{names[-1]}"
+    try:
+        content = json.loads(folder.read_text(path))
+        version = content.pop("version")
+        hours = {name: Hour(**hour) for name, hour in content.pop("hours").items()}
+        files = {name: tuple(file) for name, file in content.pop("files").items()}
+        found = Manifest(**content, hours=hours, files=files)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise BadFileError(
+            f"{folder.at(path)} is not a manifest of this release ({error}). "
+            "Write to another folder, or delete this one and run again: the journal has it all."
+        ) from error
+    if version != VERSION:
+        raise PipelineError(
+            f"{folder.at(path)} is of version {version}, and this release knows {VERSION}: "
+            "use the release that wrote it, or write to another folder."
+        )
+    return found
+
+
+def publish(folder: Folder, manifest: Manifest) -> None:
+    """Make `manifest` the one that counts, in one step. Raises OutputInUseError.
+
+    Then delete what no manifest names any more. A reader that began before may lose its files, as
+    it would with any table that is rewritten; it reads the next manifest and begins again.
+    """
+    content = json.dumps({"version": VERSION, **asdict(manifest)}, indent=1)
+    name = f"{manifest.run:06d}.json"
+    folder.write_new(f"{FOLDER}/{name}", content)
+    folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
+    sweep(folder, manifest)
+
+
+def sweep(folder: Folder, manifest: Manifest) -> None:
+    """Delete what the manifest does not name: of runs before it, and of runs that broke off."""
+    paths = set(manifest.paths())
+    kept = {run_folder(run) for run in manifest.runs()}
+    runs = [name for name in folder.names() if name.startswith("run=")]
+    folder.delete(*(name for name in runs if name not in kept))
+    for run in kept:
+        for date in folder.names(run):
+            for hour in folder.names(f"{run}/{date}"):
+                path = f"{run}/{date}/{hour}"
+                if date.startswith("date=") and path not in paths:
+                    folder.delete(path)

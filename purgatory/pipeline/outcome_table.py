@@ -1,0 +1,328 @@
+"""The table of outcomes: kept up with the journal, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.pipeline.bad_files import OnBadFile
+from purgatory.pipeline.errors import BadFileError, NothingToReadError
+from purgatory.pipeline.folder import File, Folder
+from purgatory.pipeline.journal_files import JournalFiles, unreadable_file
+from purgatory.pipeline.manifest import (
+    Hour,
+    Manifest,
+    publish,
+    read_manifest,
+    run_folder,
+    sweep,
+)
+from purgatory.pipeline.outcomes import is_event, outcomes, watched_hour
+from purgatory.pipeline.progress import Say
+from purgatory.pipeline.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
+
+DEFAULT_GRACE_S = 900.0
+"""Longer than a journal keeps a file open: an end that is not there by then will not come."""
+
+# What one task sorts: a million records are some 200 MB, of which it keeps a part in memory.
+_RECORDS_A_TASK = 1_000_000
+_MOST_TASKS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one run did."""
+
+    new_files: int
+    known_files: int
+    bad: dict[str, str]
+    """The files that were left out, and why."""
+    rows: int
+    """In the new files."""
+    unknown_rows: int
+    """Of these, such as are no event that we know; left out."""
+    written_hours: tuple[str, ...]
+    operations: int
+    """In the whole table."""
+
+
+class OutcomeTable:
+    """A folder of outcomes that follows a journal. One run at a time writes to it.
+
+    A run reads the files that are new since the last one, merges them into the hours that they
+    belong to and rewrites these hours only. What is published is named by a manifest, which is
+    written last and in one step: a run that breaks off has changed nothing, and its successor
+    sweeps away what it left. To run twice is to run once.
+
+    The journal's files may be deleted once they are in: hours are merged, not made anew.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        """Take the table in the folder at `path`, which need not exist."""
+        self._spark = spark
+        self.folder = Folder(spark, path)
+
+    def update(
+        self,
+        journal: str,
+        *,
+        on_bad_file: OnBadFile = OnBadFile.SKIP,
+        grace_s: float = DEFAULT_GRACE_S,
+        say: Say = lambda _: None,
+    ) -> Update:
+        """Bring the table up to date with the journal in the folder `journal`.
+
+        Raises NothingToReadError where there is no file, BadFileError for the first bad one if
+        `on_bad_file` is REFUSE, OutputInUseError if another run published meanwhile.
+        """
+        return _Run(self._spark, self.folder, Folder(self._spark, journal), say).update(
+            on_bad_file, grace_s
+        )
+
+    def manifest(self) -> Manifest:
+        """Return what the table is made of."""
+        return read_manifest(self.folder)
+
+    def read(self) -> DataFrame:
+        """Return all outcomes. Raises NothingToReadError where nothing was published."""
+        manifest = self.manifest()
+        if not manifest.hours:
+            raise NothingToReadError(
+                f"No outcomes in {self.folder}: run the job `outcomes` on a journal that has some."
+            )
+        return _read(self._spark, self.folder, manifest.paths())
+
+
+class _Run:
+    """One run of `outcomes`."""
+
+    def __init__(self, spark: SparkSession, table: Folder, journal: Folder, say: Say) -> None:
+        self._spark = spark
+        self._table = table
+        self._journal = journal
+        self._say = say
+
+    def update(self, on_bad_file: OnBadFile, grace_s: float) -> Update:
+        before = read_manifest(self._table)
+        sweep(self._table, before)
+        files = self._journal.files(".parquet")
+        if not files and not before.run:
+            raise NothingToReadError(f"No journal in {self._journal}: there is no .parquet file.")
+        new = [file for file in files if not before.is_known(file)]
+        self._say(f"{len(files):,} files in the journal, {len(new):,} of them new")
+        good, bad = self._looked_at(new, on_bad_file)
+        while True:
+            try:
+                return self._merged(before, good, bad, len(files) - len(new), grace_s)
+            except (Py4JJavaError, PySparkException) as error:
+                path, reason = self._damaged(error)
+                self._note(path, reason, bad, on_bad_file)
+                good = [(file, rows) for file, rows in good if file.path != path]
+
+    def _looked_at(
+        self, files: Sequence[File], on_bad_file: OnBadFile
+    ) -> tuple[list[tuple[File, int]], dict[str, str]]:
+        """Return the good files with their rows, and why the others are bad."""
+        footers = JournalFiles(self._spark, self._journal)
+        good: list[tuple[File, int]] = []
+        bad: dict[str, str] = {}
+        for file in files:
+            try:
+                good.append((file, footers.rows(file.path)))
+            except ValueError as error:
+                self._note(file.path, str(error), bad, on_bad_file)
+        return good, bad
+
+    def _note(self, path: str, reason: str, bad: dict[str, str], on_bad_file: OnBadFile) -> None:
+        if on_bad_file is OnBadFile.REFUSE:
+            raise BadFileError(
+                f"{self._journal.at(path)}: {reason}. "
+                "Nothing was written. Mend or remove it, or leave it out: --on-bad-file skip"
+            )
+        bad[path] = reason
+        self._say(f"left out {path}: {reason}")
+
+    def _damaged(self, error: Exception) -> tuple[str, str]:
+        """Return the journal's file that an error is about, and why; raise what it is else."""
+        found = unreadable_file(error)
+        if found is None:
+            raise error
+        uri, reason = found
+        path = self._journal.relative_of_uri(uri)
+        if path is None:
+            raise BadFileError(
+                f"{uri}: {reason}. It is not of the journal but of the outcomes: delete "
+                f"{self._table} and run again, if the journal is all there."
+            ) from error
+        return path, reason
+
+    def _merged(
+        self,
+        before: Manifest,
+        good: list[tuple[File, int]],
+        bad: dict[str, str],
+        known_files: int,
+        grace_s: float,
+    ) -> Update:
+        rows = sum(count for _, count in good)
+        events = self._events([file.path for file, _ in good])
+        touched, as_of = self._touched(events, before)
+        overdue = _overdue(before, as_of, grace_s)
+        hours = touched | overdue
+        manifest = _with_files(before, good, bad, as_of, grace_s)
+        unknown_rows = 0
+        if hours:
+            manifest.run = before.run + 1
+            self._say(f"{rows:,} new rows change {len(hours):,} of {_all(before, hours):,} hours")
+            unknown_rows = self._write(events, before, manifest, hours, rows, as_of)
+            written = self._described(manifest.run)
+            manifest.hours.update(written)
+        if manifest != before:
+            manifest.run = before.run + 1
+            publish(self._table, manifest)
+        operations = sum(hour.operations for hour in manifest.hours.values())
+        return Update(
+            new_files=len(good),
+            known_files=known_files,
+            bad=bad,
+            rows=rows,
+            unknown_rows=unknown_rows,
+            written_hours=tuple(sorted(hours)),
+            operations=operations,
+        )
+
+    def _events(self, paths: Sequence[str]) -> DataFrame:
+        if not paths:
+            return self._spark.createDataFrame([], EVENT_SCHEMA)
+        # The path's date and hour are left alone: rows say themselves when they were written.
+        reader = self._spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
+        return reader.parquet(*(self._journal.at(path) for path in paths))
+
+    def _touched(self, events: DataFrame, before: Manifest) -> tuple[set[str], datetime | None]:
+        """Return the hours that have new events, and the time of the latest event of all."""
+        found = (
+            events.where(is_event())
+            .groupBy(watched_hour().alias("hour"))
+            .agg(F.max("at").alias("at"))
+            .select(F.date_format("hour", "yyyy-MM-dd'T'HH"), F.unix_micros("at"))
+            .collect()
+        )
+        latest = [_from_micros(row[1]) for row in found]
+        if (known := before.as_of_time()) is not None:
+            latest.append(known)
+        return {row[0] for row in found}, max(latest, default=None)
+
+    def _write(
+        self,
+        events: DataFrame,
+        before: Manifest,
+        manifest: Manifest,
+        hours: set[str],
+        rows: int,
+        as_of: datetime | None,
+    ) -> int:
+        """Write the hours as they are with the new events; return how many rows are no events."""
+        assert as_of is not None, "hours change only where there is an event"
+        known_paths = before.paths(hours)
+        known = _read(self._spark, self._table, known_paths) if known_paths else None
+        records = rows + sum(
+            before.hours[hour].operations for hour in hours if hour in before.hours
+        )
+        # For each core a few, and no task too large to sort.
+        tasks = max(4 * self._spark.sparkContext.defaultParallelism, -(-records // _RECORDS_A_TASK))
+        files_per_hour = -(-tasks // len(hours))
+        observed = Observation("events")
+        counted = events.observe(observed, F.count_if(~is_event()).alias("unknown"))
+        found = outcomes(
+            counted,
+            as_of=as_of,
+            grace_s=manifest.grace_s,
+            known=known,
+            tasks=min(_MOST_TASKS, len(hours) * files_per_hour),
+            files_per_hour=files_per_hour,
+        )
+        found.withColumns(
+            {
+                "date": F.date_format("watched_at", "yyyy-MM-dd"),
+                "hour": F.date_format("watched_at", "HH"),
+            }
+        ).write.partitionBy("date", "hour").option("compression", "zstd").mode("overwrite").parquet(
+            self._table.at(run_folder(manifest.run))
+        )
+        return int(observed.get["unknown"])
+
+    def _described(self, run: int) -> dict[str, Hour]:
+        """Return what is in the hours that a run wrote; it reads them, so they can be read."""
+        is_open = F.col("outcome") == "open"
+        rows = (
+            _read(self._spark, self._table, [run_folder(run)])
+            .groupBy(watched_hour().alias("hour"))
+            .agg(
+                F.count("*").alias("operations"),
+                F.count_if(is_open).alias("open"),
+                F.unix_micros(F.min(F.when(is_open, F.col("deadline")))).alias("deadline"),
+            )
+            .select("*", F.date_format("hour", "yyyy-MM-dd'T'HH").alias("name"))
+            .collect()
+        )
+        return {
+            row["name"]: Hour(
+                run=run,
+                operations=row["operations"],
+                open=row["open"],
+                first_open_deadline=(
+                    None if row["deadline"] is None else _from_micros(row["deadline"]).isoformat()
+                ),
+            )
+            for row in rows
+        }
+
+
+def _read(spark: SparkSession, folder: Folder, paths: Sequence[str]) -> DataFrame:
+    reader = spark.read.schema(OUTCOME_SCHEMA).option("recursiveFileLookup", True)
+    return reader.parquet(*(folder.at(path) for path in paths))
+
+
+def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[str]:
+    """Return the hours in which an open operation is lost by now."""
+    if as_of is None:
+        return set()
+    silent_since = as_of - timedelta(seconds=grace_s)
+    return {
+        name
+        for name, hour in before.hours.items()
+        if hour.first_open_deadline is not None
+        and datetime.fromisoformat(hour.first_open_deadline) < silent_since
+    }
+
+
+def _with_files(
+    before: Manifest,
+    good: list[tuple[File, int]],
+    bad: dict[str, str],
+    as_of: datetime | None,
+    grace_s: float,
+) -> Manifest:
+    files = {file.path: (file.size, file.modified_ms, rows) for file, rows in good}
+    return replace(
+        before,
+        as_of=as_of.isoformat() if as_of else None,
+        grace_s=grace_s,
+        files={**before.files, **files},
+        bad=bad,
+        hours=dict(before.hours),
+    )
+
+
+def _all(before: Manifest, hours: set[str]) -> int:
+    return len(hours | before.hours.keys())
+
+
+def _from_micros(micros: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)

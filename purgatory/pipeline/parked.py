@@ -1,0 +1,122 @@
+"""Parked: how many operations waited at once, over time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+
+def parked(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
+    """Return for each kind and minute how many operations were parked.
+
+    Columns `kind`, `minute`, `began` (operations that began to wait), `wait_s` (how long these
+    waited, together), `ended`, `parked_mean` and `parked_peak`, of the sixty moments at which a
+    second begins: what waits for less than a second may fall between two. Only minutes in which
+    something is parked, begins or ends are there.
+
+    An open operation is parked until `as_of`; of a lost one nobody knows, and it counts until its
+    deadline.
+    """
+    seconds = _with_level(_changes(outcomes, as_of))
+    return _by_minute(_filled(seconds)).orderBy("kind", "minute")
+
+
+def _changes(outcomes: DataFrame, as_of: datetime) -> DataFrame:
+    """Return by kind and second how many began and ended in it: few rows, whatever waits."""
+    end = F.when(F.col("outcome") == "lost", F.col("deadline")).otherwise(
+        F.coalesce("completed_at", F.lit(as_of))
+    )
+    wait_us = F.unix_micros(end) - F.unix_micros("watched_at")
+    changes = F.array(
+        _change("watched_at", began=1, wait_us=wait_us),
+        _change(end, began=0, wait_us=F.lit(0).cast("long")),
+    )
+    return (
+        outcomes.select("kind", F.inline(changes))
+        .groupBy("kind", "second")
+        .agg(
+            F.sum("began").alias("began"),
+            F.sum(1 - F.col("began")).alias("ended"),
+            (F.sum("wait_us") / 1e6).alias("wait_s"),
+        )
+    )
+
+
+def _change(at: Column | str, *, began: int, wait_us: Column) -> Column:
+    return F.struct(
+        F.unix_seconds(at).alias("second"),
+        F.lit(began).alias("began"),
+        wait_us.alias("wait_us"),
+    )
+
+
+def _with_level(changes: DataFrame) -> DataFrame:
+    """Add `level`, parked when the next second begins, and `next_second`, the next change.
+
+    First whole days, then the seconds within a day: a running sum over all seconds of a kind would
+    be one task's work, over years of them too.
+    """
+    change = F.col("began") - F.col("ended")
+    placed = changes.withColumn("day", F.floor(F.col("second") / 86_400))
+    days = Window.partitionBy("kind").orderBy("day").rowsBetween(Window.unboundedPreceding, -1)
+    before = (
+        placed.groupBy("kind", "day")
+        .agg(F.sum(change).alias("change"), F.min("second").alias("first_second"))
+        .withColumn("before", F.coalesce(F.sum("change").over(days), F.lit(0)))
+        .withColumn(
+            "next_day_second",
+            F.lead("first_second").over(Window.partitionBy("kind").orderBy("day")),
+        )
+        .select("kind", "day", "before", "next_day_second")
+    )
+    within = Window.partitionBy("kind", "day").orderBy("second")
+    level = F.col("before") + F.sum(change).over(within.rowsBetween(Window.unboundedPreceding, 0))
+    return placed.join(before, ["kind", "day"]).select(
+        "kind",
+        "second",
+        "began",
+        "wait_s",
+        "ended",
+        level.alias("level"),
+        F.coalesce(F.lead("second").over(within), "next_day_second").alias("next_second"),
+    )
+
+
+def _filled(seconds: DataFrame) -> DataFrame:
+    """Cut the time between two changes into minutes: a row for each minute that it touches.
+
+    `count` is the number of moments, the starts of seconds, in the row's minute.
+    """
+    # The level holds from the moment after this second to the start of the next that changes.
+    first = F.col("second") + 1
+    last = F.when(F.col("level") > 0, F.coalesce("next_second", F.col("second"))).otherwise(
+        F.col("second")
+    )
+    minutes = F.sequence(F.floor(F.col("second") / 60), F.floor(F.greatest(last, "second") / 60))
+    minute = F.col("minute")
+    low = F.greatest(first, minute * 60)
+    high = F.least(last, minute * 60 + 59)
+    is_own = minute == F.floor(F.col("second") / 60)
+    return seconds.withColumn("minute", F.explode(minutes)).select(
+        "kind",
+        "minute",
+        F.when(is_own, F.col("began")).otherwise(0).alias("began"),
+        F.when(is_own, F.col("wait_s")).otherwise(0).alias("wait_s"),
+        F.when(is_own, F.col("ended")).otherwise(0).alias("ended"),
+        "level",
+        F.greatest(high - low + 1, F.lit(0)).alias("count"),
+    )
+
+
+def _by_minute(rows: DataFrame) -> DataFrame:
+    level = F.when(F.col("count") > 0, F.col("level"))
+    found = rows.groupBy("kind", "minute").agg(
+        F.sum("began").alias("began"),
+        F.sum("wait_s").alias("wait_s"),
+        F.sum("ended").alias("ended"),
+        (F.sum(F.col("level") * F.col("count")) / 60).alias("parked_mean"),
+        F.coalesce(F.max(level), F.lit(0)).alias("parked_peak"),
+    )
+    return found.withColumn("minute", F.timestamp_seconds(F.col("minute") * 60))
