@@ -12,7 +12,7 @@ from purgatory.fastapi.bodies import parse_batch, parse_body
 from purgatory.fastapi.idempotency import RepeatedRequests
 from purgatory.fastapi.preferences import parse_etag_cursor
 from purgatory.fastapi.problems import Problem, problem_of
-from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.fastapi.schemas import BatchItem, SignalBody
 from purgatory.keys import check_key
 from purgatory.purgatory import Fired, Purgatory
@@ -87,7 +87,7 @@ class KeyEndpoints:
         """List the keys that are watched, in order."""
         raw.permit.check(Access(Action.OPERATE))
         query = raw.query(LIST_QUERY)
-        limit = raw.whole_number(query, "limit", DEFAULT_LIST_LIMIT)
+        limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
         prefix = query.get("prefix", "")
         watched = self._purgatory.watched_keys()
         keys = sorted(key for key in watched if key.startswith(prefix))

@@ -22,7 +22,7 @@ class ParkedRequest(WatchOperation):
     `respond` is called once, on the purgatory's thread, unless the client has gone before.
     """
 
-    __slots__ = ("_request", "_respond", "_room", "client")
+    __slots__ = ("_respond", "_room", "client", "terms", "wait_id")
 
     def __init__(
         self,
@@ -36,19 +36,16 @@ class ParkedRequest(WatchOperation):
             delay_ms,
             room.purgatory.signals,
             request.positions,
-            needed_keys=request.needed_keys,
-            min_signals=request.min_signals,
+            needed_keys=request.terms.needed_keys,
+            min_signals=request.terms.min_signals,
         )
-        self._request = request
+        self.terms = request.terms
+        # The id that the client gave its wait.
+        self.wait_id = request.wait_id
         self._room = room
         # Who is counted as having one request more parked; None for nobody.
         self.client: str | None = None
         self._respond: Respond | None = respond
-
-    @property
-    def wait_id(self) -> str | None:
-        """The id that the client gave its wait."""
-        return self._request.wait_id
 
     def on_complete(self) -> None:
         """Answer: fired or expired."""
@@ -77,9 +74,9 @@ class ParkedRequest(WatchOperation):
         self._cancel(Status.CANCELLED)
 
     def _answer(self) -> None:
-        if self._request.wait_id is not None:
+        if self.wait_id is not None:
             self._room.forget(self)
         if self.client is not None:
             self._room.client_left(self.client)
         if self._respond is not None:
-            self._respond(self._room.answer(self._request, self.status))
+            self._respond(self._room.answer(self.positions, self.terms, self.status))

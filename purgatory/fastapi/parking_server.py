@@ -52,6 +52,8 @@ class ParkingServer:
         self.loop = loop
         self.idle = IdleConnections(loop, config.timeout_keep_alive)
         self.outbox = Outbox(loop)
+        # uvicorn asks this for each connection.
+        self._keeps_access_log = _access_logger.hasHandlers()
         self._config = config
         self._app_state = app_state
         app: Any = config.loaded_app
@@ -100,11 +102,11 @@ class ParkingServer:
         self, request: DirectRequest, transport: asyncio.Transport
     ) -> tuple[str, str, str, str] | None:
         """Return what the access log will say of a request; None where nobody keeps one."""
-        if not _access_logger.hasHandlers():
+        if not self._keeps_access_log:
             return None
         return (
             "{}:{}".format(*client) if (client := self.client(request, transport)) else "",
-            request.method.decode("ascii"),
+            request.shortcut.method,
             request.target,
             f"1.{request.minor_version.decode('ascii')}",
         )
@@ -119,7 +121,7 @@ class ParkingServer:
         """Return the address of who asks, behind the proxies that uvicorn was told to trust."""
         scope: Scope = {"type": "http", "scheme": "http", "client": get_remote_addr(transport)}
         if self._proxy_headers is not None and request.has_header(b"x-forwarded-for"):
-            scope["headers"] = list(request.headers)
+            scope["headers"] = request.headers
             # Its own rules of whom to trust. It waits for nothing but what is inside it.
             proxy_headers: Any = self._proxy_headers
             try:

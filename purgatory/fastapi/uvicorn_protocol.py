@@ -227,8 +227,8 @@ class ParkingProtocol(asyncio.Protocol):
         if request.shortcut.endpoint.room.counts_clients:
             client = self._server.client(request, self._transport)
             request.client = client[0] if client else ""
-        if request.body_length:
-            request.body = data[request.length - request.body_length : request.length]
+        if body_length := request.body_length:
+            request.body = data[request.length - body_length : request.length]
         parked = request.shortcut.endpoint.begin(request, self.respond)
         if parked is not None and self._is_answering:
             self._parked = parked

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.access import Authenticate, let_anyone
 from purgatory.fastapi.answer import Answer
@@ -9,7 +11,7 @@ from purgatory.fastapi.parked_request import ParkedRequest, Respond
 from purgatory.fastapi.problems import Problem, draining, problem_of
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.watch_answer import WatchAnswers
-from purgatory.fastapi.watch_request import WaitSettings, WatchRequest
+from purgatory.fastapi.watch_request import WaitSettings, WatchRequest, WatchTerms
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 
@@ -60,7 +62,7 @@ class WaitingRoom:
             raise draining()
         if not purgatory.is_open:
             raise problem_of(PurgatoryClosedError())
-        parked = ParkedRequest(purgatory.delay_ms(request.timeout), request, self, respond)
+        parked = ParkedRequest(purgatory.delay_ms(request.terms.timeout), request, self, respond)
         try:
             if parked.delay_ms == 0:
                 # It asks, and does not park.
@@ -78,14 +80,17 @@ class WaitingRoom:
             raise problem_of(exc) from exc
         return parked
 
-    def answer(self, request: WatchRequest, status: Status) -> Answer:
+    def answer(self, positions: Mapping[str, int], terms: WatchTerms, status: Status) -> Answer:
         """Return the answer to a wait that ended with `status`: 410 where a signal is gone."""
+        answer = self._answers.known(positions, terms, status)
+        if answer is not None:
+            return answer
         if status is Status.FIRED or status is Status.EXPIRED:
             signals = self.purgatory.signals
-            for key, position in request.positions.items():
+            for key, position in positions.items():
                 if position < signals.earliest(key):
                     return self._expired(key, position)
-        return self._answers.answer(request, status)
+        return self._answers.answer(positions, terms, status)
 
     def client_left(self, client: str) -> None:
         """Count one request less that `client` has parked."""

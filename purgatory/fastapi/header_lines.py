@@ -1,0 +1,98 @@
+"""The header lines of a request, read once for all the requests that have the same."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+# RFC 9112, and stricter: no line folding, no bare line feed.
+_LINES: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*)*")
+# Of a Content-Length that may be within our bounds.
+MAX_DIGITS: Final = 9
+# How many are remembered, and up to which length: two megabytes, at worst.
+MAX_REMEMBERED: Final = 1024
+MAX_REMEMBERED_BYTES: Final = 1024
+
+
+class HeaderLines:
+    """What the headers say of the request around them, and each of them by its name."""
+
+    __slots__ = ("_by_name", "closes", "content_length", "expects_continue", "is_plain", "lines")
+
+    def __init__(self, lines: bytes) -> None:
+        """Read lines that are well-formed, each after a line end."""
+        self.lines = lines
+        self._by_name: dict[bytes, list[bytes]] = {}
+        for name, value in self.pairs():
+            self._by_name.setdefault(name, []).append(value)
+        self.closes = b"connection" in self._by_name and self._has_close()
+        self.content_length = 0
+        self.expects_continue = False
+        self.is_plain: bool = self._read_framing()
+        """False where it takes a parser to tell where the request ends, or one that refuses it."""
+
+    def pairs(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers in their order, with their names in lower case."""
+        found = []
+        for line in self.lines.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            found.append((name.lower(), value.strip(b" \t")))
+        return found
+
+    def has_any(self, names: frozenset[bytes]) -> bool:
+        """Return True iff there is a header of one of those lower-case names."""
+        return not names.isdisjoint(self._by_name)
+
+    def named(self, name: bytes) -> list[str]:
+        """Return every header of that lower-case name."""
+        return [value.decode("latin-1") for value in self._by_name.get(name, ())]
+
+    def __contains__(self, name: bytes) -> bool:
+        """Return True iff there is a header of that lower-case name."""
+        return name in self._by_name
+
+    def _has_close(self) -> bool:
+        tokens = ",".join(self.named(b"connection")).lower().split(",")
+        return "close" in map(str.strip, tokens)
+
+    def _read_framing(self) -> bool:
+        by_name = self._by_name
+        if b"transfer-encoding" in by_name or b"upgrade" in by_name:
+            return False
+        lengths = by_name.get(b"content-length")
+        if lengths is not None:
+            if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > MAX_DIGITS:
+                return False
+            self.content_length = int(lengths[0])
+        if b"expect" in by_name:
+            self.expects_continue = self.named(b"expect") == ["100-continue"]
+            return self.expects_continue and self.content_length > 0
+        return True
+
+
+class HeaderReader:
+    """Reads header lines, and remembers the last different ones.
+
+    A client sends the same with each of its requests, and so do many clients of one make.
+    """
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        """Remember none yet."""
+        self._known: dict[bytes, HeaderLines] = {}
+
+    def __len__(self) -> int:
+        """Return how many are remembered."""
+        return len(self._known)
+
+    def read(self, lines: bytes) -> HeaderLines | None:
+        """Return what `lines` say; None where they are not well-formed."""
+        found = self._known.get(lines)
+        if found is None and _LINES.fullmatch(lines) is not None:
+            found = HeaderLines(lines)
+            if len(lines) <= MAX_REMEMBERED_BYTES:
+                if len(self._known) >= MAX_REMEMBERED:
+                    self._known.clear()
+                self._known[lines] = found
+        return found
