@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.drive import drive, send_answer
+from purgatory.fastapi.drive import Resumed, finish_in_task, send_answer
 from purgatory.fastapi.guard import guarded
 from purgatory.fastapi.parked_request import Respond
 from purgatory.fastapi.problems import Problem, problem_of
@@ -20,7 +20,7 @@ from purgatory.fastapi.waiting_room import WaitingRoom
 
 logger = logging.getLogger("purgatory.fastapi")
 
-Handler = Callable[[RawRequest], Awaitable[Answer]]
+Handler = Callable[[RawRequest], Coroutine[Any, Any, Answer]]
 
 # So much of a body that is refused is read all the same, and dropped: a connection that is closed
 # on unread data is reset, and a client that is still sending loses the answer (RFC 9112, 9.6).
@@ -68,23 +68,42 @@ class RawEndpoint:
         """Answer a request whose body is here through `respond`, as a rule at once."""
         try:
             self._authenticate(raw)
-        except Problem as problem:
-            respond(problem.answer(self.room.prefix, raw.path))
+        except Exception as exc:
+            respond(self._refusal(raw, exc))
             return
-        drive(self._answer_through(respond, raw), _log_is_enough)
+        handling = self._handler(raw)
+        try:
+            pending = handling.send(None)
+        except StopIteration as finished:
+            answer: Answer = finished.value
+        except Exception as exc:
+            answer = self._refusal(raw, exc)
+        else:
+            finish_in_task(self._answer_later(Resumed(handling, pending), raw, respond))
+            return
+        respond(answer)
+
+    async def _answer_later(
+        self, handling: Awaitable[Answer], raw: RawRequest, respond: Respond
+    ) -> None:
+        try:
+            answer = await handling
+        except Exception as exc:
+            answer = self._refusal(raw, exc)
+        respond(answer)
 
     def _authenticate(self, raw: RawRequest) -> None:
         if not self._is_public:
             raw.permit = self.room.authenticate(raw)
 
-    async def _answer_through(self, respond: Respond, raw: RawRequest) -> None:
-        respond(await self._answer(raw))
-
     async def _answer(self, raw: RawRequest) -> Answer:
         try:
             return await self._handler(raw)
         except Exception as exc:
-            return problem_from(exc).answer(self.room.prefix, raw.path)
+            return self._refusal(raw, exc)
+
+    def _refusal(self, raw: RawRequest, error: Exception) -> Answer:
+        return problem_from(error).answer(self.room.prefix, raw.path)
 
 
 class RawRoute(APIRoute):
@@ -140,10 +159,6 @@ def method_refusal(prefix: str, allowed: list[str]) -> ASGIApp:
         await send_answer(send, problem.answer(prefix, scope["path"]))
 
     return refuse
-
-
-def _log_is_enough() -> None:
-    """Do nothing: the server's `respond` does not fail."""
 
 
 def problem_from(error: Exception) -> Problem:

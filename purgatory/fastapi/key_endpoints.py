@@ -20,6 +20,7 @@ from purgatory.purgatory import Fired, Purgatory
 NO_QUERY: Final = frozenset[str]()
 LIST_QUERY: Final = frozenset({"prefix", "limit"})
 DEFAULT_LIST_LIMIT: Final = 100
+REPEATABLE: Final = frozenset({b"idempotency-key"})
 
 
 class KeyEndpoints:
@@ -35,6 +36,8 @@ class KeyEndpoints:
         key = raw.key()
         raw.permit.check_keys(Action.FIRE, (key,))
         raw.query(NO_QUERY)
+        if not raw.has_any(REPEATABLE):
+            return await self._fire(key, raw)
         return await self._repeats.answer(raw, lambda: self._fire(key, raw))
 
     async def _fire(self, key: str, raw: RawRequest) -> Answer:

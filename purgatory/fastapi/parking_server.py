@@ -63,9 +63,10 @@ class ParkingServer:
             self._proxy_headers.app = _nothing
             app = app.app
         self.reader = RequestReader(_shortcuts(app), config.root_path)
-        # The headers of uvicorn, which makes them anew every second; and the same as bytes.
+        # The headers of uvicorn, which makes them anew every second.
         self._default_headers: list[tuple[bytes, bytes]] = []
-        self._default_lines = b""
+        # {status: how an answer begins, with these headers}
+        self._starts: dict[int, bytes] = {}
         # The last answer: the waiters that one signal wakes are nearly always told the same.
         self._last_answer: Answer | None = None
         self._last_bytes = b""
@@ -86,17 +87,21 @@ class ParkingServer:
         """Return the bytes of an answer, as uvicorn would send it."""
         if self.state.default_headers is not self._default_headers:
             self._default_headers = self.state.default_headers
-            lines = (name + b": " + value + b"\r\n" for name, value in self._default_headers)
-            self._default_lines = b"".join(lines)
+            self._starts.clear()
             self._last_answer = None
         if answer is self._last_answer and keeps_alive:
             return self._last_bytes
-        close = b"" if keeps_alive or answer.is_last else _CLOSE
-        head = STATUS_LINE[answer.status] + self._default_lines
-        encoded = head + answer.encoded(close)
-        if keeps_alive:
-            self._last_answer, self._last_bytes = answer, encoded
-        return encoded
+        start = self._starts.get(answer.status) or self._start(answer.status)
+        if not keeps_alive:
+            return answer.encoded(start, b"" if answer.is_last else _CLOSE)
+        self._last_answer, self._last_bytes = answer, answer.encoded(start)
+        return self._last_bytes
+
+    def _start(self, status: int) -> bytes:
+        """Return how an answer with that status begins, in this second."""
+        lines = (name + b": " + value + b"\r\n" for name, value in self._default_headers)
+        start = self._starts[status] = STATUS_LINE[status] + b"".join(lines)
+        return start
 
     def access_entry(
         self, request: DirectRequest, transport: asyncio.Transport
