@@ -43,6 +43,11 @@ def drive(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]
     finish_in_task(_finish(Resumed(coroutine, pending), on_failure))
 
 
+def run_in_task(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]) -> None:
+    """Run `coroutine` in a task of its own, as what it awaits may need; else as `drive`."""
+    finish_in_task(_finish(coroutine, on_failure))
+
+
 def finish_in_task(coroutine: Coroutine[Any, Any, None]) -> None:
     """Run `coroutine` in a task that nobody waits for; it must not raise."""
     task = asyncio.get_running_loop().create_task(coroutine)

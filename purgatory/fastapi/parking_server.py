@@ -12,25 +12,18 @@ from starlette.types import Scope
 from uvicorn.config import Config
 from uvicorn.logging import TRACE_LOG_LEVEL
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string, get_remote_addr
 from uvicorn.server import ServerState
 
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.direct_request import DirectRequest, RequestReader
 from purgatory.fastapi.idle_connections import IdleConnections
 from purgatory.fastapi.outbox import Outbox
-from purgatory.fastapi.shortcuts import Shortcut, find_shortcuts
-
-# Bytes of a head that uvicorn's own protocol may be given: httptools takes any number of them.
-MAX_OWN_HEAD = 64 * 1024
+from purgatory.fastapi.own_protocol import Keep, OwnProtocol
+from purgatory.fastapi.shortcuts import find_shortcuts, is_bare
 
 _CLOSE = b"connection: close\r\n"
-_HEAD_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-type: text/plain\r\nconnection: close\r\ncontent-length: 37\r\n\r\n"
-    b"The head of the request is too large\n"
-)
 _access_logger = logging.getLogger("uvicorn.access")
 
 
@@ -62,7 +55,11 @@ class ParkingServer:
             self._proxy_headers = copy.copy(app)
             self._proxy_headers.app = _nothing
             app = app.app
-        self.reader = RequestReader(_shortcuts(app), config.root_path)
+        # Whoever traces wants to see every message.
+        is_traced = logging.getLogger("uvicorn.error").isEnabledFor(TRACE_LOG_LEVEL)
+        shortcuts = [] if is_traced else find_shortcuts(app)
+        self.reader = RequestReader(shortcuts, config.root_path)
+        self._can_let_go = not is_traced and is_bare(app)
         # The headers of uvicorn, which makes them anew every second.
         self._default_headers: list[tuple[bytes, bytes]] = []
         # {status: how an answer begins, with these headers}
@@ -79,9 +76,15 @@ class ParkingServer:
             len(self.state.connections) >= limit or len(self.state.tasks) >= limit
         )
 
-    def own_protocol(self) -> HttpToolsProtocol:
-        """Return a protocol of uvicorn's own, for what is not for us."""
-        return _BoundedProtocol(self._config, self.state, self._app_state, self.loop)
+    def own_protocol(self, keep: Keep) -> OwnProtocol:
+        """Return a protocol of uvicorn's own, for what is not for us; see there for `keep`."""
+        return OwnProtocol(
+            self._config,
+            self.state,
+            self._app_state,
+            self.loop,
+            keep if self._can_let_go else None,
+        )
 
     def encode(self, answer: Answer, *, keeps_alive: bool) -> bytes:
         """Return the bytes of an answer, as uvicorn would send it."""
@@ -116,6 +119,18 @@ class ParkingServer:
             f"1.{request.minor_version.decode('ascii')}",
         )
 
+    def entry_of(self, scope: Scope) -> tuple[str, str, str, str] | None:
+        """Return what the access log will say of a request that was let go."""
+        if not self._keeps_access_log:
+            return None
+        served: Any = scope
+        return (
+            get_client_addr(served),
+            scope["method"],
+            get_path_with_query_string(served),
+            scope["http_version"],
+        )
+
     def log_access(self, entry: tuple[str, str, str, str], status: int) -> None:
         """Write a line to uvicorn's access log."""
         _access_logger.info('%s - "%s %s HTTP/%s" %d', *entry, status)
@@ -137,36 +152,6 @@ class ParkingServer:
         return client
 
 
-class _BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's own protocol, with a bound on the head of a request."""
-
-    _is_in_head = True
-    _has_head_ended = False
-    _head_bytes = 0
-
-    def data_received(self, data: bytes) -> None:
-        was_in_head = self._is_in_head
-        self._has_head_ended = False
-        super().data_received(data)
-        # What holds the end of a head or of a body is not counted: it is one piece, and bounded.
-        if not was_in_head or self._has_head_ended:
-            self._head_bytes = 0
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > MAX_OWN_HEAD and not self.transport.is_closing():
-            self.transport.write(_HEAD_TOO_LARGE)
-            self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        self._is_in_head = False
-        self._has_head_ended = True
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._is_in_head = True
-        super().on_message_complete()
-
-
 _servers: WeakKeyDictionary[ServerState, ParkingServer] = WeakKeyDictionary()
 
 
@@ -181,13 +166,6 @@ def parking_server(
     if found is None:
         found = _servers[state] = ParkingServer(config, state, app_state, loop)
     return found
-
-
-def _shortcuts(app: Any) -> list[Shortcut]:
-    # Whoever traces wants to see every message.
-    if logging.getLogger("uvicorn.error").isEnabledFor(TRACE_LOG_LEVEL):
-        return []
-    return find_shortcuts(app)
 
 
 async def _nothing(*args: object) -> None:
