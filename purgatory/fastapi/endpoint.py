@@ -50,9 +50,13 @@ class RawEndpoint:
         self.max_body = max_body
         self._handler = handler
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        raw = raw_request(scope, self.tail)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what answers one request."""
+        return self.handle(scope, receive, send, path_parameter(scope, self.tail))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> None:
+        """The same for a router that knows the path's `tail`."""
+        raw = raw_request(scope, tail)
         try:
             # Before the body: who has no token need not send one.
             self._authenticate(raw)
@@ -171,14 +175,19 @@ def problem_from(error: Exception) -> Problem:
     return Problem("internal-error", "the request failed for a reason that is in the log")
 
 
+def path_parameter(scope: Scope, name: str) -> str:
+    """Return one of the path parameters; none for no name."""
+    return str(scope["path_params"][name]) if name else ""
+
+
 def raw_request(scope: Scope, tail: str) -> RawRequest:
-    """Return what `scope` says of a request, with one of its path parameters."""
+    """Return what `scope` says of a request, whose path ends with `tail`."""
     return RawRequest(
         path=scope["path"],
         raw_path=scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass"),
         query_string=scope["query_string"],
         headers=scope["headers"],
-        tail=scope["path_params"][tail] if tail else "",
+        tail=tail,
         client=(scope.get("client") or ("",))[0],
     )
 

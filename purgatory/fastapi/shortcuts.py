@@ -113,12 +113,8 @@ class ShortcutStack:
             for start, tail, endpoint in self._shortcuts.get(scope["method"], ()):
                 if not path.startswith(start):
                     continue
-                if tail:
-                    scope["path_params"] = {tail: path[len(start) :]}
-                    return endpoint(scope, receive, send)
-                if path == start:
-                    scope["path_params"] = {}
-                    return endpoint(scope, receive, send)
+                if tail or path == start:
+                    return endpoint.handle(scope, receive, send, path[len(start) :])
         return self.app(scope, receive, send)
 
 

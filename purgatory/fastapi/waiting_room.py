@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.access import Authenticate, let_anyone
 from purgatory.fastapi.answer import Answer
@@ -11,7 +9,7 @@ from purgatory.fastapi.parked_request import ParkedRequest, Respond
 from purgatory.fastapi.problems import Problem, draining, problem_of
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.watch_answer import WatchAnswers
-from purgatory.fastapi.watch_request import WaitSettings, WatchRequest, WatchTerms
+from purgatory.fastapi.watch_request import WaitSettings, WatchRequest, WatchTerms, Where
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 
@@ -70,7 +68,7 @@ class WaitingRoom:
                     parked.run()
             else:
                 self._check_client(client)
-                if not purgatory.watch(parked, request.positions) and client:
+                if not purgatory.watch(parked, tuple([key for key, _ in request.where])) and client:
                     parked.client = client
                     self._clients[client] = self._clients.get(client, 0) + 1
             self._name(parked)
@@ -80,17 +78,17 @@ class WaitingRoom:
             raise problem_of(exc) from exc
         return parked
 
-    def answer(self, positions: Mapping[str, int], terms: WatchTerms, status: Status) -> Answer:
+    def answer(self, where: Where, terms: WatchTerms, status: Status) -> Answer:
         """Return the answer to a wait that ended with `status`: 410 where a signal is gone."""
-        answer = self._answers.known(positions, terms, status)
+        answer = self._answers.known(where, terms, status)
         if answer is not None:
             return answer
         if status is Status.FIRED or status is Status.EXPIRED:
             signals = self.purgatory.signals
-            for key, position in positions.items():
+            for key, position in where:
                 if position < signals.earliest(key):
                     return self._expired(key, position)
-        return self._answers.answer(positions, terms, status)
+        return self._answers.answer(where, terms, status)
 
     def client_left(self, client: str) -> None:
         """Count one request less that `client` has parked."""

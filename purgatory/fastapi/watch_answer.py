@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 # What `json.dumps` does with a string, and five times as fast.
@@ -11,7 +10,7 @@ from json.encoder import encode_basestring_ascii as _json_string
 from typing import Final
 
 from purgatory.fastapi.answer import CLOSE, Answer
-from purgatory.fastapi.watch_request import WatchTerms
+from purgatory.fastapi.watch_request import WatchTerms, Where
 from purgatory.signals import Signal, Signals
 from purgatory.status import Status
 
@@ -41,20 +40,18 @@ class WatchAnswers:
         self._second = -1
         self._second_text = b""
 
-    def known(
-        self, positions: Mapping[str, int], terms: WatchTerms, status: Status
-    ) -> Answer | None:
+    def known(self, where: Where, terms: WatchTerms, status: Status) -> Answer | None:
         """Return the last answer where that is the answer to this question as well, else None."""
-        if (positions, terms.limit, status, self._signals.head()) != self._last_question:
+        if (where, terms.limit, status, self._signals.head()) != self._last_question:
             return None
         return self._last_answer if terms.is_plain else None
 
-    def answer(self, positions: Mapping[str, int], terms: WatchTerms, status: Status) -> Answer:
+    def answer(self, where: Where, terms: WatchTerms, status: Status) -> Answer:
         """Return the answer to a wait that ended with `status`."""
         if terms.is_plain and status is not Status.DRAINED:
             # One who asks differs from others at most in what is compared later.
-            answer = self._single(positions, terms, status, 0, b"")
-            self._last_question = (positions, terms.limit, status, self._signals.head())
+            answer = self._single(where, terms, status, 0, b"")
+            self._last_question = (where, terms.limit, status, self._signals.head())
             self._last_answer = answer
             return answer
         lines = b""
@@ -65,18 +62,18 @@ class WatchAnswers:
             poll_after_ms = random.randint(*DRAINED_POLL_AFTER_MS)
             lines += CLOSE
         if terms.is_single:
-            return self._single(positions, terms, status, poll_after_ms, lines)
-        return self._several(positions, terms, status, poll_after_ms, lines)
+            return self._single(where, terms, status, poll_after_ms, lines)
+        return self._several(where, terms, status, poll_after_ms, lines)
 
     def _single(
         self,
-        positions: Mapping[str, int],
+        where: Where,
         terms: WatchTerms,
         status: Status,
         poll_after_ms: int,
         lines: bytes,
     ) -> Answer:
-        [(key, position)] = positions.items()
+        [(key, position)] = where
         signals, more, cursor = self._read(key, position, terms.limit, status)
         lines += b'etag: "%b"\r\n' % cursor
         if not signals and terms.is_conditional and status is Status.EXPIRED:
@@ -95,7 +92,7 @@ class WatchAnswers:
 
     def _several(
         self,
-        positions: Mapping[str, int],
+        where: Where,
         terms: WatchTerms,
         status: Status,
         poll_after_ms: int,
@@ -103,7 +100,7 @@ class WatchAnswers:
     ) -> Answer:
         entries: list[bytes] = []
         cursors: dict[str, bytes] = {}
-        for key, position in positions.items():
+        for key, position in where:
             signals, more, cursors[key] = self._read(key, position, terms.limit, status)
             if signals:
                 entries.append(

@@ -83,10 +83,15 @@ class WatchTerms:
         return jittered(self.wait)
 
 
+# Keys, each with the position behind which its signals count. As tuples: a dict takes three times
+# the memory, for what is nearly always one key.
+Where = tuple[tuple[str, int], ...]
+
+
 class WatchRequest(NamedTuple):
     """A wait for one key or for several, checked."""
 
-    positions: dict[str, int]
+    where: Where
     terms: WatchTerms
     wait_id: str | None
 
@@ -176,15 +181,17 @@ def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettin
         is_minimal=preferences.is_minimal,
         applied=applied,
     )
-    return WatchRequest(positions, terms, None if wait_id is None else wait_name(raw, wait_id))
+    return WatchRequest(
+        tuple(positions.items()), terms, None if wait_id is None else wait_name(raw, wait_id)
+    )
 
 
-def _position(purgatory: Purgatory, key: str, cursor: str | None) -> dict[str, int]:
+def _position(purgatory: Purgatory, key: str, cursor: str | None) -> Where:
     # As below, for the one key that most requests are for.
     signals = purgatory.signals
     try:
         check_key(key)
-        return {key: signals.head() if cursor is None else signals.position(key, cursor)}
+        return ((key, signals.head() if cursor is None else signals.position(key, cursor)),)
     except PurgatoryError as exc:
         raise problem_of(exc) from exc
 
