@@ -195,6 +195,9 @@ def raw_request(scope: Scope, tail: str) -> RawRequest:
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """Return the whole body; raise Problem beyond `limit` bytes, of which nothing is kept."""
     announced, expects_continue = _announced(scope)
+    if announced == 0:
+        # Nothing is to be waited for.
+        return b""
     if announced > MAX_DISCARDED or (announced > limit and expects_continue):
         raise too_large(limit)
     body = bytearray()
@@ -217,12 +220,15 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 
 def _announced(scope: Scope) -> tuple[int, bool]:
-    """Return the length of the body as announced, or 0, and whether the client asks to send it."""
-    length, expects_continue = 0, False
+    """Return the length of the body as announced, or -1, and whether the client asks to send it."""
+    length, expects_continue = -1, False
     for name, value in scope["headers"]:
         if name == b"content-length":
             # Servers check it; one of more digits than this is too large for anyone.
             length = int(value) if value.isdigit() and len(value) < 16 else MAX_DISCARDED + 1
         elif name == b"expect":
             expects_continue = value.lower() == b"100-continue"
+        elif name == b"transfer-encoding":
+            # It is that which counts.
+            return -1, expects_continue
     return length, expects_continue

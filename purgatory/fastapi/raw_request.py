@@ -64,7 +64,11 @@ class RawRequest:
 
     def has_any(self, names: frozenset[bytes]) -> bool:
         """Return True iff there is a header of one of those lower-case names."""
-        return any(name in names for name, _ in self.headers)
+        # Written out: a generator takes three times as long, and this is asked for each request.
+        for name, _ in self.headers:  # noqa: SIM110
+            if name in names:
+                return True
+        return False
 
     def query(self, allowed: frozenset[str]) -> dict[str, str]:
         """Return the query's parameters; raise Problem for one unknown, twice or not UTF-8."""
