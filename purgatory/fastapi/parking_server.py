@@ -47,6 +47,8 @@ class ParkingServer:
         self.outbox = Outbox(loop)
         # uvicorn asks this for each connection.
         self._keeps_access_log = _access_logger.hasHandlers()
+        # False where `is_full` need not be asked.
+        self.is_limited = config.limit_concurrency is not None
         self._config = config
         self._app_state = app_state
         app: Any = config.loaded_app

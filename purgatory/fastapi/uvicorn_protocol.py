@@ -233,13 +233,12 @@ class ParkingProtocol(asyncio.Protocol):
         self._is_reading = True
         while data:
             request = server.reader.read(data)
-            if request is Unread.INCOMPLETE:
-                break
-            if request is Unread.NOT_OURS or server.is_full:
+            if not isinstance(request, DirectRequest) or (server.is_limited and server.is_full):
+                if request is Unread.INCOMPLETE:
+                    break
                 self._is_reading = False
                 self._hand_over(data)
                 return
-            assert isinstance(request, DirectRequest)
             if len(data) < request.length:
                 self._wanted = request.length
                 if request.expects_continue:

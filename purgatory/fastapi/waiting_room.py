@@ -67,11 +67,13 @@ class WaitingRoom:
                 if not parked.try_complete():
                     parked.run()
             else:
-                self._check_client(client)
+                if client:
+                    self._check_client(client)
                 if not purgatory.watch(parked, tuple([key for key, _ in request.where])) and client:
                     parked.client = client
                     self._clients[client] = self._clients.get(client, 0) + 1
-            self._name(parked)
+            if parked.wait_id is not None:
+                self._name(parked, parked.wait_id)
         except PurgatoryError as exc:
             if isinstance(exc, LimitReachedError):
                 self.refused[exc.limit] = self.refused.get(exc.limit, 0) + 1
@@ -100,7 +102,7 @@ class WaitingRoom:
 
     def _check_client(self, client: str) -> None:
         maximum = self.settings.max_parked_per_client
-        if client and self._clients.get(client, 0) >= maximum:
+        if self._clients.get(client, 0) >= maximum:
             raise LimitReachedError(
                 f"this client has {maximum} requests parked already, which is the limit",
                 limit="max_parked_per_client",
@@ -118,15 +120,13 @@ class WaitingRoom:
         if parked is None or not parked.cancel():
             raise Problem("unknown-wait", f"no request is parked under Wait-Id {_id(wait_id)}")
 
-    def _name(self, parked: ParkedRequest) -> None:
-        if parked.wait_id is None:
-            return
+    def _name(self, parked: ParkedRequest, wait_id: str) -> None:
         # The older one is no longer waited for, even where the newer one was answered at once.
-        older = self._named.pop(parked.wait_id, None)
+        older = self._named.pop(wait_id, None)
         if parked.status is Status.PENDING:
-            self._named[parked.wait_id] = parked
+            self._named[wait_id] = parked
         if older is not None:
-            older.refuse(self._superseded(parked.wait_id))
+            older.refuse(self._superseded(wait_id))
 
     def _expired(self, key: str, position: int) -> Answer:
         signals = self.purgatory.signals

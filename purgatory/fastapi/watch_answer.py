@@ -36,6 +36,9 @@ class WatchAnswers:
         self._last_answer: Answer | None = None
         self._last_range: tuple[str, int, int] | None = None
         self._last_encoded = b""
+        # The last position that was written, and how: that of the head, as a rule.
+        self._cursor_position = -1
+        self._cursor_text = b""
         # The last second that was written, and how.
         self._second = -1
         self._second_text = b""
@@ -131,12 +134,12 @@ class WatchAnswers:
         """Return what to tell of a key, whether there is more, and the next cursor."""
         if status is Status.DRAINED and position < self._signals.earliest(key):
             # The next wait, in whichever process, says that something is gone.
-            return [], False, self._signals.cursor(position).encode()
+            return [], False, self._cursor(position)
         signals = self._signals.read(key, position, limit + 1)
         if len(signals) > limit:
             signals.pop()
-            return signals, True, self._signals.cursor(signals[-1].offset).encode()
-        return signals, False, self._signals.cursor(self._signals.head()).encode()
+            return signals, True, self._cursor(signals[-1].offset)
+        return signals, False, self._cursor(self._signals.head())
 
     def _encoded(self, key: str, signals: list[Signal]) -> bytes:
         if not signals:
@@ -150,10 +153,16 @@ class WatchAnswers:
     def _encode(self, signal: Signal) -> bytes:
         return b'{"seq":%d,"cursor":"%b","at":"%b","value":%b}' % (
             signal.seq,
-            self._signals.cursor(signal.offset).encode(),
+            self._cursor(signal.offset),
             self._timestamp(signal.at_ms),
             signal.encoded,
         )
+
+    def _cursor(self, position: int) -> bytes:
+        if position != self._cursor_position:
+            self._cursor_position = position
+            self._cursor_text = self._signals.cursor(position).encode()
+        return self._cursor_text
 
     def _timestamp(self, at_ms: int) -> bytes:
         """Return UTC milliseconds as RFC 3339."""
