@@ -25,6 +25,11 @@ MODULES = (
     "purgatory/watchers.py",
     "purgatory/operation.py",
     "purgatory/delayed_operation_purgatory.py",
+    "purgatory/signals/signal.py",
+    "purgatory/signals/memory.py",
+    "purgatory/watch_operation.py",
+    "purgatory/park_operation.py",
+    "purgatory/parking.py",
 )
 
 

@@ -38,6 +38,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.journal": (3, "journal"),
     "purgatory.history_trim": (3, "facade"),
     "purgatory.park_operation": (3, "facade"),
+    "purgatory.parking": (3, "facade"),
     "purgatory.purgatory": (3, "facade"),
     "purgatory.watch_operation": (3, "facade"),
     "purgatory": (3, "public names"),
@@ -61,14 +62,14 @@ ROOTS = {"purgatory", "examples"}
 # The rooms that are made of other rooms of their floor.
 COMPOSED_OF: dict[str, set[str]] = {
     "facade": {"reaper", "signals", "jobs"},
-    "public names": {"facade", "signals"},  # Purgatory, and the signals that it returns
+    "public names": {"facade", "jobs", "signals"},  # Purgatory, and what it takes and returns
     "bench": {"testing"},  # a clock that stands still
 }
 
 # What is imported in some places only -> those places. Whatever is not of the standard library has
 # to be here; of the standard library, only what is not for everyone.
 VENDORS: dict[str, set[str]] = {
-    "cython": {"purgatory.timer.system_timer"},
+    "cython": {"purgatory.timer"},
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "app", "examples"},
@@ -93,7 +94,7 @@ VENDORS: dict[str, set[str]] = {
 FROM_FLOOR = {"asyncio": 3}
 
 # What a user may import, and so what an example may.
-PUBLIC = {"purgatory", "purgatory.fastapi", "purgatory.testing"}
+PUBLIC = {"purgatory", "purgatory.fastapi", "purgatory.jobs", "purgatory.testing"}
 
 
 @dataclass(frozen=True, slots=True)
