@@ -1,6 +1,6 @@
 """An ordinary application with a purgatory in it."""
 
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
 
 from purgatory import DelayedOperation, Purgatory
@@ -30,18 +30,13 @@ class Order(DelayedOperation):
         self._respond(JSONResponse({"key": self._key, "reason": self.status}))
 
 
-async def session() -> dict[str, int]:
-    """Something that the endpoint depends on."""
-    return {}
-
-
 def create_app() -> FastAPI:
     """Return an application with the defaults, and two endpoints of its own."""
     app = FastAPI()
     purgatory = Purgatory()
     install(app, purgatory)
 
-    @app.get("/own/{key}", dependencies=[Depends(session)])
+    @app.get("/own/{key}")
     async def own(key: str, wait: float = 25.0) -> Response:
         def park(respond: Respond) -> DelayedOperation:
             order = Order(key, wait, respond)
