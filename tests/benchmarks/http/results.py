@@ -113,9 +113,9 @@ class Results:
             found = self._median(kind, figure.field)
             row = [kind.title, figure.title, f"{found:,.{figure.digits}f}"]
             row += [f"{target:,g}", _verdict(figure, found, target)]
-            if not figure.depends_on_machine:
+            if not figure.depends_on_machine or not self._rounds[BARE]:
                 row += ["", ""]
-            elif self._rounds[BARE]:
+            else:
                 floor = self._median(BARE, figure.field) / TARGETS[BARE.name][figure.field]
                 row += [f"{target * floor:,.{figure.digits}f}"]
                 row += [_verdict(figure, found, target * floor)]
