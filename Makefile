@@ -34,7 +34,7 @@ define bench
 	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
 endef
 
-.PHONY: help run test load bench bench-full bench-http lint format example-join-group example-acks-all example-unpaid-orders lock clean
+.PHONY: help run test load chaos bench bench-full bench-http lint format example-join-group example-acks-all example-unpaid-orders lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -51,10 +51,13 @@ test: $(VENV)/.test $(VENV)/.compiled ## Run all tests, those of the core in bot
 load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on each kind of server
 	@PURGATORY_LOAD_SECONDS=120 $(BIN)/python -m pytest tests/acceptance/test_load.py $(ARGS)
 
-bench: $(VENV)/.compiled ## Measure the core beside asyncio, in both forms (about a minute each)
+chaos: $(VENV)/.test ## Kill services and stores while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
+	@$(BIN)/python -m tests.chaos $(ARGS)
+
+bench: $(VENV)/.bench ## Measure the core beside asyncio, in both forms (about a minute each)
 	$(call bench,--quick)
 
-bench-full: $(VENV)/.compiled ## The same with larger rounds (says how long; ARGS="--stage parking" chooses)
+bench-full: $(VENV)/.bench ## The same with larger rounds (says how long; ARGS="--stage parking" chooses)
 	$(call bench,--full)
 
 bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handler (ARGS="--parked 19000 --rounds 5")
@@ -135,6 +138,11 @@ $(VENV)/.compiled: $(VENV)/.run $(CORE) .build/compile_core.py
 	@$(BIN)/python -P -c 'import sys; sys.path.insert(0, "$(COMPILED)"); \
 	  from purgatory.timer import compiled; \
 	  print("The core is compiled." if compiled else "There is no C compiler: the core stays plain Python.")'
+	@touch $@
+
+# The journal is measured as well, and the service does not need what it is written with.
+$(VENV)/.bench: $(VENV)/.compiled tests/requirements.txt
+	@$(PIP_INSTALL) --constraint tests/requirements.txt pyarrow
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run tests/requirements.txt

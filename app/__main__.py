@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from uvicorn.logging import DefaultFormatter
 
 from app.files import raise_file_limit, shortage
+from app.journal import JournalUnavailableError
 from app.main import create_app
 from app.settings import Settings
 from purgatory.fastapi import BearerTokens, new_token
@@ -34,8 +35,11 @@ def main() -> int:
         for error in exc.errors():
             print(_sentence(error), file=sys.stderr)
         return 2
+    except JournalUnavailableError as exc:
+        print(exc, file=sys.stderr)
+        return 2
     except (ValueError, OSError) as exc:
-        print(f"PURGATORY_TOKENS or PURGATORY_TOKENS_FILE: {exc}", file=sys.stderr)
+        print(_named(str(exc)), file=sys.stderr)
         return 2
     config = uvicorn.Config(
         app,
@@ -71,6 +75,13 @@ def _sentence(error: ErrorDetails) -> str:
     if name == "TOKENS":
         return f"PURGATORY_TOKENS: {error['msg']}"
     return f"PURGATORY_{name} is {error['input']!r}: {error['msg']}"
+
+
+def _named(sentence: str) -> str:
+    """Say which variable is to blame, where the sentence does not."""
+    if sentence.startswith("PURGATORY_"):
+        return sentence
+    return f"PURGATORY_TOKENS or PURGATORY_TOKENS_FILE: {sentence}"
 
 
 def _print_token(scopes: list[str]) -> int:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.job_store import make_job_store
 from purgatory import Limits
 from purgatory.fastapi import BearerTokens, WaitSettings
+from purgatory.jobs import JobStore, SchedulerSettings
+from purgatory.jobs.webhook import Webhook
 
 _LIMITS = Limits()
+_JOBS = SchedulerSettings()
 _WAITS = WaitSettings()
 
 
@@ -53,6 +57,33 @@ class Settings(BaseSettings):
         False, description="Listen beyond loopback without tokens: everyone may do everything."
     )
 
+    journal_dir: Path | None = Field(
+        None, description="Where the history of operations is written; none is, without."
+    )
+    journal_max_age: float = Field(60.0, gt=0, description="Seconds until a file is complete.")
+    journal_sample: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        {}, description="The share that is written of a kind, as JSON; all of the others."
+    )
+    journal_keys: Literal["plain", "prefix", "hash"] = "plain"
+    journal_secret: SecretStr | None = Field(
+        None, description="What keys are hashed with: 16 to 64 bytes."
+    )
+
+    jobs_url: SecretStr | None = Field(
+        None, description="Where jobs are kept; a SQLite file in the data directory unless given."
+    )
+    data_dir: Path = Field(Path("data"), description="Made where it is not there.")
+    job_handlers: str = Field(
+        "", description="Names of handlers that other services on the store run, comma-separated."
+    )
+    max_running_jobs: int = Field(_JOBS.max_running, ge=1)
+    job_grace: float = Field(_JOBS.grace, ge=0, le=3600, description="Seconds.")
+    callback_secret: SecretStr | None = Field(None, min_length=16, description="Signs callbacks.")
+    callback_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds.")
+    callback_allow_private: bool = Field(
+        False, description="Callbacks may go to loopback, private and link-local addresses."
+    )
+
     access_log: bool = Field(True, description="A line for each request; costs 44 us each.")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     keep_alive: int = Field(
@@ -64,6 +95,11 @@ class Settings(BaseSettings):
         self.wait_settings()
         if self.tokens is not None and self.tokens_file is not None:
             raise ValueError("give PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, not both")
+        if (self.journal_keys == "hash") != (self.journal_secret is not None):
+            raise ValueError(
+                "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET go together: give both, "
+                "or neither"
+            )
         if not (self.has_tokens or self.allow_anonymous or _is_loopback(self.host)):
             raise ValueError(
                 f"HOST is {self.host!r}, which others can reach, and there is no token: set "
@@ -96,6 +132,28 @@ class Settings(BaseSettings):
             max_signal_age=self.max_signal_age,
             max_value_bytes=self.max_value_bytes,
         )
+
+    def job_store(self) -> JobStore:
+        """Return the store of jobs; raise ValueError or OSError."""
+        url = None if self.jobs_url is None else self.jobs_url.get_secret_value()
+        return make_job_store(url, self.data_dir)
+
+    def job_settings(self) -> SchedulerSettings:
+        """Return how jobs are run."""
+        return SchedulerSettings(max_running=self.max_running_jobs, grace=self.job_grace)
+
+    def webhook(self) -> Webhook:
+        """Return what makes callbacks."""
+        secret = self.callback_secret
+        return Webhook(
+            None if secret is None else secret.get_secret_value(),
+            timeout=self.callback_timeout,
+            allow_private=self.callback_allow_private,
+        )
+
+    def elsewhere(self) -> list[str]:
+        """Return the names of handlers that other services run."""
+        return [name for name in map(str.strip, self.job_handlers.split(",")) if name]
 
     def wait_settings(self) -> WaitSettings:
         """Return how long a request may be parked."""

@@ -25,7 +25,8 @@ from purgatory.errors import (
     WaitSupersededError,
     WrongThreadError,
 )
-from purgatory.lifecycle import Listener, OperationEvent
+from purgatory.job_handle import JobHandle
+from purgatory.lifecycle import Listener, OperationEvent, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
@@ -54,6 +55,7 @@ __all__ = [
     "InvalidKeyError",
     "InvalidTimeoutError",
     "InvalidValueError",
+    "JobHandle",
     "LevelStatistics",
     "LimitReachedError",
     "Limits",
@@ -64,6 +66,7 @@ __all__ = [
     "PurgatoryClosedError",
     "PurgatoryDrainingError",
     "PurgatoryError",
+    "Recorder",
     "SeveralWorkersError",
     "Signal",
     "SignalStatistics",

@@ -23,8 +23,12 @@
         +-- JobConflictError (RuntimeError)  the job's state does not allow it
         +-- JobChangedError (RuntimeError)   the job is at another version than was asked for
         +-- CorruptJobError (ValueError)     a stored record that is not a job
+        +-- RetryJobError (RuntimeError)     raised by a handler: try again, perhaps later
+        +-- FailJobError (RuntimeError)      raised by a handler: do not try again
+        +-- NoJobStoreError (RuntimeError)   the purgatory was given no store of jobs
         +-- StoreError                       the store cannot do it
             +-- StoreUnavailableError (ConnectionError)  out of reach; may or may not be done
+            |   +-- JobsNotFiredError            a key fired, but the jobs on it are not decided
             +-- StoreReadOnlyError (PermissionError)     takes no writes
             +-- StoreFullError (RuntimeError)            has no room for another job
             +-- StoreNotReadyError (RuntimeError)        lacks a migration or a setting

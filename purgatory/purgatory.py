@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from purgatory.deferring import Deferring
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.errors import (
     PurgatoryClosedError,
@@ -18,8 +19,17 @@ from purgatory.errors import (
     WrongThreadError,
 )
 from purgatory.history_trim import HistoryTrim
+from purgatory.job_desk import JobDesk
+from purgatory.jobs import (
+    JobHandlers,
+    JobsNotFiredError,
+    JobStatistics,
+    JobStore,
+    SchedulerSettings,
+    StoreError,
+)
 from purgatory.keys import check_key
-from purgatory.lifecycle import Listener
+from purgatory.lifecycle import Listener, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
@@ -49,6 +59,8 @@ class Fired(NamedTuple):
     """The signal's number among those of its key."""
     completed: int
     """How many operations of this process it completed."""
+    jobs: int = 0
+    """How many delayed jobs it decided, in whichever process they wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +100,14 @@ class Statistics:
     """The longest that a timer ran after its time."""
     is_compiled: bool
     """The core runs compiled, not as plain Python."""
+    jobs: JobStatistics | None
+    """Delayed jobs in this process; None where there is no store of jobs."""
 
 
-class Purgatory:
+class Purgatory(Deferring):
     """Delayed operations on an event loop: park until a key fires, fire it, and drain.
+
+    And delayed jobs, where it is given a store of them: defer until a deadline, or a key fires.
 
     Open it with `async with`, or let `purgatory.fastapi.install` do so. It belongs to the event
     loop and the thread on which it was opened; another thread calls
@@ -107,9 +123,14 @@ class Purgatory:
         tick_ms: int = 1,
         wheel_size: int = 256,
         clock: Clock | None = None,
-        listeners: Iterable[Listener] = (),
+        listeners: Iterable[Listener | Recorder] = (),
+        jobs: JobStore | None = None,
+        job_settings: SchedulerSettings | None = None,
     ) -> None:
-        """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late."""
+        """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late.
+
+        It opens and closes `jobs`, and runs those jobs for which it has a handler.
+        """
         self.name: str = name
         self.limits: Limits = Limits() if limits is None else limits
         self.clock: Clock = SystemClock() if clock is None else clock
@@ -130,10 +151,31 @@ class Purgatory:
         )
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
+        self.handlers = JobHandlers()
+        self._desk: JobDesk | None = None
+        if jobs is not None:
+            self._desk = JobDesk(
+                jobs,
+                self.handlers,
+                timer=self._timer,
+                watch=self.watch,
+                require_open=self._parking.require_open,
+                settings=job_settings,
+            )
 
     async def __aenter__(self) -> Self:
-        """Open the purgatory on the running event loop."""
+        """Open the purgatory on the running event loop, and its store of jobs.
+
+        A store that cannot be reached is tried again until it can; `missing` says so meanwhile.
+        Raises StoreNotReadyError, and what `open` raises.
+        """
         self.open()
+        if self._desk is not None:
+            try:
+                await self._desk.opened()
+            except BaseException:
+                await self.close()
+                raise
         return self
 
     async def __aexit__(
@@ -174,6 +216,8 @@ class Purgatory:
     def open(self) -> None:
         """Begin, on the running event loop; a second call counts, and needs its own `close`.
 
+        A store of jobs is opened meanwhile: `async with` waits for it, this does not.
+
         Raises PurgatoryClosedError for a purgatory that was closed or drained before, and
         WrongThreadError for one that is open on another loop.
         """
@@ -194,6 +238,8 @@ class Purgatory:
                 f"purgatory {self.name!r} was drained or closed, which is for good: make a new one"
             )
         self._parking.opened += 1
+        if self._desk is not None and self._parking.opened == 1:
+            self._desk.begin()
 
     async def close(self) -> None:
         """End, if this matches the first `open`: drain, and stop the timer. Idempotent."""
@@ -204,6 +250,8 @@ class Purgatory:
             return
         try:
             await self.drain()
+            if self._desk is not None:
+                await self._desk.close()
         finally:
             # Though the caller was cancelled meanwhile: the drain itself goes on by the loop.
             self._parking.opened = 0
@@ -253,6 +301,11 @@ class Purgatory:
         very many are tried over several turns of the event loop, and all of them are even if the
         caller is cancelled meanwhile.
 
+        Delayed jobs on the key are decided too, in whichever process they wait; where certainly
+        there is none, the store of jobs is not asked. Where it fails, JobsNotFiredError says so:
+        the signal is kept and the operations were tried all the same, and another fire decides the
+        jobs that are left.
+
         Raises InvalidKeyError, InvalidValueError, PurgatoryClosedError and WrongThreadError.
         """
         signal = self._parking.keep(key, value)
@@ -260,8 +313,17 @@ class Purgatory:
             completed = self._operations.check_and_complete(key)
         else:
             completed = await self._take(self._operations.check_in_steps(key))
-        fields = (self.signals.cursor(signal.offset), signal.seq, completed)
-        return _new_tuple(Fired, fields)
+        jobs = 0
+        cursor = self.signals.cursor(signal.offset)
+        if self._desk is not None and self._desk.may_wait_on(key):
+            jobs = await self._fire_jobs(self._desk, key, value, cursor)
+        return _new_tuple(Fired, (cursor, signal.seq, completed, jobs))
+
+    async def _fire_jobs(self, desk: JobDesk, key: str, value: Any, cursor: str) -> int:
+        try:
+            return await desk.fire(key, value, self.limits.max_value_bytes)
+        except StoreError as exc:
+            raise JobsNotFiredError(key, cursor, exc.detail) from exc
 
     async def cancel(self, key: str) -> int:
         """End every operation on `key` with status "cancelled"; return how many there were.
@@ -277,10 +339,14 @@ class Purgatory:
     async def drain(self) -> int:
         """Take no more, and end every operation with status "drained"; return how many there were.
 
-        Every outcome has a cursor that is good for another wait. Idempotent: a second call waits
-        for the first. Raises PurgatoryClosedError and WrongThreadError.
+        Every outcome has a cursor that is good for another wait. Jobs that wait here are given back
+        at once; handlers that run have some seconds to end (`SchedulerSettings.grace`). Idempotent:
+        a second call waits for the first. Raises PurgatoryClosedError and WrongThreadError.
         """
-        return await asyncio.shield(self.begin_drain())
+        ended = await asyncio.shield(self.begin_drain())
+        if self._desk is not None:
+            await asyncio.shield(self._desk.begin_drain())
+        return ended
 
     def begin_drain(self) -> asyncio.Future[int]:
         """Begin to drain, without waiting: for a signal handler, through the loop."""
@@ -294,6 +360,9 @@ class Purgatory:
                 extra={"action": "purgatory-draining"},
             )
             self._drained = self._take(self._operations.shutdown_in_steps())
+            if self._desk is not None:
+                # A task that nobody needs to wait for: it is shared by all who do.
+                _ = self._desk.begin_drain()
         return self._drained
 
     def watch(
@@ -356,6 +425,7 @@ class Purgatory:
             longest_turn_ms=self._reaper.longest_turn_ns / NS_PER_MS if self._reaper else 0.0,
             longest_lateness_ms=self._timer.longest_lateness_ms,
             is_compiled=compiled,
+            jobs=None if self._desk is None else self._desk.statistics(),
         )
 
     def watched_keys(self) -> dict[str, int]:

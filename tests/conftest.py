@@ -1,10 +1,14 @@
 """Fixtures for every test, and how the tests are handed out."""
 
 import logging
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+# Services that tests start keep their jobs to themselves, and leave no files behind.
+os.environ.setdefault("PURGATORY_JOBS_URL", "memory://")
 
 from tests.scheduling import TogetherScheduling
 

@@ -90,3 +90,17 @@ def test_links_lead_somewhere(page: Path) -> None:
     """Each link to a file of the repository names one that is there."""
     targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+async def test_the_example_for_jobs_works_as_it_stands() -> None:
+    """An order that nobody pays is cancelled; one that is paid is not."""
+    source = code((ROOT / "docs" / "jobs.md").read_text(), "python")[0]
+    names: dict[str, Any] = {}
+    exec(compile(source, "jobs.md", "exec"), names)
+    async with serving(names["app"]) as address, httpx.AsyncClient(base_url=address) as client:
+        paid = (await client.post("/orders/1?minutes=1")).json()
+        due = (await client.post("/orders/2?minutes=0")).json()
+        await client.post("/purgatory/keys/order:1:paid")
+        assert (await names["purgatory"].job(due).wait(30)).state == "done"
+        assert (await names["purgatory"].job(paid).wait(30)).state == "cancelled"
+    assert names["cancelled"] == ["2"]

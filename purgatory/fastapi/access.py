@@ -18,8 +18,10 @@ class Action(StrEnum):
     """Watch a key, ask where it is at, end a wait by its id."""
     FIRE = "fire"
     """Fire a key."""
+    DEFER = "defer"
+    """Add a job; ask for one by its id, move, run or cancel it. Its keys are waited on besides."""
     OPERATE = "operate"
-    """Drop a key, list keys, read statistics."""
+    """Drop a key, list keys and jobs, read statistics."""
 
 
 @dataclass(frozen=True, slots=True)

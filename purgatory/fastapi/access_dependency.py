@@ -9,6 +9,9 @@ from fastapi import Depends, Request
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.bodies import parse_batch, parse_body
 from purgatory.fastapi.endpoint import read_body
+from purgatory.fastapi.job_batch_endpoint import split_lines
+from purgatory.fastapi.job_schemas import JobBody
+from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.schemas import BatchItem, WatchBody
 
 
@@ -25,6 +28,8 @@ async def get_accesses(request: Request) -> list[Access]:
     key = request.path_params.get("key")
     if key is not None:
         return [Access(action, key)]
+    if "id" in request.path_params and action is Action.DEFER:
+        return [Access(action, job=request.path_params["id"])]
     if request.method != "POST":
         return [Access(action)]
     # The keys are in the body: read as the endpoint reads it, so that both see the same.
@@ -32,9 +37,26 @@ async def get_accesses(request: Request) -> list[Access]:
         # Request.body() would take whatever comes, of anyone; like this it gives what is read here.
         request._body = await read_body(request.scope, request.receive, endpoint.raw.max_body)
     body = await request.body()
+    if action is Action.DEFER:
+        return [Access(action), *_waits(request, body)]
     if action is Action.WAIT:
         return [Access(action, key) for key in parse_body(WatchBody, body).keys]
     return [Access(action, item.key) for item in parse_batch(BatchItem, body)]
+
+
+def _waits(request: Request, body: bytes) -> list[Access]:
+    """Return an access for each key that the jobs in a body are to wait on."""
+    if not request.url.path.endswith(":batch"):
+        keys = parse_body(JobBody, body).keys
+        return [Access(Action.WAIT, key) for key in keys]
+    found: dict[str, None] = {}
+    for line in split_lines(body):
+        try:
+            found |= dict.fromkeys(parse_body(JobBody, line).keys)
+        except Problem:
+            # The endpoint refuses that line by itself.
+            continue
+    return [Access(Action.WAIT, key) for key in found]
 
 
 AccessesDep = Annotated[list[Access], Depends(get_accesses)]

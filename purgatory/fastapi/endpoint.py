@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
@@ -75,7 +76,7 @@ class RawEndpoint:
         except Exception as exc:
             respond(self._refusal(raw, exc))
             return
-        handling = self._handler(raw)
+        handling = self._handle(raw)
         try:
             pending = handling.send(None)
         except StopIteration as finished:
@@ -102,12 +103,27 @@ class RawEndpoint:
 
     async def _answer(self, raw: RawRequest) -> Answer:
         try:
-            return await self._handler(raw)
+            return await self._handle(raw)
         except Exception as exc:
             return self._refusal(raw, exc)
 
+    def _handle(self, raw: RawRequest) -> Coroutine[Any, Any, Answer]:
+        return self._handler(raw)
+
     def _refusal(self, raw: RawRequest, error: Exception) -> Answer:
         return problem_from(error).answer(self.room.prefix, raw.path)
+
+
+class TaskEndpoint(RawEndpoint):
+    """An endpoint whose handler is in a task from its first step on, as `asyncio.timeout` needs.
+
+    Without one a handler begins in whatever reads from the connection, and gets a task only where
+    it waits: no matter for what is in memory, but stores of jobs are others' code.
+    """
+
+    async def _handle(self, raw: RawRequest) -> Answer:
+        await asyncio.sleep(0)
+        return await self._handler(raw)
 
 
 class RawRoute(APIRoute):

@@ -32,12 +32,13 @@ def create_health_router(purgatory: Purgatory) -> APIRouter:
 
     @router.get("/readyz", responses={503: {"model": Readiness}})
     async def readyz(response: Response) -> Readiness:
-        """Say whether to send requests here: 503 while starting up or draining."""
+        """Say whether to send requests here: 503 while starting up, recovering or draining."""
         missing = []
         if not purgatory.is_open:
             missing.append("the purgatory is not open")
         if purgatory.is_draining:
             missing.append("draining: the process is shutting down")
+        missing += purgatory.missing
         response.headers["Cache-Control"] = "no-store"
         response.status_code = 503 if missing else 200
         return Readiness(status="not ready" if missing else "ready", missing=missing)

@@ -136,8 +136,9 @@ def _value(raw: RawRequest) -> Any:
 
 
 def _fired_json(fired: Fired) -> bytes:
-    return b'{"cursor":"%b","seq":%d,"completed":%d}' % (
+    return b'{"cursor":"%b","seq":%d,"completed":%d%b}' % (
         fired.cursor.encode(),
         fired.seq,
         fired.completed,
+        b',"jobs":%d' % fired.jobs if fired.jobs else b"",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.watch_request import WatchRequest
@@ -21,6 +21,8 @@ class ParkedRequest(DelayedOperation):
 
     `respond` is called once, on the purgatory's thread, unless the client has gone before.
     """
+
+    kind: ClassVar[str] = "watch"
 
     # No more than this: there are as many as clients, and their memory is what parking costs.
     __slots__ = ("_respond", "_room", "client", "terms", "wait_id", "where")

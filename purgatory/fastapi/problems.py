@@ -23,6 +23,20 @@ from purgatory.errors import (
     WaitSupersededError,
 )
 from purgatory.fastapi.answer import Answer, encoded
+from purgatory.jobs.errors import (
+    DuplicateJobError,
+    InvalidDeadlineError,
+    InvalidJobError,
+    InvalidPayloadError,
+    JobChangedError,
+    JobConflictError,
+    JobError,
+    JobNotFoundError,
+    JobsNotFiredError,
+    StoreError,
+    StoreFullError,
+    UnknownHandlerError,
+)
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -80,6 +94,12 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "It may have been answered already; nothing needs to be done.",
         ),
         ProblemKind(
+            "unknown-job",
+            404,
+            "There is no such job",
+            "It was never added, or it finished so long ago that its history is no longer kept.",
+        ),
+        ProblemKind(
             "method-not-allowed",
             405,
             "The address does not take this method",
@@ -90,6 +110,31 @@ KINDS: Final[dict[str, ProblemKind]] = {
             409,
             "Another request took over this Wait-Id",
             "Nothing, if that request was yours: the newest one with an id is the one that waits.",
+        ),
+        ProblemKind(
+            "duplicate-job",
+            409,
+            "A waiting job has this dedupe key",
+            "`job` is its address. Send `on_conflict` replace or keep, or another dedupe key.",
+        ),
+        ProblemKind(
+            "job-decided",
+            409,
+            "The job's state does not allow this any more",
+            "`state` and `outcome` say where it is; add another job instead.",
+        ),
+        ProblemKind(
+            "job-changed",
+            412,
+            "The job has changed",
+            "Read it again and decide anew; `etag` is where it is at.",
+        ),
+        ProblemKind(
+            "unknown-handler",
+            422,
+            "No handler has this name",
+            "`detail` names those that are known. Operators: register it, or name it as one that "
+            "another service runs.",
         ),
         ProblemKind(
             "idempotency-conflict",
@@ -146,6 +191,19 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "This process is shutting down",
             "Ask again after `Retry-After` seconds: another process answers. Cursors stay good as "
             "long as the history does.",
+        ),
+        ProblemKind(
+            "jobs-full",
+            503,
+            "As many jobs wait as may",
+            "Ask again after `Retry-After` seconds; operators can raise the limit.",
+        ),
+        ProblemKind(
+            "store-unavailable",
+            503,
+            "The store of jobs does not work",
+            "What was asked may or may not be done. Ask again after `Retry-After` seconds, with "
+            "the same Idempotency-Key or a dedupe key where it adds a job.",
         ),
         ProblemKind(
             "not-open",
@@ -270,6 +328,39 @@ def problem_of(error: PurgatoryError) -> Problem:
             return draining()
         case PurgatoryClosedError():
             return Problem("not-open", error.detail, headers=retry_after())
+        case JobError():
+            return _of_job_error(error)
+    return Problem("internal-error", error.detail)
+
+
+def _of_job_error(error: JobError) -> Problem:
+    match error:
+        case JobNotFoundError():
+            return Problem("unknown-job", error.detail)
+        case DuplicateJobError():
+            return Problem("duplicate-job", error.detail)
+        case JobConflictError(job=job):
+            outcome = None if job.outcome is None else str(job.outcome)
+            return Problem("job-decided", error.detail, state=str(job.state), outcome=outcome)
+        case JobChangedError(job=job):
+            return Problem("job-changed", error.detail, etag=f'"{job.version}"')
+        case UnknownHandlerError():
+            return Problem("unknown-handler", error.detail, param="handler")
+        case InvalidPayloadError():
+            return bad_parameter("payload", error.detail, "JSON that the handler takes, bounded")
+        case InvalidDeadlineError():
+            return bad_parameter(
+                "delay", error.detail, "a delay in seconds or a moment `at`, within ten years"
+            )
+        case InvalidJobError():
+            return bad_parameter("job", error.detail, "what the API's documentation says")
+        case StoreFullError():
+            return Problem("jobs-full", error.detail, headers=retry_after())
+        case JobsNotFiredError():
+            members = {"key": error.key, "cursor": error.cursor}
+            return Problem("store-unavailable", error.detail, headers=retry_after(), **members)
+        case StoreError():
+            return Problem("store-unavailable", error.detail, headers=retry_after())
     return Problem("internal-error", error.detail)
 
 

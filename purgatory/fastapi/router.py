@@ -1,19 +1,23 @@
 """The router: every endpoint, with what OpenAPI says of it."""
 
 # No postponed annotations here: FastAPI reads those of the endpoints, which name local things.
+import asyncio
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query
 from pydantic import TypeAdapter
 from starlette.convertors import PathConvertor, register_url_convertor
 
+from purgatory.errors import PurgatoryError
 from purgatory.fastapi import schemas
 from purgatory.fastapi.access import Access, Action, let_anyone
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bearer_tokens import BearerTokens
-from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute, method_refusal
+from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute, TaskEndpoint, method_refusal
+from purgatory.fastapi.job_routes import add_job_routes
 from purgatory.fastapi.key_endpoints import KeyEndpoints
 from purgatory.fastapi.lifespan import create_lifespan
 from purgatory.fastapi.problems import KINDS, MEDIA_TYPE, Problem
@@ -26,12 +30,15 @@ from purgatory.fastapi.watch_request import (
     parse_watch_many,
     wait_name,
 )
+from purgatory.jobs import JobStatistics
 from purgatory.purgatory import Purgatory, Statistics
 
 DEFAULT_PREFIX = "/purgatory"
 
 MAX_WATCH_BODY = 256 * 1024
 MAX_BATCH_BODY = 1024 * 1024
+# Seconds that statistics wait for the store of jobs.
+STATES_PATIENCE = 2.0
 # What stands around a value in its body.
 ENVELOPE = 1024
 
@@ -39,9 +46,18 @@ Endpoint = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
+class ServiceJobStatistics(JobStatistics):
+    """The jobs of this process, and how many there are in all."""
+
+    states: dict[str, int] | None
+    """Jobs in each state, in all processes; null where the store does not say."""
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceStatistics(Statistics):
     """A purgatory at one moment, and what was refused over HTTP."""
 
+    jobs: ServiceJobStatistics | None
     refused: dict[str, int]
     """How often each bound on what is parked was reached."""
 
@@ -121,6 +137,8 @@ def create_router(
     )
     _add_watching(router, room)
     _add_keys(router, room)
+    if purgatory.has_jobs:
+        add_job_routes(partial(_add, router), room, IdempotencyKey)
     _add_operators(router, room)
     return router
 
@@ -165,6 +183,7 @@ def _add(
     refusals: tuple[str, ...] = (),
     responses: dict[int | str, dict[str, Any]] | None = None,
     action: Action | None = None,
+    openapi_extra: dict[str, Any] | None = None,
 ) -> None:
     """Add a route that `endpoint` documents and `raw` answers; `action` is what it lets one do."""
     endpoint.action = action  # type: ignore[attr-defined] # get_accesses looks for it
@@ -184,6 +203,7 @@ def _add(
             **(responses or {}),
         },
         route_class_override=RawRoute,
+        openapi_extra=openapi_extra,
     )
 
 
@@ -418,6 +438,8 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         raw.permit.check(Access(Action.OPERATE))
         raw.query(frozenset())
         document = {**asdict(room.purgatory.statistics()), "refused": room.refused}
+        if document["jobs"] is not None:
+            document["jobs"]["states"] = await _job_states(room.purgatory)
         return Answer.of_json(200, statistics_json.dump_json(document))
 
     def statistics() -> None:
@@ -428,7 +450,7 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         "GET",
         "/statistics",
         statistics,
-        _raw(room, answer_statistics),
+        TaskEndpoint(room, answer_statistics),
         action=Action.OPERATE,
         answer=ServiceStatistics,
     )
@@ -461,6 +483,15 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         refusals=("not-found",),
         responses={200: {"content": {"text/plain": {}}, "description": "A few sentences."}},
     )
+
+
+async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:
+    try:
+        async with asyncio.timeout(STATES_PATIENCE):
+            return asdict(await purgatory.job_counts())
+    except (PurgatoryError, TimeoutError):
+        # The rest is worth knowing all the more while the store is away.
+        return None
 
 
 def _raw(room: WaitingRoom, handler: Handler, *, tail: str = "", max_body: int = 0) -> RawEndpoint:

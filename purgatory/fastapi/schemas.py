@@ -114,6 +114,7 @@ class FiredAnswer(BaseModel):
     cursor: str
     seq: int
     completed: int = Field(description="Operations of this process that it completed.")
+    jobs: int = Field(0, description="Delayed jobs that it decided; left out where there are none.")
 
 
 class BatchAnswer(BaseModel):

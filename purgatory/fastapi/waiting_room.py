@@ -92,6 +92,25 @@ class WaitingRoom:
                     return self._expired(key, position)
         return self._answers.answer(where, terms, status)
 
+    def enter(self, client: str) -> None:
+        """Count one request more that `client` has parked, by other means than `park`.
+
+        Raises Problem where it has as many as it may; `leave` ends it. The empty one is not
+        counted.
+        """
+        try:
+            self._check_client(client)
+        except LimitReachedError as exc:
+            self.refused[exc.limit] = self.refused.get(exc.limit, 0) + 1
+            raise problem_of(exc) from exc
+        if client:
+            self._clients[client] = self._clients.get(client, 0) + 1
+
+    def leave(self, client: str) -> None:
+        """End what `enter` began."""
+        if client:
+            self.client_left(client)
+
     def client_left(self, client: str) -> None:
         """Count one request less that `client` has parked."""
         left = self._clients[client] - 1

@@ -1,9 +1,12 @@
 """Delayed jobs: something to do at a deadline, when a key fires, or not at all because it fired."""
 
+from purgatory.jobs.callback import CALLBACK, Callback
+from purgatory.jobs.context import JobContext
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import (
     CorruptJobError,
     DuplicateJobError,
+    FailJobError,
     InvalidDeadlineError,
     InvalidJobError,
     InvalidPayloadError,
@@ -11,6 +14,9 @@ from purgatory.jobs.errors import (
     JobConflictError,
     JobError,
     JobNotFoundError,
+    JobsNotFiredError,
+    NoJobStoreError,
+    RetryJobError,
     StoreError,
     StoreFullError,
     StoreNotReadyError,
@@ -18,6 +24,7 @@ from purgatory.jobs.errors import (
     StoreUnavailableError,
     UnknownHandlerError,
 )
+from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.job import (
     Job,
     JobClaim,
@@ -30,7 +37,11 @@ from purgatory.jobs.job import (
 )
 from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.memory import MemoryJobStore
+from purgatory.jobs.retry import RetryPolicy
+from purgatory.jobs.scheduler import JobScheduler
+from purgatory.jobs.scheduler_settings import SchedulerSettings
 from purgatory.jobs.spec import JobSpec, OnConflict, encode_payload
+from purgatory.jobs.statistics import JobStatistics, Lateness, Recovery
 from purgatory.jobs.store import (
     Added,
     AddStatus,
@@ -46,14 +57,18 @@ from purgatory.jobs.store import (
     QuarantinedRecord,
     StoreListener,
 )
+from purgatory.jobs.webhook_signature import sign, verify_signature
 
 __all__ = [
+    "CALLBACK",
     "AddStatus",
     "Added",
+    "Callback",
     "Claimed",
     "CorruptJobError",
     "Deadline",
     "DuplicateJobError",
+    "FailJobError",
     "InvalidDeadlineError",
     "InvalidJobError",
     "InvalidPayloadError",
@@ -61,25 +76,36 @@ __all__ = [
     "JobChangedError",
     "JobClaim",
     "JobConflictError",
+    "JobContext",
     "JobCounts",
     "JobError",
     "JobFilter",
+    "JobHandlers",
     "JobLimits",
     "JobNotFoundError",
     "JobOutcome",
     "JobPage",
     "JobResult",
     "JobReturn",
+    "JobScheduler",
     "JobSpec",
     "JobState",
+    "JobStatistics",
     "JobStore",
+    "JobsNotFiredError",
     "KeyFire",
     "KeyFired",
+    "Lateness",
     "MemoryJobStore",
     "Misfire",
+    "NoJobStoreError",
     "OnConflict",
     "OnFire",
     "QuarantinedRecord",
+    "Recovery",
+    "RetryJobError",
+    "RetryPolicy",
+    "SchedulerSettings",
     "StoreError",
     "StoreFullError",
     "StoreListener",
@@ -90,4 +116,6 @@ __all__ = [
     "bounded_error",
     "encode_payload",
     "new_job_id",
+    "sign",
+    "verify_signature",
 ]

@@ -87,6 +87,23 @@ class CorruptJobError(JobError, ValueError):
         self.reason = reason
 
 
+class RetryJobError(JobError, RuntimeError):
+    """A handler wants to be called again, at a time of its choice."""
+
+    def __init__(self, detail: str | None = None, *, after: float | None = None) -> None:
+        """Try again `after` seconds, if attempts are left; None for the usual backoff."""
+        super().__init__(detail)
+        self.after = after
+
+
+class FailJobError(JobError, RuntimeError):
+    """A handler says that trying again is of no use."""
+
+
+class NoJobStoreError(JobError, RuntimeError):
+    """The purgatory has no store of jobs: give it one, as in Purgatory(jobs=MemoryJobStore())."""
+
+
 class StoreError(JobError):
     """The store of jobs cannot do it."""
 
@@ -105,3 +122,16 @@ class StoreFullError(StoreError, RuntimeError):
 
 class StoreNotReadyError(StoreError, RuntimeError):
     """The store is not set up for jobs: a migration or a setting is missing."""
+
+
+class JobsNotFiredError(StoreUnavailableError):
+    """A key fired, but the store of jobs did not decide those on it."""
+
+    def __init__(self, key: str, cursor: str, reason: str) -> None:
+        """Name the key, the cursor behind its signal, and what the store said."""
+        super().__init__(
+            f"key {key[:64]!r} has fired and its signal is kept, but the jobs on it may not be "
+            f"decided, since the store of jobs failed ({reason}): fire it again when that is back"
+        )
+        self.key = key
+        self.cursor = cursor

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import JobError
 from purgatory.jobs.job import Job, JobClaim, JobState
+from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.spec import JobSpec
 
 
@@ -180,8 +181,13 @@ class JobStore(Protocol):
     is quarantined by whoever comes upon it, and never returned; `get` and `query` leave it out.
     """
 
+    @property
+    def limits(self) -> JobLimits:
+        """The bounds that it was constructed with."""
+        ...
+
     async def open(self) -> None:
-        """Connect; not twice.
+        """Connect; not twice, but again where it failed.
 
         Raises StoreUnavailableError; StoreNotReadyError where jobs would be lost or cannot be
         stored, such as for missing migrations, naming what to do.

@@ -30,10 +30,11 @@ def uvicorn_command(app: str, kind: ServerKind, *options: str) -> list[str]:
 class ProcessServer:
     """Runs a command that says where it listens, and keeps what it says."""
 
-    def __init__(self, command: list[str]) -> None:
+    def __init__(self, command: list[str], **environment: str) -> None:
         self.process = subprocess.Popen(
             command,
             cwd=ROOT,
+            env={**os.environ, **environment},
             stderr=subprocess.STDOUT,
             stdout=subprocess.PIPE,
             text=True,

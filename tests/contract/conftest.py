@@ -3,14 +3,24 @@
 To add one: a fixture `<name>_job_stores` that returns a MakeJobStores, and <name> in STORES.
 """
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 
+from purgatory.jobs import JobLimits
+from purgatory.jobs.sql import migrate
+from purgatory.timer import SystemClock
 from tests.contract.job_stores import MakeJobStores, MemoryJobStores
+from tests.contract.postgresql_server import PostgresqlServer
+from tests.contract.redis_job_stores import RedisJobStores
+from tests.contract.redis_server import RedisServer
+from tests.contract.sql_job_stores import PostgresqlJobStores, SqliteJobStores, SqlJobStores
 from tests.contract.world import World
 
-STORES = ["memory"]
+STORES = ["memory", "sqlite", "postgresql", "redis", "redis_shards"]
 
 
 @pytest.fixture(
@@ -30,6 +40,71 @@ def memory_job_stores() -> MakeJobStores:
     return MemoryJobStores
 
 
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file without jobs."""
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    asyncio.run(migrate(f"sqlite:///{path}"))
+    return path
+
+
+@pytest.fixture
+def sqlite_job_stores(sqlite_template: Path, tmp_path: Path) -> MakeJobStores:
+    """Jobs in a file."""
+    return partial(SqliteJobStores, sqlite_template, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """A server for all tests of this process."""
+    server = PostgresqlServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgresql_schemas() -> list[str]:
+    """Schemas that are free to be used again."""
+    return []
+
+
+@pytest.fixture
+def postgresql_job_stores(
+    postgresql_server: PostgresqlServer, postgresql_schemas: list[str]
+) -> MakeJobStores:
+    """Jobs in a schema of a server."""
+    url = postgresql_server.url.replace("postgresql://", "postgresql+asyncpg://")
+    return partial(PostgresqlJobStores, url, postgresql_schemas)
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Valkey for all tests."""
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def lone_redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A Valkey for one test, which may do to it what it likes."""
+    server = RedisServer(tmp_path, appendfsync="always").start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_job_stores(redis_server: RedisServer) -> MakeJobStores:
+    """Jobs in a Valkey."""
+    return partial(RedisJobStores, redis_server.url)
+
+
+@pytest.fixture
+def redis_shards_job_stores(redis_server: RedisServer) -> MakeJobStores:
+    """The same under several hash tags."""
+    return partial(RedisJobStores, redis_server.url, shards=3)
+
+
 @pytest.fixture(params=STORES)
 def make_job_stores(request: pytest.FixtureRequest) -> MakeJobStores:
     """Each kind of store in turn."""
@@ -43,3 +118,20 @@ async def world(make_job_stores: MakeJobStores) -> AsyncIterator[World]:
     world = await World(make_job_stores).open()
     yield world
     await world.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_database(request: pytest.FixtureRequest) -> SqlJobStores:
+    """Each kind of database in turn, by the real clock."""
+    make = request.getfixturevalue(f"{request.param}_job_stores")
+    stores: SqlJobStores = make(JobLimits(), SystemClock().wall_ms)
+    return stores
+
+
+@pytest.fixture
+async def database(new_database: SqlJobStores) -> AsyncIterator[SqlJobStores]:
+    """The same, with tables and without jobs."""
+    stores = new_database
+    await stores.make_ready()
+    yield stores
+    await stores.close()

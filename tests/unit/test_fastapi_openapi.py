@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import WaitSettings, create_health_router, create_router, install
+from purgatory.jobs import MemoryJobStore
 
 PROBLEM = "application/problem+json"
 METHODS = {"get", "post", "put", "patch", "delete", "options", "head"}
@@ -25,6 +26,13 @@ REFUSALS = {
     "get /purgatory/keys/{key}": {422},
     "delete /purgatory/keys/{key}": {422, 503},
     "get /purgatory/keys": {422},
+    "post /purgatory/jobs": {400, 409, 413, 422, 503},
+    "get /purgatory/jobs": {422, 503},
+    "post /purgatory/jobs:batch": {413, 422, 503},
+    "get /purgatory/jobs/{id}": {404, 422, 429, 503},
+    "patch /purgatory/jobs/{id}": {400, 404, 409, 412, 413, 422, 503},
+    "delete /purgatory/jobs/{id}": {404, 409, 422, 503},
+    "post /purgatory/jobs/{id}/run": {404, 409, 412, 422, 503},
     "get /purgatory/statistics": {422},
     "get /purgatory/problems/{slug}": {404, 422},
 }
@@ -33,7 +41,7 @@ REFUSALS = {
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
     """The document of an application with everything that the library offers."""
-    app, purgatory = FastAPI(), Purgatory()
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
     install(app, purgatory, settings=WaitSettings(default_wait=7.0, max_wait=11.0))
     app.include_router(create_health_router(purgatory))
     found: dict[str, Any] = json.loads(json.dumps(app.openapi()))
@@ -75,7 +83,7 @@ def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
 
 def test_operation_ids_are_unique_under_two_prefixes() -> None:
     """A router that is included twice has two of each."""
-    app, router = FastAPI(), create_router(Purgatory())
+    app, router = FastAPI(), create_router(Purgatory(jobs=MemoryJobStore()))
     app.include_router(router)
     app.include_router(router, prefix="/v2")
     ids = [operation["operationId"] for _, operation in _operations(app.openapi())]
@@ -161,10 +169,14 @@ def test_bodies_are_documented(document: dict[str, Any]) -> None:
         ("post /purgatory/watch", True),
         ("post /purgatory/keys", True),
         ("post /purgatory/keys/{key}", False),
+        ("post /purgatory/jobs", True),
+        ("patch /purgatory/jobs/{id}", True),
+        ("post /purgatory/jobs:batch", True),
     ):
         body = operations[name]["requestBody"]
         assert body.get("required", False) is is_required, name
-        assert list(body["content"]) == ["application/json"]
+        media_type = "application/jsonl" if name.endswith(":batch") else "application/json"
+        assert list(body["content"]) == [media_type]
 
 
 def test_headers_of_answers_are_documented(document: dict[str, Any]) -> None:

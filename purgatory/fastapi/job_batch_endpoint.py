@@ -1,0 +1,119 @@
+"""Adding many jobs at once: JSON Lines in, JSON Lines out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+
+from starlette.types import Receive, Scope, Send
+
+from purgatory.errors import PurgatoryError
+from purgatory.fastapi.access import Access, Action
+from purgatory.fastapi.bodies import parse_body
+from purgatory.fastapi.drive import send_answer
+from purgatory.fastapi.endpoint import problem_from, raw_request, read_body
+from purgatory.fastapi.job_endpoints import job_spec, refusal
+from purgatory.fastapi.job_schemas import MAX_JOB_LINES, BatchLine, JobBody
+from purgatory.fastapi.problems import Problem, bad_parameter
+from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.waiting_room import WaitingRoom
+from purgatory.jobs import AddStatus, JobError, JobSpec
+
+# Lines that are read, stored and answered together: one turn of the loop, and one step of a store.
+CHUNK = 250
+
+
+class JobBatchEndpoint:
+    """Acknowledges or refuses each line by itself, in order, as soon as it is stored.
+
+    The body is read whole, and bounded, before the first line is answered: most clients send all of
+    theirs before they read any of ours.
+    """
+
+    def __init__(self, room: WaitingRoom, *, max_body: int) -> None:
+        """Add to the jobs of the purgatory of `room`."""
+        self.room = room
+        self.max_body = max_body
+        self.tail = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, a chunk of lines at a time."""
+        raw = raw_request(scope, "")
+        try:
+            lines = await self._lines(raw, scope, receive)
+        except Exception as exc:
+            await send_answer(send, problem_from(exc).answer(self.room.prefix, raw.path))
+            return
+        headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for results in self._results(raw, lines):
+            body = b"".join(
+                result.model_dump_json(exclude_none=True).encode() + b"\n" for result in results
+            )
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _lines(self, raw: RawRequest, scope: Scope, receive: Receive) -> list[bytes]:
+        # Before the body: who has no token need not send one.
+        raw.permit = self.room.authenticate(raw)
+        raw.permit.check(Access(Action.DEFER))
+        raw.query(frozenset())
+        if raw.header(b"idempotency-key") is not None:
+            raise bad_parameter(
+                "Idempotency-Key",
+                "a batch has no Idempotency-Key, as each of its lines is done by itself",
+                "none here; a dedupe_key with on_conflict keep in each line",
+            )
+        # Whoever is to be told that the purgatory is closed or the store away is told so first.
+        self.room.purgatory.job_desk().ready()
+        lines = split_lines(await read_body(scope, receive, self.max_body))
+        if not 0 < len(lines) <= MAX_JOB_LINES:
+            raise bad_parameter(
+                "body", f"the body has {len(lines)} lines", f"1 to {MAX_JOB_LINES} lines of JSON"
+            )
+        return lines
+
+    async def _results(self, raw: RawRequest, lines: list[bytes]) -> AsyncIterator[list[BatchLine]]:
+        for start in range(0, len(lines), CHUNK):
+            results: dict[int, BatchLine] = {}
+            specs: dict[int, JobSpec] = {}
+            for number, line in enumerate(lines[start : start + CHUNK], start + 1):
+                try:
+                    specs[number] = self._spec(raw, line)
+                except Exception as exc:
+                    results[number] = self._refused(raw, number, problem_from(exc))
+            if specs:
+                results |= await self._add(raw, specs)
+            yield [results[number] for number in sorted(results)]
+
+    def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
+        body = parse_body(JobBody, line)
+        raw.permit.check_keys(Action.WAIT, body.keys)
+        return job_spec(self.room.purgatory, body)
+
+    async def _add(self, raw: RawRequest, specs: dict[int, JobSpec]) -> dict[int, BatchLine]:
+        results: dict[int, BatchLine] = {}
+        try:
+            added = await self.room.purgatory.add_jobs(list(specs.values()))
+        except (PurgatoryError, Problem) as exc:
+            # None of them is acknowledged; whether any is stored is not known.
+            return {number: self._refused(raw, number, problem_from(exc)) for number in specs}
+        path = raw.path.removesuffix(":batch")
+        for number, result in zip(specs, added, strict=True):
+            if isinstance(result, JobError):
+                results[number] = self._refused(raw, number, refusal(result, path))
+            else:
+                status = 201 if result.status is AddStatus.ADDED else 200
+                results[number] = BatchLine(line=number, status=status, id=result.job.id)
+        return results
+
+    def _refused(self, raw: RawRequest, number: int, problem: Problem) -> BatchLine:
+        document = json.loads(problem.answer(self.room.prefix, raw.path).body)
+        return BatchLine(line=number, status=problem.status, problem=document)
+
+
+def split_lines(body: bytes) -> list[bytes]:
+    """Return the lines of a body; empty ones at the end are none."""
+    # At line feeds only: JSON may hold what else Unicode takes for the end of a line.
+    body = body.rstrip(b" \t\r\n")
+    return [line.strip(b" \t\r") for line in body.split(b"\n")] if body else []

@@ -1,0 +1,188 @@
+"""What can be done with delayed jobs: add, ask, change, cancel, run, list."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from purgatory.fastapi.access import Access, Action
+from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.bodies import parse_body
+from purgatory.fastapi.idempotency import RepeatedRequests
+from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
+from purgatory.fastapi.job_schemas import JobBody, JobsAnswer, RescheduleBody
+from purgatory.fastapi.preferences import parse_etag_cursor
+from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
+from purgatory.fastapi.raw_request import RawRequest, whole_number
+from purgatory.jobs import (
+    CALLBACK,
+    Added,
+    AddStatus,
+    Callback,
+    DuplicateJobError,
+    Job,
+    JobError,
+    JobFilter,
+    JobSpec,
+    JobState,
+)
+from purgatory.keys import check_key
+from purgatory.purgatory import Purgatory
+
+NO_QUERY: Final = frozenset[str]()
+LIST_QUERY: Final = frozenset({"state", "handler", "key", "limit", "after"})
+DEFAULT_LIST_LIMIT: Final = 100
+MAX_CURSOR: Final = 64
+
+
+class JobEndpoints:
+    """The handlers under `/jobs`, but for those that wait or stream."""
+
+    def __init__(self, purgatory: Purgatory) -> None:
+        """Work on the jobs of `purgatory`."""
+        self._purgatory = purgatory
+        self._repeats = RepeatedRequests(purgatory.clock)
+
+    async def add(self, raw: RawRequest) -> Answer:
+        """Add a job."""
+        raw.permit.check(Access(Action.DEFER))
+        raw.query(NO_QUERY)
+        # Before anything is remembered: those who may not are told so, whatever was done before.
+        body = parse_body(JobBody, raw.body)
+        raw.permit.check_keys(Action.WAIT, body.keys)
+        return await self._repeats.answer(raw, lambda: self._add(body, raw.path))
+
+    async def _add(self, body: JobBody, path: str) -> Answer:
+        spec = job_spec(self._purgatory, body)
+        [added] = await self._purgatory.add_jobs([spec])
+        if isinstance(added, JobError):
+            raise refusal(added, path)
+        return _added(added, path)
+
+    async def change(self, raw: RawRequest) -> Answer:
+        """Move a job's deadline."""
+        raw.permit.check(Access(Action.DEFER, job=raw.tail))
+        raw.query(NO_QUERY)
+        body = parse_body(RescheduleBody, raw.body)
+        job = await self._purgatory.reschedule(
+            raw.tail, delay=body.delay, at=body.at, if_version=await self._if_version(raw)
+        )
+        return answer_job(job)
+
+    async def run(self, raw: RawRequest) -> Answer:
+        """Have a job run now."""
+        raw.permit.check(Access(Action.DEFER, job=raw.tail))
+        raw.query(NO_QUERY)
+        if_version = await self._if_version(raw)
+        return answer_job(await self._purgatory.run_now(raw.tail, if_version=if_version))
+
+    async def cancel(self, raw: RawRequest) -> Answer:
+        """Cancel a job."""
+        raw.permit.check(Access(Action.DEFER, job=raw.tail))
+        raw.query(NO_QUERY)
+        return answer_job(await self._purgatory.cancel_job(raw.tail))
+
+    async def list_jobs(self, raw: RawRequest) -> Answer:
+        """List jobs, a page at a time."""
+        raw.permit.check(Access(Action.OPERATE))
+        query = raw.query(LIST_QUERY)
+        limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
+        where = _filter(query)
+        after = query.get("after")
+        if after is not None and not 0 < len(after) <= MAX_CURSOR:
+            raise bad_parameter("after", f"after is {after[:64]!r}", "`after` of a `next` address")
+        page = await self._purgatory.jobs(
+            state=where.state, handler=where.handler, key=where.key, after=after, limit=limit
+        )
+        following, more = None, b""
+        if page.next is not None:
+            following = f"{raw.path}?{urlencode({**query, 'after': page.next})}"
+            more = f'link: <{following}>; rel="next"\r\n'.encode("ascii")
+        document = JobsAnswer(jobs=[listed_job(job) for job in page.jobs], next=following)
+        return Answer.of_json(200, document.model_dump_json().encode(), more)
+
+    async def _if_version(self, raw: RawRequest) -> int | None:
+        """Return the version that If-Match names; raise Problem where the job is not at it."""
+        header = raw.header(b"if-match")
+        if header is None or header.strip() == "*":
+            return None
+        tag = parse_etag_cursor(header, "If-Match")
+        if tag is not None and tag.isascii() and tag.isdigit() and len(tag) < 16:
+            return int(tag)
+        # None of ours: whatever the job is at, it is not this.
+        job = await self._purgatory.job(raw.tail).get()
+        raise changed(job, header)
+
+
+def job_spec(purgatory: Purgatory, body: JobBody) -> JobSpec:
+    """Return what `body` asks for, checked; raise Problem or PurgatoryError."""
+    if (body.handler is None) == (body.callback is None):
+        raise bad_parameter(
+            "handler",
+            "a job has a handler or a callback",
+            "exactly one of handler and callback",
+        )
+    handler: str = CALLBACK
+    payload: Any = body.payload
+    if body.callback is not None:
+        payload = Callback.of(
+            body.callback.url,
+            method=body.callback.method,
+            headers=body.callback.headers,
+            payload=body.payload,
+        )
+    else:
+        assert body.handler is not None
+        handler = body.handler
+    return purgatory.job_spec(
+        handler,
+        payload,
+        delay=body.delay,
+        at=body.at,
+        keys=body.keys,
+        on_fire=body.on_fire,
+        dedupe_key=body.dedupe_key,
+        on_conflict=body.on_conflict,
+        max_attempts=body.max_attempts,
+        misfire=body.misfire,
+        ceiling=body.ceiling,
+    )
+
+
+def refusal(error: JobError, path: str) -> Problem:
+    """Return why a job was not added, with the address of the one that is in its way."""
+    problem = problem_of(error)
+    if isinstance(error, DuplicateJobError):
+        address = f"{path}/{error.job.id}"
+        problem.members |= {"job": address}
+        problem.headers = {"Location": address}
+    return problem
+
+
+def changed(job: Job, header: str) -> Problem:
+    """Return the refusal of an If-Match that is not the job's ETag."""
+    return Problem(
+        "job-changed",
+        f"job {job.id} is at {entity_tag(job)}, not {header[:64]}: read it and decide anew",
+        etag=entity_tag(job),
+    )
+
+
+def _added(added: Added, path: str) -> Answer:
+    status = 201 if added.status is AddStatus.ADDED else 200
+    return answer_job(added.job, status, {"Location": f"{path}/{added.job.id}"})
+
+
+def _filter(query: dict[str, str]) -> JobFilter:
+    state = query.get("state")
+    states = [str(known) for known in JobState]
+    if state is not None and state not in states:
+        raise bad_parameter("state", f"state is {state[:64]!r}", ", ".join(states))
+    for name in ("handler", "key"):
+        if name in query:
+            check_key(query[name])
+    return JobFilter(
+        state=None if state is None else JobState(state),
+        handler=query.get("handler"),
+        key=query.get("key"),
+    )

@@ -1,0 +1,203 @@
+"""The routes under `/jobs`, with what OpenAPI says of them."""
+
+# No postponed annotations here: FastAPI reads those of the endpoints, which name local things.
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from fastapi import Body, Header, Path, Query
+
+from purgatory.fastapi import job_schemas
+from purgatory.fastapi.access import Action
+from purgatory.fastapi.endpoint import TaskEndpoint
+from purgatory.fastapi.job_batch_endpoint import JobBatchEndpoint
+from purgatory.fastapi.job_endpoints import JobEndpoints
+from purgatory.fastapi.job_watch_endpoint import JobWatchEndpoint
+from purgatory.fastapi.waiting_room import WaitingRoom
+
+MAX_JOB_BODY = 256 * 1024
+MAX_BATCH_BODY = 16 * 1024 * 1024
+JSON_LINES = "application/jsonl"
+
+JobId = Annotated[str, Path(description="A job's id.", max_length=64)]
+IfMatch = Annotated[
+    str | None, Header(description="The ETag of the job: only if it has not changed since.")
+]
+
+AddRoute = Callable[..., None]
+
+
+def _header(name: str, description: str) -> dict[str, Any]:
+    return {name: {"description": description, "schema": {"type": "string"}}}
+
+
+ETAG = _header("ETag", "The job's version, in quotes.")
+LOCATION = _header("Location", "The address of the job.")
+WRITING = ("bad-json", "body-too-large", "not-open", "store-unavailable")
+
+
+def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> None:
+    """Add the routes through `add(method, path, endpoint, raw, ...)`."""
+    endpoints = JobEndpoints(room.purgatory)
+    asking = ("unknown-job", "not-open", "store-unavailable")
+    changing = (*asking, "job-decided", "job-changed")
+
+    def add_job(
+        body: Annotated[job_schemas.JobBody, Body()],
+        idempotency_key: idempotency_key = None,
+    ) -> None:
+        """Do something later: at a deadline, or when a key fires, or not at all because it fired.
+
+        Once this is answered the job is stored: its handler runs at least once, or its callback is
+        made, and one outcome is recorded, whatever process dies.
+        """
+
+    add(
+        "POST",
+        "/jobs",
+        add_job,
+        TaskEndpoint(room, endpoints.add, max_body=MAX_JOB_BODY),
+        action=Action.DEFER,
+        answer=job_schemas.JobAnswer,
+        status=201,
+        refusals=(
+            *WRITING,
+            "duplicate-job",
+            "unknown-handler",
+            "idempotency-conflict",
+            "jobs-full",
+        ),
+        responses={
+            200: {
+                "model": job_schemas.JobAnswer,
+                "description": "A job waited with the dedupe key: it was replaced, or kept.",
+                "headers": ETAG | LOCATION,
+            },
+            201: {"headers": ETAG | LOCATION},
+        },
+    )
+
+    def list_jobs(
+        state: Annotated[job_schemas.State | None, Query(description="Only jobs in it.")] = None,
+        handler: Annotated[str | None, Query(description="Only jobs of this handler.")] = None,
+        key: Annotated[str | None, Query(description="Only jobs with this watch key.")] = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        after: Annotated[str | None, Query(max_length=64, description="From `next`.")] = None,
+    ) -> None:
+        """List jobs, about the newest first, without their payloads."""
+
+    add(
+        "GET",
+        "/jobs",
+        list_jobs,
+        TaskEndpoint(room, endpoints.list_jobs),
+        action=Action.OPERATE,
+        answer=job_schemas.JobsAnswer,
+        refusals=("not-open", "store-unavailable"),
+        responses={200: {"headers": _header("Link", 'The next page, with rel="next".')}},
+    )
+
+    def add_jobs() -> None:
+        """Add up to 10,000 jobs: JSON Lines, each a job as in `POST /jobs`.
+
+        Each line is acknowledged or refused by itself; the answer has a line for each, in order,
+        and is sent as the jobs are stored.
+        """
+
+    add(
+        "POST",
+        "/jobs:batch",
+        add_jobs,
+        JobBatchEndpoint(room, max_body=MAX_BATCH_BODY),
+        action=Action.DEFER,
+        refusals=("body-too-large", "not-open", "store-unavailable"),
+        responses={
+            200: {
+                "description": "What became of each line.",
+                "content": {JSON_LINES: {"schema": job_schemas.BatchLine.model_json_schema()}},
+            }
+        },
+        openapi_extra={
+            "requestBody": {
+                "required": True,
+                "content": {
+                    JSON_LINES: {"schema": {"type": "string", "description": "A job a line."}}
+                },
+            }
+        },
+    )
+
+    def get_job(
+        id: JobId,  # noqa: A002 - the parameter's name in the interface
+        if_none_match: Annotated[
+            str | None, Header(description="The ETag of the job as the client has it.")
+        ] = None,
+        prefer: Annotated[
+            str | None, Header(description="`wait=25`: park while it is still that.")
+        ] = None,
+    ) -> None:
+        """Return a job; with `If-None-Match` and `Prefer: wait=25`, once it has changed."""
+
+    add(
+        "GET",
+        "/jobs/{id}",
+        get_job,
+        JobWatchEndpoint(room, tail="id"),
+        action=Action.DEFER,
+        answer=job_schemas.JobAnswer,
+        refusals=(*asking, "too-many-waits", "full", "draining"),
+        responses={
+            200: {"headers": ETAG},
+            304: {"description": "It has not changed.", "headers": ETAG},
+        },
+    )
+
+    def reschedule_job(
+        id: JobId,  # noqa: A002 - the parameter's name in the interface
+        body: Annotated[job_schemas.RescheduleBody, Body()],
+        if_match: IfMatch = None,
+    ) -> None:
+        """Move the deadline of a job that waits, though not beyond its ceiling."""
+
+    add(
+        "PATCH",
+        "/jobs/{id}",
+        reschedule_job,
+        TaskEndpoint(room, endpoints.change, tail="id", max_body=MAX_JOB_BODY),
+        action=Action.DEFER,
+        answer=job_schemas.JobAnswer,
+        refusals=(*changing, "bad-json", "body-too-large"),
+        responses={200: {"headers": ETAG}},
+    )
+
+    def cancel_job(
+        id: JobId,  # noqa: A002 - the parameter's name in the interface
+    ) -> None:
+        """Cancel a job that waits: from then on it never runs. Repeating is safe."""
+
+    add(
+        "DELETE",
+        "/jobs/{id}",
+        cancel_job,
+        TaskEndpoint(room, endpoints.cancel, tail="id"),
+        action=Action.DEFER,
+        answer=job_schemas.JobAnswer,
+        refusals=(*asking, "job-decided"),
+        responses={200: {"headers": ETAG}},
+    )
+
+    def run_job(
+        id: JobId,  # noqa: A002 - the parameter's name in the interface
+        if_match: IfMatch = None,
+    ) -> None:
+        """Have a job that waits run at once."""
+
+    add(
+        "POST",
+        "/jobs/{id}/run",
+        run_job,
+        TaskEndpoint(room, endpoints.run, tail="id"),
+        action=Action.DEFER,
+        answer=job_schemas.JobAnswer,
+        refusals=changing,
+        responses={200: {"headers": ETAG}},
+    )

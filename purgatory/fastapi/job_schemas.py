@@ -1,0 +1,138 @@
+"""The JSON of delayed jobs: checked on the way in, documented on the way out."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+
+from purgatory.fastapi.schemas import Key
+
+MAX_JOB_LINES = 10_000
+
+Delay = Annotated[
+    StrictFloat | None,
+    Field(ge=0, description="Seconds from now, by the store's clock. This or `at`."),
+]
+At = Annotated[
+    Annotated[AwareDatetime, Field(strict=True)] | None,
+    Field(description="A moment, RFC 3339 with a zone. This or `delay`."),
+]
+
+
+class _Body(BaseModel):
+    # hide_input: what a client sent is not repeated at length to whoever reads the answer.
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class CallbackBody(_Body):
+    """An HTTP request to make."""
+
+    url: Annotated[StrictStr, Field(min_length=1, max_length=2048)]
+    method: Literal["DELETE", "GET", "PATCH", "POST", "PUT"] = "POST"
+    headers: Annotated[dict[StrictStr, StrictStr], Field(max_length=20)] = Field(
+        default_factory=dict, description="Sent with the request; never shown again."
+    )
+
+
+class JobBody(_Body):
+    """A job to be done later. It has a `handler` or a `callback`, and a `delay` or an `at`."""
+
+    handler: Key | None = Field(None, description="The name of a handler. This or `callback`.")
+    callback: CallbackBody | None = Field(None, description="This or `handler`.")
+    payload: Any = Field(None, description="Any JSON value; 64 KiB at most.")
+    delay: Delay = None
+    at: At = None
+    keys: Annotated[list[Key], Field(max_length=100)] = Field(
+        default_factory=list, description="Watch keys that decide the job when one of them fires."
+    )
+    on_fire: Literal["run", "cancel"] = Field("run", description="What it does then.")
+    dedupe_key: Key | None = Field(None, description="One job waits with it at a time.")
+    on_conflict: Literal["error", "replace", "keep"] = Field(
+        "error", description="What to do while another job waits with that dedupe key."
+    )
+    max_attempts: Annotated[StrictInt, Field(ge=1, le=1000)] = 5
+    misfire: Literal["run", "skip", "spread"] = Field(
+        "run", description="What to do where nobody was there at the deadline."
+    )
+    ceiling: Annotated[StrictFloat | None, Field(ge=0)] = Field(
+        None, description="Seconds from now beyond which the deadline is never moved."
+    )
+
+
+class RescheduleBody(_Body):
+    """Another deadline: one of the two."""
+
+    delay: Delay = None
+    at: At = None
+
+
+class FiredBy(BaseModel):
+    """What fired a job."""
+
+    key: str
+    value: Any
+
+
+class CallbackAnswer(BaseModel):
+    """The HTTP request of a job."""
+
+    url: str
+    method: str
+    headers: list[str] = Field(description="The names of its headers; values are not shown.")
+
+
+State = Literal["waiting", "running", "done", "failed", "cancelled"]
+
+
+class ListedJob(BaseModel):
+    """A job, without what may be large."""
+
+    id: str
+    handler: str | None = Field(description="Null for a callback.")
+    state: State
+    outcome: Literal["fired", "expired", "cancelled", "missed"] | None = Field(
+        description="What decided it: recorded once, and never changed."
+    )
+    version: int = Field(description="Changes with every change; the ETag.")
+    deadline: datetime = Field(description="When it is to run unless a key fires first.")
+    due: datetime = Field(description="When it is to run next.")
+    created: datetime
+    finished: datetime | None
+    ceiling: datetime | None
+    keys: list[str]
+    on_fire: Literal["run", "cancel"]
+    dedupe_key: str | None
+    misfire: Literal["run", "skip", "spread"]
+    attempt: int = Field(description="How often it was started.")
+    max_attempts: int
+    fired_key: str | None
+    lateness_ms: int | None = Field(description="First start minus when it was due.")
+    error: str | None = Field(description="What the last failed attempt said.")
+
+
+class JobAnswer(ListedJob):
+    """A job."""
+
+    callback: CallbackAnswer | None
+    payload: Any
+    fired_value: Any
+
+
+class JobsAnswer(BaseModel):
+    """A page of jobs, about the newest first."""
+
+    jobs: list[ListedJob]
+    next: str | None = Field(
+        description="The address of the next page; null at the end. A page before it may be short."
+    )
+
+
+class BatchLine(BaseModel):
+    """What became of one line."""
+
+    line: int = Field(description="Its number, from 1.")
+    status: int = Field(description="201, 200, or that of its refusal.")
+    id: str | None = None
+    problem: dict[str, Any] | None = Field(None, description="Why it was refused.")

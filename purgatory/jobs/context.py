@@ -1,0 +1,53 @@
+"""What a handler is told of its run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from purgatory.jobs.job import Job, JobOutcome
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobContext:
+    """One run of a job, as its handler sees it."""
+
+    id: str
+    """Stays the same however often the job is run: what an effect is made idempotent by."""
+    handler: str
+    attempt: int
+    """1 for the first run; counts those whose worker died, too."""
+    max_attempts: int
+    outcome: JobOutcome
+    """FIRED or EXPIRED: why it runs."""
+    fired_key: str | None
+    fired_value: Any
+    """What `fired_key` was fired with; None where none fired."""
+    deadline: datetime
+    """UTC."""
+    created: datetime
+    """UTC."""
+
+    @classmethod
+    def of(cls, job: Job) -> JobContext:
+        """Return the context of a job that was started."""
+        assert job.outcome is not None
+        return cls(
+            id=job.id,
+            handler=job.handler,
+            attempt=job.attempt,
+            max_attempts=job.max_attempts,
+            outcome=job.outcome,
+            fired_key=job.fired_key,
+            fired_value=job.fired_value,
+            deadline=utc(job.deadline_ms),
+            created=utc(job.created_ms),
+        )
+
+
+def utc(wall_ms: int) -> datetime:
+    """Return wall milliseconds as a datetime in UTC."""
+    return _EPOCH + timedelta(milliseconds=wall_ms)

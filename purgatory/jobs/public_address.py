@@ -1,0 +1,46 @@
+"""Which addresses a callback may go to."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+
+from purgatory.jobs.errors import FailJobError, RetryJobError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def is_public(address: Address) -> bool:
+    """Return True iff `address` is one of the internet's, however it is written."""
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
+        if inner is not None and not is_public(inner):
+            return False
+        # NAT64 (RFC 6052): the last 32 bits are an IPv4 address.
+        if address in ipaddress.IPv6Network("64:ff9b::/96"):
+            return is_public(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+    return address.is_global and not address.is_multicast
+
+
+async def resolve(host: str, port: int, *, allow_private: bool) -> Address:
+    """Return the one address that `host` is to be called at.
+
+    The caller connects to this address and to no other, so that a name that means something else
+    the next time it is asked for (DNS rebinding) changes nothing. Raises FailJobError for a host
+    that has any private address, and RetryJobError where it cannot be looked up now.
+    """
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as exc:
+        raise RetryJobError(f"host {host!r} cannot be looked up ({exc})") from exc
+    addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
+    if not addresses:
+        raise RetryJobError(f"host {host!r} has no address")
+    private = [address for address in addresses if not is_public(address)]
+    if private and not allow_private:
+        raise FailJobError(
+            f"host {host!r} is at {private[0]}, which is not on the public internet: operators "
+            "can allow such callbacks"
+        )
+    return addresses[0]

@@ -1,0 +1,120 @@
+"""All shards of a store: which of them to ask, and what their answers say together."""
+
+from __future__ import annotations
+
+import asyncio
+from binascii import crc32
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR, step_of
+from purgatory.jobs.redis.shard import Client, RedisShard, is_error, step_error
+from purgatory.jobs.spec import JobSpec
+from purgatory.jobs.store import KeyFired
+
+
+class RedisShards:
+    """Asks one shard, or each. Every method raises PurgatoryClosedError unless connected."""
+
+    def __init__(self, shards: Iterable[RedisShard]) -> None:
+        self.all = list(shards)
+        self._is_open = False
+
+    def connect(self, client: Client) -> None:
+        """Use `client` from now on."""
+        for shard in self.all:
+            shard.connect(client)
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Take nothing more, and wait for what is under way."""
+        self._is_open = False
+        for shard in self.all:
+            await shard.drain()
+
+    def require_open(self) -> None:
+        """Raise PurgatoryClosedError unless connected."""
+        if not self._is_open:
+            raise PurgatoryClosedError("the store of jobs is not open: open it first")
+
+    async def ask(self, shard: RedisShard, step: bytes) -> bytes:
+        """Return the result of one step in one shard."""
+        self.require_open()
+        (result,) = await shard.do([step])
+        if is_error(result):
+            raise step_error(result)
+        return result
+
+    async def ask_all(self, step: bytes) -> list[bytes]:
+        """Return the results of one step in every shard."""
+        # One needs no task of its own.
+        if len(self.all) == 1:
+            return [await self.ask(self.all[0], step)]
+        return await asyncio.gather(*(self.ask(shard, step) for shard in self.all))
+
+    async def ask_each(self, steps: list[bytes]) -> list[bytes]:
+        """Do steps that name a job by its id, wherever it is; return a result for each."""
+        self.require_open()
+        if len(self.all) == 1:
+            results = await self.all[0].do(steps)
+        else:
+            rows = await asyncio.gather(*(shard.do(steps) for shard in self.all))
+            results = [_the_one(column) for column in zip(*rows, strict=True)]
+        for result in results:
+            if is_error(result):
+                raise step_error(result)
+        return results
+
+    async def on_keys(self, steps: Sequence[tuple[str, ...]], limit: int) -> list[KeyFired]:
+        """Do steps on a key, each of which lacks its last field: the limit."""
+        self.require_open()
+        fired = [KeyFired() for _ in steps]
+        # One shard after another, as the limit is for all of them together.
+        for shard in self.all:
+            limited = [
+                step_of(*step, limit - len(so_far.run) - len(so_far.cancelled))
+                for step, so_far in zip(steps, fired, strict=True)
+            ]
+            for place, result in enumerate(await shard.do(limited)):
+                fired[place] = _joined(fired[place], result)
+        return fired
+
+    async def shares(self, within_ms: int, limit: int) -> Counter[RedisShard]:
+        """Return how many of the first `limit` jobs each shard has."""
+        ahead: list[tuple[int, str, RedisShard]] = []
+        if limit > 0:
+            replies = await self.ask_all(step_of("look_ahead", within_ms, limit))
+            for shard, reply in zip(self.all, replies, strict=True):
+                lines = reply.split(b"\0") if reply else []
+                ahead += [(*moment(line), shard) for line in lines]
+        ahead.sort(key=lambda line: line[:2])
+        return Counter(shard for _, _, shard in ahead[:limit])
+
+    def home(self, spec: JobSpec) -> RedisShard:
+        """Return the shard where a new job belongs."""
+        # Jobs with the same dedupe key have to be in each other's way.
+        name = spec.id if spec.dedupe_key is None else spec.dedupe_key
+        return self.all[crc32(name.encode("utf-8", "backslashreplace")) % len(self.all)]
+
+
+def moment(line: bytes) -> tuple[int, str]:
+    """Return the time and the id of a line of `look_ahead` or `look_back`."""
+    ms, _, job_id = line.partition(b"\1")
+    return int(ms), job_id.decode("utf-8", "backslashreplace")
+
+
+def _the_one(column: tuple[bytes, ...]) -> bytes:
+    """What the shard said that has the job; what the first said, if none has."""
+    return next((result for result in column if result not in (b"", b"missing")), column[0])
+
+
+def _joined(so_far: KeyFired, result: bytes) -> KeyFired:
+    if is_error(result):
+        raise step_error(result)
+    more, run, cancelled = result.decode().split(SEPARATOR)
+    return KeyFired(
+        run=so_far.run + (tuple(run.split(KEY_SEPARATOR)) if run else ()),
+        cancelled=so_far.cancelled + (tuple(cancelled.split(KEY_SEPARATOR)) if cancelled else ()),
+        has_more=so_far.has_more or bool(more),
+    )

@@ -1,0 +1,34 @@
+"""When to try again what failed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """Exponential backoff with full jitter: anything from 0 to `first_ms * 2 ** (attempt - 1)`.
+
+    Source: "Exponential Backoff And Jitter", M. Brooker, AWS Architecture Blog, 2015.
+    """
+
+    first_ms: int = 1_000
+    most_ms: int = 15 * 60 * 1_000
+
+    def __post_init__(self) -> None:
+        """Raise ValueError unless 0 < first_ms <= most_ms."""
+        if not 0 < self.first_ms <= self.most_ms:
+            raise ValueError(
+                f"first_ms is {self.first_ms!r} and most_ms {self.most_ms!r}: the first is above "
+                "zero and not above the second"
+            )
+
+    def ceiling_ms(self, attempt: int) -> int:
+        """Return the longest delay after attempt number `attempt`, the first being 1."""
+        # The power is bounded before it is taken: a thousand attempts are allowed.
+        return min(self.most_ms, self.first_ms << min(attempt - 1, 40))
+
+    def delay_ms(self, attempt: int) -> int:
+        """Return how long to wait after attempt number `attempt` failed."""
+        return random.randint(0, self.ceiling_ms(attempt))

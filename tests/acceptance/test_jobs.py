@@ -1,0 +1,469 @@
+"""Delayed jobs over HTTP, on real sockets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from purgatory import Purgatory, SystemClock
+from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
+from purgatory.jobs import (
+    CALLBACK,
+    JobContext,
+    JobLimits,
+    MemoryJobStore,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+from purgatory.jobs.webhook import Webhook
+from tests.acceptance.callback_receiver import receiving
+from tests.acceptance.client import Connection, Reply
+from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.edges.refusals import check_refusal
+
+JOBS = "/purgatory/jobs"
+PATIENCE = 20.0
+
+
+class Store(MemoryJobStore):
+    """Jobs in memory, which can be made to fail."""
+
+    error: Exception | None = None
+
+    def _begin(self) -> int:
+        if self.error is not None:
+            raise self.error
+        return super()._begin()
+
+
+def create_app(purgatory: Purgatory, **options: Any) -> FastAPI:
+    """An application with two handlers, and callbacks."""
+    app = FastAPI()
+    app.include_router(create_health_router(purgatory))
+    install(app, purgatory, **options)
+
+    @purgatory.handler("note")
+    async def note(job: JobContext, payload: Any) -> None:
+        await purgatory.fire("noted", [job.id, payload])
+
+    @purgatory.handler("count")
+    async def count(job: JobContext, payload: int) -> None:
+        """Take a number."""
+
+    purgatory.handler(CALLBACK)(Webhook(allow_private=True))
+    return app
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store(limits=JobLimits(max_waiting=50_000))
+
+
+@pytest.fixture
+def purgatory(store: Store) -> Purgatory:
+    return Purgatory(jobs=store)
+
+
+@pytest.fixture
+def server(purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
+    with serve(create_app(purgatory), purgatory, kind) as running:
+        yield running
+
+
+@pytest.fixture(params=[KINDS[0], KINDS[2]], ids=str)
+def kind(request: pytest.FixtureRequest) -> ServerKind:
+    found: ServerKind = request.param
+    return found
+
+
+@pytest.fixture
+async def connection(server: ThreadServer) -> AsyncIterator[Connection]:
+    async with await Connection.open(server.address) as opened:
+        yield opened
+
+
+async def add(connection: Connection, **fields: Any) -> Reply:
+    """Add a job called "note" that is due in 100 s, unless `fields` say otherwise."""
+    body = {"handler": "note", **fields}
+    if "at" not in body:
+        body.setdefault("delay", 100)
+    return await connection.request("POST", JOBS, body)
+
+
+async def test_a_job_from_beginning_to_end(connection: Connection) -> None:
+    """201 with its address and ETag; it runs, and whoever waits is told of each change."""
+    added = await add(connection, payload={"n": 1}, delay=0.3, keys=["a", "b"], dedupe_key="d")
+    assert added.status == 201
+    job = added.json()
+    assert added.headers["location"] == f"{JOBS}/{job['id']}"
+    assert added.headers["etag"] == '"1"'
+    assert (job["state"], job["outcome"], job["payload"]) == ("waiting", None, {"n": 1})
+    assert (job["keys"], job["dedupe_key"], job["max_attempts"]) == (["a", "b"], "d", 5)
+    states: list[str] = []
+    etag = added.headers["etag"]
+    while not states or states[-1] != "done":
+        headers = {"If-None-Match": etag, "Prefer": "wait=20"}
+        seen = await connection.request("GET", added.headers["location"], headers=headers)
+        assert seen.status == 200
+        assert seen.headers["preference-applied"] == "wait=20"
+        etag = seen.headers["etag"]
+        states.append(seen.json()["state"])
+    assert states in (["running", "done"], ["done"])
+    noted = await connection.get("/purgatory/watch/noted?cursor=0&wait=0")
+    assert noted.json()["signals"][0]["value"] == [job["id"], {"n": 1}]
+    # A job that is over changes no more: nobody is kept waiting.
+    last = await connection.request(
+        "GET", added.headers["location"], headers=headers | {"If-None-Match": etag}
+    )
+    assert (last.status, last.body) == (304, b"")
+
+
+async def test_a_wait_for_a_job_ends(connection: Connection, server: ThreadServer) -> None:
+    """304 when the time is up, and nothing is left when the client goes."""
+    address = (await add(connection)).headers["location"]
+    headers = {"If-None-Match": '"1"', "Prefer": "wait=0.2"}
+    expired = await connection.request("GET", address, headers=headers)
+    assert (expired.status, expired.headers["etag"]) == (304, '"1"')
+    assert (await connection.get(address)).status == 200
+    headers["Prefer"] = "wait=20"
+    async with await Connection.open(server.address) as leaving:
+        leaving.send("GET", address, headers=headers)
+        await server.until_parked(1)
+    await server.until_parked(0)
+
+
+async def test_a_drain_answers_who_waits_for_a_job(kind: ServerKind) -> None:
+    """At once, with Retry-After: another process has the job."""
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    server = ThreadServer(create_app(purgatory), purgatory, kind)
+    server.start()
+    try:
+        async with await Connection.open(server.address) as connection:
+            address = (await add(connection)).headers["location"]
+            headers = {"If-None-Match": '"1"', "Prefer": "wait=20"}
+            connection.send("GET", address, headers=headers)
+            await server.until_parked(1)
+            await server.call(purgatory.drain)
+            drained = await connection.reply()
+            assert drained.status == 304
+            assert "retry-after" in drained.headers
+    finally:
+        server.stop()
+
+
+async def test_moving_a_deadline(connection: Connection) -> None:
+    """PATCH, and only if it has not changed since, with If-Match."""
+    address = (await add(connection)).headers["location"]
+    moved = await connection.request("PATCH", address, {"delay": 200}, {"If-Match": '"1"'})
+    assert (moved.status, moved.headers["etag"]) == (200, '"2"')
+    for tag in ('"1"', '"other"', '"99"'):
+        again = await connection.request("PATCH", address, {"delay": 300}, {"If-Match": tag})
+        assert (
+            check_refusal(
+                again, 412, "job-changed", tag.strip('"') if tag != '"other"' else "other"
+            )["etag"]
+            == '"2"'
+        )
+    assert (
+        await connection.request("PATCH", address, {"delay": 1}, {"If-Match": "*"})
+    ).status == 200
+    at = datetime.fromtimestamp(SystemClock().wall_ms() // 1000 + 500, UTC)
+    moved = await connection.request("PATCH", address, {"at": at.isoformat()})
+    assert datetime.fromisoformat(moved.json()["deadline"]) == at
+    check_refusal(await connection.request("PATCH", address, {}), 422, "bad-parameter", "delay")
+
+
+async def test_cancelling(connection: Connection) -> None:
+    """200 with the job, again and again; 409 once it is done; 404 for none."""
+    address = (await add(connection)).headers["location"]
+    for _ in range(2):
+        cancelled = await connection.request("DELETE", address)
+        assert cancelled.status == 200
+        assert (cancelled.json()["state"], cancelled.json()["outcome"]) == ("cancelled",) * 2
+    for method, target, body in (
+        ("PATCH", address, {"delay": 1}),
+        ("POST", f"{address}/run", None),
+    ):
+        refused = check_refusal(
+            await connection.request(method, target, body), 409, "job-decided", "cancelled"
+        )
+        assert (refused["state"], refused["outcome"]) == ("cancelled", "cancelled")
+    done = (await add(connection, delay=0)).headers["location"]
+    await connection.get("/purgatory/watch/noted?cursor=0&wait=20s")
+    await until(connection, done, "done")
+    check_refusal(await connection.request("DELETE", done), 409, "job-decided", "done")
+    for method, target, body in (
+        ("GET", "", None),
+        ("DELETE", "", None),
+        ("PATCH", "", {"delay": 1}),
+        ("POST", "/run", None),
+    ):
+        unknown = await connection.request(method, f"{JOBS}/{'0' * 32}{target}", body)
+        check_refusal(unknown, 404, "unknown-job", "no job")
+
+
+async def until(connection: Connection, address: str, state: str) -> dict[str, Any]:
+    """Wait, as a client does, until the job is in that state."""
+    etag = '"0"'
+    for _ in range(10):
+        headers = {"If-None-Match": etag, "Prefer": "wait=20"}
+        seen = await connection.request("GET", address, headers=headers)
+        job: dict[str, Any] = seen.json()
+        if job["state"] == state:
+            return job
+        etag = seen.headers["etag"]
+    raise AssertionError(f"it did not come to be {state}: {job}")
+
+
+async def test_running_now(connection: Connection) -> None:
+    """It does not wait for its deadline."""
+    address = (await add(connection, payload=7)).headers["location"]
+    assert (await connection.request("POST", f"{address}/run")).status == 200
+    assert (await until(connection, address, "done"))["outcome"] == "expired"
+
+
+async def test_a_fire_decides_jobs(connection: Connection) -> None:
+    """Run or cancel, and the answer says how many."""
+    run = (await add(connection, keys=["k"])).headers["location"]
+    cancel = (await add(connection, keys=["k"], on_fire="cancel")).headers["location"]
+    fired = await connection.request("POST", "/purgatory/keys/k", {"value": {"by": "card"}})
+    assert fired.json()["jobs"] == 2
+    job = (await connection.get(cancel)).json()
+    assert (job["state"], job["outcome"], job["fired_key"]) == ("cancelled", "fired", "k")
+    assert job["fired_value"] == {"by": "card"}
+    assert (await until(connection, run, "done"))["outcome"] == "fired"
+    assert "jobs" not in (await connection.request("POST", "/purgatory/keys/k")).json()
+
+
+async def test_dedupe_keys(connection: Connection) -> None:
+    """409 with the address of the one that waits; 200 where it is replaced or kept."""
+    first = await add(connection, payload=1, dedupe_key="d")
+    refused = await add(connection, payload=2, dedupe_key="d")
+    document = check_refusal(refused, 409, "duplicate-job", "'d'")
+    assert document["job"] == refused.headers["location"] == first.headers["location"]
+    for on_conflict, payload in (("keep", 1), ("replace", 3)):
+        reply = await add(connection, payload=3, dedupe_key="d", on_conflict=on_conflict)
+        assert (reply.status, reply.json()["payload"]) == (200, payload)
+        assert reply.headers["location"] == first.headers["location"]
+
+
+async def test_an_idempotency_key(connection: Connection, server: ThreadServer) -> None:
+    """The repeat gets the first answer, and adds nothing."""
+    headers = {"Idempotency-Key": "once"}
+    body = {"handler": "note", "delay": 100}
+    first = await connection.request("POST", JOBS, body, headers)
+    again = await connection.request("POST", JOBS, body, headers)
+    assert (first.status, first.body) == (again.status, again.body)
+    assert (await server.call(server.purgatory.job_counts)).waiting == 1
+    other = await connection.request("POST", JOBS, body | {"delay": 1}, headers)
+    check_refusal(other, 422, "idempotency-conflict")
+
+
+async def test_listing(connection: Connection) -> None:
+    """Pages by `next`, filters, and no payloads."""
+    for number in range(5):
+        await add(connection, payload=number, keys=[f"k{number % 2}"])
+    await add(connection, handler="count", payload=1)
+    found: list[str] = []
+    following: str | None = f"{JOBS}?limit=2&handler=note"
+    while following is not None:
+        page = await connection.get(following)
+        found += [job["id"] for job in page.json()["jobs"]]
+        following = page.json()["next"]
+        if following is not None:
+            assert page.headers["link"] == f'<{following}>; rel="next"'
+    assert len(found) == len(set(found)) == 5
+    some = (await connection.get(f"{JOBS}?key=k1&state=waiting")).json()["jobs"]
+    assert len(some) == 2
+    assert all("payload" not in job for job in some)
+    assert (await connection.get(f"{JOBS}?state=done")).json() == {"jobs": [], "next": None}
+
+
+async def post_lines(connection: Connection, body: bytes) -> Reply:
+    head = f"POST {JOBS}:batch HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.write(head.encode() + body)
+    return await connection.reply()
+
+
+async def test_a_batch(connection: Connection, server: ThreadServer) -> None:
+    """Each line by itself, in order, 10,000 of them."""
+    good = json.dumps({"handler": "note", "delay": 1000, "keys": ["k"]}).encode()
+    lines = [good] * 10_000
+    bad = {
+        3: (b"{", 400, "bad-json"),
+        4: (b"", 400, "bad-json"),
+        5: (b'{"handler": "nope", "delay": 1}', 422, "unknown-handler"),
+        6: (b'{"handler": "count", "payload": "x", "delay": 1}', 422, "bad-parameter"),
+        7: (b'{"handler": "note", "delay": 1, "keys": ["\\u0000"]}', 422, "bad-parameter"),
+        8: (b"\xff", 400, "bad-json"),
+        9: (b'{"handler": "note", "delay": -1}', 422, "bad-parameter"),
+        10: (b'{"handler": "note", "delay": NaN}', 422, "bad-parameter"),
+    }
+    for number, (line, _, _) in bad.items():
+        lines[number - 1] = line
+    lines[11] = b'{"handler": "note", "delay": 1000, "dedupe_key": "d"}'
+    lines[12] = lines[11]
+    reply = await post_lines(connection, b"\r\n".join(lines) + b"\n")
+    assert reply.status == 200
+    assert reply.headers["content-type"] == "application/jsonl"
+    results = [json.loads(line) for line in reply.body.splitlines()]
+    assert [result["line"] for result in results] == list(range(1, 10_001))
+    for number, (_, status, slug) in bad.items():
+        result = results[number - 1]
+        assert result["status"] == status, result
+        assert result["problem"]["type"].endswith(slug), result
+    assert results[12]["status"] == 409
+    assert results[12]["problem"]["job"] == f"{JOBS}/{results[11]['id']}"
+    ids = {result["id"] for result in results if result["status"] == 201}
+    assert len(ids) == 10_000 - len(bad) - 1
+    assert (await server.call(server.purgatory.job_counts)).waiting == len(ids)
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("it is out of reach"), StoreReadOnlyError("it is read-only")]
+)
+async def test_a_store_that_fails(
+    server: ThreadServer, connection: Connection, store: Store, error: Exception
+) -> None:
+    """503 with Retry-After; /readyz and the statistics say so; nothing is acknowledged."""
+    address = (await add(connection, keys=["k"])).headers["location"]
+    store.error = error
+    line = json.dumps({"handler": "note", "delay": 1}).encode()
+    for reply in (
+        await add(connection),
+        await connection.get(address),
+        await connection.request("DELETE", address),
+        await connection.get(JOBS),
+        await connection.request("POST", "/purgatory/keys/k"),
+    ):
+        check_refusal(reply, 503, "store-unavailable", str(error))
+        assert reply.headers["retry-after"]
+    batch = await post_lines(connection, line + b"\n" + line)
+    assert [json.loads(result)["status"] for result in batch.body.splitlines()] == [503, 503]
+    statistics = (await connection.get("/purgatory/statistics")).json()["jobs"]
+    assert statistics["states"] is None
+    ready = await connection.get("/readyz")
+    desk = server.purgatory._desk
+    assert desk is not None
+    while ready.status == 200:
+        # Until the worker has noticed, too: it asks when it is woken, or some seconds later.
+        server.loop.call_soon_threadsafe(desk._scheduler._wake.set)
+        ready = await connection.get("/readyz")
+    assert str(error) in ready.json()["missing"][0]
+    store.error = None
+    while (await connection.get("/readyz")).status == 503:
+        pass
+    assert (await connection.get("/purgatory/statistics")).json()["jobs"]["states"]["waiting"] == 1
+
+
+async def test_a_store_that_is_full(kind: ServerKind) -> None:
+    """503 `jobs-full`."""
+    purgatory = Purgatory(jobs=MemoryJobStore(limits=JobLimits(max_waiting=1)))
+    with serve(create_app(purgatory), purgatory, kind) as server:
+        async with await Connection.open(server.address) as connection:
+            assert (await add(connection)).status == 201
+            check_refusal(await add(connection), 503, "jobs-full", "max_waiting")
+
+
+async def test_callbacks_over_http(connection: Connection) -> None:
+    """The receiver is called; the values of headers are not shown."""
+    with receiving() as receiver:
+        callback = {"url": f"{receiver.url}/hook", "headers": {"Authorization": "Bearer secret"}}
+        body = {"callback": callback, "payload": [1], "delay": 0}
+        added = await connection.request("POST", JOBS, body)
+        assert added.status == 201
+        job = await until(connection, added.headers["location"], "done")
+        assert job["handler"] is None
+        assert job["callback"] == {
+            "url": callback["url"], "method": "POST", "headers": ["Authorization"],
+        }  # fmt: skip
+        assert job["payload"] == [1]
+        received = receiver.next()
+        assert received.headers["authorization"] == "Bearer secret"
+        assert json.loads(received.body)["payload"] == [1]
+
+
+async def test_who_may_do_what(kind: ServerKind) -> None:
+    """`defer` for jobs, `wait` for their keys besides, `operate` for lists."""
+    tokens = BearerTokens(
+        [
+            ("deferring-token-1", "defer wait:orders:*"),
+            ("operating-token-1", "operate"),
+        ]
+    )
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    defer = {"Authorization": "Bearer deferring-token-1"}
+    operate = {"Authorization": "Bearer operating-token-1"}
+    body = {"handler": "note", "delay": 100, "keys": ["orders:1"]}
+    with serve(create_app(purgatory, authorize=tokens), purgatory, kind) as server:
+        async with await Connection.open(server.address) as connection:
+
+            async def status(method: str, target: str, headers: Any, body: Any = None) -> int:
+                return (await connection.request(method, target, body, headers)).status
+
+            assert await status("POST", JOBS, {}, body) == 401
+            assert await status("POST", JOBS, operate, body) == 403
+            assert await status("POST", JOBS, defer, body | {"keys": ["users:1"]}) == 403
+            added = await connection.request("POST", JOBS, body, defer)
+            assert added.status == 201
+            address = added.headers["location"]
+            for method, target, fields in (
+                ("GET", address, None),
+                ("PATCH", address, {"delay": 1000}),
+                ("DELETE", address, None),
+            ):
+                assert await status(method, target, {}, fields) == 401
+                assert await status(method, target, operate, fields) == 403
+                assert await status(method, target, defer, fields) == 200
+            assert await status("POST", f"{address}/run", operate) == 403
+            assert await status("GET", JOBS, defer) == 403
+            assert await status("GET", JOBS, operate) == 200
+            assert await status("POST", f"{JOBS}:batch", operate, body) == 403
+            assert await status("POST", f"{JOBS}:batch", {}, body) == 401
+            batch = await connection.request("POST", f"{JOBS}:batch", body | {"keys": ["x"]}, defer)
+            assert batch.json()["status"] == 403
+
+
+async def test_a_purgatory_without_jobs_has_no_such_addresses(kind: ServerKind) -> None:
+    """404, as for anything that is not there."""
+    purgatory = Purgatory()
+    app = FastAPI()
+    install(app, purgatory)
+    with serve(app, purgatory, kind) as server:
+        async with await Connection.open(server.address) as connection:
+            assert (await connection.get(JOBS)).status == 404
+
+
+async def test_an_authorize_of_one_s_own_is_told(kind: ServerKind) -> None:
+    """Of the action, the job, and each key that a job is to wait on; of a batch's too."""
+    asked: list[str] = []
+
+    def authorize(accesses: AccessesDep) -> None:
+        asked[:] = [f"{access.action}:{access.key}:{access.job}" for access in accesses]
+
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    app = create_app(purgatory, authorize=authorize)
+    with serve(app, purgatory, kind) as server:
+        async with await Connection.open(server.address) as connection:
+            added = await add(connection, keys=["a", "b"])
+            assert added.status == 201
+            assert asked == ["defer:None:None", "wait:a:None", "wait:b:None"]
+            job = added.json()["id"]
+            for method, target, body in (
+                ("GET", "", None),
+                ("PATCH", "", {"delay": 50}),
+                ("POST", "/run", None),
+                ("DELETE", "", None),
+            ):
+                await connection.request(method, f"{JOBS}/{job}{target}", body)
+                assert asked == [f"defer:None:{job}"], (method, target)
+            assert (await connection.get(JOBS)).status == 200
+            assert asked == ["operate:None:None"]
+            line = json.dumps({"handler": "note", "delay": 1_000, "keys": ["c"]}).encode()
+            assert (await post_lines(connection, line + b"\nno json\n" + line)).status == 200
+            assert asked == ["defer:None:None", "wait:c:None"]

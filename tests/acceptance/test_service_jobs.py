@@ -1,0 +1,111 @@
+"""The service's jobs: in a file that survives it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from purgatory import SystemClock
+from purgatory.jobs import verify_signature
+from tests.acceptance.callback_receiver import receiving
+from tests.acceptance.client import ask
+from tests.acceptance.process_server import ROOT, ProcessServer
+
+SECRET = "a secret of some length"
+
+
+@contextmanager
+def service(data_dir: Path) -> Iterator[ProcessServer]:
+    """`python -m app` on a free port, killed at the end."""
+    server = ProcessServer(
+        [sys.executable, "-m", "app"],
+        PORT="0",
+        PURGATORY_JOBS_URL=f"sqlite+aiosqlite:///{data_dir / 'jobs.sqlite3'}",
+        PURGATORY_CALLBACK_ALLOW_PRIVATE="1",
+        PURGATORY_CALLBACK_SECRET=SECRET,
+    )
+    try:
+        server.wait_started()
+        yield server
+    finally:
+        server.kill()
+
+
+async def test_a_job_survives_kill_9(tmp_path: Path) -> None:
+    """What was answered 201 is there after it, and a fire in the next life decides it."""
+    with receiving() as receiver:
+        body = {
+            "callback": {"url": receiver.url},
+            "payload": {"order": 42},
+            "delay": 900,
+            "keys": ["paid"],
+        }
+        with service(tmp_path) as server:
+            added = await ask(server.address, "POST", "/purgatory/jobs", body)
+            assert added.status == 201
+        # Killed, and started again.
+        with service(tmp_path) as server:
+            found = await ask(server.address, "GET", added.headers["location"])
+            assert found.json() == added.json()
+            fired = await ask(server.address, "POST", "/purgatory/keys/paid", {"value": 1})
+            assert fired.json()["jobs"] == 1
+            received = receiver.next()
+            document = json.loads(received.body)
+            assert (document["payload"], document["outcome"]) == ({"order": 42}, "fired")
+            assert verify_signature(
+                SECRET,
+                received.headers["purgatory-signature"],
+                document["job"],
+                received.body,
+                now=SystemClock().wall_ms() / 1000,
+            )
+            ready = await ask(server.address, "GET", "/readyz")
+            assert (ready.status, ready.json()["missing"]) == (200, [])
+
+
+@pytest.mark.parametrize("url", ["mysql://somewhere", "nonsense", "sqlite://"])
+def test_a_store_that_is_none_stops_the_start(url: str) -> None:
+    """With a sentence that names the variable, and not the URL, which may hold a password."""
+    command = [sys.executable, "-m", "app"]
+    environment = {"PURGATORY_JOBS_URL": url, "PATH": ""}
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 2
+    assert "PURGATORY_JOBS_URL" in result.stderr
+    assert url not in result.stderr
+
+
+def test_the_default_is_a_file_in_the_data_directory(tmp_path: Path) -> None:
+    """The folder is made; the tables are made when it is opened."""
+    code = """
+import asyncio
+from app.settings import Settings
+
+async def main():
+    store = Settings().job_store()
+    await store.open()
+    print(await store.counts())
+    await store.close()
+
+asyncio.run(main())
+"""
+    data_dir = tmp_path / "a" / "b"
+    environment = {"PURGATORY_DATA_DIR": str(data_dir), "PATH": ""}
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "waiting=0" in result.stdout
+    assert (data_dir / "jobs.sqlite3").exists()

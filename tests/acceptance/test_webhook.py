@@ -1,0 +1,260 @@
+"""Callbacks: to a real receiver, signed, bounded, and to the public internet only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
+from ipaddress import ip_address
+from typing import Any
+
+import pytest
+
+from purgatory import Purgatory, SystemClock
+from purgatory.jobs import (
+    CALLBACK,
+    Callback,
+    FailJobError,
+    InvalidPayloadError,
+    JobContext,
+    JobOutcome,
+    JobState,
+    MemoryJobStore,
+    RetryJobError,
+    RetryPolicy,
+    SchedulerSettings,
+    sign,
+    verify_signature,
+)
+from purgatory.jobs.public_address import is_public
+from purgatory.jobs.webhook import Webhook
+from tests.acceptance.callback_receiver import CallbackReceiver, closed_port, receiving
+
+SECRET = "a secret of some length"
+CONTEXT = JobContext(
+    id="0" * 32,
+    handler=CALLBACK,
+    attempt=2,
+    max_attempts=5,
+    outcome=JobOutcome.FIRED,
+    fired_key="k",
+    fired_value={"by": "card"},
+    deadline=datetime(2027, 1, 1, tzinfo=UTC),
+    created=datetime(2026, 12, 31, tzinfo=UTC),
+)
+
+
+@pytest.fixture
+def receiver() -> Iterator[CallbackReceiver]:
+    with receiving() as running:
+        yield running
+
+
+@pytest.fixture
+async def webhook() -> AsyncIterator[Webhook]:
+    """One that may call this machine."""
+    webhook = Webhook(SECRET, timeout=5, allow_private=True)
+    yield webhook
+    await webhook.aclose()
+
+
+async def test_what_a_receiver_gets(receiver: CallbackReceiver, webhook: Webhook) -> None:
+    """The payload and why, ids to be idempotent by, and a signature that it can verify."""
+    callback = Callback.of(
+        f"{receiver.url}/hook?a=1", headers={"X-Shop": "7"}, payload={"order": "ß"}
+    )
+    await webhook(CONTEXT, callback)
+    received = receiver.next()
+    assert (received.method, received.path) == ("POST", "/hook?a=1")
+    assert json.loads(received.body) == {
+        "job": CONTEXT.id,
+        "attempt": 2,
+        "outcome": "fired",
+        "deadline": "2027-01-01T00:00:00+00:00",
+        "fired_key": "k",
+        "fired_value": {"by": "card"},
+        "payload": {"order": "ß"},
+    }
+    headers = received.headers
+    assert headers["host"] == f"127.0.0.1:{receiver.port}"
+    assert headers["x-shop"] == "7"
+    assert headers["content-type"] == "application/json"
+    assert headers["idempotency-key"] == headers["purgatory-job-id"] == CONTEXT.id
+    assert (headers["purgatory-attempt"], headers["purgatory-outcome"]) == ("2", "fired")
+    now = SystemClock().wall_ms() / 1000
+    signature = headers["purgatory-signature"]
+    assert verify_signature(SECRET, signature, CONTEXT.id, received.body, now=now)
+    assert not verify_signature("another secret", signature, CONTEXT.id, received.body, now=now)
+    assert not verify_signature(SECRET, signature, "another", received.body, now=now)
+    assert not verify_signature(SECRET, signature, CONTEXT.id, received.body + b" ", now=now)
+    assert not verify_signature(SECRET, signature, CONTEXT.id, received.body, now=now + 400)
+
+
+@pytest.mark.parametrize("header", ["", "t=1", "v1=ab", "t=x,v1=" + "0" * 64, "t=1,v1=" + "0" * 64])
+def test_what_is_no_signature(header: str) -> None:
+    """False, and nothing is raised."""
+    assert not verify_signature(SECRET, header, "id", b"", now=1)
+    assert verify_signature(SECRET, sign(SECRET, "id", 1, b""), "id", b"", now=1)
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
+async def test_other_methods(receiver: CallbackReceiver, webhook: Webhook, method: str) -> None:
+    """A GET has no body."""
+    await webhook(CONTEXT, Callback.of(receiver.url, method=method))
+    received = receiver.next()
+    assert received.method == method
+    assert bool(received.body) is (method != "GET")
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 408, 409, 425])
+async def test_what_is_tried_again(
+    receiver: CallbackReceiver, webhook: Webhook, status: int
+) -> None:
+    """And when, where the receiver says so: within an hour."""
+    callback = Callback.of(f"{receiver.url}/status/{status}")
+    with pytest.raises(RetryJobError, match=str(status)) as caught:
+        await webhook(CONTEXT, callback)
+    assert caught.value.after is None
+    for text, least, most in [("7", 7, 7.7), ("999999", 3_600, 3_960), ("soon", None, None)]:
+        receiver.retry_after = text
+        with pytest.raises(RetryJobError) as caught:
+            await webhook(CONTEXT, callback)
+        if least is None or most is None:
+            assert caught.value.after is None
+        else:
+            assert caught.value.after is not None
+            assert least <= caught.value.after <= most
+    receiver.retry_after = "Fri, 31 Dec 1999 23:59:59 GMT"
+    with pytest.raises(RetryJobError) as caught:
+        await webhook(CONTEXT, callback)
+    assert caught.value.after == 0
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410, 422, 301, 307])
+async def test_what_is_not_tried_again(
+    receiver: CallbackReceiver, webhook: Webhook, status: int
+) -> None:
+    """A redirect is not followed: nothing lands where it points."""
+    with pytest.raises(FailJobError, match=str(status)):
+        await webhook(CONTEXT, Callback.of(f"{receiver.url}/status/{status}"))
+    receiver.next()
+    assert receiver.received.empty()
+
+
+async def test_a_receiver_that_does_not_answer(receiver: CallbackReceiver) -> None:
+    """The time is up, and it is tried again."""
+    webhook = Webhook(timeout=0.2, allow_private=True)
+    with pytest.raises(RetryJobError, match=r"did not answer within 0\.2 seconds"):
+        await webhook(CONTEXT, Callback.of(f"{receiver.url}/slow"))
+    await webhook.aclose()
+
+
+async def test_a_receiver_that_never_ends(receiver: CallbackReceiver, webhook: Webhook) -> None:
+    """No more than a bounded part of an answer is read; its status counts."""
+    await webhook(CONTEXT, Callback.of(f"{receiver.url}/endless"))
+
+
+async def test_nobody_listens(webhook: Webhook) -> None:
+    """It may do so later."""
+    with pytest.raises(RetryJobError, match="could not be asked"):
+        await webhook(CONTEXT, Callback.of(f"http://127.0.0.1:{closed_port()}/"))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1", "localhost", "10.0.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1"),
+        *("0.0.0.0", "127.1", "2130706433"),
+        *("[::1]", "[::]", "[fe80::1]", "[fc00::1]", "[::ffff:127.0.0.1]"),
+    ],
+)
+async def test_private_addresses_are_not_called(host: str) -> None:
+    """However they are written."""
+    webhook = Webhook(SECRET)
+    with pytest.raises(FailJobError, match="not on the public internet"):
+        await webhook(CONTEXT, Callback.of(f"http://{host}/"))
+
+
+async def test_a_host_may_be_allowed_by_name(receiver: CallbackReceiver) -> None:
+    """That one, and no other."""
+    webhook = Webhook(allowed_hosts=["LocalHost"])
+    await webhook(CONTEXT, Callback.of(f"http://localhost:{receiver.port}/"))
+    received = receiver.next()
+    assert received.headers["host"] == f"localhost:{receiver.port}"
+    assert "purgatory-signature" not in received.headers
+    with pytest.raises(FailJobError):
+        await webhook(CONTEXT, Callback.of(f"{receiver.url}/"))
+    await webhook.aclose()
+
+
+@pytest.mark.parametrize("text", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "64:ff9b::808:808"])
+def test_public_addresses(text: str) -> None:
+    assert is_public(ip_address(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["224.0.0.1", "255.255.255.255", "2002:7f00:1::", "64:ff9b::7f00:1", "ff02::1", "192.0.2.1"],
+)
+def test_addresses_that_are_not(text: str) -> None:
+    assert not is_public(ip_address(text))
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("", {}),
+        ("ftp://example.com/", {}),
+        ("//example.com/", {}),
+        ("http://", {}),
+        ("http:///x", {}),
+        ("http://user:pw@example.com/", {}),
+        ("http://example.com:99999/", {}),
+        ("http://example.com/a b", {}),
+        ("http://example.com/\r\nX: 1", {}),
+        ("http://example.com/#x", {}),
+        ("http://exämple.com/", {}),
+        ("http://example.com/" + "x" * 2_048, {}),
+        ("http://example.com/", {"method": "CONNECT"}),
+        ("http://example.com/", {"headers": {"Host": "x"}}),
+        ("http://example.com/", {"headers": {"Transfer-Encoding": "chunked"}}),
+        ("http://example.com/", {"headers": {"Purgatory-Signature": "x"}}),
+        ("http://example.com/", {"headers": {"a b": "x"}}),
+        ("http://example.com/", {"headers": {"a": "x\r\ny: 1"}}),
+        ("http://example.com/", {"headers": {"a": "ß"}}),
+        ("http://example.com/", {"headers": {str(n): "x" for n in range(21)}}),
+    ],
+)
+def test_callbacks_that_are_none(url: str, options: Any) -> None:
+    """Refused when they are deferred."""
+    with pytest.raises(InvalidPayloadError):
+        Callback.of(url, **options)
+
+
+def test_secrets_that_anybody_could_guess() -> None:
+    with pytest.raises(ValueError, match="16"):
+        Webhook("short")
+    for timeout in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="timeout"):
+            Webhook(timeout=timeout)
+
+
+async def test_a_callback_as_a_job(receiver: CallbackReceiver) -> None:
+    """Tried again with the same id until it is done."""
+    settings = SchedulerSettings(retry=RetryPolicy(first_ms=1, most_ms=1))
+    purgatory = Purgatory(jobs=MemoryJobStore(), job_settings=settings)
+    purgatory.handler(CALLBACK)(Webhook(SECRET, allow_private=True))
+    async with purgatory:
+        failing = Callback.of(f"{receiver.url}/status/503")
+        handle = await purgatory.defer(CALLBACK, failing, delay=0, max_attempts=3)
+        job = await handle.wait(20)
+        assert (job.state, job.attempt) == (JobState.FAILED, 3)
+        assert job.error is not None and "503" in job.error
+        ids = {receiver.next().headers["idempotency-key"] for _ in range(3)}
+        assert ids == {handle.id}
+        good = await purgatory.defer(CALLBACK, {"url": receiver.url}, delay=0)
+        assert (await good.wait(20)).state is JobState.DONE
+        with pytest.raises(InvalidPayloadError):
+            await purgatory.defer(CALLBACK, {"url": "x"}, delay=0)
+        with pytest.raises(InvalidPayloadError, match="no 'to'"):
+            await purgatory.defer(CALLBACK, {"url": receiver.url, "to": 1}, delay=0)

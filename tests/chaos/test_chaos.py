@@ -1,0 +1,32 @@
+"""The short form: every store, some kills, no broken promise."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.storm import Plan
+from tests.chaos.trial import MACHINES, run_trial
+
+PLAN = Plan(jobs=600, service_kills=4, store_kills=2, seed=20, longest_delay=5.0)
+
+
+@pytest.fixture(
+    scope="module",
+    # The services have loops of their own; the one here is that of the clients.
+    params=[pytest.param(("asyncio", {"use_uvloop": False}), id="asyncio")],
+)
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """Run each test on the loop of the standard library."""
+    backend: tuple[str, dict[str, bool]] = request.param
+    return backend
+
+
+@pytest.mark.parametrize("kind", sorted(MACHINES))
+async def test_every_promise_is_kept(kind: str, tmp_path: Path) -> None:
+    """Nothing acknowledged is lost, nothing early, nothing after its cancel, one outcome each."""
+    said: list[str] = []
+    verdict = await run_trial(kind, PLAN, tmp_path, said.append)
+    assert verdict.faults == [], (said, str(verdict))
+    # The storm was one: jobs of every outcome went through it.
+    assert verdict.acknowledged >= PLAN.jobs
+    assert verdict.outcomes.keys() >= {"expired", "fired", "cancelled"}

@@ -1,0 +1,57 @@
+"""One storm over one store, and the verdict on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from purgatory.jobs import Job, JobFilter, JobStore
+from tests.chaos.ledger import RunBook
+from tests.chaos.machines import Machine, PostgresMachine, SqliteMachine, ValkeyMachine
+from tests.chaos.service import make_store, prepare_store
+from tests.chaos.storm import Plan, Storm
+from tests.chaos.verdict import Verdict, judge
+
+MACHINES: dict[str, Callable[[Path], Machine]] = {
+    "sqlite": SqliteMachine,
+    "postgresql": PostgresMachine,
+    "valkey": ValkeyMachine,
+}
+PAGE = 500
+
+
+async def run_trial(kind: str, plan: Plan, folder: Path, say: Callable[[str], object]) -> Verdict:
+    """Let `plan` blow over a new store of a kind; keep everything under `folder`."""
+    machine = MACHINES[kind](folder)
+    machine.start()
+    storm = Storm(plan, machine, folder, say)
+    try:
+        await prepare_store(machine.url)
+        await storm.blow()
+        await storm.calm_down()
+        store = make_store(machine.url)
+        await store.open()
+        try:
+            stored = await _all_jobs(store)
+        finally:
+            await store.close()
+    finally:
+        storm.close()
+        machine.close()
+    ledger = storm.ledger
+    say(
+        f"{kind}: {ledger.service_kills} services and {ledger.store_kills} stores killed, "
+        f"{ledger.refused} requests refused"
+    )
+    return judge(ledger, RunBook.read(folder), stored)
+
+
+async def _all_jobs(store: JobStore) -> list[Job]:
+    jobs: list[Job] = []
+    after: str | None = None
+    while True:
+        page = await store.query(JobFilter(), after=after, limit=PAGE)
+        jobs += page.jobs
+        if page.next is None:
+            return jobs
+        after = page.next

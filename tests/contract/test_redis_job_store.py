@@ -1,0 +1,470 @@
+"""What the store of jobs in Redis promises beyond the contract."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+
+from purgatory.jobs import (
+    Added,
+    Job,
+    JobCounts,
+    JobFilter,
+    JobResult,
+    JobSpec,
+    JobState,
+    KeyFire,
+    StoreFullError,
+    StoreNotReadyError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+from purgatory.jobs.redis import RedisJobStore
+from tests.contract.redis_server import RedisServer
+
+LEASE_MS = 30_000
+PATIENCE_S = 30
+
+
+def spec(payload: Any = None, **options: Any) -> JobSpec:
+    options.setdefault("delay", 0)
+    return JobSpec.of("note", payload, wall_ms=1_800_000_000_000, **options)
+
+
+@asynccontextmanager
+async def opened(given: str | Redis | RedisCluster, **options: Any) -> AsyncIterator[RedisJobStore]:
+    store = RedisJobStore(given, **options)
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def added(store: RedisJobStore, *specs: JobSpec) -> list[Job]:
+    results = await store.add(specs)
+    assert all(isinstance(result, Added) for result in results), results
+    return [result.job for result in results if isinstance(result, Added)]
+
+
+async def claimed(store: RedisJobStore) -> list[Job]:
+    return (await store.claim("w", within_ms=0, limit=100, lease_ms=LEASE_MS)).jobs
+
+
+class Heard:
+    """A listener that knows what it heard of, and when."""
+
+    def __init__(self) -> None:
+        self.is_due = asyncio.Event()
+        self.is_changed = asyncio.Event()
+        self.changed: list[str] = []
+
+    def on_due(self, due_ms: int) -> None:
+        self.is_due.set()
+
+    def on_change(self, job_id: str) -> None:
+        self.changed.append(job_id)
+        self.is_changed.set()
+
+
+# Crashes
+
+
+async def test_what_was_acknowledged_survives_the_server(lone_redis_server: RedisServer) -> None:
+    """It is killed while callers wait; those who got no answer ask again, and nothing is twice."""
+    server = lone_redis_server
+    specs = [spec(number, dedupe_key=f"d{number}") for number in range(3_000)]
+    acknowledged: list[Job] = []
+    is_under_way = asyncio.Event()
+
+    async def caller(store: RedisJobStore, part: list[JobSpec]) -> None:
+        for one in part:
+            acknowledged.extend(await added(store, one))
+            if len(acknowledged) > 200:
+                is_under_way.set()
+
+    async with opened(server.url) as store:
+        callers = [asyncio.create_task(caller(store, specs[at::32])) for at in range(32)]
+        async with asyncio.timeout(PATIENCE_S):
+            await is_under_way.wait()
+        server.kill()
+        ends = await asyncio.gather(*callers, return_exceptions=True)
+        assert all(isinstance(end, StoreUnavailableError) for end in ends)
+        await asyncio.to_thread(server.start)
+        found = await store.get([job.id for job in acknowledged])
+        assert found == acknowledged
+        await added(store, *specs)
+        assert await store.counts() == JobCounts(waiting=len(specs))
+
+
+async def test_an_outcome_survives_the_server(lone_redis_server: RedisServer) -> None:
+    """And the claim of whoever was running a job meanwhile."""
+    server = lone_redis_server
+    async with opened(server.url) as store:
+        await added(store, spec(1), spec(2))
+        first, second = await claimed(store)
+        await store.start([first.claim, second.claim], lease_ms=LEASE_MS)
+        assert await store.finish([JobResult(first.claim, JobState.DONE)]) == [True]
+        server.kill()
+        with pytest.raises(StoreUnavailableError, match="can be made again"):
+            await store.finish([JobResult(second.claim, JobState.DONE)])
+        await asyncio.to_thread(server.start)
+        results = [JobResult(job.claim, JobState.DONE) for job in (first, second)]
+        assert await store.finish(results) == [True, True]
+        assert await store.counts() == JobCounts(done=2)
+
+
+async def test_an_acknowledgement_can_wait_for_the_disk(lone_redis_server: RedisServer) -> None:
+    """Also where the server writes to it once a second only."""
+    server = lone_redis_server
+    with server.client() as client:
+        client.config_set("appendfsync", "everysec")
+    async with opened(server.url, fsync=True) as store:
+        assert await store.check() == []
+        (job,) = await added(store, spec())
+        with server.client() as client:
+            assert client.execute_command("WAITAOF", 1, 0, 1)[0] == 1
+            client.script_flush()
+        assert await store.get([job.id]) == [job]
+        with server.client() as client:
+            client.config_set("appendfsync", "no")
+        assert "appendfsync is no" in (await store.check())[0]
+
+
+async def test_others_are_heard_again_after_a_crash(lone_redis_server: RedisServer) -> None:
+    """What they added while nobody heard is found at once, too."""
+    server = lone_redis_server
+    heard = Heard()
+    async with opened(server.url) as here:
+        assert here.hears_others
+        server.kill()
+        await asyncio.to_thread(server.start)
+        async with opened(server.url) as there:
+            here.subscribe(heard)
+            await added(there, spec())
+            async with asyncio.timeout(PATIENCE_S):
+                await heard.is_due.wait()
+
+
+async def test_what_others_change_is_heard(redis_server: RedisServer) -> None:
+    """So that whoever waits for a job hears of its end at once, wherever it ran."""
+    heard = Heard()
+    async with (
+        opened(redis_server.url, prefix="others") as here,
+        opened(redis_server.url, prefix="others") as there,
+    ):
+        (job,) = await added(there, spec())
+        (held,) = await claimed(there)
+        await there.start([held.claim], lease_ms=LEASE_MS)
+        here.subscribe(heard)
+        await there.finish([JobResult(held.claim, JobState.DONE)])
+        async with asyncio.timeout(PATIENCE_S):
+            await heard.is_changed.wait()
+        assert heard.changed[-1] == job.id
+
+
+async def test_a_server_that_forgot_the_script_is_told_again(redis_server: RedisServer) -> None:
+    """As after a failover."""
+    async with opened(redis_server.url, prefix="forgetful") as store:
+        with redis_server.client() as client:
+            client.script_flush()
+        (job,) = await added(store, spec())
+        assert await store.get([job.id]) == [job]
+
+
+# Servers that are not fit
+
+
+async def test_a_server_that_evicts_is_refused(lone_redis_server: RedisServer) -> None:
+    """Jobs would be lost in silence."""
+    with lone_redis_server.client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(StoreNotReadyError, match=r"allkeys-lru.*set it to noeviction"):
+        await RedisJobStore(lone_redis_server.url).open()
+
+
+async def test_a_server_that_begins_to_evict_is_told_of(lone_redis_server: RedisServer) -> None:
+    """By `check`, which the service asks again and again."""
+    async with opened(lone_redis_server.url) as store:
+        with lone_redis_server.client() as client:
+            client.config_set("maxmemory-policy", "volatile-ttl")
+        assert any("volatile-ttl" in warning for warning in await store.check())
+
+
+async def test_a_server_without_persistence_is_told_of(lone_redis_server: RedisServer) -> None:
+    """It is a warning, as replicas may be all that somebody asks for; with fsync it cannot be."""
+    async with opened(lone_redis_server.url) as store:
+        assert await store.check() == []
+        with lone_redis_server.client() as client:
+            client.config_set("appendfsync", "everysec")
+            assert "loses the last second" in (await store.check())[0]
+            client.config_set("appendonly", "no")
+        (warning,) = await store.check()
+        assert "appendonly is no" in warning
+    with pytest.raises(StoreNotReadyError, match="appendonly is no: set it to yes"):
+        await RedisJobStore(lone_redis_server.url, fsync=True).open()
+
+
+async def test_memory_that_runs_out_is_told_of(lone_redis_server: RedisServer) -> None:
+    """Before it does."""
+    async with opened(lone_redis_server.url) as store:
+        with lone_redis_server.client() as client:
+            used = client.info("memory")["used_memory"]
+            client.config_set("maxmemory", int(used * 1.05))
+            assert any("when it is full" in warning for warning in await store.check())
+
+
+async def test_a_full_server_refuses_jobs_and_lets_those_it_has_end(
+    lone_redis_server: RedisServer,
+) -> None:
+    """Nothing is acknowledged that is not stored; what was stored is run."""
+    async with opened(lone_redis_server.url) as store:
+        first, second = await added(store, spec(1, keys=["k"]), spec(2, delay=60, keys=["k"]))
+        with lone_redis_server.client() as client:
+            client.config_set("maxmemory", 1)
+        refused = [spec(number) for number in range(3)]
+        for result in await store.add(refused):
+            assert isinstance(result, StoreFullError) and "raise maxmemory" in str(result)
+        assert await store.get([one.id for one in refused]) == [None] * 3
+        (job,) = await claimed(store)
+        (running,) = await store.start([job.claim], lease_ms=LEASE_MS)
+        assert running is not None and running.id == first.id
+        assert await store.finish([JobResult(job.claim, JobState.DONE)]) == [True]
+        (fired,) = await store.fire([KeyFire("k", "1")], limit=10)
+        assert fired.run == (second.id,)
+        await store.cancel(second.id)
+        with lone_redis_server.client() as client:
+            client.config_set("maxmemory", 0)
+        await added(store, *refused)
+        assert await store.counts() == JobCounts(waiting=3, done=1, cancelled=1)
+
+
+async def test_a_full_server_can_be_opened(lone_redis_server: RedisServer) -> None:
+    """Else nothing that it has would ever run."""
+    async with opened(lone_redis_server.url) as store:
+        await added(store, spec())
+    with lone_redis_server.client() as client:
+        client.config_set("maxmemory", 1)
+    async with opened(lone_redis_server.url) as store:
+        assert len(await claimed(store)) == 1
+
+
+async def test_a_server_that_became_a_replica_takes_nothing(
+    lone_redis_server: RedisServer,
+) -> None:
+    """It says so, and is refused when it is one from the start."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        async with opened(lone_redis_server.url) as store:
+            with lone_redis_server.client() as client:
+                client.replicaof("127.0.0.1", nobody.getsockname()[1])
+            with pytest.raises(StoreReadOnlyError, match="connect to the primary"):
+                await store.add([spec()])
+        with pytest.raises(StoreNotReadyError, match="replica"):
+            await RedisJobStore(lone_redis_server.url).open()
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    """At once, and opening can be tried again."""
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        store = RedisJobStore(f"redis://127.0.0.1:{nobody.getsockname()[1]}")
+        for _ in range(2):
+            with pytest.raises(StoreUnavailableError):
+                await store.open()
+
+
+async def test_a_server_that_hangs_is_unavailable(lone_redis_server: RedisServer) -> None:
+    """After the timeout; the next call has a connection that is not confused by late answers."""
+    async with opened(lone_redis_server.url, timeout=0.2) as store:
+        (job,) = await added(store, spec())
+        with lone_redis_server.client() as client:
+            client.client_pause(600)
+            with pytest.raises(StoreUnavailableError):
+                await store.cancel(job.id)
+            client.client_unpause()
+        cancelled = await store.cancel(job.id)
+        assert await store.get([job.id]) == [cancelled]
+
+
+def test_what_cannot_work_is_refused_at_once() -> None:
+    """With the way out."""
+    with pytest.raises(ValueError, match="braces would be taken for a hash tag"):
+        RedisJobStore("redis://localhost", prefix="a{b}")
+    with pytest.raises(ValueError, match="give a number from 1 to 1024"):
+        RedisJobStore("redis://localhost", shards=0)
+    with pytest.raises(ValueError, match="turn it off"):
+        RedisJobStore(Redis(decode_responses=True))
+
+
+# Records that are none
+
+
+def broken(job: Job, how: str, record: bytes) -> bytes | None:
+    fields = record.split(b"\0")
+    match how:
+        case "no text":
+            return b"\xff\xfe\x00"
+        case "gone":
+            return None
+        case "cut off":
+            return record[: len(record) // 2]
+        case "too long":
+            return record + b"\0"
+        case "state":
+            fields[1] = b"sleeping"
+        case "time":
+            fields[3] = b"tomorrow"
+        case "policy":
+            fields[14] = b"perhaps"
+        case "payload":
+            fields[23] = b"{"
+        case "contradiction":
+            fields[2] = b"fired"
+    return b"\0".join(fields)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        "no text",
+        "gone",
+        "cut off",
+        "too long",
+        "state",
+        "time",
+        "policy",
+        "payload",
+        "contradiction",
+    ],
+)
+async def test_whatever_is_wrong_with_a_record_it_is_set_aside(
+    redis_server: RedisServer, how: str
+) -> None:
+    """It is kept for people, and the rest goes on."""
+    prefix = f"broken {how}"
+    async with opened(redis_server.url, prefix=prefix) as store:
+        bad, good = await added(store, spec(1, keys=["k"]), spec(2, keys=["k"], delay=0.001))
+        tag = f"{{{prefix}:0}}:"
+        with redis_server.client() as client:
+            bucket = f"{tag}b:{bad.due_ms // 60_000}"
+            record = client.hget(bucket, bad.id)
+            assert isinstance(record, bytes)
+            replacement = broken(bad, how, record)
+            if replacement is None:
+                client.hdel(bucket, bad.id)
+            else:
+                client.hset(bucket, bad.id, replacement)
+        page = await store.query(JobFilter(key="k"), limit=10)
+        assert [job.id for job in page.jobs] == [good.id]
+        assert await store.get([bad.id]) == [None]
+        (fired,) = await store.fire([KeyFire("k", "1")], limit=10)
+        assert fired.run == (good.id,)
+        (aside,) = await store.quarantined(limit=10)
+        assert aside.id == bad.id and aside.reason
+        assert await store.counts() == JobCounts(waiting=1, quarantined=1)
+        # Its id is free.
+        with redis_server.client() as client:
+            assert client.hget(f"{tag}at", bad.id) is None
+
+
+# Round trips
+
+
+def script_calls(server: RedisServer) -> int:
+    with server.client() as client:
+        stats = client.info("commandstats")
+    return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
+
+
+async def test_callers_share_round_trips(lone_redis_server: RedisServer) -> None:
+    """Sixty-four that come together take one; those that come meanwhile the next."""
+    async with opened(lone_redis_server.url) as store:
+        await added(store, spec())
+        before = script_calls(lone_redis_server)
+        await asyncio.gather(*(added(store, spec(number)) for number in range(64)))
+        assert script_calls(lone_redis_server) - before == 1
+        await asyncio.gather(
+            *(added(store, spec(number)) for number in range(32)),
+            *(store.fire([KeyFire(f"none{number}", "0")], limit=1) for number in range(32)),
+        )
+        assert script_calls(lone_redis_server) - before == 2
+
+
+@pytest.mark.parametrize(("count", "round_trips"), [(1_000, 1), (2_500, 3)])
+async def test_a_large_batch_takes_few_round_trips(
+    lone_redis_server: RedisServer, count: int, round_trips: int
+) -> None:
+    """A thousand steps each, so that others get their turn."""
+    async with opened(lone_redis_server.url) as store:
+        before = script_calls(lone_redis_server)
+        await added(store, *(spec(number) for number in range(count)))
+        assert script_calls(lone_redis_server) - before == round_trips
+        assert (await store.counts()).waiting == count
+
+
+# Clusters
+
+
+@pytest.fixture
+def cluster_server(tmp_path: Path) -> Iterator[RedisServer]:
+    """A cluster of one node that has all slots."""
+    server = RedisServer(tmp_path).start_as_cluster()
+    yield server
+    server.kill()
+
+
+async def test_shards_work_in_a_cluster(cluster_server: RedisServer) -> None:
+    """Every step keeps to the slot of its shard, whichever keys it finds there."""
+    heard = Heard()
+    async with (
+        RedisCluster.from_url(cluster_server.url) as client,
+        opened(client, shards=4) as store,
+        opened(client, shards=4) as other,
+    ):
+        store.subscribe(heard)
+        jobs = await added(
+            other,
+            *(
+                spec(number, keys=["k", f"k{number}"], dedupe_key=f"d{number}")
+                for number in range(9)
+            ),
+            *(spec(number, delay=3_600 * number, keys=["late"]) for number in range(1, 9)),
+        )
+        for number in range(4):
+            assert await client.execute_command("HLEN", f"{{purgatory:{number}}}:at") > 0
+        # redis-py 5 cannot subscribe in a cluster.
+        assert store.hears_others == hasattr(client, "pubsub")
+        if store.hears_others:
+            async with asyncio.timeout(PATIENCE_S):
+                await heard.is_due.wait()
+        due = await claimed(store)
+        # Each shard has looked at its own clock.
+        assert [job.id for job in due] == [
+            job.id for job in sorted(jobs[:9], key=lambda job: (job.due_ms, job.id))
+        ]
+        await store.start([job.claim for job in due[:5]], lease_ms=LEASE_MS)
+        results = [JobResult(job.claim, JobState.DONE) for job in due[:5]]
+        assert await store.finish(results) == [True] * 5
+        (fired,) = await store.fire([KeyFire("k", "1")], limit=10)
+        assert set(fired.run) == {job.id for job in due[5:]}
+        assert len((await store.cancel_for_key("late", limit=10)).cancelled) == 8
+        assert await store.prune(finished_before_ms=0, keep=3, limit=100) == 10
+        page = await store.query(JobFilter(), limit=100)
+        assert [job.id for job in page.jobs] == sorted((job.id for job in page.jobs), reverse=True)
+        assert len(page.jobs) == 7
+
+
+async def test_a_client_of_one_node_is_warned_of_its_cluster(cluster_server: RedisServer) -> None:
+    """It works while the node has every slot."""
+    async with opened(cluster_server.url, shards=2) as store:
+        await added(store, *(spec(number) for number in range(10)))
+        assert any("RedisCluster" in warning for warning in await store.check())

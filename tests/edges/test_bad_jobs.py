@@ -1,0 +1,137 @@
+"""Delayed jobs that make no sense, over HTTP: refused with what and why, and nothing is stored."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from purgatory import Purgatory
+from purgatory.jobs import MemoryJobStore
+from tests.acceptance.client import Connection
+from tests.acceptance.test_jobs import JOBS, add, create_app, post_lines
+from tests.acceptance.thread_server import KINDS, ThreadServer, serve
+from tests.edges.refusals import check_refusal
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[ThreadServer]:
+    """One kind of server: what is tested here is above it."""
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    with serve(create_app(purgatory), purgatory, KINDS[2]) as running:
+        yield running
+
+
+@pytest.fixture
+def server(shared_server: ThreadServer) -> ThreadServer:
+    """The server."""
+    return shared_server
+
+
+@pytest.fixture
+async def connection(server: ThreadServer) -> AsyncIterator[Connection]:
+    """A connection to it."""
+    async with await Connection.open(server.address) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "slug"),
+    [
+        (b"", 422, "bad-parameter"),
+        (b"\n\n", 422, "bad-parameter"),
+        (b"{}\n" * 10_001, 422, "bad-parameter"),
+        (b"x" * (16 * 1024 * 1024 + 1), 413, "body-too-large"),
+    ],
+    ids=["empty", "blank", "too many", "too large"],
+)
+async def test_batches_that_are_none(
+    server: ThreadServer, body: bytes, status: int, slug: str
+) -> None:
+    """Refused whole, before anything is done."""
+    async with await Connection.open(server.address) as connection:
+        check_refusal(await post_lines(connection, body), status, slug)
+    assert (await server.call(server.purgatory.job_counts)).waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"delay": None}, "exactly one"),
+        ({"at": "2126-01-01T00:00:00Z"}, "limit"),
+        ({"at": "2001-01-01T00:00:00Z"}, "past"),
+        ({"at": "2027-01-01T00:00:00"}, "timezone"),
+        ({"at": "tomorrow"}, "/at"),
+        ({"at": 5}, "/at"),
+        ({"delay": -1}, "/delay"),
+        ({"delay": 1e10}, "315619200"),
+        ({"delay": "5"}, "/delay"),
+        ({"delay": True}, "/delay"),
+        ({"handler": ""}, "/handler"),
+        ({"handler": None}, "handler or a callback"),
+        ({"callback": {"url": "http://example.com"}}, "handler or a callback"),
+        ({"handler": None, "callback": {"url": "ftp://example.com"}}, "url"),
+        ({"handler": None, "callback": {"url": "http://a@b/"}}, "url"),
+        ({"handler": None, "callback": {}}, "/callback/url"),
+        ({"handler": None, "callback": {"url": "http://a", "headers": {"Host": "b"}}}, "Host"),
+        ({"payload": "x" * 65_537}, "65536"),
+        ({"handler": "count", "payload": "x"}, "int"),
+        ({"keys": "k"}, "/keys"),
+        ({"keys": ["k"] * 101}, "/keys"),
+        ({"keys": [""]}, "/keys/0"),
+        ({"keys": ["a\x00"]}, "control"),
+        ({"on_fire": "explode"}, "/on_fire"),
+        ({"on_conflict": "fight"}, "/on_conflict"),
+        ({"misfire": "later"}, "/misfire"),
+        ({"max_attempts": 0}, "/max_attempts"),
+        ({"max_attempts": 1001}, "/max_attempts"),
+        ({"max_attempts": 1.5}, "/max_attempts"),
+        ({"ceiling": -1}, "/ceiling"),
+        ({"dedupe_key": ""}, "/dedupe_key"),
+        ({"colour": "red"}, "/colour"),
+    ],
+)
+async def test_jobs_that_make_no_sense(
+    server: ThreadServer, connection: Connection, fields: dict[str, Any], word: str
+) -> None:
+    """422 that says what and why, and nothing is stored."""
+    body = {"handler": "note", "delay": 1, **fields}
+    if "at" in fields:
+        del body["delay"]
+    body = {name: value for name, value in body.items() if value is not None}
+    check_refusal(await connection.request("POST", JOBS, body), 422, "bad-parameter", word)
+    assert (await server.call(server.purgatory.job_counts)).waiting == 0
+
+
+async def test_an_unknown_handler(connection: Connection) -> None:
+    """422 with those that are known."""
+    check_refusal(
+        await add(connection, handler="nope"), 422, "unknown-handler", "'count'", "'note'"
+    )
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "state=odd",
+        "limit=0",
+        "limit=1001",
+        "limit=x",
+        "after=",
+        "key=",
+        "colour=red",
+        "state=done&state=done",
+    ],
+)
+async def test_lists_that_make_no_sense(connection: Connection, query: str) -> None:
+    """422, and a parameter that is unknown or given twice too."""
+    check_refusal(await connection.get(f"{JOBS}?{query}"), 422, "bad-parameter")
+
+
+async def test_methods_that_are_not_taken(connection: Connection) -> None:
+    """405 with those that are."""
+    for target, allowed in ((JOBS, "POST, GET"), (f"{JOBS}/x", "GET, PATCH, DELETE")):
+        refused = await connection.request("PUT", target, {})
+        check_refusal(refused, 405, "method-not-allowed")
+        assert refused.headers["allow"] == allowed
