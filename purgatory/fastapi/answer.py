@@ -65,9 +65,9 @@ class Answer:
         """True iff the connection closes behind it."""
         return CLOSE in self._lines
 
-    def encoded(self, more: bytes = b"") -> bytes:
-        """Return the headers, `more` lines of them, and the body, as HTTP/1.1 has them."""
-        return b"%b%b\r\n%b" % (self._lines, more, self.body)
+    def encoded(self, start: bytes, more: bytes = b"") -> bytes:
+        """Return `start`, the headers, `more` lines of them and the body, as HTTP/1.1 has them."""
+        return b"".join((start, self._lines, more, b"\r\n", self.body))
 
 
 def encoded(headers: Mapping[str, str]) -> Headers:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from typing import Any, Generic, TypeVar
 
 from starlette.types import Send
 
 from purgatory.fastapi.answer import Answer
+
+Result = TypeVar("Result")
 
 logger = logging.getLogger("purgatory.fastapi")
 
@@ -38,16 +40,24 @@ def drive(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]
         _log_failure()
         on_failure()
         return
-    task = asyncio.get_running_loop().create_task(_finish(coroutine, pending, on_failure))
+    finish_in_task(_finish(Resumed(coroutine, pending), on_failure))
+
+
+def run_in_task(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]) -> None:
+    """Run `coroutine` in a task of its own, as what it awaits may need; else as `drive`."""
+    finish_in_task(_finish(coroutine, on_failure))
+
+
+def finish_in_task(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run `coroutine` in a task that nobody waits for; it must not raise."""
+    task = asyncio.get_running_loop().create_task(coroutine)
     _unfinished.add(task)
     task.add_done_callback(_unfinished.discard)
 
 
-async def _finish(
-    coroutine: Coroutine[Any, Any, None], pending: Any, on_failure: Callable[[], object]
-) -> None:
+async def _finish(rest: Awaitable[None], on_failure: Callable[[], object]) -> None:
     try:
-        await _Resumed(coroutine, pending)
+        await rest
     except Exception:
         _log_failure()
         on_failure()
@@ -57,14 +67,14 @@ def _log_failure() -> None:
     logger.exception("an answer was not sent", extra={"action": "answer-failed"})
 
 
-class _Resumed:
+class Resumed(Generic[Result]):
     """Awaits a coroutine that has been run up to `pending`, the first thing that it waits for."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None], pending: Any) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Result], pending: Any) -> None:
         self._coroutine = coroutine
         self._pending = pending
 
-    def __await__(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[Any, Any, Result]:
         pending = self._pending
         step: Callable[[Any], Any]
         while True:
@@ -80,5 +90,6 @@ class _Resumed:
                 step, told = self._coroutine.send, sent
             try:
                 pending = step(told)
-            except StopIteration:
-                return
+            except StopIteration as finished:
+                result: Result = finished.value
+                return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from fastapi.routing import APIRoute
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.drive import drive, send_answer
+from purgatory.fastapi.drive import Resumed, finish_in_task, send_answer
 from purgatory.fastapi.guard import guarded
 from purgatory.fastapi.parked_request import Respond
 from purgatory.fastapi.problems import Problem, problem_of
@@ -21,7 +21,7 @@ from purgatory.fastapi.waiting_room import WaitingRoom
 
 logger = logging.getLogger("purgatory.fastapi")
 
-Handler = Callable[[RawRequest], Awaitable[Answer]]
+Handler = Callable[[RawRequest], Coroutine[Any, Any, Answer]]
 
 # So much of a body that is refused is read all the same, and dropped: a connection that is closed
 # on unread data is reset, and a client that is still sending loses the answer (RFC 9112, 9.6).
@@ -51,9 +51,13 @@ class RawEndpoint:
         self.max_body = max_body
         self._handler = handler
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        raw = raw_request(scope, self.tail)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what answers one request."""
+        return self.handle(scope, receive, send, path_parameter(scope, self.tail))
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> None:
+        """The same for a router that knows the path's `tail`."""
+        raw = raw_request(scope, tail)
         try:
             # Before the body: who has no token need not send one.
             self._authenticate(raw)
@@ -69,23 +73,45 @@ class RawEndpoint:
         """Answer a request whose body is here through `respond`, as a rule at once."""
         try:
             self._authenticate(raw)
-        except Problem as problem:
-            respond(problem.answer(self.room.prefix, raw.path))
+        except Exception as exc:
+            respond(self._refusal(raw, exc))
             return
-        drive(self._answer_through(respond, raw), _log_is_enough)
+        handling = self._handle(raw)
+        try:
+            pending = handling.send(None)
+        except StopIteration as finished:
+            answer: Answer = finished.value
+        except Exception as exc:
+            answer = self._refusal(raw, exc)
+        else:
+            finish_in_task(self._answer_later(Resumed(handling, pending), raw, respond))
+            return
+        respond(answer)
+
+    async def _answer_later(
+        self, handling: Awaitable[Answer], raw: RawRequest, respond: Respond
+    ) -> None:
+        try:
+            answer = await handling
+        except Exception as exc:
+            answer = self._refusal(raw, exc)
+        respond(answer)
 
     def _authenticate(self, raw: RawRequest) -> None:
         if not self._is_public:
             raw.permit = self.room.authenticate(raw)
 
-    async def _answer_through(self, respond: Respond, raw: RawRequest) -> None:
-        respond(await self._answer(raw))
-
     async def _answer(self, raw: RawRequest) -> Answer:
         try:
-            return await self._handler(raw)
+            return await self._handle(raw)
         except Exception as exc:
-            return problem_from(exc).answer(self.room.prefix, raw.path)
+            return self._refusal(raw, exc)
+
+    def _handle(self, raw: RawRequest) -> Coroutine[Any, Any, Answer]:
+        return self._handler(raw)
+
+    def _refusal(self, raw: RawRequest, error: Exception) -> Answer:
+        return problem_from(error).answer(self.room.prefix, raw.path)
 
 
 class TaskEndpoint(RawEndpoint):
@@ -95,9 +121,9 @@ class TaskEndpoint(RawEndpoint):
     it waits: no matter for what is in memory, but stores of jobs are others' code.
     """
 
-    async def _answer(self, raw: RawRequest) -> Answer:
+    async def _handle(self, raw: RawRequest) -> Answer:
         await asyncio.sleep(0)
-        return await super()._answer(raw)
+        return await self._handler(raw)
 
 
 class RawRoute(APIRoute):
@@ -155,10 +181,6 @@ def method_refusal(prefix: str, allowed: list[str]) -> ASGIApp:
     return refuse
 
 
-def _log_is_enough() -> None:
-    """Do nothing: the server's `respond` does not fail."""
-
-
 def problem_from(error: Exception) -> Problem:
     """Return the refusal that an exception of an endpoint amounts to; log what is no refusal."""
     if isinstance(error, Problem):
@@ -169,14 +191,19 @@ def problem_from(error: Exception) -> Problem:
     return Problem("internal-error", "the request failed for a reason that is in the log")
 
 
+def path_parameter(scope: Scope, name: str) -> str:
+    """Return one of the path parameters; none for no name."""
+    return str(scope["path_params"][name]) if name else ""
+
+
 def raw_request(scope: Scope, tail: str) -> RawRequest:
-    """Return what `scope` says of a request, with one of its path parameters."""
+    """Return what `scope` says of a request, whose path ends with `tail`."""
     return RawRequest(
         path=scope["path"],
         raw_path=scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass"),
         query_string=scope["query_string"],
         headers=scope["headers"],
-        tail=scope["path_params"][tail] if tail else "",
+        tail=tail,
         client=(scope.get("client") or ("",))[0],
     )
 
@@ -184,6 +211,9 @@ def raw_request(scope: Scope, tail: str) -> RawRequest:
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """Return the whole body; raise Problem beyond `limit` bytes, of which nothing is kept."""
     announced, expects_continue = _announced(scope)
+    if announced == 0:
+        # Nothing is to be waited for.
+        return b""
     if announced > MAX_DISCARDED or (announced > limit and expects_continue):
         raise too_large(limit)
     body = bytearray()
@@ -206,12 +236,15 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 
 def _announced(scope: Scope) -> tuple[int, bool]:
-    """Return the length of the body as announced, or 0, and whether the client asks to send it."""
-    length, expects_continue = 0, False
+    """Return the length of the body as announced, or -1, and whether the client asks to send it."""
+    length, expects_continue = -1, False
     for name, value in scope["headers"]:
         if name == b"content-length":
             # Servers check it; one of more digits than this is too large for anyone.
             length = int(value) if value.isdigit() and len(value) < 16 else MAX_DISCARDED + 1
         elif name == b"expect":
             expects_continue = value.lower() == b"100-continue"
+        elif name == b"transfer-encoding":
+            # It is that which counts.
+            return -1, expects_continue
     return length, expects_continue

@@ -13,7 +13,7 @@ from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
 from purgatory.fastapi.job_schemas import JobBody, JobsAnswer, RescheduleBody
 from purgatory.fastapi.preferences import parse_etag_cursor
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
-from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.jobs import (
     CALLBACK,
     Added,
@@ -86,7 +86,7 @@ class JobEndpoints:
         """List jobs, a page at a time."""
         raw.permit.check(Access(Action.OPERATE))
         query = raw.query(LIST_QUERY)
-        limit = raw.whole_number(query, "limit", DEFAULT_LIST_LIMIT)
+        limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
         where = _filter(query)
         after = query.get("after")
         if after is not None and not 0 < len(after) <= MAX_CURSOR:

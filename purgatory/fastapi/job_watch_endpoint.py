@@ -8,7 +8,7 @@ from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.drive import send_answer
-from purgatory.fastapi.endpoint import problem_from, raw_request
+from purgatory.fastapi.endpoint import path_parameter, problem_from, raw_request
 from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.interruptible_receive import InterruptibleReceive
 from purgatory.fastapi.job_answer import answer_job, entity_tag
@@ -42,7 +42,7 @@ class JobWatchEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, now or later."""
-        raw = raw_request(scope, self.tail)
+        raw = raw_request(scope, path_parameter(scope, self.tail))
         try:
             answer = await self._answer(raw, receive)
         except Exception as exc:

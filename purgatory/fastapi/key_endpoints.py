@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Final
+from typing import Any, Final
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
@@ -12,7 +12,7 @@ from purgatory.fastapi.bodies import parse_batch, parse_body
 from purgatory.fastapi.idempotency import RepeatedRequests
 from purgatory.fastapi.preferences import parse_etag_cursor
 from purgatory.fastapi.problems import Problem, problem_of
-from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.fastapi.schemas import BatchItem, SignalBody
 from purgatory.keys import check_key
 from purgatory.purgatory import Fired, Purgatory
@@ -20,6 +20,7 @@ from purgatory.purgatory import Fired, Purgatory
 NO_QUERY: Final = frozenset[str]()
 LIST_QUERY: Final = frozenset({"prefix", "limit"})
 DEFAULT_LIST_LIMIT: Final = 100
+CONDITIONS: Final = frozenset({b"idempotency-key", b"if-match"})
 
 
 class KeyEndpoints:
@@ -35,12 +36,18 @@ class KeyEndpoints:
         key = raw.key()
         raw.permit.check_keys(Action.FIRE, (key,))
         raw.query(NO_QUERY)
-        return await self._repeats.answer(raw, lambda: self._fire(key, raw))
+        if not raw.has_any(CONDITIONS):
+            return await self._fire(key, raw)
+        return await self._repeats.answer(raw, lambda: self._fire_if(key, raw))
+
+    async def _fire_if(self, key: str, raw: RawRequest) -> Answer:
+        # A body that is none is refused first.
+        _value(raw)
+        self._check_head(key, raw.header(b"if-match"))
+        return await self._fire(key, raw)
 
     async def _fire(self, key: str, raw: RawRequest) -> Answer:
-        value = parse_body(SignalBody, raw.body).value if raw.body else None
-        self._check_head(key, raw.header(b"if-match"))
-        fired = await self._purgatory.fire(key, value)
+        fired = await self._purgatory.fire(key, _value(raw))
         return Answer.of_json(201, _fired_json(fired))
 
     async def fire_batch(self, raw: RawRequest) -> Answer:
@@ -87,7 +94,7 @@ class KeyEndpoints:
         """List the keys that are watched, in order."""
         raw.permit.check(Access(Action.OPERATE))
         query = raw.query(LIST_QUERY)
-        limit = raw.whole_number(query, "limit", DEFAULT_LIST_LIMIT)
+        limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
         prefix = query.get("prefix", "")
         watched = self._purgatory.watched_keys()
         keys = sorted(key for key in watched if key.startswith(prefix))
@@ -122,6 +129,10 @@ class KeyEndpoints:
             raise Problem(
                 problem.kind.slug, f"/{index}: {exc.detail}", **problem.members, errors=errors
             ) from exc
+
+
+def _value(raw: RawRequest) -> Any:
+    return parse_body(SignalBody, raw.body).value if raw.body else None
 
 
 def _fired_json(fired: Fired) -> bytes:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.watch_request import WatchRequest
+from purgatory.operation import DelayedOperation
 from purgatory.status import Status
-from purgatory.watch_operation import WatchOperation
 
 if TYPE_CHECKING:
     from purgatory.fastapi.waiting_room import WaitingRoom
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Respond = Callable[[Answer], object]
 
 
-class ParkedRequest(WatchOperation):
+class ParkedRequest(DelayedOperation):
     """The operation behind a parked request: whoever completes it sends the answer.
 
     `respond` is called once, on the purgatory's thread, unless the client has gone before.
@@ -24,33 +24,34 @@ class ParkedRequest(WatchOperation):
 
     kind: ClassVar[str] = "watch"
 
-    __slots__ = ("_request", "_respond", "_room", "client")
+    # No more than this: there are as many as clients, and their memory is what parking costs.
+    __slots__ = ("_respond", "_room", "client", "terms", "wait_id", "where")
 
     def __init__(
-        self,
-        delay_ms: int,
-        request: WatchRequest,
-        room: WaitingRoom,
-        respond: Respond,
+        self, delay_ms: int, request: WatchRequest, room: WaitingRoom, respond: Respond
     ) -> None:
         """Prepare to answer `request` through `respond`, in the words of `room`."""
-        super().__init__(
-            delay_ms,
-            room.purgatory.signals,
-            request.positions,
-            needed_keys=request.needed_keys,
-            min_signals=request.min_signals,
-        )
-        self._request = request
+        super().__init__(delay_ms)
+        self.where = request.where
+        self.terms = request.terms
+        # The id that the client gave its wait.
+        self.wait_id = request.wait_id
         self._room = room
         # Who is counted as having one request more parked; None for nobody.
         self.client: str | None = None
         self._respond: Respond | None = respond
 
-    @property
-    def wait_id(self) -> str | None:
-        """The id that the client gave its wait."""
-        return self._request.wait_id
+    def try_complete(self) -> bool:
+        """Complete if enough keys have enough signals after their positions."""
+        terms = self.terms
+        needed = terms.needed_keys
+        has_after = self._room.purgatory.signals.has_after
+        for key, position in self.where:
+            if has_after(key, position, terms.min_signals):
+                needed -= 1
+                if needed <= 0:
+                    return self.force_complete()
+        return False
 
     def on_complete(self) -> None:
         """Answer: fired or expired."""
@@ -79,9 +80,9 @@ class ParkedRequest(WatchOperation):
         self._cancel(Status.CANCELLED)
 
     def _answer(self) -> None:
-        if self._request.wait_id is not None:
+        if self.wait_id is not None:
             self._room.forget(self)
         if self.client is not None:
             self._room.client_left(self.client)
         if self._respond is not None:
-            self._respond(self._room.answer(self._request, self.status))
+            self._respond(self._room.answer(self.where, self.terms, self.status))

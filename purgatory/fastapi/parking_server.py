@@ -12,25 +12,18 @@ from starlette.types import Scope
 from uvicorn.config import Config
 from uvicorn.logging import TRACE_LOG_LEVEL
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.protocols.utils import get_client_addr, get_path_with_query_string, get_remote_addr
 from uvicorn.server import ServerState
 
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.direct_request import DirectRequest, RequestReader
 from purgatory.fastapi.idle_connections import IdleConnections
 from purgatory.fastapi.outbox import Outbox
-from purgatory.fastapi.shortcuts import Shortcut, find_shortcuts
-
-# Bytes of a head that uvicorn's own protocol may be given: httptools takes any number of them.
-MAX_OWN_HEAD = 64 * 1024
+from purgatory.fastapi.own_protocol import Keep, OwnProtocol
+from purgatory.fastapi.shortcuts import find_shortcuts, is_bare
 
 _CLOSE = b"connection: close\r\n"
-_HEAD_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-type: text/plain\r\nconnection: close\r\ncontent-length: 37\r\n\r\n"
-    b"The head of the request is too large\n"
-)
 _access_logger = logging.getLogger("uvicorn.access")
 
 
@@ -52,6 +45,10 @@ class ParkingServer:
         self.loop = loop
         self.idle = IdleConnections(loop, config.timeout_keep_alive)
         self.outbox = Outbox(loop)
+        # uvicorn asks this for each connection.
+        self._keeps_access_log = _access_logger.hasHandlers()
+        # False where `is_full` need not be asked.
+        self.is_limited = config.limit_concurrency is not None
         self._config = config
         self._app_state = app_state
         app: Any = config.loaded_app
@@ -60,10 +57,15 @@ class ParkingServer:
             self._proxy_headers = copy.copy(app)
             self._proxy_headers.app = _nothing
             app = app.app
-        self.reader = RequestReader(_shortcuts(app), config.root_path)
-        # The headers of uvicorn, which makes them anew every second; and the same as bytes.
+        # Whoever traces wants to see every message.
+        is_traced = logging.getLogger("uvicorn.error").isEnabledFor(TRACE_LOG_LEVEL)
+        shortcuts = [] if is_traced else find_shortcuts(app)
+        self.reader = RequestReader(shortcuts, config.root_path)
+        self._can_let_go = not is_traced and is_bare(app)
+        # The headers of uvicorn, which makes them anew every second.
         self._default_headers: list[tuple[bytes, bytes]] = []
-        self._default_lines = b""
+        # {status: how an answer begins, with these headers}
+        self._starts: dict[int, bytes] = {}
         # The last answer: the waiters that one signal wakes are nearly always told the same.
         self._last_answer: Answer | None = None
         self._last_bytes = b""
@@ -76,37 +78,59 @@ class ParkingServer:
             len(self.state.connections) >= limit or len(self.state.tasks) >= limit
         )
 
-    def own_protocol(self) -> HttpToolsProtocol:
-        """Return a protocol of uvicorn's own, for what is not for us."""
-        return _BoundedProtocol(self._config, self.state, self._app_state, self.loop)
+    def own_protocol(self, keep: Keep) -> OwnProtocol:
+        """Return a protocol of uvicorn's own, for what is not for us; see there for `keep`."""
+        return OwnProtocol(
+            self._config,
+            self.state,
+            self._app_state,
+            self.loop,
+            keep if self._can_let_go else None,
+        )
 
     def encode(self, answer: Answer, *, keeps_alive: bool) -> bytes:
         """Return the bytes of an answer, as uvicorn would send it."""
         if self.state.default_headers is not self._default_headers:
             self._default_headers = self.state.default_headers
-            lines = (name + b": " + value + b"\r\n" for name, value in self._default_headers)
-            self._default_lines = b"".join(lines)
+            self._starts.clear()
             self._last_answer = None
         if answer is self._last_answer and keeps_alive:
             return self._last_bytes
-        close = b"" if keeps_alive or answer.is_last else _CLOSE
-        head = STATUS_LINE[answer.status] + self._default_lines
-        encoded = head + answer.encoded(close)
-        if keeps_alive:
-            self._last_answer, self._last_bytes = answer, encoded
-        return encoded
+        start = self._starts.get(answer.status) or self._start(answer.status)
+        if not keeps_alive:
+            return answer.encoded(start, b"" if answer.is_last else _CLOSE)
+        self._last_answer, self._last_bytes = answer, answer.encoded(start)
+        return self._last_bytes
+
+    def _start(self, status: int) -> bytes:
+        """Return how an answer with that status begins, in this second."""
+        lines = (name + b": " + value + b"\r\n" for name, value in self._default_headers)
+        start = self._starts[status] = STATUS_LINE[status] + b"".join(lines)
+        return start
 
     def access_entry(
         self, request: DirectRequest, transport: asyncio.Transport
     ) -> tuple[str, str, str, str] | None:
         """Return what the access log will say of a request; None where nobody keeps one."""
-        if not _access_logger.hasHandlers():
+        if not self._keeps_access_log:
             return None
         return (
             "{}:{}".format(*client) if (client := self.client(request, transport)) else "",
-            request.method.decode("ascii"),
+            request.shortcut.method,
             request.target,
             f"1.{request.minor_version.decode('ascii')}",
+        )
+
+    def entry_of(self, scope: Scope) -> tuple[str, str, str, str] | None:
+        """Return what the access log will say of a request that was let go."""
+        if not self._keeps_access_log:
+            return None
+        served: Any = scope
+        return (
+            get_client_addr(served),
+            scope["method"],
+            get_path_with_query_string(served),
+            scope["http_version"],
         )
 
     def log_access(self, entry: tuple[str, str, str, str], status: int) -> None:
@@ -119,7 +143,7 @@ class ParkingServer:
         """Return the address of who asks, behind the proxies that uvicorn was told to trust."""
         scope: Scope = {"type": "http", "scheme": "http", "client": get_remote_addr(transport)}
         if self._proxy_headers is not None and request.has_header(b"x-forwarded-for"):
-            scope["headers"] = list(request.headers)
+            scope["headers"] = request.headers
             # Its own rules of whom to trust. It waits for nothing but what is inside it.
             proxy_headers: Any = self._proxy_headers
             try:
@@ -128,36 +152,6 @@ class ParkingServer:
                 pass
         client: tuple[str, int] | None = scope["client"]
         return client
-
-
-class _BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's own protocol, with a bound on the head of a request."""
-
-    _is_in_head = True
-    _has_head_ended = False
-    _head_bytes = 0
-
-    def data_received(self, data: bytes) -> None:
-        was_in_head = self._is_in_head
-        self._has_head_ended = False
-        super().data_received(data)
-        # What holds the end of a head or of a body is not counted: it is one piece, and bounded.
-        if not was_in_head or self._has_head_ended:
-            self._head_bytes = 0
-            return
-        self._head_bytes += len(data)
-        if self._head_bytes > MAX_OWN_HEAD and not self.transport.is_closing():
-            self.transport.write(_HEAD_TOO_LARGE)
-            self.transport.close()
-
-    def on_headers_complete(self) -> None:
-        self._is_in_head = False
-        self._has_head_ended = True
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self._is_in_head = True
-        super().on_message_complete()
 
 
 _servers: WeakKeyDictionary[ServerState, ParkingServer] = WeakKeyDictionary()
@@ -174,13 +168,6 @@ def parking_server(
     if found is None:
         found = _servers[state] = ParkingServer(config, state, app_state, loop)
     return found
-
-
-def _shortcuts(app: Any) -> list[Shortcut]:
-    # Whoever traces wants to see every message.
-    if logging.getLogger("uvicorn.error").isEnabledFor(TRACE_LOG_LEVEL):
-        return []
-    return find_shortcuts(app)
 
 
 async def _nothing(*args: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -38,7 +39,7 @@ class Preferences:
 _NO_PREFERENCES: Final = Preferences()
 
 
-def parse_preferences(headers: list[str]) -> Preferences:
+def parse_preferences(headers: Sequence[str]) -> Preferences:
     """Return what the Prefer headers say: the first of each name counts."""
     if not headers:
         return _NO_PREFERENCES

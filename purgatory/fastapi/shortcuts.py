@@ -43,10 +43,7 @@ def find_shortcuts(app: Any) -> list[Shortcut]:
     them are there to be asked, and then there is no shortcut. `bypass_middleware`, of `install`,
     says that middleware need not be asked. To be called once the application has started.
     """
-    if not isinstance(app, FastAPI) or type(app).__call__ is not FastAPI.__call__:
-        return []
-    telemetry = getattr(app, "_native_telemetry", None)
-    if telemetry is not None and telemetry.enabled():
+    if not _is_plain(app):
         return []
     has_middleware = _has_middleware(app)
     found: list[Shortcut] = []
@@ -61,6 +58,14 @@ def find_shortcuts(app: Any) -> list[Shortcut]:
             found.append(shortcut)
         earlier.append(context)
     return found
+
+
+def is_bare(app: Any) -> bool:
+    """Return True iff nothing is around the routes of `app` but what is FastAPI's own, or ours.
+
+    To be called once the application has started.
+    """
+    return _is_plain(app) and not _has_middleware(app)
 
 
 @contextmanager
@@ -108,17 +113,21 @@ class ShortcutStack:
             for start, tail, endpoint in self._shortcuts.get(scope["method"], ()):
                 if not path.startswith(start):
                     continue
-                if tail:
-                    scope["path_params"] = {tail: path[len(start) :]}
-                    return endpoint(scope, receive, send)
-                if path == start:
-                    scope["path_params"] = {}
-                    return endpoint(scope, receive, send)
+                if tail or path == start:
+                    return endpoint.handle(scope, receive, send, path[len(start) :])
         return self.app(scope, receive, send)
 
 
 def _path_in_app(path: str, root_path: str) -> str:
     return path[len(root_path) :] if path.startswith(root_path + "/") else path
+
+
+def _is_plain(app: Any) -> bool:
+    """Return True iff `app` is an application of FastAPI's, which nobody watches."""
+    if not isinstance(app, FastAPI) or type(app).__call__ is not FastAPI.__call__:
+        return False
+    telemetry = getattr(app, "_native_telemetry", None)
+    return telemetry is None or not telemetry.enabled()
 
 
 def _has_middleware(app: FastAPI) -> bool:

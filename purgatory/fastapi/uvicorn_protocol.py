@@ -20,14 +20,18 @@ except ImportError as exc:
         "'fastapi-purgatory[fastapi]' httptools"
     ) from exc
 
+from starlette.responses import Response
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.direct_request import DirectRequest, Unread
+from purgatory.fastapi.let_go import LetGoRequest, Reply
+from purgatory.fastapi.own_protocol import OwnProtocol
 from purgatory.fastapi.parked_request import ParkedRequest
 from purgatory.fastapi.parking_server import parking_server
+from purgatory.fastapi.plain_answer import plain_answer
+from purgatory.operation import DelayedOperation
 
 # Bytes that are read behind a request that waits for its answer. More would have to stay unread,
 # and then nobody would see the client leave.
@@ -78,8 +82,8 @@ class ParkingProtocol(asyncio.Protocol):
         self._server = parking_server(config, server_state, app_state, loop)
         self._transport: asyncio.Transport = None  # type: ignore[assignment] # until it is made
         # uvicorn's own protocol, once something came that is not for us.
-        self._own: HttpToolsProtocol | None = None
-        self._parked: ParkedRequest | None = None
+        self._own: OwnProtocol | None = None
+        self._parked: ParkedRequest | LetGoRequest | None = None
         # What came and was not dealt with; and how much of it is wanted to go on.
         self._kept: bytes | bytearray = b""
         self._wanted = 0
@@ -102,20 +106,20 @@ class ParkingProtocol(asyncio.Protocol):
         server.state.connections.discard(self)
         server.idle.discard(self)
         self._kept = b""
-        if self._parked is not None:
-            self._parked.leave()
-            self._parked = None
         if self._own is not None:
             self._own.connection_lost(exc)
+        parked, self._parked = self._parked, None
+        if parked is not None:
+            parked.leave()
 
     def data_received(self, data: bytes) -> None:
         """Read on."""
         own = self._own
         if own is not None:
-            if not _is_between_requests(own):
+            if not own.is_between_requests:
                 self._hand_over(data)
                 return
-            _forget_idleness(own)
+            own.forget_idleness()
         self._server.idle.discard(self)
         if self._kept:
             if not isinstance(self._kept, bytearray):
@@ -154,7 +158,7 @@ class ParkingProtocol(asyncio.Protocol):
         self._server.outbox.flush()
         if self._is_answering:
             self._keeps_alive = False
-        elif self._own is not None and not _is_between_requests(self._own):
+        elif self._own is not None and not self._own.is_between_requests:
             self._own.shutdown()
         else:
             self._transport.close()
@@ -187,6 +191,40 @@ class ParkingProtocol(asyncio.Protocol):
         else:
             server.idle.add(self)
 
+    def keep(self, own: OwnProtocol, operation: DelayedOperation) -> Reply:
+        """Wait for `operation` on behalf of a request that the application lets go."""
+        cycle: Any = own.cycle
+        self._own = None
+        self._is_answering = True
+        self._keeps_alive = cycle.keep_alive
+        self._entry = self._server.entry_of(cycle.scope)
+        self._parked = LetGoRequest(operation)
+        return self.reply
+
+    def reply(self, response: Response) -> None:
+        """Send a response to the request that was let go."""
+        answer = plain_answer(response)
+        if answer is not None:
+            self.respond(answer)
+            return
+        transport, server = self._transport, self._server
+        self._is_answering = False
+        self._parked = None
+        if transport.is_closing():
+            return
+        if self._entry is not None:
+            server.log_access(self._entry, response.status_code)
+            self._entry = None
+        own = self._make_own()
+        own.answer(response, keeps_alive=self._keeps_alive)
+        # Whatever came meanwhile is for uvicorn's own, which waits for the end of this answer.
+        kept, self._kept = bytes(self._kept), b""
+        if self._is_read_paused:
+            self._is_read_paused = False
+            transport.resume_reading()
+        if kept:
+            self._hand_over(kept)
+
     def _read(self, data: bytes) -> None:
         """Begin the requests in `data`, as long as each is answered at once; keep the rest."""
         server, transport = self._server, self._transport
@@ -195,13 +233,12 @@ class ParkingProtocol(asyncio.Protocol):
         self._is_reading = True
         while data:
             request = server.reader.read(data)
-            if request is Unread.INCOMPLETE:
-                break
-            if request is Unread.NOT_OURS or server.is_full:
+            if not isinstance(request, DirectRequest) or (server.is_limited and server.is_full):
+                if request is Unread.INCOMPLETE:
+                    break
                 self._is_reading = False
                 self._hand_over(data)
                 return
-            assert isinstance(request, DirectRequest)
             if len(data) < request.length:
                 self._wanted = request.length
                 if request.expects_continue:
@@ -227,8 +264,8 @@ class ParkingProtocol(asyncio.Protocol):
         if request.shortcut.endpoint.room.counts_clients:
             client = self._server.client(request, self._transport)
             request.client = client[0] if client else ""
-        if request.body_length:
-            request.body = data[request.length - request.body_length : request.length]
+        if body_length := request.body_length:
+            request.body = data[request.length - body_length : request.length]
         parked = request.shortcut.endpoint.begin(request, self.respond)
         if parked is not None and self._is_answering:
             self._parked = parked
@@ -242,7 +279,7 @@ class ParkingProtocol(asyncio.Protocol):
             return
         if self._parked is not None:
             self._parked.expire()
-        else:
+        if (self._is_answering or self._is_write_paused) and not self._is_read_paused:
             self._is_read_paused = True
             self._transport.pause_reading()
 
@@ -262,38 +299,18 @@ class ParkingProtocol(asyncio.Protocol):
     def _hand_over(self, data: bytes) -> None:
         """Give `data` to uvicorn's own protocol."""
         self._server.outbox.flush()
-        own = self._own
-        connections = self._server.state.connections
-        if own is None:
-            own = self._own = self._server.own_protocol()
-            own.connection_made(self._transport)
-            # uvicorn tells each connection when it stops: this one passes it on.
-            connections.discard(own)
-            if self._is_write_paused:
-                own.pause_writing()
+        own = self._own or self._make_own()
         own.data_received(data)
         if self._transport.get_protocol() is not self:
             # It has become a WebSocket, which is somebody else's from here on.
-            connections.discard(self)
+            self._server.state.connections.discard(self)
             self._own = None
 
-
-def _is_between_requests(own: HttpToolsProtocol) -> bool:
-    """Return True iff uvicorn's own protocol has read and answered all that it was given."""
-    cycle: Any = own.cycle
-    if cycle is None:
-        scope: Any = own.scope
-        return scope is None
-    return bool(
-        cycle.response_complete
-        and not cycle.more_body
-        and cycle.scope is own.scope
-        and not own.pipeline
-        and not own.parser.should_upgrade()
-    )
-
-
-def _forget_idleness(own: HttpToolsProtocol) -> None:
-    if own.timeout_keep_alive_task is not None:
-        own.timeout_keep_alive_task.cancel()
-        own.timeout_keep_alive_task = None
+    def _make_own(self) -> OwnProtocol:
+        own = self._own = self._server.own_protocol(self.keep)
+        own.connection_made(self._transport)
+        # uvicorn tells each connection when it stops: this one passes it on.
+        self._server.state.connections.discard(own)
+        if self._is_write_paused:
+            own.pause_writing()
+        return own

@@ -9,7 +9,7 @@ from purgatory.fastapi.parked_request import ParkedRequest, Respond
 from purgatory.fastapi.problems import Problem, draining, problem_of
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.watch_answer import WatchAnswers
-from purgatory.fastapi.watch_request import WaitSettings, WatchRequest
+from purgatory.fastapi.watch_request import WaitSettings, WatchRequest, WatchTerms, Where
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 
@@ -60,32 +60,37 @@ class WaitingRoom:
             raise draining()
         if not purgatory.is_open:
             raise problem_of(PurgatoryClosedError())
-        parked = ParkedRequest(purgatory.delay_ms(request.timeout), request, self, respond)
+        parked = ParkedRequest(purgatory.delay_ms(request.terms.timeout), request, self, respond)
         try:
             if parked.delay_ms == 0:
                 # It asks, and does not park.
                 if not parked.try_complete():
                     parked.run()
             else:
-                self._check_client(client)
-                if not purgatory.watch(parked, request.positions) and client:
+                if client:
+                    self._check_client(client)
+                if not purgatory.watch(parked, tuple([key for key, _ in request.where])) and client:
                     parked.client = client
                     self._clients[client] = self._clients.get(client, 0) + 1
-            self._name(parked)
+            if parked.wait_id is not None:
+                self._name(parked, parked.wait_id)
         except PurgatoryError as exc:
             if isinstance(exc, LimitReachedError):
                 self.refused[exc.limit] = self.refused.get(exc.limit, 0) + 1
             raise problem_of(exc) from exc
         return parked
 
-    def answer(self, request: WatchRequest, status: Status) -> Answer:
+    def answer(self, where: Where, terms: WatchTerms, status: Status) -> Answer:
         """Return the answer to a wait that ended with `status`: 410 where a signal is gone."""
+        answer = self._answers.known(where, terms, status)
+        if answer is not None:
+            return answer
         if status is Status.FIRED or status is Status.EXPIRED:
             signals = self.purgatory.signals
-            for key, position in request.positions.items():
+            for key, position in where:
                 if position < signals.earliest(key):
                     return self._expired(key, position)
-        return self._answers.answer(request, status)
+        return self._answers.answer(where, terms, status)
 
     def enter(self, client: str) -> None:
         """Count one request more that `client` has parked, by other means than `park`.
@@ -116,7 +121,7 @@ class WaitingRoom:
 
     def _check_client(self, client: str) -> None:
         maximum = self.settings.max_parked_per_client
-        if client and self._clients.get(client, 0) >= maximum:
+        if self._clients.get(client, 0) >= maximum:
             raise LimitReachedError(
                 f"this client has {maximum} requests parked already, which is the limit",
                 limit="max_parked_per_client",
@@ -134,15 +139,13 @@ class WaitingRoom:
         if parked is None or not parked.cancel():
             raise Problem("unknown-wait", f"no request is parked under Wait-Id {_id(wait_id)}")
 
-    def _name(self, parked: ParkedRequest) -> None:
-        if parked.wait_id is None:
-            return
+    def _name(self, parked: ParkedRequest, wait_id: str) -> None:
         # The older one is no longer waited for, even where the newer one was answered at once.
-        older = self._named.pop(parked.wait_id, None)
+        older = self._named.pop(wait_id, None)
         if parked.status is Status.PENDING:
-            self._named[parked.wait_id] = parked
+            self._named[wait_id] = parked
         if older is not None:
-            older.refuse(self._superseded(parked.wait_id))
+            older.refuse(self._superseded(wait_id))
 
     def _expired(self, key: str, position: int) -> Answer:
         signals = self.purgatory.signals

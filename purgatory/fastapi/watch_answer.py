@@ -10,7 +10,7 @@ from json.encoder import encode_basestring_ascii as _json_string
 from typing import Final
 
 from purgatory.fastapi.answer import CLOSE, Answer
-from purgatory.fastapi.watch_request import WatchRequest
+from purgatory.fastapi.watch_request import WatchTerms, Where
 from purgatory.signals import Signal, Signals
 from purgatory.status import Status
 
@@ -36,44 +36,52 @@ class WatchAnswers:
         self._last_answer: Answer | None = None
         self._last_range: tuple[str, int, int] | None = None
         self._last_encoded = b""
+        # The last position that was written, and how: that of the head, as a rule.
+        self._cursor_position = -1
+        self._cursor_text = b""
         # The last second that was written, and how.
         self._second = -1
         self._second_text = b""
 
-    def answer(self, request: WatchRequest, status: Status) -> Answer:
+    def known(self, where: Where, terms: WatchTerms, status: Status) -> Answer | None:
+        """Return the last answer where that is the answer to this question as well, else None."""
+        if (where, terms.limit, status, self._signals.head()) != self._last_question:
+            return None
+        return self._last_answer if terms.is_plain else None
+
+    def answer(self, where: Where, terms: WatchTerms, status: Status) -> Answer:
         """Return the answer to a wait that ended with `status`."""
-        if request.is_plain and status is not Status.DRAINED:
-            return self._plain(request, status)
+        if terms.is_plain and status is not Status.DRAINED:
+            # One who asks differs from others at most in what is compared later.
+            answer = self._single(where, terms, status, 0, b"")
+            self._last_question = (where, terms.limit, status, self._signals.head())
+            self._last_answer = answer
+            return answer
         lines = b""
-        if request.applied:
-            lines = b"preference-applied: %b\r\n" % ", ".join(request.applied).encode()
+        if terms.applied:
+            lines = b"preference-applied: %b\r\n" % ", ".join(terms.applied).encode()
         poll_after_ms = 0
         if status is Status.DRAINED:
             poll_after_ms = random.randint(*DRAINED_POLL_AFTER_MS)
             lines += CLOSE
-        if request.is_single:
-            return self._single(request, status, poll_after_ms, lines)
-        return self._several(request, status, poll_after_ms, lines)
-
-    def _plain(self, request: WatchRequest, status: Status) -> Answer:
-        """Return the answer to one who differs from others at most in what is compared here."""
-        question = (request.positions, request.limit, status, self._signals.head())
-        if question == self._last_question:
-            assert self._last_answer is not None
-            return self._last_answer
-        answer = self._single(request, status, 0, b"")
-        self._last_question, self._last_answer = question, answer
-        return answer
+        if terms.is_single:
+            return self._single(where, terms, status, poll_after_ms, lines)
+        return self._several(where, terms, status, poll_after_ms, lines)
 
     def _single(
-        self, request: WatchRequest, status: Status, poll_after_ms: int, lines: bytes
+        self,
+        where: Where,
+        terms: WatchTerms,
+        status: Status,
+        poll_after_ms: int,
+        lines: bytes,
     ) -> Answer:
-        [(key, position)] = request.positions.items()
-        signals, more, cursor = self._read(key, position, request.limit, status)
+        [(key, position)] = where
+        signals, more, cursor = self._read(key, position, terms.limit, status)
         lines += b'etag: "%b"\r\n' % cursor
-        if not signals and request.is_conditional and status is Status.EXPIRED:
+        if not signals and terms.is_conditional and status is Status.EXPIRED:
             return Answer.empty(304, lines)
-        if not signals and request.is_minimal:
+        if not signals and terms.is_minimal:
             return Answer.empty(204, b"%bpurgatory-cursor: %b\r\n" % (lines, cursor))
         body = _SINGLE % (
             _json_string(key).encode(),
@@ -86,12 +94,17 @@ class WatchAnswers:
         return Answer.of_json(200, body, lines)
 
     def _several(
-        self, request: WatchRequest, status: Status, poll_after_ms: int, lines: bytes
+        self,
+        where: Where,
+        terms: WatchTerms,
+        status: Status,
+        poll_after_ms: int,
+        lines: bytes,
     ) -> Answer:
         entries: list[bytes] = []
         cursors: dict[str, bytes] = {}
-        for key, position in request.positions.items():
-            signals, more, cursors[key] = self._read(key, position, request.limit, status)
+        for key, position in where:
+            signals, more, cursors[key] = self._read(key, position, terms.limit, status)
             if signals:
                 entries.append(
                     b'%b:{"signals":%b,"cursor":"%b","more":%b}'
@@ -102,7 +115,7 @@ class WatchAnswers:
                         _IS_MORE[more],
                     )
                 )
-        if not entries and request.is_minimal:
+        if not entries and terms.is_minimal:
             cursor = max(cursors.values(), key=len)
             return Answer.empty(204, b"%bpurgatory-cursor: %b\r\n" % (lines, cursor))
         body = b'{"keys":{%b},"cursors":{%b},"reason":"%b","poll_after_ms":%d}' % (
@@ -121,12 +134,12 @@ class WatchAnswers:
         """Return what to tell of a key, whether there is more, and the next cursor."""
         if status is Status.DRAINED and position < self._signals.earliest(key):
             # The next wait, in whichever process, says that something is gone.
-            return [], False, self._signals.cursor(position).encode()
+            return [], False, self._cursor(position)
         signals = self._signals.read(key, position, limit + 1)
         if len(signals) > limit:
             signals.pop()
-            return signals, True, self._signals.cursor(signals[-1].offset).encode()
-        return signals, False, self._signals.cursor(self._signals.head()).encode()
+            return signals, True, self._cursor(signals[-1].offset)
+        return signals, False, self._cursor(self._signals.head())
 
     def _encoded(self, key: str, signals: list[Signal]) -> bytes:
         if not signals:
@@ -140,10 +153,16 @@ class WatchAnswers:
     def _encode(self, signal: Signal) -> bytes:
         return b'{"seq":%d,"cursor":"%b","at":"%b","value":%b}' % (
             signal.seq,
-            self._signals.cursor(signal.offset).encode(),
+            self._cursor(signal.offset),
             self._timestamp(signal.at_ms),
             signal.encoded,
         )
+
+    def _cursor(self, position: int) -> bytes:
+        if position != self._cursor_position:
+            self._cursor_position = position
+            self._cursor_text = self._signals.cursor(position).encode()
+        return self._cursor_text
 
     def _timestamp(self, at_ms: int) -> bytes:
         """Return UTC milliseconds as RFC 3339."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
 
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.drive import drive, send_answer
-from purgatory.fastapi.endpoint import problem_from, raw_request, read_body
+from purgatory.fastapi.endpoint import path_parameter, problem_from, raw_request, read_body
 from purgatory.fastapi.parked_request import ParkedRequest, Respond
 from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.raw_request import RawRequest
@@ -38,35 +38,40 @@ class WatchEndpoint:
         self.max_body = max_body
         self._parse = parse
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, now or later."""
-        sender = _Sender(send)
-        raw = raw_request(scope, self.tail)
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what answers one request, now or later."""
+        return self.handle(scope, receive, send, path_parameter(scope, self.tail))
+
+    # Not async where there is no body: all of this would stay on the frame of a parked request.
+    def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> Awaitable[None]:
+        """The same for a router that knows the path's `tail`."""
+        raw = raw_request(scope, tail)
         if self.max_body:
-            try:
-                # Before the body: who has no token need not send one.
-                self.room.authenticate(raw)
-                raw.body = await read_body(scope, receive, self.max_body)
-            except Problem as problem:
-                await send_answer(send, problem.answer(self.room.prefix, raw.path))
-                return
-        parked = self.begin(raw, sender.respond)
-        if sender.answer is not None:
-            await send_answer(send, sender.answer)
+            return self._read_and_answer(raw, scope, receive, send)
+        return self._answer(raw, receive, send)
+
+    async def _read_and_answer(
+        self, raw: RawRequest, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        try:
+            # Before the body: who has no token need not send one.
+            self.room.authenticate(raw)
+            raw.body = await read_body(scope, receive, self.max_body)
+        except Problem as problem:
+            await send_answer(send, problem.answer(self.room.prefix, raw.path))
             return
+        answering = self._answer(raw, receive, send)
+        del raw, scope
+        await answering
+
+    def _answer(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
+        sender = _Sender(send)
+        parked = self.begin(raw, sender)
+        if sender.answer is not None:
+            return send_answer(send, sender.answer)
         assert parked is not None
         sender.task = asyncio.current_task()
-        # The wait may be long, and needs none of what it was made of.
-        del raw
-        try:
-            while not is_disconnect(await receive()):
-                # The request's own body, of a GET: of no interest.
-                pass
-        except asyncio.CancelledError:
-            if not sender.has_failed:
-                raise
-        finally:
-            parked.leave()
+        return _wait(parked, sender, receive)
 
     def begin(self, raw: RawRequest, respond: Respond) -> ParkedRequest | None:
         """Answer a request whose body is here through `respond`, now or later.
@@ -83,6 +88,19 @@ class WatchEndpoint:
             return None
 
 
+async def _wait(parked: ParkedRequest, sender: _Sender, receive: Receive) -> None:
+    """Wait until the request is answered, or its client has gone."""
+    try:
+        while not is_disconnect(await receive()):
+            # The request's own body, of a GET: of no interest.
+            pass
+    except asyncio.CancelledError:
+        if not sender.has_failed:
+            raise
+    finally:
+        parked.leave()
+
+
 class _Sender:
     """Keeps an answer that comes at once for the request's own task; sends a later one itself."""
 
@@ -95,7 +113,8 @@ class _Sender:
         # The request's own, once it is parked.
         self.task: asyncio.Task[Any] | None = None
 
-    def respond(self, answer: Answer) -> None:
+    # Called as it is: a bound method would be one more object for each parked request.
+    def __call__(self, answer: Answer) -> None:
         if self.task is None:
             self.answer = answer
         else:

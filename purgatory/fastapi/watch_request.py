@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Action
 from purgatory.fastapi.bodies import parse_body
-from purgatory.fastapi.preferences import parse_etag_cursor, parse_preferences, wait_seconds
+from purgatory.fastapi.preferences import (
+    Preferences,
+    parse_etag_cursor,
+    parse_preferences,
+    wait_seconds,
+)
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
-from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.schemas import CountOfKeys, WatchBody
 from purgatory.keys import check_key
 from purgatory.purgatory import Purgatory
 
 QUERY: Final = frozenset({"cursor", "wait", "limit", "min"})
+WATCH_HEADERS: Final = frozenset({b"prefer", b"if-none-match", b"wait-id"})
+# Characters: what is longer is read anew each time.
+MAX_REMEMBERED: Final = 512
 # From here on the answer may come a little early, so that polls do not return in step.
 JITTER_FROM_SECONDS: Final = 5.0
 
@@ -44,11 +53,10 @@ class WaitSettings:
             )
 
 
-@dataclass(slots=True, kw_only=True)
-class WatchRequest:
-    """A wait for one key or for several, checked."""
+@dataclass(frozen=True, slots=True)
+class WatchTerms:
+    """What a client says of its wait, other than where: one object for all that say the same."""
 
-    positions: dict[str, int]
     wait: float
     """Seconds, after the maximum was applied."""
     limit: int = 100
@@ -59,19 +67,33 @@ class WatchRequest:
     """If-None-Match was given: a wait that expires is answered 304."""
     is_minimal: bool = False
     """Prefer: return=minimal: an empty 200 is answered 204."""
-    wait_id: str | None = None
     applied: tuple[str, ...] = ()
     """What Preference-Applied says."""
+    is_plain: bool = field(init=False)
+    """True iff no more than the keys, the positions and the limit decide on the answer."""
 
-    @property
-    def is_plain(self) -> bool:
-        """True iff no more than the key, the position and the limit decide on the answer."""
-        return self.is_single and not (self.is_conditional or self.is_minimal or self.applied)
+    def __post_init__(self) -> None:
+        """Work out what is asked for each answer."""
+        is_plain = self.is_single and not (self.is_conditional or self.is_minimal or self.applied)
+        object.__setattr__(self, "is_plain", is_plain)
 
     @property
     def timeout(self) -> float:
         """Seconds until the answer: 0.9 to 1 of a long wait, all of a short one."""
         return jittered(self.wait)
+
+
+# Keys, each with the position behind which its signals count. As tuples: a dict takes three times
+# the memory, for what is nearly always one key.
+Where = tuple[tuple[str, int], ...]
+
+
+class WatchRequest(NamedTuple):
+    """A wait for one key or for several, checked."""
+
+    where: Where
+    terms: WatchTerms
+    wait_id: str | None
 
 
 def jittered(wait: float) -> float:
@@ -87,21 +109,55 @@ def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -
     # First: whether a cursor is good tells something of the key.
     key = raw.key()
     raw.permit.check_keys(Action.WAIT, (key,))
-    query = raw.query(QUERY)
+    prefer: tuple[str, ...] = ()
+    etag = wait_id = None
+    size = len(raw.query_string)
+    if raw.has_any(WATCH_HEADERS):
+        prefer = tuple(raw.headers_named(b"prefer"))
+        etag = raw.header(b"if-none-match")
+        wait_id = raw.header(b"wait-id")
+        size += sum(map(len, prefer)) + len(etag or "")
+    terms_of = _terms if size <= MAX_REMEMBERED else _terms.__wrapped__
+    terms, cursor = terms_of(
+        raw.query_string, prefer, etag, settings.default_wait, settings.max_wait
+    )
+    return WatchRequest(
+        _position(purgatory, key, cursor),
+        terms,
+        None if wait_id is None else wait_name(raw, wait_id),
+    )
+
+
+# Remembered: clients ask for few different things, and for each of them again and again.
+@lru_cache(maxsize=1024)
+def _terms(
+    query_string: bytes,
+    prefer: tuple[str, ...],
+    etag: str | None,
+    default_wait: float,
+    max_wait: float,
+) -> tuple[WatchTerms, str | None]:
+    """Return what a query and the headers ask for, and from where; raise Problem."""
+    query = read_query(query_string, QUERY)
     cursor = query.get("cursor")
-    etag = None if cursor is not None else parse_etag_cursor(raw.header(b"if-none-match"))
-    cursor = cursor if cursor is not None else etag
+    is_conditional = cursor is None and etag is not None
+    if is_conditional:
+        cursor = parse_etag_cursor(etag)
     if cursor == "":
         raise Problem("bad-cursor", "cursor is empty: leave it out for from now on", param="cursor")
-    request = WatchRequest(
-        positions=_position(purgatory, key, cursor),
-        wait=settings.default_wait,
-        limit=raw.whole_number(query, "limit", 100),
-        min_signals=raw.whole_number(query, "min", 1),
-        is_conditional=etag is not None,
+    limit = whole_number(query, "limit", 100)
+    min_signals = whole_number(query, "min", 1)
+    preferences = parse_preferences(prefer)
+    wait, applied = _wait(preferences, query.get("wait"), default_wait, max_wait)
+    terms = WatchTerms(
+        wait,
+        limit,
+        min_signals,
+        is_conditional=is_conditional,
+        is_minimal=preferences.is_minimal,
+        applied=applied,
     )
-    _apply(request, raw, settings, query.get("wait"))
-    return request
+    return terms, cursor
 
 
 def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -> WatchRequest:
@@ -109,26 +165,33 @@ def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettin
     raw.query(frozenset())
     body = parse_body(WatchBody, raw.body)
     raw.permit.check_keys(Action.WAIT, body.keys)
-    request = WatchRequest(
-        positions=_positions(purgatory, dict(body.keys)),
-        wait=settings.default_wait,
-        limit=body.limit,
-        min_signals=body.min,
-        needed_keys=_needed_keys(body),
-        is_single=False,
-    )
+    positions = _positions(purgatory, dict(body.keys))
+    needed_keys = _needed_keys(body)
+    preferences = parse_preferences(raw.headers_named(b"prefer"))
     # A number is written as the query would have it, so that both are checked in one place.
-    wait = body.wait if body.wait is None or isinstance(body.wait, str) else f"{body.wait:f}"
-    _apply(request, raw, settings, wait)
-    return request
+    asked = body.wait if body.wait is None or isinstance(body.wait, str) else f"{body.wait:f}"
+    wait, applied = _wait(preferences, asked, settings.default_wait, settings.max_wait)
+    wait_id = raw.header(b"wait-id")
+    terms = WatchTerms(
+        wait,
+        body.limit,
+        body.min,
+        needed_keys,
+        is_single=False,
+        is_minimal=preferences.is_minimal,
+        applied=applied,
+    )
+    return WatchRequest(
+        tuple(positions.items()), terms, None if wait_id is None else wait_name(raw, wait_id)
+    )
 
 
-def _position(purgatory: Purgatory, key: str, cursor: str | None) -> dict[str, int]:
+def _position(purgatory: Purgatory, key: str, cursor: str | None) -> Where:
     # As below, for the one key that most requests are for.
     signals = purgatory.signals
     try:
         check_key(key)
-        return {key: signals.head() if cursor is None else signals.position(key, cursor)}
+        return ((key, signals.head() if cursor is None else signals.position(key, cursor)),)
     except PurgatoryError as exc:
         raise problem_of(exc) from exc
 
@@ -155,23 +218,20 @@ def _needed_keys(body: WatchBody) -> int:
     return body.until.count
 
 
-def _apply(
-    request: WatchRequest, raw: RawRequest, settings: WaitSettings, wait: str | None
-) -> None:
-    """Set the wait, the preferences and the id."""
-    preferences = parse_preferences(raw.headers_named(b"prefer"))
+def _wait(
+    preferences: Preferences, wait: str | None, default_wait: float, max_wait: float
+) -> tuple[float, tuple[str, ...]]:
+    """Return for how long to wait, and which preferences were applied; raise Problem."""
     asked = preferences.wait
     if wait is not None:
         asked = wait_seconds(wait, "wait")
-    if asked is not None:
-        request.wait = min(asked, settings.max_wait)
-    if preferences.wait is not None or (asked is not None and asked > settings.max_wait):
-        request.applied += (f"wait={request.wait:g}",)
+    granted = default_wait if asked is None else min(asked, max_wait)
+    applied: tuple[str, ...] = ()
+    if preferences.wait is not None or (asked is not None and asked > max_wait):
+        applied += (f"wait={granted:g}",)
     if preferences.is_minimal:
-        request.is_minimal = True
-        request.applied += ("return=minimal",)
-    wait_id = raw.header(b"wait-id")
-    request.wait_id = None if wait_id is None else wait_name(raw, wait_id)
+        applied += ("return=minimal",)
+    return granted, applied
 
 
 def wait_name(raw: RawRequest, text: str) -> str:

@@ -20,7 +20,7 @@ from purgatory.fastapi.idempotency import _parse as parse_idempotency_key
 from purgatory.fastapi.key_endpoints import KeyEndpoints
 from purgatory.fastapi.preferences import parse_etag_cursor, parse_preferences, wait_seconds
 from purgatory.fastapi.problems import problem_of
-from purgatory.fastapi.raw_request import MAX_LIMIT, RawRequest
+from purgatory.fastapi.raw_request import MAX_LIMIT, RawRequest, whole_number
 from purgatory.fastapi.schemas import MAX_BATCH, BatchItem, SignalBody, WatchBody
 from purgatory.fastapi.watch_request import QUERY, parse_wait_id, parse_watch, parse_watch_many
 
@@ -188,7 +188,7 @@ def test_queries(query: bytes, name: str) -> None:
     parameters = _result_or_problem(raw.query, QUERY)
     if parameters is not None:
         assert parameters.keys() <= QUERY
-        number = _result_or_problem(raw.whole_number, parameters, name, 1)
+        number = _result_or_problem(whole_number, parameters, name, 1)
         assert number is None or 1 <= number <= MAX_LIMIT
 
 
@@ -197,10 +197,11 @@ def test_watching_one_key(query: bytes, given_headers: Any, tail: str) -> None:
     """A request that can be parked as it is."""
     request = _result_or_problem(parse_watch, _raw(query, given_headers, tail), PURGATORY, SETTINGS)
     if request is not None:
-        assert list(request.positions) == [tail]
-        assert 0 <= request.timeout <= request.wait <= SETTINGS.max_wait
-        assert 1 <= request.limit <= MAX_LIMIT and 1 <= request.min_signals <= MAX_LIMIT
-        for value in request.applied:
+        assert [key for key, _ in request.where] == [tail]
+        terms = request.terms
+        assert 0 <= terms.timeout <= terms.wait <= SETTINGS.max_wait
+        assert 1 <= terms.limit <= MAX_LIMIT and 1 <= terms.min_signals <= MAX_LIMIT
+        for value in terms.applied:
             value.encode("ascii")
 
 
@@ -210,8 +211,9 @@ def test_watching_several_keys(body: Any, given_headers: Any) -> None:
     raw = _raw(b"", given_headers, body=json.dumps(body).encode())
     request = _result_or_problem(parse_watch_many, raw, PURGATORY, SETTINGS)
     if request is not None:
-        assert 1 <= request.needed_keys <= len(request.positions) <= 100
-        assert 0 <= request.timeout <= request.wait <= SETTINGS.max_wait
+        terms = request.terms
+        assert 1 <= terms.needed_keys <= len(request.where) <= 100
+        assert 0 <= terms.timeout <= terms.wait <= SETTINGS.max_wait
 
 
 @given(st.binary(max_size=200))

@@ -67,7 +67,7 @@ def test_the_document_has_the_members_of_rfc_9457() -> None:
         "instance": "/p/watch/k",
         "limit": "max_parked",
     }
-    text = answer.encoded()
+    text = answer.encoded(b"")
     assert b"content-type: application/problem+json\r\n" in text
     assert b"cache-control: no-store\r\n" in text
     assert b"retry-after: 3\r\n" in text.lower()

@@ -28,21 +28,22 @@ class Crowd:
             if number % CONNECT_AT_ONCE == 0:
                 time.sleep(0.001)
 
-    def send(self, request: Callable[[int], bytes]) -> None:
-        """Send each member's request, with a pause now and then."""
-        for number, member in enumerate(self.members):
-            member.send(request(number))
+    def send(self, request: Callable[[int], bytes], numbers: range | None = None) -> None:
+        """Send the requests of all members, or of some, with a pause now and then."""
+        for number in numbers or range(len(self.members)):
+            self.members[number].send(request(number))
             if number % SEND_AT_ONCE == 0:
                 time.sleep(PAUSE)
 
     def answers(self, timeout: float) -> Sequence[float]:
         """Receive an answer for each member; return when each was whole."""
         at = [0.0] * len(self.members)
+        receive = [member.receive for member in self.members]
         missing = len(self.members)
         until = time.perf_counter() + timeout
         while missing:
             for key, _ in self._selector.select(1.0):
-                if self.members[key.data].receive() is not None:
+                if receive[key.data]() is not None:
                     at[key.data] = time.perf_counter()
                     missing -= 1
             if time.perf_counter() > until:

@@ -25,14 +25,14 @@ class Cycles:
 class _Pair:
     """A client that parks, and one that fires what it waits for."""
 
-    def __init__(self, address: Address, number: int) -> None:
+    def __init__(self, address: Address, watched: str, number: int) -> None:
         self.watcher = Client(address)
         self.firer = Client(address)
         self.missing = 0
         self.parked = 0
         self.fired = 0
         self.fired_at = 0.0
-        self._watch = watch(f"cycle-{number}", 50)
+        self._watch = watch(watched, f"cycle-{number}", 50)
         self._fire = fire(f"cycle-{number}")
 
     def park(self, number: int) -> None:
@@ -56,14 +56,14 @@ class _Run:
 
     # Requests are numbered in the order in which they are sent.
     # Invariant: _waiting is in the order of the pairs' parks, and each of them has not fired yet.
-    def __init__(self, address: Address, clients: int, pause: float) -> None:
+    def __init__(self, address: Address, watched: str, clients: int, pause: float) -> None:
         self.found = Cycles()
         self._pause = pause
         self._sent = 0
         self._waiting: deque[_Pair] = deque()
         self._under_way = 0
         self._selector = selectors.DefaultSelector()
-        self._pairs = [_Pair(address, number) for number in range(clients)]
+        self._pairs = [_Pair(address, watched, number) for number in range(clients)]
         for pair in self._pairs:
             for client in (pair.watcher, pair.firer):
                 self._selector.register(client.socket, selectors.EVENT_READ, (pair, client))
@@ -118,6 +118,11 @@ class _Run:
             self._park(pair)
 
 
-def run_cycles(address: Address, clients: int, seconds: float, *, pause: float = 0.0) -> Cycles:
-    """Run `clients` pairs for some time; with a pause, one alone is parked long before its fire."""
-    return _Run(address, clients, pause).run(seconds)
+def run_cycles(
+    address: Address, watched: str, clients: int, seconds: float, *, pause: float = 0.0
+) -> Cycles:
+    """Run `clients` pairs for some time, which wait at the address `watched`.
+
+    With a pause, one alone is parked long before its fire.
+    """
+    return _Run(address, watched, clients, pause).run(seconds)

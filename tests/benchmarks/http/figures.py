@@ -32,6 +32,14 @@ FIGURES: Final = (
     Figure("client_share", "client's core", 2),
 )
 
+# Of the server alone: what a busy machine changes least.
+CPU_FIGURES: Final = (
+    Figure("request_us", "park, without accepting", 1),
+    Figure("fan_out_us", "answer of the fan-out", 1),
+    Figure("timeout_us", "timeout and its answer", 1),
+    Figure("cycle_us", "park, fire and both answers", 1),
+)
+
 # On two quiet cores, 10,000 parked; the floor as it was there. On another machine the floor is
 # another, and the same code is as far from it.
 TARGETS: Final[dict[str, dict[str, float]]] = {

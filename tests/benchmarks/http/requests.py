@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-def watch(key: str, wait: float) -> bytes:
-    """Return the request that parks."""
-    return _request("GET", f"/purgatory/watch/{key}?wait={wait:.3f}")
+def watch(address: str, key: str, wait: float) -> bytes:
+    """Return the request that parks; `address` is that of all keys."""
+    return _request("GET", f"{address}/{key}?wait={wait:.3f}")
 
 
 def fire(key: str) -> bytes:

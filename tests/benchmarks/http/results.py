@@ -13,9 +13,14 @@ from statistics import median
 from typing import Any
 
 from purgatory.timer import compiled
-from tests.benchmarks.http.figures import FIGURES, TARGETS, Figure
+from tests.benchmarks.http.figures import CPU_FIGURES, FIGURES, TARGETS, Figure
 from tests.benchmarks.http.measurement import Measurement
 from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS, ServerKind
+
+_CONDITIONS = (
+    "uvloop and httptools, no access log; the collector as in the service, for each of them:\n"
+    "frozen after the start, thresholds 100,000, 50 and 50. The client: sockets in one thread."
+)
 
 
 class Results:
@@ -37,12 +42,15 @@ class Results:
         rounds = len(self._rounds[kinds[0]])
         parts = [
             f"{self._parked:,} parked; medians of {rounds} rounds (least-most)",
-            _table([_titles(), *(self._figures(kind) for kind in kinds)]),
+            _CONDITIONS,
+            _table([_titles(FIGURES), *(self._figures(kind, FIGURES) for kind in kinds)]),
+            "CPU of the server, us:",
+            _table([_titles(CPU_FIGURES), *(self._figures(kind, CPU_FIGURES) for kind in kinds)]),
         ]
         if HANDLER in kinds:
             parts.append("Times better than the handler in the same run:")
             rows = [self._ratios(kind) for kind in kinds if kind is not HANDLER]
-            parts.append(_table([_titles()[:-1], *rows]))
+            parts.append(_table([_titles(FIGURES[:-1] + CPU_FIGURES), *rows]))
         if targets := [line for kind in kinds for line in self._targets(kind)]:
             parts.append("Targets, as they are and in proportion to the floor of this run:")
             parts.append(_table(targets))
@@ -77,8 +85,8 @@ class Results:
         figures: list[float] = [getattr(found, field) for found in self._rounds[kind]]
         return median(figures)
 
-    def _figures(self, kind: ServerKind) -> list[str]:
-        return [kind.title, *(self._figure(kind, figure) for figure in FIGURES)]
+    def _figures(self, kind: ServerKind, figures: Sequence[Figure]) -> list[str]:
+        return [kind.title, *(self._figure(kind, figure) for figure in figures)]
 
     def _figure(self, kind: ServerKind, figure: Figure) -> str:
         found = [getattr(measurement, figure.field) for measurement in self._rounds[kind]]
@@ -89,7 +97,7 @@ class Results:
 
     def _ratios(self, kind: ServerKind) -> list[str]:
         ratios = []
-        for figure in FIGURES[:-1]:
+        for figure in FIGURES[:-1] + CPU_FIGURES:
             ours, theirs = self._median(kind, figure.field), self._median(HANDLER, figure.field)
             ratios.append(f"{ours / theirs if figure.is_more_better else theirs / ours:.1f} x")
         return [kind.title, *ratios]
@@ -105,9 +113,9 @@ class Results:
             found = self._median(kind, figure.field)
             row = [kind.title, figure.title, f"{found:,.{figure.digits}f}"]
             row += [f"{target:,g}", _verdict(figure, found, target)]
-            if not figure.depends_on_machine:
+            if not figure.depends_on_machine or not self._rounds[BARE]:
                 row += ["", ""]
-            elif self._rounds[BARE]:
+            else:
                 floor = self._median(BARE, figure.field) / TARGETS[BARE.name][figure.field]
                 row += [f"{target * floor:,.{figure.digits}f}"]
                 row += [_verdict(figure, found, target * floor)]
@@ -120,8 +128,8 @@ def _verdict(figure: Figure, found: float, target: float) -> str:
     return "met" if share >= 1 else "80 %" if share >= 0.8 else "not met"
 
 
-def _titles() -> list[str]:
-    return ["", *(figure.title for figure in FIGURES)]
+def _titles(figures: Sequence[Figure]) -> list[str]:
+    return ["", *(figure.title for figure in figures)]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -11,24 +11,25 @@ import uvicorn
 import uvloop
 
 from tests.benchmarks.http import bare_protocol, handler_app, purgatory_app
+from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS
 
 PARKING = "purgatory.fastapi.uvicorn_protocol:ParkingProtocol"
 
 
 def main() -> None:
     """Serve until killed."""
-    kind = sys.argv[1]
+    kind = next(kind for kind in SERVERS if kind.name == sys.argv[1])
     listening = socket.create_server(("127.0.0.1", 0), backlog=2048)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if kind == "bare":
+    if kind is BARE:
         _spare_the_collector()
         uvloop.run(bare_protocol.serve(listening, announce))
         return
-    app = handler_app.create_app() if kind == "handler" else purgatory_app.create_app()
+    app = handler_app.create_app() if kind is HANDLER else purgatory_app.create_app()
     config = uvicorn.Config(
         app,
-        http=PARKING if kind == "protocol" else "httptools",
+        http=PARKING if kind.uses_protocol else "httptools",
         loop="uvloop",
         log_level="warning",
         access_log=False,

@@ -12,11 +12,19 @@ class ServerKind:
 
     name: str
     title: str
+    watch: str = "/purgatory/watch"
+    """Where a key is waited for."""
+    uses_protocol: bool = False
+    """Served with ParkingProtocol, not uvicorn's httptools."""
 
 
 BARE: Final = ServerKind("bare", "bare asyncio protocol on uvloop (the floor)")
-PROTOCOL: Final = ServerKind("protocol", "purgatory, ParkingProtocol")
+PROTOCOL: Final = ServerKind("protocol", "purgatory, ParkingProtocol", uses_protocol=True)
 ROUTER: Final = ServerKind("router", "purgatory, any ASGI server")
+OWN_PROTOCOL: Final = ServerKind(
+    "own-protocol", "an endpoint of one's own, ParkingProtocol", "/own", uses_protocol=True
+)
+OWN: Final = ServerKind("own", "an endpoint of one's own, any ASGI server", "/own")
 HANDLER: Final = ServerKind("handler", "the FastAPI handler people write")
 
-SERVERS: Final = (BARE, PROTOCOL, ROUTER, HANDLER)
+SERVERS: Final = (BARE, PROTOCOL, ROUTER, OWN_PROTOCOL, OWN, HANDLER)

@@ -1,0 +1,115 @@
+"""The header lines of a request, read once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from purgatory.fastapi.header_lines import (
+    MAX_REMEMBERED,
+    MAX_REMEMBERED_BYTES,
+    HeaderLines,
+    HeaderReader,
+)
+
+names = st.sampled_from(["Host", "accept", "X-A", "Prefer", "content-length", "Connection"])
+values = st.text("abc019 ,;=-\t", max_size=8)
+
+
+def _lines(*headers: str) -> bytes:
+    return "".join(f"\r\n{header}" for header in headers).encode("latin-1")
+
+
+def _read(*headers: str) -> HeaderLines:
+    found = HeaderReader().read(_lines(*headers))
+    assert found is not None
+    return found
+
+
+@given(st.lists(st.tuples(names, values), max_size=6))
+@example([])
+def test_each_header_is_found_by_its_name(headers: list[tuple[str, str]]) -> None:
+    """In its order, its value without the white space around it."""
+    found = _read(*(f"{name}: {value}" for name, value in headers))
+    expected = [(name.lower(), value.strip(" \t")) for name, value in headers]
+    assert [(name.decode(), value.decode()) for name, value in found.pairs()] == expected
+    for name, _ in expected:
+        encoded = name.encode()
+        assert encoded in found and found.has_any(frozenset({encoded, b"other"}))
+        assert found.named(encoded) == [value for other, value in expected if other == name]
+    assert b"other" not in found and not found.has_any(frozenset({b"other"}))
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_plain"),
+    [
+        (["Host: h"], True),
+        (["Content-Length: 12"], True),
+        (["Content-Length:\t12 "], True),
+        (["Content-Length: 12", "content-length: 12"], False),
+        (["Content-Length: +12"], False),
+        (["Content-Length: 1234567890"], False),
+        (["Content-Length: \xb2"], False),
+        (["Content-Length:"], False),
+        (["Transfer-Encoding: chunked"], False),
+        (["Upgrade: websocket"], False),
+        (["Expect: 100-continue", "Content-Length: 1"], True),
+        (["Expect: 100-continue"], False),
+        (["Expect: more", "Content-Length: 1"], False),
+    ],
+)
+def test_framing_that_takes_a_parser(headers: list[str], *, is_plain: bool) -> None:
+    """Whatever may be read in two ways is not read here."""
+    found = _read(*headers)
+    assert found.is_plain is is_plain
+
+
+@pytest.mark.parametrize(
+    ("headers", "closes"),
+    [
+        ([], False),
+        (["Connection: keep-alive"], False),
+        (["Connection: Close"], True),
+        (["Connection: keep-alive , close"], True),
+        (["Connection: keep-alive", "connection: close"], True),
+        (["Connection: closed"], False),
+    ],
+)
+def test_connection_close(headers: list[str], *, closes: bool) -> None:
+    """Among other tokens, and in any spelling."""
+    assert _read(*headers).closes is closes
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        b"\r\nhost",
+        b"\r\n: h",
+        b"\r\nho st: h",
+        b"\r\na: 1\r\n folded",
+        b"\r\na: \x00",
+        b"\r\na: 1\n2",
+    ],
+)
+def test_lines_that_are_not_well_formed(lines: bytes) -> None:
+    """They are for a parser that says so."""
+    assert HeaderReader().read(lines) is None
+
+
+def test_the_same_lines_are_read_once() -> None:
+    """One object for all that send the same, and another for whoever differs."""
+    reader = HeaderReader()
+    first = reader.read(_lines("Host: h", "X-A: 1"))
+    assert reader.read(_lines("Host: h", "X-A: 1")) is first
+    assert reader.read(_lines("Host: h", "X-A: 2")) is not first
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Neither many different lines nor long ones stay."""
+    reader = HeaderReader()
+    for number in range(3 * MAX_REMEMBERED):
+        reader.read(_lines(f"X-A: {number}"))
+    assert len(reader) <= MAX_REMEMBERED
+    long = _lines("X-A: " + MAX_REMEMBERED_BYTES * "a")
+    assert reader.read(long) is not reader.read(long)
