@@ -97,6 +97,14 @@ class Folder:
         finally:
             stream.close()
 
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Write a file, in place of one that may be there."""
+        stream = self._files.create(self.java_path(path), True)
+        try:
+            stream.write(content)
+        finally:
+            stream.close()
+
     def write_new(self, path: str, text: str) -> None:
         """Write a file in one step: it is there whole, or not at all.
 
@@ -104,17 +112,22 @@ class Folder:
         """
         folder, _, name = path.rpartition("/")
         unfinished = f"{folder}/.{name}.tmp" if folder else f".{name}.tmp"
-        stream = self._files.create(self.java_path(unfinished), True)
-        try:
-            stream.write(text.encode())
-        finally:
-            stream.close()
+        self.write_bytes(unfinished, text.encode())
         if self.exists(path) or not self._renamed(unfinished, path):
             self.delete(unfinished)
             raise OutputInUseError(
                 f"{self.at(path)} was written by another run meanwhile. "
                 "Let one run at a time write to a folder, and run this one again."
             )
+
+    def replace(self, new: str, path: str) -> None:
+        """Put the folder `new` in the place of `path`, of which nothing is left.
+
+        Raises OutputInUseError where somebody else puts something there at the same time.
+        """
+        self.delete(path)
+        if not self._renamed(new, path):
+            raise OutputInUseError(f"{self.at(path)} is being written by another run.")
 
     def delete(self, *paths: str) -> None:
         """Delete files and folders, with all that is in them; what is not there is no error."""

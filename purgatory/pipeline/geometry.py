@@ -13,8 +13,8 @@ DEFAULT = (1, 256)
 
 TIMER_BYTES = 80
 """A pending timer, as docs/performance.md has it."""
-BUCKET_BYTES = 280
-"""A bucket that has, or had, a timer; measured, plain Python."""
+BUCKET_BYTES = 200
+"""A bucket that has, or had, a timer, and its start in the queue; measured, plain Python."""
 SLOT_BYTES = 8
 """A bucket's place in its level, whether it is there or not."""
 

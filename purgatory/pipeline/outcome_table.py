@@ -92,8 +92,10 @@ class OutcomeTable:
     def read(self) -> DataFrame:
         """Return all outcomes. Raises NothingToReadError where nothing was published."""
         manifest = self.manifest()
-        if not manifest.run:
-            raise NothingToReadError(f"No outcomes in {self.folder}: run the job `outcomes` first.")
+        if not manifest.hours:
+            raise NothingToReadError(
+                f"No outcomes in {self.folder}: run the job `outcomes` on a journal with operations."
+            )
         return _read(self._spark, self.folder, manifest.paths())
 
 

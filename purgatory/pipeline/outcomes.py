@@ -127,7 +127,9 @@ def _as_outcomes(best: DataFrame, as_of: datetime, grace_s: float) -> DataFrame:
     completed_at = F.when(~F.col("is_watched"), F.coalesce("completed_at", "at"))
     micros = F.unix_micros
     # A clock that was set back between two records must not make a wait negative.
-    wait_us = F.greatest(micros(completed_at) - micros("watched_at"), F.lit(0).cast("long"))
+    # `greatest` passes over what is null, so what has not ended is asked for by itself.
+    waited_us = F.greatest(micros(completed_at) - micros("watched_at"), F.lit(0).cast("long"))
+    wait_us = F.when(completed_at.isNotNull(), waited_us)
     return best.withColumns(
         {
             "outcome": F.when(F.col("is_watched"), without_end).otherwise(F.col("event")),

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 
 def parked(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
     """Return for each kind and minute how many operations were parked.
 
-    Columns `kind`, `minute`, `began` (operations that began to wait), `ended`, `parked_mean` and
-    `parked_peak`, of the sixty moments at which a second begins: what waits for less than a second
-    may fall between two. Only minutes in which something is parked, begins or ends are there.
+    Columns `kind`, `minute`, `began` (operations that began to wait), `wait_s` (how long these
+    waited, together), `ended`, `parked_mean` and `parked_peak`, of the sixty moments at which a
+    second begins: what waits for less than a second may fall between two. Only minutes in which
+    something is parked, begins or ends are there.
 
     An open operation is parked until `as_of`; of a lost one nobody knows, and it counts until its
     deadline.
@@ -27,14 +28,27 @@ def _changes(outcomes: DataFrame, as_of: datetime) -> DataFrame:
     end = F.when(F.col("outcome") == "lost", F.col("deadline")).otherwise(
         F.coalesce("completed_at", F.lit(as_of))
     )
-    both = F.array(
-        F.struct(F.unix_seconds("watched_at").alias("second"), F.lit(1).alias("began")),
-        F.struct(F.unix_seconds(end).alias("second"), F.lit(0).alias("began")),
+    wait_us = F.unix_micros(end) - F.unix_micros("watched_at")
+    changes = F.array(
+        _change("watched_at", began=1, wait_us=wait_us),
+        _change(end, began=0, wait_us=F.lit(0).cast("long")),
     )
     return (
-        outcomes.select("kind", F.inline(both))
+        outcomes.select("kind", F.inline(changes))
         .groupBy("kind", "second")
-        .agg(F.sum("began").alias("began"), F.sum(1 - F.col("began")).alias("ended"))
+        .agg(
+            F.sum("began").alias("began"),
+            F.sum(1 - F.col("began")).alias("ended"),
+            (F.sum("wait_us") / 1e6).alias("wait_s"),
+        )
+    )
+
+
+def _change(at: Column | str, *, began: int, wait_us: Column) -> Column:
+    return F.struct(
+        F.unix_seconds(at).alias("second"),
+        F.lit(began).alias("began"),
+        wait_us.alias("wait_us"),
     )
 
 
@@ -63,6 +77,7 @@ def _with_level(changes: DataFrame) -> DataFrame:
         "kind",
         "second",
         "began",
+        "wait_s",
         "ended",
         level.alias("level"),
         F.coalesce(F.lead("second").over(within), "next_day_second").alias("next_second"),
@@ -88,6 +103,7 @@ def _filled(seconds: DataFrame) -> DataFrame:
         "kind",
         "minute",
         F.when(is_own, F.col("began")).otherwise(0).alias("began"),
+        F.when(is_own, F.col("wait_s")).otherwise(0).alias("wait_s"),
         F.when(is_own, F.col("ended")).otherwise(0).alias("ended"),
         "level",
         F.greatest(high - low + 1, F.lit(0)).alias("count"),
@@ -96,20 +112,11 @@ def _filled(seconds: DataFrame) -> DataFrame:
 
 def _by_minute(rows: DataFrame) -> DataFrame:
     level = F.when(F.col("count") > 0, F.col("level"))
-    return (
-        rows.groupBy("kind", "minute")
-        .agg(
-            F.sum("began").alias("began"),
-            F.sum("ended").alias("ended"),
-            (F.sum(F.col("level") * F.col("count")) / 60).alias("parked_mean"),
-            F.coalesce(F.max(level), F.lit(0)).alias("parked_peak"),
-        )
-        .select(
-            "kind",
-            F.timestamp_seconds(F.col("minute") * 60).alias("minute"),
-            "began",
-            "ended",
-            "parked_mean",
-            "parked_peak",
-        )
+    found = rows.groupBy("kind", "minute").agg(
+        F.sum("began").alias("began"),
+        F.sum("wait_s").alias("wait_s"),
+        F.sum("ended").alias("ended"),
+        (F.sum(F.col("level") * F.col("count")) / 60).alias("parked_mean"),
+        F.coalesce(F.max(level), F.lit(0)).alias("parked_peak"),
     )
+    return found.withColumn("minute", F.timestamp_seconds(F.col("minute") * 60))

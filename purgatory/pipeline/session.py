@@ -34,6 +34,8 @@ def spark_session(
     builder = SparkSession.builder.appName(name)
     # Times are UTC throughout, whatever the machine's zone.
     builder = builder.config("spark.sql.session.timeZone", "UTC")
+    # What others read without guessing; Spark's own default is INT96, which has no zone.
+    builder = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     if not _is_submitted():
         os.environ["JAVA_HOME"] = str(java_home())
         # The machine's own name may lead nowhere.

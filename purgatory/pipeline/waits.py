@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
@@ -19,23 +20,26 @@ NO_KEY = "(no key)"
 OTHER = "(other)"
 
 
-def waits_by(outcomes: DataFrame, by: Sequence[str]) -> DataFrame:
+def waits_by(
+    outcomes: DataFrame, by: Sequence[str], measures: Sequence[str] = MEASURES
+) -> DataFrame:
     """Return one row for each group of `outcomes` by the columns `by`.
 
     Its columns: `operations`, a count and a `share_` for each outcome, `contested`, the mean and
-    the maximum of `wait_us` (of what ended) and `lateness_us` (of what expired), and for each of
-    PERCENTS the exact `wait_us_p50` and the approximate `wait_us_p50_approximate`, and so on.
+    the maximum of each of `measures` (by default the `wait_us` of what ended and the `lateness_us`
+    of what expired), and for each of PERCENTS the exact `wait_us_p50` and the approximate
+    `wait_us_p50_approximate`, and so on.
     """
     counts = outcomes.groupBy(*by).agg(
         F.count("*").alias("operations"),
         *(F.count_if(F.col("outcome") == name).alias(name) for name in OUTCOMES),
         F.count_if("is_contested").alias("contested"),
-        *(F.avg(name).alias(f"{name}_mean") for name in MEASURES),
-        *(F.max(name).alias(f"{name}_max") for name in MEASURES),
+        *(F.avg(name).alias(f"{name}_mean") for name in measures),
+        *(F.max(name).alias(f"{name}_max") for name in measures),
     )
     shares = {f"share_{name}": F.col(name) / F.col("operations") for name in OUTCOMES}
     tables = [counts.withColumns(shares)]
-    tables += [_wide(percentiles(outcomes, by, name, PERCENTS), by, name) for name in MEASURES]
+    tables += [_wide(percentiles(outcomes, by, name, PERCENTS), by, name) for name in measures]
     # Joined null-safe by name: a group may have no value at all, and then no row of percentiles.
     return reduce(lambda left, right: left.join(right, list(by), "left"), tables)
 
@@ -69,15 +73,27 @@ def with_hours(outcomes: DataFrame) -> DataFrame:
     return outcomes.withColumn("hour", watched_hour())
 
 
-def wait_counts(outcomes: DataFrame) -> DataFrame:
+def timeline(outcomes: DataFrame, width_s: int) -> DataFrame:
+    """Return how many operations that began to wait in each `width_s` seconds had which outcome."""
+    start = F.floor(F.unix_seconds("watched_at") / width_s) * width_s
+    return outcomes.groupBy(F.timestamp_seconds(start).alias("start"), "outcome").agg(
+        F.count("*").alias("count")
+    )
+
+
+def wait_counts(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
     """Return how many operations of a kind and outcome waited how long, in buckets.
 
-    Columns `kind`, `outcome`, `bucket` (of the wait in us; null where nothing is known of it) and
-    `count`. An open operation has waited since `watched_at` until now, which is the caller's to
-    fill into `wait_us`. Small, whatever the size of `outcomes`.
+    Columns `kind`, `outcome`, `bucket` (of the wait in us) and `count`. An open operation has
+    waited until `as_of`; of a lost one nobody knows, and its bucket is null. Small, whatever the
+    size of `outcomes`.
     """
+    until_now = F.unix_micros(F.lit(as_of)) - F.unix_micros("watched_at")
+    wait_us = F.when(
+        F.col("outcome") == "open", F.greatest(until_now, F.lit(0).cast("long"))
+    ).otherwise(F.col("wait_us"))
     return (
-        outcomes.withColumn("bucket", bucket_column(F.col("wait_us")))
+        outcomes.withColumn("bucket", bucket_column(wait_us))
         .groupBy("kind", "outcome", "bucket")
         .agg(F.count("*").alias("count"))
     )

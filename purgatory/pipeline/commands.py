@@ -1,0 +1,163 @@
+"""The commands: each a thin one around the job of its name."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from purgatory.pipeline import advice, waits_job
+from purgatory.pipeline.command import Call, Command
+from purgatory.pipeline.report import job as report_job
+from purgatory.pipeline.workers import Capacity
+
+_CAPACITY = Capacity()
+_WISHES = advice.Wishes()
+
+
+def run_outcomes(call: Call) -> str:
+    """Bring the outcomes up to date with the journal."""
+    update = call.outcomes.update(
+        call.options.journal,
+        on_bad_file=call.options.on_bad_file,
+        grace_s=call.options.grace,
+        say=call.say,
+    )
+    lines = [
+        f"{update.operations:,} operations in {call.outcomes.folder}: {update.rows:,} records of "
+        f"{update.new_files:,} new files, {len(update.written_hours):,} hours written."
+    ]
+    if update.unknown_rows:
+        lines.append(f"{update.unknown_rows:,} records were no events that we know.")
+    if update.bad:
+        lines.append(f"{len(update.bad):,} files were left out:")
+        lines += [f"  {path}: {reason}" for path, reason in sorted(update.bad.items())]
+    return "\n".join(lines)
+
+
+def run_waits(call: Call) -> str:
+    """Write the tables of waits, and the outcomes before that if there is a journal."""
+    said = _after_outcomes(call)
+    waits_job.run(call.outcomes, call.tables, call.say)
+    return f"{said}Tables are in {call.tables.folder}/{waits_job.JOB}."
+
+
+def run_advise(call: Call) -> str:
+    """Write and tell the advice, and do all before that if there is a journal."""
+    said = f"{run_waits(call)}\n" if call.options.journal else ""
+    found = advice.run(call.outcomes, call.tables, _wishes(call.options), call.say)
+    lines = [f"{timeout.kind}: {timeout.reason}" for timeout in found.timeouts]
+    lines += [f"wheel: {found.geometry.reason}", f"workers: {found.workers.reason}"]
+    return said + "\n".join(lines)
+
+
+def run_report(call: Call) -> str:
+    """Write the report, and do all before that if there is a journal."""
+    said = f"{run_advise(call)}\n" if call.options.journal else ""
+    where = report_job.run(call.outcomes, call.tables, call.say, call.options.title)
+    return f"{said}The report is {where}"
+
+
+def _after_outcomes(call: Call) -> str:
+    return f"{run_outcomes(call)}\n" if call.options.journal else ""
+
+
+def _wishes(options: argparse.Namespace) -> advice.Wishes:
+    return advice.Wishes(
+        expired_share=options.expired_share,
+        max_tick_ms=options.max_tick_ms,
+        capacity=Capacity(
+            parked=options.parked_per_worker,
+            cpu_us=options.cpu_us,
+            utilisation=options.utilisation,
+        ),
+    )
+
+
+def _add_wishes(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    share = _number(float, 0, 1)
+    add(
+        "--expired-share",
+        type=share,
+        default=_WISHES.expired_share,
+        metavar="SHARE",
+        help="the share of operations that may expire (default %(default)s)",
+    )
+    add(
+        "--max-tick-ms",
+        type=_number(int, 0),
+        default=_WISHES.max_tick_ms,
+        metavar="MS",
+        help="how late a timer may be (default %(default)s)",
+    )
+    add(
+        "--parked-per-worker",
+        type=_number(int, 0),
+        default=_CAPACITY.parked,
+        metavar="COUNT",
+        help="operations that a worker may hold (default %(default)s)",
+    )
+    add(
+        "--cpu-us",
+        type=_number(float, 0),
+        default=_CAPACITY.cpu_us,
+        metavar="US",
+        help="CPU for one operation, its request included (default %(default)s)",
+    )
+    add(
+        "--utilisation",
+        type=share,
+        default=_CAPACITY.utilisation,
+        metavar="SHARE",
+        help="the share of a worker that is to be used (default %(default)s)",
+    )
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    _add_wishes(parser)
+    parser.add_argument("--title", default=report_job.DEFAULT_TITLE, help="of the page")
+
+
+def _number(
+    kind: type[float | int], above: float, below: float = float("inf")
+) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        try:
+            number = kind(text)
+        except ValueError:
+            number = kind(above)
+        # Written so that NaN, which compares as false, is refused.
+        if not above < number < below:
+            limit = "" if below == float("inf") else f" and below {below:g}"
+            word = "whole number" if kind is int else "number"
+            raise argparse.ArgumentTypeError(f"{text!r}: give a {word} above {above:g}{limit}")
+        return number
+
+    return parse
+
+
+COMMANDS = (
+    Command(
+        name="outcomes",
+        help="one row for each operation, kept up with the journal",
+        run=run_outcomes,
+        needs_journal=True,
+    ),
+    Command(
+        name="waits",
+        help="counts, waits, hot keys and what was parked; with --journal, outcomes first",
+        run=run_waits,
+    ),
+    Command(
+        name="advise",
+        help="timeouts, wheel and workers; with --journal, all before it first",
+        run=run_advise,
+        add_arguments=_add_wishes,
+    ),
+    Command(
+        name="report",
+        help="an HTML page with all of it; with --journal, all before it first",
+        run=run_report,
+        add_arguments=_add_report,
+    ),
+)

@@ -1,0 +1,5 @@
+"""The report on a journal: one HTML file with charts and advice."""
+
+from purgatory.pipeline.report.job import run as write_report
+
+__all__ = ["write_report"]

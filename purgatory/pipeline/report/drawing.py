@@ -1,0 +1,116 @@
+"""A chart as files, and as a part of a page."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from html import escape
+
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from purgatory.pipeline.report.theme import ON_PAPER, STAND_INS, Palette, for_page
+
+_DPI = 144
+_WIDTH = 9.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chart:
+    """What a chart shows, in words and figures, and how to draw it.
+
+    For those who do not see it, the words and the table are the chart.
+    """
+
+    name: str
+    title: str
+    summary: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """The figures that are drawn, or the most important ones."""
+    draw: Callable[[Figure, Palette], None]
+    height: float = 3.6
+    """In inches; all are as wide as the page."""
+
+    def page_svg(self) -> str:
+        """Return the drawing as an element of a page that has the CSS variables of the theme."""
+        svg = for_page(self._svg(STAND_INS))
+        return _labelled(_with_own_ids(_fluid(svg), self.name), self)
+
+    def paper_svg(self) -> bytes:
+        """Return the drawing as a file of its own."""
+        return self._svg(ON_PAPER).encode()
+
+    def png(self) -> bytes:
+        """Return the drawing as pixels."""
+        with _style(ON_PAPER):
+            target = io.BytesIO()
+            self._figure(ON_PAPER).savefig(target, format="png", dpi=_DPI)
+        return target.getvalue()
+
+    def _svg(self, palette: Palette) -> str:
+        with _style(palette):
+            target = io.StringIO()
+            # Without a date: the same figures make the same file.
+            self._figure(palette).savefig(target, format="svg", metadata={"Date": None})
+        return target.getvalue()
+
+    def _figure(self, palette: Palette) -> Figure:
+        figure = Figure(figsize=(_WIDTH, self.height), layout="constrained")
+        self.draw(figure, palette)
+        return figure
+
+
+def _style(palette: Palette) -> AbstractContextManager[None]:
+    return rc_context(
+        {
+            # Text stays text: it can be searched and read aloud, and has the page's font.
+            "svg.fonttype": "none",
+            # The same drawing has the same ids, whoever makes it.
+            "svg.hashsalt": "purgatory",
+            "font.family": "sans-serif",
+            "font.size": 10,
+            "text.color": palette.ink,
+            "axes.edgecolor": palette.faint,
+            "axes.labelcolor": palette.ink,
+            "axes.facecolor": "none",
+            "axes.grid": True,
+            "axes.axisbelow": True,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+            "figure.facecolor": palette.paper,
+            "grid.color": palette.grid,
+            "grid.linewidth": 0.7,
+            "xtick.color": palette.ink,
+            "ytick.color": palette.ink,
+            "legend.frameon": False,
+            "legend.fontsize": 9,
+        }
+    )
+
+
+def _fluid(svg: str) -> str:
+    """Return the drawing as wide as its place, without what only a file of its own has."""
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    head, bracket, rest = svg.partition(">")
+    return re.sub(r' (width|height)="[^"]*"', "", head) + bracket + rest
+
+
+def _with_own_ids(svg: str, name: str) -> str:
+    """Put the chart's name before each id: a page has many charts, and an id once."""
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'\bhref="#', f'href="#{name}-', svg)
+    return svg.replace("url(#", f"url(#{name}-")
+
+
+def _labelled(svg: str, chart: Chart) -> str:
+    name = chart.name
+    said = (
+        f'<title id="{name}-title">{escape(chart.title)}</title>'
+        f'<desc id="{name}-summary">{escape(chart.summary)}</desc>'
+    )
+    head, _, rest = svg.partition(">")
+    return f'{head} role="img" aria-labelledby="{name}-title {name}-summary">{said}{rest}'

@@ -1,0 +1,248 @@
+"""The page: one HTML file that needs nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from purgatory.pipeline.durations import duration
+from purgatory.pipeline.report.drawing import Chart
+from purgatory.pipeline.report.findings import Findings, Rows
+
+_CSS = Path(__file__).with_name("page.css")
+_SHOWN_FILES = 50
+_SHOWN_PREFIXES = 30
+
+# The browser itself refuses whatever would leave the file, now and after any later edit.
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+def page(findings: Findings, charts: Sequence[Chart], title: str) -> str:
+    """Return the report as HTML."""
+    sections = [
+        _head(findings, title),
+        _notices(findings),
+        '<nav aria-label="Sections"><a href="#advice">Advice</a><a href="#charts">Charts</a>'
+        '<a href="#tables">Tables</a><a href="#files">Files</a></nav>',
+        "<main>",
+        '<h2 id="advice">Advice</h2>',
+        _timeouts(findings.advice["timeouts"]),
+        _workers(findings.advice["workers"]),
+        _geometry(findings.advice["geometry"]),
+        '<h2 id="charts">Charts</h2>',
+        *map(_figure, charts),
+        '<h2 id="tables">Tables</h2>',
+        _waits_table(findings.by_kind, "kind", "By kind"),
+        _waits_table(findings.by_key_prefix[:_SHOWN_PREFIXES], "key_prefix", "By key prefix"),
+        '<h2 id="files">Files</h2>',
+        _files(findings),
+        "</main>",
+    ]
+    return "\n".join(
+        [
+            "<!doctype html>",
+            '<html lang="en">',
+            '<head><meta charset="utf-8">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            '<link rel="icon" href="data:,">',
+            f"<title>{escape(title)}</title>",
+            f"<style>\n{_CSS.read_text(encoding='utf-8')}</style></head>",
+            "<body>",
+            *sections,
+            "</body></html>",
+            "",
+        ]
+    )
+
+
+def _head(findings: Findings, title: str) -> str:
+    hours = sorted(findings.manifest.hours)
+    first, last = (hour.replace("T", " ") for hour in (hours[0], hours[-1]))
+    figures = [
+        ("operations", f"{findings.operations:,}"),
+        ("kinds", f"{len(findings.by_kind):,}"),
+        *(
+            (name, _share(findings.sum_of(name), findings.operations))
+            for name in ("fired", "expired", "cancelled", "drained")
+        ),
+    ]
+    cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures)
+    return (
+        f"<header><h1>{escape(title)}</h1>"
+        f'<p class="faint">Operations that began to wait from {first}:00 to {last}:59 UTC.</p>'
+        f"<dl>{cells}</dl></header>"
+    )
+
+
+def _notices(findings: Findings) -> str:
+    found = []
+    if findings.manifest.bad:
+        found.append(
+            f'{len(findings.manifest.bad):,} files could not be read and <a href="#files">are left '
+            "out</a>: counts are too low."
+        )
+    if lost := findings.sum_of("lost"):
+        found.append(
+            f"{lost:,} operations were lost: their deadline is past, and there is no record of "
+            "their end. A worker was killed, or its journal dropped records."
+        )
+    if contested := findings.sum_of("contested"):
+        found.append(f"{contested:,} operations have two different ends; the earlier one counts.")
+    if waiting := findings.sum_of("open"):
+        found.append(f"{waiting:,} operations may still be waiting.")
+    return "".join(f'<p class="notice" role="note">{text}</p>' for text in found)
+
+
+def _timeouts(timeouts: Iterable[dict[str, Any]]) -> str:
+    rows = []
+    for advice in timeouts:
+        between = (
+            f"{_time(advice['low_us'], '?')} to {_time(advice['high_us'], 'beyond what was seen')}"
+        )
+        rows.append(
+            [
+                _name(advice["kind"]),
+                f"<td>{duration(advice['timeout_us'])}</td>",
+                f"<td>{advice['expired_share']:.2%}<br><span class='faint'>"
+                f"{advice['expired_share_low']:.2%} to {advice['expired_share_high']:.2%}"
+                "</span></td>",
+                "<td>none</td>"
+                if advice["advised_us"] is None
+                else f"<td><strong>{duration(advice['advised_us'])}</strong><br>"
+                f"<span class='faint'>{between}</span></td>",
+                _reason(advice),
+            ]
+        )
+    share = next((f"{advice['chosen_share']:.2%}" for advice in timeouts), "so many")
+    return _table(
+        ("kind", "timeout today", "expired (95 %)", f"timeout for {share} (95 %)", "why"),
+        rows,
+        "A timeout for each kind",
+    )
+
+
+def _workers(advice: dict[str, Any]) -> str:
+    text = f"<h3>Workers</h3><p>{_thin(advice)}{escape(advice['reason'])}</p>"
+    if advice["workers"] is None:
+        return text
+    rows = [
+        _cells(label, _estimate(advice[name], unit))
+        for label, name, unit in (
+            ("come, a second", "arrivals_per_s", ""),
+            ("wait, on average", "wait_s", " s"),
+            ("parked, by Little's law", "parked", ""),
+        )
+    ]
+    rows.append(_cells("parked, counted", f"{advice['parked_counted']:,.1f}"))
+    rows.append(_cells("workers", f"<strong>{advice['workers']:,}</strong>"))
+    return text + _table(("", "in the busiest hour (95 %)"), rows, "What the workers have to hold")
+
+
+def _geometry(advice: dict[str, Any]) -> str:
+    text = f"<h3>Timing wheel</h3><p>{_thin(advice)}{escape(advice['reason'])}</p>"
+    if advice["advised"] is None:
+        return text
+    rows = []
+    for wheel in advice["candidates"]:
+        mark = " (advised)" if wheel == advice["advised"] else ""
+        mark += " (default)" if wheel == advice["default"] else ""
+        rows.append(
+            _cells(
+                f"{wheel['tick_ms']} ms x {wheel['wheel_size']}{mark}",
+                f"{wheel['levels']}",
+                f"{wheel['cascades']:.2f}<br><span class='faint'>{wheel['cascades_low']:.2f} to "
+                f"{wheel['cascades_high']:.2f}</span>",
+                f"{wheel['bytes'] / 1024:,.0f} KiB",
+            )
+        )
+    table = _table(
+        ("tick x buckets", "levels", "moves of a timer (95 %)", "memory at the peak"),
+        rows,
+        f"Computed from {advice['timers']:,} timers, {advice['peak_parked']:,} pending at once",
+    )
+    return f"{text}<details><summary>All wheels that were tried</summary>{table}</details>"
+
+
+def _figure(chart: Chart) -> str:
+    rows = [_cells(escape(row[0]), *map(escape, row[1:])) for row in chart.rows]
+    table = _table(chart.header, rows, chart.title)
+    return (
+        f'<figure id="{chart.name}-figure"><h3>{escape(chart.title)}</h3>{chart.page_svg()}'
+        f'<figcaption class="faint">{escape(chart.summary)}</figcaption></figure>'
+        f"<details><summary>The figures</summary>{table}</details>"
+    )
+
+
+def _waits_table(rows: Rows, name: str, title: str) -> str:
+    body = [
+        [
+            _name(row[name]),
+            f"<td>{row['operations']:,}</td>",
+            *(f"<td>{row[f'share_{outcome}']:.2%}</td>" for outcome in ("fired", "expired")),
+            *(
+                f"<td>{_time(row[f'wait_us_{column}'], '')}</td>"
+                for column in ("p50", "p90", "p99", "max")
+            ),
+            f"<td>{_time(row['lateness_us_p99'], '')}</td>",
+        ]
+        for row in rows
+    ]
+    columns = ("fired", "expired", "wait: half", "90 %", "99 %", "longest", "late: 99 %")
+    return _table((name.replace("_", " "), "operations", *columns), body, title)
+
+
+def _files(findings: Findings) -> str:
+    manifest = findings.manifest
+    rows = sum(count for _, _, count in manifest.files.values())
+    text = f"<p>{len(manifest.files):,} files of the journal with {rows:,} records.</p>"
+    if not manifest.bad:
+        return text + "<p>None was left out.</p>"
+    bad = sorted(manifest.bad.items())
+    body = [[_name(path), f'<td class="text">{escape(reason)}</td>'] for path, reason in bad]
+    rest = f"<p>And {len(bad) - _SHOWN_FILES:,} more.</p>" if len(bad) > _SHOWN_FILES else ""
+    return text + _table(("file", "why"), body[:_SHOWN_FILES], "Left out") + rest
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
+    head = "".join(
+        f'<th scope="col"{" class=text" if name == "why" else ""}>{escape(name)}</th>'
+        for name in header
+    )
+    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+    return (
+        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0"><table>'
+        f"<caption>{escape(caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cells(name: str, *values: str) -> list[str]:
+    return [f'<th scope="row">{name}</th>', *(f"<td>{value}</td>" for value in values)]
+
+
+def _name(text: str) -> str:
+    return f'<th scope="row">{escape(text)}</th>'
+
+
+def _reason(advice: dict[str, Any]) -> str:
+    return f'<td class="text">{_thin(advice)}{escape(advice["reason"])}</td>'
+
+
+def _thin(advice: dict[str, Any]) -> str:
+    return '<strong class="thin">Too little data. </strong>' if advice["is_thin"] else ""
+
+
+def _estimate(estimate: dict[str, float], unit: str) -> str:
+    value, low, high = (f"{estimate[name]:,.4g}{unit}" for name in ("value", "low", "high"))
+    return f"{value}<br><span class='faint'>{low} to {high}</span>"
+
+
+def _time(micros: float | None, otherwise: str) -> str:
+    return otherwise if micros is None else duration(micros)
+
+
+def _share(count: int, total: int) -> str:
+    return f"{count / total:.1%}" if total else "0"

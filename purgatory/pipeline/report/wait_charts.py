@@ -1,0 +1,238 @@
+"""Charts of how long operations waited, and how late they expired."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, PercentFormatter
+
+from purgatory.pipeline.durations import duration
+from purgatory.pipeline.histogram import bucket_end, bucket_start
+from purgatory.pipeline.report.drawing import Chart
+from purgatory.pipeline.report.findings import Findings
+from purgatory.pipeline.report.theme import Palette
+from purgatory.pipeline.survival import Step, survival_at, time_of_survival
+
+# What is shorter is drawn here: a logarithmic axis has no zero.
+_LEAST_US = 100
+_PER_DOUBLING = 4
+# Less than a pixel.
+_VISIBLE = 0.003
+
+
+def waits_chart(findings: Findings) -> Chart:
+    """Draw the distribution of the waits that ended, by kind."""
+    by_kind = {kind: _columns(_ended_waits(findings, kind)) for kind in findings.kinds}
+    rows = tuple(
+        (
+            row["kind"],
+            *(_duration(row[f"wait_us_{name}"]) for name in ("p50", "p90", "p99", "max")),
+        )
+        for row in findings.by_kind
+    )
+
+    def draw(figure: Figure, palette: Palette) -> None:
+        axes = figure.add_subplot()
+        for place, (kind, columns) in enumerate(by_kind.items()):
+            if columns:
+                times, shares = zip(*columns, strict=True)
+                axes.step(
+                    times, shares, where="mid", color=palette.of(place), label=kind, linewidth=1.6
+                )
+                axes.fill_between(
+                    times, shares, step="mid", color=palette.of(place), alpha=0.12, linewidth=0
+                )
+        _time_axis(axes, "waited")
+        axes.set_ylabel("share of the kind's operations")
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.set_ylim(bottom=0)
+        _legend(axes)
+
+    return Chart(
+        name="waits",
+        title="How long operations waited",
+        summary="Distribution of the waits that ended, whatever ended them, by kind; the axis of "
+        "time is logarithmic. " + _medians(findings),
+        header=("kind", "half within", "90 % within", "99 % within", "longest"),
+        rows=rows,
+        draw=draw,
+    )
+
+
+def survival_chart(findings: Findings) -> Chart:
+    """Draw how many would still wait, were there no timeout, with the intervals of 95 %."""
+    curves = {kind: findings.survival.get(kind, ()) for kind in findings.kinds}
+    lines = {kind: _thinned(curve) for kind, curve in curves.items()}
+    timeouts = {row["kind"]: row["timeout_us_p50"] for row in findings.by_kind}
+    rows = tuple(
+        (
+            kind,
+            *(_time_of(curve, share) for share in (0.5, 0.1, 0.01)),
+            f"{survival_at(curve, timeouts[kind]):.2%} at {duration(timeouts[kind])}",
+        )
+        for kind, curve in curves.items()
+    )
+
+    def draw(figure: Figure, palette: Palette) -> None:
+        axes = figure.add_subplot()
+        for place, (kind, curve) in enumerate(lines.items()):
+            if not curve:
+                continue
+            times = [max(step.time_us, _LEAST_US) for step in curve]
+            colour = palette.of(place)
+            lows, highs = [step.low for step in curve], [step.high for step in curve]
+            axes.fill_between(times, lows, highs, step="post", color=colour, alpha=0.2, linewidth=0)
+            survivals = [step.survival for step in curve]
+            axes.step(times, survivals, where="post", color=colour, label=kind, linewidth=1.6)
+            timeout_us = timeouts[kind]
+            share = survival_at(curves[kind], timeout_us)
+            axes.plot([timeout_us], [share], marker="o", markersize=6, color=colour)
+        _time_axis(axes, "time since it began to wait")
+        axes.set_ylabel("still waiting, were nothing else to end it")
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.set_ylim(0, 1.02)
+        _legend(axes)
+
+    return Chart(
+        name="survival",
+        title="How long it takes until something fires",
+        summary="Kaplan-Meier estimate by kind, with intervals of 95 %: for which share nothing "
+        "has fired yet. What expired, was cancelled or drained counts as waiting "
+        "until then. The dot is today's timeout: whatever is above zero there expires.",
+        header=("kind", "half", "90 %", "99 %", "still waiting at today's timeout"),
+        rows=rows,
+        draw=draw,
+        height=3.9,
+    )
+
+
+def lateness_chart(findings: Findings) -> Chart | None:
+    """Draw how late operations expired; None if none did."""
+    by_kind = {
+        kind: columns
+        for kind in findings.kinds
+        if (columns := _cumulated(row for row in findings.lateness_counts if row["kind"] == kind))
+    }
+    if not by_kind:
+        return None
+    rows = tuple(
+        (
+            row["kind"],
+            f"{row['expired']:,}",
+            *(_duration(row[f"lateness_us_{name}"]) for name in ("p50", "p99", "p99_9", "max")),
+        )
+        for row in findings.by_kind
+        if row["lateness_us_max"] is not None
+    )
+
+    def draw(figure: Figure, palette: Palette) -> None:
+        axes = figure.add_subplot()
+        for place, kind in enumerate(findings.kinds):
+            if kind in by_kind:
+                times, shares = zip(*by_kind[kind], strict=True)
+                axes.step(
+                    [max(time, 10) for time in times],
+                    shares,
+                    where="post",
+                    color=palette.of(place),
+                    label=kind,
+                    linewidth=1.6,
+                )
+        _time_axis(axes, "expired this long after the deadline, or earlier")
+        axes.set_ylabel("share of what expired")
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.set_ylim(0, 1.02)
+        _legend(axes)
+
+    worst = max(row["lateness_us_max"] or 0 for row in findings.by_kind)
+    return Chart(
+        name="lateness",
+        title="How late operations expired",
+        summary="Share of the expired operations that were at most so late, by kind. The worst was "
+        f"{duration(worst)} late.",
+        header=("kind", "expired", "half", "99 %", "99.9 %", "worst"),
+        rows=rows,
+        draw=draw,
+        height=3.0,
+    )
+
+
+def _thinned(curve: Sequence[Step]) -> list[Step]:
+    """Leave out steps that nobody could see: thousands of them make a large file."""
+    kept: list[Step] = []
+    for step in curve:
+        if not kept or abs(kept[-1].survival - step.survival) >= _VISIBLE or step is curve[-1]:
+            kept.append(step)
+    return kept
+
+
+def _ended_waits(findings: Findings, kind: str) -> Counter[int]:
+    """Count the waits of a kind by columns of a quarter of a doubling."""
+    counts: Counter[int] = Counter()
+    for row in findings.wait_counts:
+        if row["kind"] == kind and row["bucket"] is not None and row["outcome"] != "open":
+            counts[_column(bucket_start(row["bucket"]))] += row["count"]
+    return counts
+
+
+def _column(micros: int) -> int:
+    """Return the quarter of a doubling that holds a time, in whole numbers."""
+    micros = max(micros, _LEAST_US)
+    bits = micros.bit_length() - 1
+    return bits * _PER_DOUBLING + ((micros - (1 << bits)) * _PER_DOUBLING >> bits)
+
+
+def _columns(counts: Counter[int]) -> list[tuple[float, float]]:
+    """Return time and share, column by column, those without operations too."""
+    total = sum(counts.values())
+    if not total:
+        return []
+    span = range(min(counts) - 1, max(counts) + 2)
+    return [(_middle(column), counts[column] / total) for column in span]
+
+
+def _middle(column: int) -> float:
+    bits, part = divmod(column, _PER_DOUBLING)
+    return float((1 << bits) * (1 + (part + 0.5) / _PER_DOUBLING))
+
+
+def _cumulated(rows: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    ordered = sorted((bucket_end(row["bucket"]), row["count"]) for row in rows)
+    total = sum(count for _, count in ordered)
+    sums = accumulate(count for _, count in ordered)
+    return [(float(time), upto / total) for (time, _), upto in zip(ordered, sums, strict=True)]
+
+
+def _time_axis(axes: Axes, label: str) -> None:
+    axes.set_xscale("log")
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda micros, _: duration(micros)))
+    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+
+
+def _legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(loc="best")
+
+
+def _medians(findings: Findings) -> str:
+    parts = [
+        f"{row['kind']} half within {_duration(row['wait_us_p50'])}"
+        for row in findings.by_kind[: len(findings.kinds)]
+        if row["wait_us_p50"] is not None
+    ]
+    return "; ".join(parts) + "." if parts else "Nothing has ended yet."
+
+
+def _time_of(curve: Sequence[Step], share: float) -> str:
+    time_us = time_of_survival(curve, share)
+    return "longer than seen" if time_us is None else duration(time_us)
+
+
+def _duration(micros: float | None) -> str:
+    return "" if micros is None else duration(micros)

@@ -1,0 +1,69 @@
+"""A Spark session, a journal with everything in it, and what an independent computation finds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+
+from purgatory.pipeline import OutcomeTable, spark_session
+from tests.pipeline.synthetic import Written, write
+
+# Ten million by hand: PURGATORY_PIPELINE_OPERATIONS=10000000 make test ARGS=tests/pipeline
+OPERATIONS = int(os.environ.get("PURGATORY_PIPELINE_OPERATIONS", "60000"))
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """Spark on two cores. All that use it are in one xdist group, so there is one of it."""
+    session = spark_session("tests", options={"spark.sql.shuffle.partitions": "2"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def journal(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Repeats, disorder, dropped records, a crash and a restart; nothing late, nothing broken."""
+    folder = tmp_path_factory.mktemp("journal") / "a folder with spaces"
+    return write(
+        folder,
+        operations=OPERATIONS,
+        duplicate_share=0.03,
+        dropped_share=0.02,
+        shuffled=True,
+        crashes=(1.3,),
+        drains=(2.1,),
+        rows_per_file=max(30_000, OPERATIONS // 10),
+    )
+
+
+@pytest.fixture(scope="session")
+def table(
+    spark: SparkSession, journal: Written, tmp_path_factory: pytest.TempPathFactory
+) -> OutcomeTable:
+    """The outcomes of that journal; tests do not write to it."""
+    found = OutcomeTable(spark, str(tmp_path_factory.mktemp("out") / "outcomes"))
+    found.update(str(journal.folder))
+    return found
+
+
+@pytest.fixture
+def duck() -> Iterator[duckdb.DuckDBPyConnection]:
+    """Another engine, which shares nothing with Spark but the files."""
+    connection = duckdb.connect(config={"TimeZone": "UTC", "threads": "2"})
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def duck_outcomes(
+    duck: duckdb.DuckDBPyConnection, table: OutcomeTable
+) -> duckdb.DuckDBPyConnection:
+    """The same with the table of outcomes as the view `outcomes`."""
+    files = Path(table.folder.uri.removeprefix("file:")) / "run=*/**/*.parquet"
+    duck.execute(f"CREATE VIEW outcomes AS SELECT * FROM read_parquet('{files}')")
+    return duck

@@ -1,0 +1,265 @@
+"""Outcomes: one row for each operation, whatever the order, the repeats and the delays."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from purgatory.pipeline import (
+    EVENT_SCHEMA,
+    NothingToReadError,
+    OutcomeTable,
+    OutputInUseError,
+    outcomes,
+)
+from purgatory.pipeline.folder import Folder
+from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
+from tests.pipeline.synthetic import Written, write
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+START = datetime(2026, 11, 20, 6, tzinfo=UTC)
+COMPARED = "operation_id, kind, worker, watched_at, deadline, outcome, completed_at, wait_us"
+
+# The rule once more, in another language: the first end counts, else the deadline and the journal's
+# last word tell lost from open.
+EXPECTED = """
+WITH ended AS (
+    SELECT *, row_number() OVER (PARTITION BY operation_id ORDER BY at, seq) AS place
+    FROM read_parquet('{glob}') WHERE event <> 'watched'
+), watched AS (
+    SELECT DISTINCT operation_id, kind, worker, watched_at, deadline
+    FROM read_parquet('{glob}') WHERE event = 'watched'
+), last AS (SELECT max(at) AS at FROM read_parquet('{glob}'))
+SELECT operation_id, kind, worker, watched_at, deadline, event AS outcome, completed_at,
+       epoch_us(completed_at) - epoch_us(watched_at) AS wait_us
+FROM ended WHERE place = 1
+UNION ALL
+SELECT operation_id, kind, worker, watched_at, deadline,
+       CASE WHEN deadline + to_seconds({grace}) < (SELECT at FROM last) THEN 'lost' ELSE 'open' END,
+       NULL, NULL
+FROM watched WHERE operation_id NOT IN (SELECT operation_id FROM ended)
+"""
+
+
+def difference(duck: duckdb.DuckDBPyConnection, found: Path, expected_glob: str) -> list[Any]:
+    """Return the rows that only one of both has."""
+    ours = f"SELECT {COMPARED} FROM read_parquet('{found}/run=*/**/*.parquet')"
+    theirs = EXPECTED.format(glob=expected_glob, grace=DEFAULT_GRACE_S)
+    return duck.execute(
+        f"(({ours}) EXCEPT ALL ({theirs})) UNION ALL (({theirs}) EXCEPT ALL ({ours})) LIMIT 5"
+    ).fetchall()
+
+
+def local(table: OutcomeTable) -> Path:
+    return Path(table.folder.uri.removeprefix("file:"))
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return each file below a folder with its time and size."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def event(number: int, name: str, at_s: float, **more: Any) -> dict[str, Any]:
+    """Return a row of the journal: an operation that may wait for ten seconds."""
+    at = START + timedelta(seconds=at_s)
+    row: dict[str, Any] = {
+        "operation_id": f"op-{number}",
+        "event": name,
+        "seq": number,
+        "kind": "park",
+        "keys": ["a"],
+        "worker": "w",
+        "at": at,
+        "watched_at": START,
+        "deadline": START + timedelta(seconds=10),
+        "completed_at": None if name == "watched" else at,
+    }
+    return row | more
+
+
+def events(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
+    return spark.createDataFrame(
+        [tuple(row.get(name) for name in EVENT_SCHEMA.names) for row in rows], EVENT_SCHEMA
+    )
+
+
+def fold(frame: DataFrame, as_of_s: float = 10_000, **options: Any) -> dict[str, Any]:
+    as_of = START + timedelta(seconds=as_of_s)
+    rows = outcomes(frame, as_of=as_of, grace_s=900, tasks=2, files_per_hour=2, **options).collect()
+    found = {row["operation_id"]: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_agrees_with_another_engine(
+    table: OutcomeTable, journal: Written, duck: duckdb.DuckDBPyConnection
+) -> None:
+    """Row by row the table is what DuckDB makes of the same files."""
+    assert difference(duck, local(table), journal.glob) == []
+
+
+def test_agrees_with_what_was_written(table: OutcomeTable, journal: Written) -> None:
+    """Counts are those that the generator knows, though records were repeated and dropped."""
+    counted = {
+        (row["kind"], row["outcome"]): row["count"]
+        for row in table.read().groupBy("kind", "outcome").count().collect()
+    }
+    for name, kind in journal.truth.kinds.items():
+        for outcome in ("fired", "expired", "cancelled", "drained"):
+            assert counted.get((name, outcome), 0) == getattr(kind, outcome)
+        silent = counted.get((name, "lost"), 0) + counted.get((name, "open"), 0)
+        assert silent == kind.unfinished
+    assert sum(counted.values()) == journal.truth.operations
+    records = table.read().groupBy().sum("records").collect()[0][0]
+    assert records == journal.truth.rows
+
+
+def test_running_twice_is_running_once(
+    spark: SparkSession, table: OutcomeTable, journal: Written
+) -> None:
+    """A second run reads no file and touches none."""
+    before = contents(local(table))
+    update = table.update(str(journal.folder))
+    assert (update.new_files, update.known_files) == (0, journal.truth.files)
+    assert (update.written_hours, update.operations) == ((), journal.truth.operations)
+    assert contents(local(table)) == before
+
+
+def test_late_records_rewrite_their_hours_only(
+    spark: SparkSession, duck: duckdb.DuckDBPyConnection, tmp_path: Path
+) -> None:
+    """A file that comes late changes the hours that its operations began in, and no other."""
+    written = write(
+        tmp_path / "journal", operations=6_000, late_share=0.05, crashes=(1.3,), hours=4.0
+    )
+    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    first = table.update(str(written.folder))
+    hours = [f"2026-11-20T{hour:02d}" for hour in range(6, 10)]
+    assert list(first.written_hours) == hours
+    last_run = table.manifest().run
+    late = sorted(written.journal.deliver_late())
+    for path in late:
+        if "hour=08" not in str(path):
+            path.rename(path.with_suffix(".later"))
+    second = table.update(str(written.folder))
+    assert second.new_files == 1
+    # Operations that ended after eight may have begun before it, within the longest timeout.
+    assert set(second.written_hours) == {"2026-11-20T07", "2026-11-20T08"}
+    runs = {name: hour.run for name, hour in table.manifest().hours.items()}
+    assert runs == {
+        "2026-11-20T06": last_run,
+        "2026-11-20T07": last_run + 1,
+        "2026-11-20T08": last_run + 1,
+        "2026-11-20T09": last_run,
+    }
+    for path in late:
+        if "hour=08" not in str(path):
+            path.with_suffix(".later").rename(path)
+    table.update(str(written.folder))
+    assert difference(duck, local(table), written.glob) == []
+    assert len(set(local(table).rglob("_manifests/*.json"))) == 1
+
+
+def test_hours_survive_their_journal(spark: SparkSession, tmp_path: Path) -> None:
+    """Files of the journal may be deleted once they are in: late ones are merged all the same."""
+    written = write(tmp_path / "journal", operations=2_000, late_share=0.05)
+    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    table.update(str(written.folder))
+    for path in written.folder.rglob("*.parquet"):
+        path.unlink()
+    written.journal.deliver_late()
+    assert table.update(str(written.folder)).operations == written.truth.operations
+    ended = table.read().where("outcome NOT IN ('lost', 'open')").count()
+    assert ended == sum(written.truth.events.values()) - written.truth.events["watched"]
+
+
+def test_the_first_end_counts(spark: SparkSession) -> None:
+    """Of two ends the earlier one is the outcome, in whichever order they are read."""
+    rows = [
+        event(1, "watched", 0),
+        event(1, "expired", 10, seq=3, lateness_us=7),
+        event(1, "fired", 5, seq=2, completed_by="a"),
+    ]
+    for ordered in (rows, rows[::-1]):
+        found = fold(events(spark, *ordered))["op-1"]
+        assert (found["outcome"], found["wait_us"]) == ("fired", 5_000_000)
+        assert (found["lateness_us"], found["completed_by"]) == (None, "a")
+        assert (found["records"], found["is_contested"]) == (3, True)
+
+
+def test_what_never_ended_is_open_or_lost(spark: SparkSession) -> None:
+    """Without an end an operation is open until the grace after its deadline is over."""
+    frame = events(spark, event(1, "watched", 0))
+    assert fold(frame, as_of_s=909)["op-1"]["outcome"] == "open"
+    found = fold(frame, as_of_s=911)["op-1"]
+    assert (found["outcome"], found["wait_us"], found["completed_at"]) == ("lost", None, None)
+
+
+def test_merging_is_the_same_as_folding_at_once(spark: SparkSession) -> None:
+    """What is known from before and what is new make what all of it makes."""
+    rows = [
+        *(event(number, "watched", 0) for number in range(6)),
+        *(event(number, "fired", 3, seq=10 + number) for number in range(3)),
+        event(7, "cancelled", 4),
+        event(2, "drained", 1, seq=20),
+    ]
+    whole = fold(events(spark, *rows))
+    for cut in (2, 7, 9):
+        known = outcomes(
+            events(spark, *rows[:cut]), as_of=START, grace_s=900, tasks=2, files_per_hour=1
+        )
+        assert fold(events(spark, *rows[cut:]), known=known) == whole
+
+
+def test_a_clock_that_went_back_makes_no_negative_wait(spark: SparkSession) -> None:
+    """The wall clock may be set between two records; a wait is zero at least."""
+    assert fold(events(spark, event(1, "fired", -5)))["op-1"]["wait_us"] == 0
+
+
+def test_rows_that_are_no_events_are_left_out(spark: SparkSession) -> None:
+    """An event of another name, and one without what all have, are nobody's outcome."""
+    frame = events(
+        spark, event(1, "exploded", 1), event(2, "fired", 1, at=None), event(3, "fired", 1)
+    )
+    assert set(fold(frame)) == {"op-3"}
+
+
+def test_a_run_that_broke_off_leaves_no_trace(
+    spark: SparkSession, journal: Written, table: OutcomeTable
+) -> None:
+    """What a killed run wrote is in no manifest: readers do not see it, the next run removes it."""
+    left = local(table) / "run=000099" / "date=2026-11-20" / "hour=06"
+    left.mkdir(parents=True)
+    (left / "part-0.parquet").write_bytes(b"half")
+    assert table.read().count() == journal.truth.operations
+    table.update(str(journal.folder))
+    assert not left.exists()
+
+
+def test_two_runs_at_once_do_not_both_publish(spark: SparkSession, tmp_path: Path) -> None:
+    """The second to publish is told, and changes nothing."""
+    folder = Folder(spark, str(tmp_path))
+    folder.write_new("_manifests/000001.json", "first")
+    with pytest.raises(OutputInUseError, match=r"000001\.json .*run this one again"):
+        folder.write_new("_manifests/000001.json", "second")
+    assert folder.read_text("_manifests/000001.json") == "first"
+    assert folder.names("_manifests") == ["000001.json"]
+
+
+def test_nothing_to_read_is_said(spark: SparkSession, tmp_path: Path) -> None:
+    """A folder without a journal, and one without outcomes, are named."""
+    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    with pytest.raises(NothingToReadError, match=f"No journal in {tmp_path}/nowhere"):
+        table.update(str(tmp_path / "nowhere"))
+    with pytest.raises(NothingToReadError, match="run the job `outcomes`"):
+        table.read()
