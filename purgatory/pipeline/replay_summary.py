@@ -80,7 +80,7 @@ def replay_by_shard(replayed: DataFrame) -> DataFrame:
     )
 
 
-def replay_summary(replayed: DataFrame, *, slice_s: int = 60) -> ReplaySummary:
+def replay_summary(replayed: DataFrame, *, slice_s: int) -> ReplaySummary:
     """Return what a replay, made with slices of `slice_s` seconds, comes to.
 
     Reads `replayed` three times: write it to files first, or cache it, lest it be played anew.

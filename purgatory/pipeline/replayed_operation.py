@@ -22,34 +22,48 @@ class Fate(IntEnum):
     """It was cancelled, or drained."""
 
 
+class ReplayNotes:
+    """What the operations of a shard share: the time of the key that fires, and who expired."""
+
+    __slots__ = ("expired", "now_ns")
+
+    def __init__(self) -> None:
+        """Begin before anything fired."""
+        self.expired: list[ReplayedOperation] = []
+        self.now_ns: int = -1
+
+
 class ReplayedOperation(DelayedOperation):
     """Completes when its moment has come: through its key, like any other, or by its deadline."""
 
-    __slots__ = ("deadline_ns", "expired", "fate", "is_due")
+    __slots__ = ("deadline_ns", "end_ns", "fate", "notes")
 
     # The deadline to the nanosecond; the timer's own is rounded up to a tick.
     deadline_ns: int
+    end_ns: int
     fate: int
-    is_due: bool
-    expired: list[ReplayedOperation]
+    notes: ReplayNotes
 
     def __init__(
-        self, delay_ms: int, deadline_ns: int, fate: int, expired: list[ReplayedOperation]
+        self, delay_ms: int, deadline_ns: int, end_ns: int, fate: int, notes: ReplayNotes
     ) -> None:
-        """Wait for `delay_ms`; when that is over, join `expired`."""
+        """Wait for `delay_ms`; when that is over, join the expired of `notes`."""
         super().__init__(delay_ms)
         self.deadline_ns = deadline_ns
+        self.end_ns = end_ns
         self.fate = fate
-        self.is_due = False
-        self.expired = expired
+        self.notes = notes
 
     def try_complete(self) -> bool:
-        """Complete iff the moment has come."""
-        return self.is_due and self.force_complete()
+        """Complete iff the moment has come.
+
+        Who fired at one moment through one key is completed by one check of it, as in the load.
+        """
+        return self.end_ns <= self.notes.now_ns and self.force_complete()
 
     def on_complete(self) -> None:
-        """Do nothing: who completed it counts it."""
+        """Do nothing: the purgatory counts."""
 
     def on_expiration(self) -> None:
         """Note it."""
-        self.expired.append(self)
+        self.notes.expired.append(self)

@@ -11,7 +11,7 @@ import numpy as np
 
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.pipeline.load_batch import NEVER_NS, Integers, LoadBatch
-from purgatory.pipeline.replayed_operation import Fate, ReplayedOperation
+from purgatory.pipeline.replayed_operation import Fate, ReplayedOperation, ReplayNotes
 from purgatory.pipeline.time_slice import TimeSlice
 from purgatory.testing import MockClock
 from purgatory.timer.clock import NS_PER_MS
@@ -38,7 +38,7 @@ class Simulation:
         """Begin with an empty wheel; count for each `slice_ms` of simulated time."""
         self._slice_ns = slice_ms * NS_PER_MS
         self._geometry = (tick_ms, wheel_size)
-        self._expired: list[ReplayedOperation] = []
+        self._notes = ReplayNotes()
         # The operations of earlier batches of which we know the end, and these ends.
         self._operations: list[ReplayedOperation] = []
         self._fired_keys: list[str | None] = []
@@ -102,11 +102,15 @@ class Simulation:
     def _play(self, batch: LoadBatch) -> None:
         old = len(self._operations)
         deadline_ns = batch.arrival_ns + batch.delay_ms * NS_PER_MS
-        expired = self._expired
+        notes = self._notes
         self._operations += [
-            ReplayedOperation(delay_ms, deadline, fate, expired)
-            for delay_ms, deadline, fate in zip(
-                batch.delay_ms.tolist(), deadline_ns.tolist(), batch.fate.tolist(), strict=True
+            ReplayedOperation(delay_ms, deadline, end_ns, fate, notes)
+            for delay_ms, deadline, end_ns, fate in zip(
+                batch.delay_ms.tolist(),
+                deadline_ns.tolist(),
+                batch.end_ns.tolist(),
+                batch.fate.tolist(),
+                strict=True,
             )
         ]
         self._fired_keys += batch.fired_keys
@@ -155,7 +159,8 @@ class Simulation:
             advance_ns(at_ns - now_ns)
             now_ns = at_ns
             if number >= 0:
-                watch(operations[number], keys[number - first])
+                if watch(operations[number], keys[number - first]):
+                    self._slice.at_once += 1
                 self._slice.operations += 1
                 if core.delayed > self._slice.peak:
                     self._slice.peak = core.delayed
@@ -167,11 +172,10 @@ class Simulation:
         if fate == _FORCED:
             operation.force_complete()
         elif fate == _FIRED:
-            key = self._fired_keys[number]
-            operation.is_due = True
             # Whoever else watches the key is tried too, as it was when the key was fired.
             if not operation.is_completed:
-                self._core.check_and_complete(key)
+                self._notes.now_ns = self._clock.now_ns()
+                self._core.check_and_complete(self._fired_keys[number])
         else:
             operation.cancel()
 
@@ -200,8 +204,8 @@ class Simulation:
         cascaded = timer.cascaded
         ran = timer.advance_clock()
         moved = timer.cascaded - cascaded
-        self._slice.note_bucket(self._clock.now_ns(), self._expired, ran + moved, moved)
-        self._expired.clear()
+        self._slice.note_bucket(self._clock.now_ns(), self._notes.expired, ran + moved, moved)
+        self._notes.expired.clear()
         next_ms = timer.next_expiration_ms()
         self._armed_ns = NEVER_NS if next_ms is None else next_ms * NS_PER_MS
 

@@ -44,6 +44,8 @@ class TimeSlice:
     lateness: dict[int, int] = field(default_factory=dict)
     """Expired operations by microseconds after the deadline, in buckets of `histogram.bucket`."""
     latest_us: int = 0
+    at_once: int = 0
+    """Of the fired: before they watched anything, which the purgatory does not count."""
     cpu_ns: int = 0
     """That the replay took for it: the load's driver, the purgatory and the timer."""
     _late_ns: list[int] = field(default_factory=list)
@@ -69,7 +71,7 @@ class TimeSlice:
 
     def end(self, before: WatchStatistics, after: WatchStatistics) -> None:
         """Complete the counts by those of the purgatory at both ends of the slice."""
-        self.fired = after.fired - before.fired
+        self.fired = after.fired - before.fired + self.at_once
         self.expired = after.expired - before.expired
         self.cancelled = after.cancelled - before.cancelled
         self.waiting = after.delayed
