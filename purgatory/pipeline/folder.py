@@ -7,9 +7,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
-from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.errors import OutputInUseError
 
@@ -32,7 +30,6 @@ class Folder:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         """Take the folder at `path`, which may have a scheme and need not exist."""
-        self._spark = spark
         # Any: py4j's objects have the methods of the Java objects behind them.
         jvm: Any = spark._jvm
         java_session: Any = spark._jsparkSession
@@ -66,20 +63,17 @@ class Folder:
 
         Names that begin with a dot or an underscore are hidden, as everywhere in Spark.
         """
-        reader = self._spark.read.format("binaryFile").option("pathGlobFilter", f"*{suffix}")
-        try:
-            listing = reader.option("recursiveFileLookup", True).load(self.uri)
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
+        if not self.exists():
             return []
-        # The contents are a column that is not asked for, so nothing is read.
-        rows = listing.select(
-            "path", "length", F.unix_millis("modificationTime").alias("modified_ms")
-        ).collect()
-        return sorted(
-            File(self.relative(row["path"]), row["length"], row["modified_ms"]) for row in rows
-        )
+        found = []
+        # Not by Spark's own listing, which passes over empty files.
+        listing = self._files.listFiles(self._hadoop.Path(self.uri), True)
+        while listing.hasNext():
+            status = listing.next()
+            path = self.relative(status.getPath().toString())
+            if path.endswith(suffix) and not _is_hidden(path):
+                found.append(File(path, status.getLen(), status.getModificationTime()))
+        return sorted(found)
 
     def names(self, path: str = "") -> list[str]:
         """Return the names of what is in the folder at `path`, hidden or not; [] if missing."""
@@ -150,3 +144,7 @@ class Folder:
             if "FileAlreadyExistsException" in str(error.java_exception):
                 return False
             raise
+
+
+def _is_hidden(path: str) -> bool:
+    return any(name[0] in "._" for name in path.split("/"))

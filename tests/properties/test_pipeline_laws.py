@@ -1,0 +1,149 @@
+"""Laws of what the pipeline computes without Spark."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory.pipeline.binomial import beta_cdf, clopper_pearson
+from purgatory.pipeline.geometry import Timer, level_and_cascades
+from purgatory.pipeline.histogram import bucket, bucket_end, bucket_start
+from purgatory.pipeline.survival import kaplan_meier
+from purgatory.pipeline.workers import Minute, advise_workers
+from purgatory.timer import ScheduledCall, TimingWheel
+
+WAITS = st.lists(
+    st.tuples(st.integers(0, 30), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=20
+)
+
+
+@given(st.integers(0, 2**61))
+def test_a_bucket_holds_its_value(value: int) -> None:
+    """Buckets cover all numbers, in order, and none is wider than 1/128 of what is in it."""
+    index = bucket(value)
+    assert bucket_start(index) <= value <= bucket_end(index)
+    assert bucket(bucket_end(index) + 1) == index + 1
+    assert (bucket_end(index) - bucket_start(index)) * 128 <= value
+
+
+@given(WAITS)
+def test_kaplan_meier_is_the_product_over_risk_sets(waits: list[tuple[int, int, int]]) -> None:
+    """S(t) is the product of what each time leaves of those still at risk, counted one by one."""
+    people = [
+        (time, has_fired)
+        for time, fired, censored in waits
+        for has_fired in [True] * fired + [False] * censored
+    ]
+    for step in kaplan_meier(waits):
+        expected = Fraction(1)
+        for time in sorted({time for time, has_fired in people if has_fired}):
+            if time <= step.time_us:
+                at_risk = sum(other >= time for other, _ in people)
+                fired = sum(other == time and is_it for other, is_it in people)
+                expected *= 1 - Fraction(fired, at_risk)
+        assert step.survival == pytest.approx(float(expected), abs=1e-12)
+        assert 0 <= step.low <= step.survival <= step.high <= 1
+
+
+@given(WAITS)
+def test_survival_never_rises(waits: list[tuple[int, int, int]]) -> None:
+    """The curve goes down; without anything censored it is the share that is left."""
+    steps = kaplan_meier(waits)
+    survivals = [step.survival for step in steps]
+    assert survivals == sorted(survivals, reverse=True)
+    complete = [(time, fired, 0) for time, fired, _ in waits]
+    total = sum(fired for _, fired, _ in complete)
+    for step in kaplan_meier(complete):
+        left = sum(fired for time, fired, _ in complete if time > step.time_us)
+        assert not total or step.survival == pytest.approx(left / total)
+
+
+@given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n))))
+def test_clopper_pearson_is_where_the_tails_are(counted: tuple[int, int]) -> None:
+    """At each end of the interval what was counted, or more extreme, has a chance of 2.5 %."""
+    successes, trials = counted
+    low, high = clopper_pearson(successes, trials)
+    assert 0 <= low <= successes / trials <= high <= 1
+
+    def at_most(count: int, share: float) -> float:
+        return sum(
+            math.comb(trials, number) * share**number * (1 - share) ** (trials - number)
+            for number in range(count + 1)
+        )
+
+    if successes:
+        assert 1 - at_most(successes - 1, low) == pytest.approx(0.025, rel=1e-6)
+    if successes < trials:
+        assert at_most(successes, high) == pytest.approx(0.025, rel=1e-6)
+
+
+@given(st.integers(1, 30), st.integers(1, 30), st.floats(0, 1))
+def test_the_beta_function_is_the_binomial_tail(a: int, b: int, x: float) -> None:
+    """I_x(a, b) is the chance of a or more successes in a + b - 1 trials."""
+    trials = a + b - 1
+    tail = sum(
+        math.comb(trials, number) * x**number * (1 - x) ** (trials - number)
+        for number in range(a, trials + 1)
+    )
+    assert beta_cdf(x, a, b) == pytest.approx(tail, abs=1e-9)
+
+
+@given(
+    tick_ms=st.integers(1, 20),
+    wheel_size=st.integers(2, 30),
+    start_ms=st.integers(0, 100_000),
+    delay_ms=st.integers(1, 200_000),
+    share=st.floats(0, 1.2),
+)
+def test_cascades_are_those_of_the_real_wheel(
+    tick_ms: int, wheel_size: int, start_ms: int, delay_ms: int, share: float
+) -> None:
+    """A timer begins in the level, and moves as often, as one on a TimingWheel does."""
+    expiration_ms = -(-(start_ms + delay_ms) // tick_ms) * tick_ms
+    end_ms = start_ms + round(delay_ms * share)
+    timer = Timer(start_ms, expiration_ms, end_ms)
+    assert level_and_cascades(timer, tick_ms, wheel_size) == _watched(timer, tick_ms, wheel_size)
+
+
+def _watched(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int, int]:
+    """Put a task on a wheel and turn it, as SystemTimer does, until the task leaves."""
+    # From 0, so that every level's present was rounded down on its way.
+    wheel = TimingWheel(tick_ms, wheel_size, 0)
+    wheel.advance_clock(timer.start_ms)
+    task = ScheduledCall(0, print)
+    task.expiration_ms = timer.expiration_ms
+    if not wheel.add(task):
+        return 0, 0
+    level = next(place for place, found in enumerate(wheel.levels()) if found.buckets())
+    moves = 0
+    while (start_ms := wheel.next_expiration_ms()) is not None and start_ms < timer.end_ms:
+        wheel.advance_clock(start_ms)
+        taken = next(found for found in reversed(wheel.levels()) if found._peek(start_ms))
+        bucket = taken.take(start_ms)
+        assert bucket is not None
+        if taken is wheel:
+            break
+        moves += taken.cascade(bucket, 10)
+    wheel.clear()
+    return level, moves
+
+
+@given(st.lists(st.tuples(st.integers(30, 500), st.floats(0.1, 100)), min_size=40, max_size=90))
+def test_littles_law_is_between_its_bounds(minutes: list[tuple[int, float]]) -> None:
+    """L = lambda W, whatever the hour; each estimate is within its interval."""
+    found = advise_workers(
+        [
+            Minute(60 * place, count, count * wait, 0.0)
+            for place, (count, wait) in enumerate(minutes)
+        ]
+    )
+    assert found.arrivals_per_s is not None and found.wait_s is not None
+    assert found.parked is not None
+    assert found.parked.value == pytest.approx(found.arrivals_per_s.value * found.wait_s.value)
+    for estimate in (found.arrivals_per_s, found.wait_s, found.parked):
+        assert estimate.low <= estimate.value * (1 + 1e-9)
+        assert estimate.high >= estimate.value * (1 - 1e-9)
