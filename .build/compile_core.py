@@ -25,6 +25,7 @@ MODULES = (
     "purgatory/watchers.py",
     "purgatory/operation.py",
     "purgatory/delayed_operation_purgatory.py",
+    "purgatory/event_buffer.py",
 )
 
 

@@ -12,6 +12,7 @@ from pydantic_core import ErrorDetails
 from uvicorn.logging import DefaultFormatter
 
 from app.files import raise_file_limit, shortage
+from app.journal import JournalUnavailableError
 from app.main import create_app
 from app.settings import Settings
 from purgatory.fastapi import BearerTokens, new_token
@@ -33,6 +34,9 @@ def main() -> int:
     except ValidationError as exc:
         for error in exc.errors():
             print(_sentence(error), file=sys.stderr)
+        return 2
+    except JournalUnavailableError as exc:
+        print(exc, file=sys.stderr)
         return 2
     except (ValueError, OSError) as exc:
         print(f"PURGATORY_TOKENS or PURGATORY_TOKENS_FILE: {exc}", file=sys.stderr)

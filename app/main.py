@@ -7,6 +7,7 @@ from importlib.metadata import version
 from fastapi import FastAPI
 
 from app.docs import add_docs
+from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
@@ -22,10 +23,12 @@ Every refusal is problem details (RFC 9457), and its `type` is an address that s
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Return the service. For an ASGI server: `uvicorn --factory app.main:create_app`."""
     settings = Settings() if settings is None else settings
+    journal = create_journal(settings)
     app = FastAPI(
         title="Purgatory",
         version=version("fastapi-purgatory"),
         description=DESCRIPTION,
+        lifespan=journal_lifespan(journal),
         docs_url=None,
         redoc_url=None,
         openapi_tags=[
@@ -33,7 +36,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             {"name": "health", "description": "For load balancers and orchestrators."},
         ],
     )
-    purgatory = Purgatory(limits=settings.limits())
+    purgatory = Purgatory(limits=settings.limits(), listeners=() if journal is None else [journal])
     install(
         app,
         purgatory,

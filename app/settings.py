@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -53,6 +53,18 @@ class Settings(BaseSettings):
         False, description="Listen beyond loopback without tokens: everyone may do everything."
     )
 
+    journal_dir: Path | None = Field(
+        None, description="Where the history of operations is written; none is, without."
+    )
+    journal_max_age: float = Field(60.0, gt=0, description="Seconds until a file is complete.")
+    journal_sample: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+        {}, description="The share that is written of a kind, as JSON; all of the others."
+    )
+    journal_keys: Literal["plain", "prefix", "hash"] = "plain"
+    journal_secret: SecretStr | None = Field(
+        None, description="What keys are hashed with: 16 to 64 bytes."
+    )
+
     access_log: bool = Field(True, description="A line for each request; costs 44 us each.")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     keep_alive: int = Field(
@@ -64,6 +76,11 @@ class Settings(BaseSettings):
         self.wait_settings()
         if self.tokens is not None and self.tokens_file is not None:
             raise ValueError("give PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, not both")
+        if (self.journal_keys == "hash") != (self.journal_secret is not None):
+            raise ValueError(
+                "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET go together: give both, "
+                "or neither"
+            )
         if not (self.has_tokens or self.allow_anonymous or _is_loopback(self.host)):
             raise ValueError(
                 f"HOST is {self.host!r}, which others can reach, and there is no token: set "

@@ -25,7 +25,7 @@ from purgatory.errors import (
     WaitSupersededError,
     WrongThreadError,
 )
-from purgatory.lifecycle import Listener, OperationEvent
+from purgatory.lifecycle import Listener, OperationEvent, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
@@ -64,6 +64,7 @@ __all__ = [
     "PurgatoryClosedError",
     "PurgatoryDrainingError",
     "PurgatoryError",
+    "Recorder",
     "SeveralWorkersError",
     "Signal",
     "SignalStatistics",

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.lifecycle import Listener, OperationEvent
+from purgatory.lifecycle import Listener, Record, Recorder, record_of
 from purgatory.operation import DelayedOperation
 from purgatory.status import Status
 from purgatory.timer.system_timer import SystemTimer
@@ -64,7 +64,11 @@ class DelayedOperationPurgatory:
     )
 
     def __init__(
-        self, name: str, timer: SystemTimer, *, listeners: Iterable[Listener] = ()
+        self,
+        name: str,
+        timer: SystemTimer,
+        *,
+        listeners: Iterable[Listener | Recorder] = (),
     ) -> None:
         """Make an empty purgatory whose deadlines are kept by `timer`, which may be shared."""
         self.name: str = name
@@ -72,7 +76,9 @@ class DelayedOperationPurgatory:
         self.is_closed: bool = False
         # The key of the check under way, for operations that ask which one completed them.
         self.checked_key: Hashable | None = None
-        self._listeners: tuple[Listener, ...] = tuple(listeners)
+        self._listeners: tuple[Record, ...] = tuple(
+            record_of(listener, timer) for listener in listeners
+        )
         # A key's only operation, or its Watchers.
         self._watchers: dict[Hashable, DelayedOperation | Watchers] = {}
         self._watched: int = 0
@@ -318,25 +324,15 @@ class DelayedOperationPurgatory:
             self._tell(operation, keys)
 
     def _tell(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
-        event = OperationEvent(
-            operation=operation,
-            status=operation.status,
-            keys=keys,
-            key=self.checked_key if self._is_checked(operation, keys) else None,
-            at_ms=self.timer.now_ms(),
-            deadline_ms=operation.expiration_ms,
-        )
-        for listener in self._listeners:
-            self._tell_one(listener, event)
-
-    def _is_checked(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> bool:
+        status = operation.status
+        key = None
         # What a neighbour's callback completed was completed by no key.
-        return operation.status is _FIRED and self.checked_key in keys
-
-    def _tell_one(self, listener: Callable[[OperationEvent], None], event: OperationEvent) -> None:
-        try:
-            listener(event)
-        except Exception:
-            logger.exception(
-                "listener %r failed", listener, extra={"action": "operation-listener-failed"}
-            )
+        if status is _FIRED and self.checked_key in keys:
+            key = self.checked_key
+        for record in self._listeners:
+            try:
+                record(operation, status, keys, key, operation.expiration_ms)
+            except Exception:
+                logger.exception(
+                    "listener %r failed", record, extra={"action": "operation-listener-failed"}
+                )

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from purgatory.operation import DelayedOperation
     from purgatory.status import Status
+    from purgatory.timer.system_timer import SystemTimer
+
+Record = Callable[
+    ["DelayedOperation", "Status", tuple[Hashable, ...], Hashable | None, int], object
+]
+"""What is called with operation, status, keys, key and deadline: an OperationEvent taken apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +41,47 @@ class Listener(Protocol):
     def __call__(self, event: OperationEvent, /) -> None:
         """Take note of `event`."""
         ...
+
+
+class Recorder(Protocol):
+    """A listener that wants the bare arguments, since making an event costs more than taking it.
+
+    Give it to `Purgatory(listeners=...)` as any other. The same holds: it must not block.
+    """
+
+    @property
+    def record(self) -> Record:
+        """Asked for once; what it returns is called in place of the listener."""
+        ...
+
+
+def record_of(listener: Listener | Recorder, timer: SystemTimer) -> Record:
+    """Return what the purgatory calls to tell `listener` of an event."""
+    record: Record | None = getattr(listener, "record", None)
+    return _EventMaker(listener, timer) if record is None else record  # type: ignore[arg-type] # no Recorder, so a Listener
+
+
+class _EventMaker:
+    """Tells a listener of an event as an object, with the time."""
+
+    __slots__ = ("_listener", "_timer")
+
+    def __init__(self, listener: Listener, timer: SystemTimer) -> None:
+        self._listener = listener
+        self._timer = timer
+
+    def __call__(
+        self,
+        operation: DelayedOperation,
+        status: Status,
+        keys: tuple[Hashable, ...],
+        key: Hashable | None,
+        deadline_ms: int,
+    ) -> None:
+        """Make the event, and hand it on."""
+        now_ms = self._timer.now_ms()
+        self._listener(OperationEvent(operation, status, keys, key, now_ms, deadline_ms))
+
+    def __repr__(self) -> str:
+        """Name the listener."""
+        return repr(self._listener)

@@ -6,7 +6,7 @@ from asyncio import Future
 from collections.abc import Callable, Coroutine, Mapping
 from itertools import chain
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from purgatory.outcome import Outcome
 from purgatory.signals import Signal, Signals
@@ -17,6 +17,8 @@ from purgatory.watch_operation import WatchOperation
 
 class ParkOperation(WatchOperation):
     """Completes a future with an Outcome: no task, no handle and no closure for each call."""
+
+    kind: ClassVar[str] = "park"
 
     __slots__ = ("_clock", "_key", "_started_ns", "_until", "future")
 

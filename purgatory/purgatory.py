@@ -21,7 +21,7 @@ from purgatory.errors import (
 )
 from purgatory.history_trim import HistoryTrim
 from purgatory.keys import check_key
-from purgatory.lifecycle import Listener
+from purgatory.lifecycle import Listener, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
@@ -109,7 +109,7 @@ class Purgatory:
         tick_ms: int = 1,
         wheel_size: int = 256,
         clock: Clock | None = None,
-        listeners: Iterable[Listener] = (),
+        listeners: Iterable[Listener | Recorder] = (),
     ) -> None:
         """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late."""
         self.name: str = name

@@ -23,6 +23,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.timer": (1, "timer"),
     "purgatory.delayed_operation_purgatory": (2, "waiting"),
     "purgatory.errors": (2, "waiting"),
+    "purgatory.event_buffer": (2, "waiting"),
     "purgatory.keys": (2, "waiting"),
     "purgatory.lifecycle": (2, "waiting"),
     "purgatory.limits": (2, "waiting"),
@@ -69,7 +70,7 @@ COMPOSED_OF: dict[str, set[str]] = {
 # What is imported in some places only -> those places. Whatever is not of the standard library has
 # to be here; of the standard library, only what is not for everyone.
 VENDORS: dict[str, set[str]] = {
-    "cython": {"purgatory.timer.system_timer"},
+    "cython": {"purgatory.event_buffer", "purgatory.timer.system_timer"},
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "app", "examples"},
@@ -85,7 +86,7 @@ VENDORS: dict[str, set[str]] = {
     "pydantic_core": {"app"},
     "pydantic_settings": {"app"},
     "pyspark": {"purgatory.pipeline"},
-    "redis": {"purgatory.signals.redis", "purgatory.jobs.redis"},
+    "redis": {"purgatory.journal.redis_stream", "purgatory.signals.redis", "purgatory.jobs.redis"},
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
     "time": {"purgatory.bench.stopwatch", "purgatory.pipeline", "purgatory.timer.clock"},

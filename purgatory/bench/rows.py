@@ -138,6 +138,25 @@ ROWS: tuple[Row, ...] = (
     ),
     *(
         Row(
+            title=title,
+            stage="journal",
+            measure=measure,
+            unit="ns",
+            ours="journal",
+            floor="no journal",
+            target=target,
+        )
+        for title, measure, target in (
+            (
+                "journal: what an operation costs the event loop",
+                "on the loop",
+                Target(500, 1_000, is_limit=True),
+            ),
+            ("the same, the threads that write included", "in all", None),
+        )
+    ),
+    *(
+        Row(
             title=f"Kafka's load, {expired} expire: CPU a request, {time}",
             stage="kafka",
             measure=measure,

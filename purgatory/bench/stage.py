@@ -20,6 +20,7 @@ class Contender:
     """Make, on its running loop, the object whose async methods are the steps."""
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop
     needs_uvloop: bool = False
+    needs_pyarrow: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from purgatory.bench.expiry import EXPIRY
 from purgatory.bench.idle import IDLE
+from purgatory.bench.journaling import IS_PYARROW_INSTALLED, JOURNALING
 from purgatory.bench.kafka_requests import KAFKA
 from purgatory.bench.lateness import LATENESS
 from purgatory.bench.loops import IS_UVLOOP_INSTALLED
@@ -23,14 +24,16 @@ STAGES: dict[str, Stage] = {
     "lateness": LATENESS,
     "watching": WATCHING,
     "parking": PARKING,
+    "journal": JOURNALING,
     "kafka": KAFKA,
 }
 
 
 def contenders(stage: Stage) -> dict[str, Contender]:
-    """Return the contenders of `stage` that can run here: some need uvloop."""
+    """Return the contenders of `stage` that can run here: some need uvloop, or pyarrow."""
     return {
         name: contender
         for name, contender in stage.contenders.items()
-        if IS_UVLOOP_INSTALLED or not contender.needs_uvloop
+        if (IS_UVLOOP_INSTALLED or not contender.needs_uvloop)
+        and (IS_PYARROW_INSTALLED or not contender.needs_pyarrow)
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from purgatory.operation import DelayedOperation
 from purgatory.signals import Signals
@@ -15,6 +16,8 @@ class LongPollOperation(DelayedOperation):
     A signal that was trimmed or dropped meanwhile counts, unlike for those who want to read it:
     the answer may have changed all the same.
     """
+
+    kind: ClassVar[str] = "long-poll"
 
     __slots__ = ("_is_begun", "_on_end", "_position", "_signals", "watched_keys")
 

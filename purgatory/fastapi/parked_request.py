@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.watch_request import WatchRequest
@@ -21,6 +21,8 @@ class ParkedRequest(WatchOperation):
 
     `respond` is called once, on the purgatory's thread, unless the client has gone before.
     """
+
+    kind: ClassVar[str] = "watch"
 
     __slots__ = ("_request", "_respond", "_room", "client")
 

@@ -1,0 +1,212 @@
+"""From what the purgatory said to the rows of the journal."""
+
+from __future__ import annotations
+
+import random
+import secrets
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+
+from purgatory.event_buffer import RawEvent
+from purgatory.journal.job_event import JobEvent
+from purgatory.journal.rows import CODES, WATCHED, JobColumns, Row, batch_of
+from purgatory.status import Status
+from purgatory.timer.clock import NS_PER_MS, Clock
+
+KeyRule = Callable[[str], str]
+
+_PENDING: Final = Status.PENDING
+_NS_PER_US: Final = 1_000
+_US_PER_MS: Final = 1_000
+# How long one relation of the two clocks is kept. A leap of the wall clock shows after that.
+_OFFSET_KEPT_NS: Final = 60_000_000_000
+# An operation that is so long past its deadline ended, and its end was dropped.
+_LOST_AFTER_MS: Final = 60_000
+
+
+# What is known of an operation that waits and has a row "watched": its number, since when on the
+# monotonic clock (ns), its deadline (ms), and how many gaps there were before.
+_Waiting = tuple[int, int, int, int]
+
+
+class EventRows:
+    """Turns events into rows: gives identifiers, pairs, samples, hides keys, and dates.
+
+    Used by one thread. An operation has both of its rows or none: whether it is sampled is decided
+    when it is watched, and an end whose beginning was dropped is dropped as well.
+
+    All times of a row come from the monotonic clock by way of one offset, so that a wait is exact
+    and never negative, whatever the wall clock does.
+    """
+
+    # Invariant: every operation that waits is in `_waiting`; one left out by its deadline only.
+
+    def __init__(
+        self, worker: str, *, sample: Mapping[str, float], keys: KeyRule | None, clock: Clock
+    ) -> None:
+        self.start = secrets.token_hex(6)
+        """Stands before every identifier: no other start of any worker has it."""
+        self.sampled_out = 0
+        """Events that were left out."""
+        self.unpaired = 0
+        """Ends whose beginning was dropped."""
+        self._worker = worker
+        self._sample = sample
+        self._key_rule = keys
+        self._clock = clock
+        self._kinds: dict[type, str] = {}
+        self._waiting: dict[int, _Waiting | int] = {}
+        self._numbers = 0
+        self._seq = 0
+        self._gaps = 0
+        self._offset_us = 0
+        self._offset_until_ns = 0
+        # The batch under way: its rows, and what only those of jobs have, by place.
+        self._rows: list[Row] = []
+        self._jobs: dict[int, JobColumns] = {}
+
+    @property
+    def waiting(self) -> int:
+        """How many operations wait, as far as the journal knows."""
+        return len(self._waiting)
+
+    def batch(self, events: Iterable[RawEvent]) -> pa.RecordBatch | None:
+        """Return the rows of `events`, or None where there are none."""
+        self._date()
+        self._rows, self._jobs = [], {}
+        for event in events:
+            if isinstance(event, JobEvent):
+                self._add_job(event)
+            elif event[2] is _PENDING:
+                self._add_watched(event)
+            else:
+                self._add_end(event)
+        if not self._rows:
+            return None
+        first_seq = self._seq + 1
+        self._seq += len(self._rows)
+        return batch_of(
+            self._rows,
+            self._jobs,
+            start=self.start,
+            first_seq=first_seq,
+            worker=self._worker,
+            offset_us=self._offset_us,
+        )
+
+    def note_gap(self) -> None:
+        """Take note that events after those so far are missing: ends, maybe.
+
+        An id is that of another operation once the first has ended. Whoever waits since before the
+        gap has to be told from those by the deadline.
+        """
+        self._gaps += 1
+
+    def _add_watched(self, event: RawEvent) -> None:
+        identity, cls, _, keys, _, deadline_ms, at_ns = event
+        kind = self._kinds.get(cls) or self._kind(cls)
+        if self._sample and not self._is_chosen(kind):
+            self._waiting[identity] = deadline_ms
+            self.sampled_out += 1
+            return
+        self._numbers = number = self._numbers + 1
+        self._waiting[identity] = (number, at_ns, deadline_ms, self._gaps)
+        deadline_us = deadline_ms * _US_PER_MS
+        written = self._written(keys)
+        self._rows.append((number, WATCHED, kind, written, at_ns, at_ns, deadline_us, None))
+
+    def _add_end(self, event: RawEvent) -> None:
+        identity, cls, status, keys, key, deadline_ms, at_ns = event
+        waiting = self._waiting.pop(identity, None)
+        if isinstance(waiting, int):
+            self.sampled_out += 1
+            return
+        if waiting is None or (waiting[3] != self._gaps and waiting[2] != deadline_ms):
+            self.unpaired += 1
+            return
+        number, watched_ns, _, _ = waiting
+        kind = self._kinds.get(cls) or self._kind(cls)
+        deadline_us = deadline_ms * _US_PER_MS
+        written = self._written(keys)
+        by = None if key is None else self._written((key,))[0]
+        self._rows.append(
+            (number, CODES[status], kind, written, at_ns, watched_ns, deadline_us, by)
+        )
+
+    def _add_job(self, job: JobEvent) -> None:
+        kind = f"job:{job.handler}"
+        # By its id, so that every worker decides alike, in every start.
+        if self._sample and random.Random(job.job_id).random() >= self._sample.get(kind, 1.0):
+            self.sampled_out += 1
+            return
+        # The store's clock dates a job, this one its change: that may seem to come before.
+        deferred_ns = self._monotonic_ns(job.deferred_at_ms)
+        self._jobs[len(self._rows)] = JobColumns(
+            operation_id=f"job:{job.job_id}",
+            job_id=job.job_id,
+            handler=job.handler,
+            attempt=job.attempt,
+            state=job.state,
+            error=job.error,
+        )
+        self._rows.append(
+            (
+                0,
+                WATCHED if job.status is _PENDING else CODES[job.status],
+                kind,
+                self._written(job.keys),
+                max(deferred_ns, job.at_ns),
+                deferred_ns,
+                self._monotonic_ns(job.deadline_ms) // _NS_PER_US,
+                None if job.key is None else self._written((job.key,))[0],
+            )
+        )
+
+    def _monotonic_ns(self, wall_ms: int) -> int:
+        """Return when the monotonic clock had, or will have, that time; maybe below 0."""
+        return (wall_ms * _US_PER_MS - self._offset_us) * _NS_PER_US
+
+    def _is_chosen(self, kind: str) -> bool:
+        share = self._sample.get(kind, 1.0)
+        return share >= 1 or random.random() < share
+
+    def _kind(self, cls: type) -> str:
+        kind: Any = getattr(cls, "kind", None)
+        # A property, or a slot: what each operation has for itself is not known here.
+        self._kinds[cls] = kind if isinstance(kind, str) else cls.__name__
+        return self._kinds[cls]
+
+    def _written(self, keys: tuple[Hashable, ...]) -> Sequence[str]:
+        """Return what is written for `keys`."""
+        rule = self._key_rule
+        if rule is not None:
+            return [rule(_text(key)) for key in keys]
+        for key in keys:
+            if key.__class__ is not str or not key.isascii():
+                return [_text(key) for key in keys]
+        return keys  # type: ignore[return-value] # strings, as was seen
+
+    def _date(self) -> None:
+        now_ns = self._clock.now_ns()
+        if now_ns < self._offset_until_ns:
+            return
+        self._offset_us = self._clock.wall_ms() * _US_PER_MS - now_ns // _NS_PER_US
+        self._offset_until_ns = now_ns + _OFFSET_KEPT_NS
+        if self._gaps:
+            self._forget_lost(now_ns // NS_PER_MS - _LOST_AFTER_MS)
+
+    def _forget_lost(self, deadline_ms: int) -> None:
+        """Forget who was to expire before: the end of such an operation was dropped."""
+        self._waiting = {
+            identity: waiting
+            for identity, waiting in self._waiting.items()
+            if (waiting if isinstance(waiting, int) else waiting[2]) >= deadline_ms
+        }
+
+
+def _text(key: Hashable) -> str:
+    """Return `key` as valid text: with a core of one's own, a key may be anything."""
+    text = key if isinstance(key, str) else str(key)
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,0 +1,308 @@
+"""The journal of a purgatory."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterable, Mapping
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Final, Self
+
+from purgatory.event_buffer import EventBuffer, RawEvent
+from purgatory.journal.event_rows import EventRows, KeyRule
+from purgatory.journal.job_event import JobEvent
+from purgatory.journal.sink import Sink
+from purgatory.journal.sink_thread import SinkThread
+from purgatory.journal.statistics import JournalStatistics
+from purgatory.lifecycle import Record
+from purgatory.status import Status
+from purgatory.timer.clock import Clock, SystemClock
+
+logger = logging.getLogger("purgatory.journal")
+
+# How often the buffer is emptied. The purgatory wakes nobody: that would cost more than an event.
+_INTERVAL_S: Final = 0.1
+# Events that become rows in one go, and seconds for which the event loop has the interpreter then.
+_SLICE: Final = 250
+_BREATH_S: Final = 0.000_1
+_NS_PER_SECOND: Final = 1_000_000_000
+
+
+class Journal:
+    """Writes down what becomes of every operation: `Purgatory(listeners=[journal])`.
+
+    The purgatory's thread only puts what happened into a buffer. A thread makes rows of that, and
+    one for each sink writes them. All that waits in between is bounded; what there is no room for
+    is dropped, counted and logged, and neither the purgatory nor another sink notices.
+
+    Open it before the purgatory and close it after, with `async with` or `with`: then the last rows
+    are those of who was drained. It is opened once.
+    """
+
+    def __init__(
+        self,
+        *sinks: Sink,
+        worker: str | None = None,
+        sample: Mapping[str, float] | None = None,
+        keys: KeyRule | None = None,
+        max_buffered: int = 100_000,
+        retry_after: float = 5.0,
+        close_timeout: float = 10.0,
+        clock: Clock | None = None,
+    ) -> None:
+        """Write to `sinks`, in the name of `worker` (by default host and process).
+
+        `sample` is the share of operations, from 0 to 1, that is written of a kind; others are
+        written all. `keys` is what is written for a key: HashedKeys, KeyPrefixes, or a function;
+        without, the key. `max_buffered` bounds the events before they are rows and, for each sink,
+        the rows before they are written. A sink that fails is tried again after `retry_after`
+        seconds; closing takes up to `close_timeout`. `clock` is the purgatory's.
+
+        Raises ValueError for what makes no sense.
+        """
+        if not sinks:
+            raise ValueError("a journal without a sink writes nothing: give it ParquetFiles(...)")
+        self._check(sample or {}, max_buffered, retry_after, close_timeout)
+        self.worker = f"{socket.gethostname()}:{os.getpid()}" if worker is None else worker
+        self._clock = SystemClock() if clock is None else clock
+        self._buffer = EventBuffer(max_buffered, self._clock)
+        self._rows = EventRows(self.worker, sample=dict(sample or {}), keys=keys, clock=self._clock)
+        self._sinks = [
+            SinkThread(sink, max_rows=max_buffered, retry_after=retry_after, clock=self._clock)
+            for sink in sinks
+        ]
+        self._max_buffered = max_buffered
+        self._close_timeout = close_timeout
+        self._wake = threading.Event()
+        self._is_closing = False
+        self._rows_made = 0
+        # Events in slices of which no rows could be made.
+        self._unwritable = 0
+        # What the buffer had dropped when it was emptied last, and when it last did not drop.
+        self._dropped_seen = 0
+        self._dropped_before: int | None = None
+        # Who waits for what was recorded before to be safe.
+        self._flushes: SimpleQueue[tuple[threading.Event, list[threading.Event]]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def __repr__(self) -> str:
+        """Name the sinks."""
+        return (
+            f"<Journal of {self.worker!r} to {', '.join(sink.sink.name for sink in self._sinks)}>"
+        )
+
+    def __enter__(self) -> Self:
+        """Open the journal."""
+        self.open()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the journal."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        """Open the journal, off the event loop."""
+        await asyncio.to_thread(self.open)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close the journal, off the event loop."""
+        await asyncio.to_thread(self.close)
+
+    @property
+    def record(self) -> Record:
+        """What the purgatory calls for each event: half a microsecond, and it never waits."""
+        return self._buffer.record
+
+    def open(self) -> None:
+        """Begin to write. Raises what the sinks raise where they can never work, as OSError.
+
+        Raises RuntimeError for a journal that was opened before.
+        """
+        if self._thread is not None:
+            raise RuntimeError("this journal was opened before: make a new one")
+        for sink in self._sinks:
+            sink.sink.open(f"{self.worker}-{self._rows.start}")
+        # A daemon: whatever happens, the process can end.
+        self._thread = threading.Thread(target=self._run, name="purgatory-journal", daemon=True)
+        self._thread.start()
+        for sink in self._sinks:
+            sink.start()
+        logger.info("%r is open", self, extra={"action": "journal-opened"})
+
+    def close(self) -> None:
+        """Write what is there, and end; after `close_timeout` seconds the rest is given up.
+
+        Blocks: off the event loop, please. Idempotent.
+        """
+        thread = self._thread
+        if thread is None or self._is_closing:
+            return
+        self._is_closing = True
+        self._wake.set()
+        until_ns = self._clock.now_ns() + int(self._close_timeout * _NS_PER_SECOND)
+        thread.join(self._close_timeout)
+        for sink in self._sinks:
+            sink.join(max(0.0, (until_ns - self._clock.now_ns()) / _NS_PER_SECOND))
+        logger.info("%r is closed", self, extra={"action": "journal-closed"})
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Make all safe that was recorded so far; True iff that came to an end within `timeout`.
+
+        Completes files early. Blocks: off the event loop, please.
+        """
+        if self._thread is None or self._is_closing:
+            return False
+        is_handed_on, done = threading.Event(), list[threading.Event]()
+        until_ns = self._clock.now_ns() + int(timeout * _NS_PER_SECOND)
+        self._flushes.put((is_handed_on, done))
+        self._wake.set()
+        if not is_handed_on.wait(timeout):
+            return False
+        return all(
+            event.wait(max(0.0, (until_ns - self._clock.now_ns()) / _NS_PER_SECOND))
+            for event in done
+        )
+
+    def job_event(
+        self,
+        status: Status,
+        *,
+        job_id: str,
+        handler: str,
+        state: str,
+        deferred_at_ms: int,
+        deadline_ms: int,
+        keys: Iterable[str] = (),
+        key: str | None = None,
+        attempt: int = 0,
+        error: str | None = None,
+    ) -> None:
+        """Record that a job was deferred (status "pending"), or how it ended; of kind job:HANDLER.
+
+        Times are milliseconds UTC, as the store has them; `key` is the one that completed it. Call
+        it on the purgatory's thread. Never waits and never raises for a journal that is slow.
+        """
+        self._buffer.put(
+            JobEvent(
+                status=status,
+                job_id=job_id,
+                handler=handler,
+                state=state,
+                keys=tuple(keys),
+                key=key,
+                attempt=attempt,
+                error=error,
+                deferred_at_ms=deferred_at_ms,
+                deadline_ms=deadline_ms,
+                at_ns=self._clock.now_ns(),
+            )
+        )
+
+    def statistics(self) -> JournalStatistics:
+        """Return the counts of now."""
+        return JournalStatistics(
+            rows=self._rows_made,
+            buffered=len(self._buffer),
+            dropped=self._buffer.dropped + self._rows.unpaired + self._unwritable,
+            sampled_out=self._rows.sampled_out,
+            waiting=self._rows.waiting,
+            sinks=tuple(sink.statistics() for sink in self._sinks),
+        )
+
+    def _run(self) -> None:
+        is_last = False
+        while not is_last:
+            self._wake.wait(_INTERVAL_S)
+            self._wake.clear()
+            # Asked for before the buffer is emptied: what was recorded by then is written.
+            is_last = self._is_closing
+            flushes = self._asked_flushes()
+            self._empty_buffer()
+            for is_handed_on, done in flushes:
+                done.extend(sink.flush() for sink in self._sinks)
+                is_handed_on.set()
+        for sink in self._sinks:
+            sink.begin_close()
+
+    def _asked_flushes(self) -> list[tuple[threading.Event, list[threading.Event]]]:
+        asked = []
+        try:
+            while True:
+                asked.append(self._flushes.get_nowait())
+        except Empty:
+            return asked
+
+    def _empty_buffer(self) -> None:
+        """Make rows of all that is in the buffer by now."""
+        events = self._buffer.take(self._max_buffered)
+        # Whatever was dropped by now was to come behind these events, as the buffer was full then.
+        dropped = self._buffer.dropped
+        for begin in range(0, len(events), _SLICE):
+            self._write(events[begin : begin + _SLICE])
+            self._wake.wait(_BREATH_S)
+        if dropped != self._dropped_seen:
+            self._rows.note_gap()
+        self._note_dropped(dropped)
+
+    def _write(self, events: list[RawEvent]) -> None:
+        try:
+            batch = self._rows.batch(events)
+        except Exception:
+            # A rule for keys that fails, say. The thread goes on.
+            self._unwritable += len(events)
+            logger.exception(
+                "%d events cannot be written", len(events), extra={"action": "journal-unwritable"}
+            )
+            return
+        if batch is not None:
+            self._rows_made += batch.num_rows
+            for sink in self._sinks:
+                sink.offer(batch)
+
+    def _note_dropped(self, dropped: int) -> None:
+        """Log the beginning and the end of an episode in which the buffer is full."""
+        is_dropping, before = dropped != self._dropped_seen, self._dropped_before
+        if is_dropping and before is None:
+            self._dropped_before = self._dropped_seen
+            logger.warning(
+                "more happens than the journal can take: %d events wait, and more are dropped",
+                self._max_buffered,
+                extra={"action": "journal-dropping"},
+            )
+        elif not is_dropping and before is not None:
+            self._dropped_before = None
+            logger.info(
+                "the journal keeps up again; %d events were dropped meanwhile",
+                dropped - before,
+                extra={"action": "journal-kept-up"},
+            )
+        self._dropped_seen = dropped
+
+    @staticmethod
+    def _check(
+        sample: Mapping[str, float], max_buffered: int, retry_after: float, close_timeout: float
+    ) -> None:
+        for kind, share in sample.items():
+            if not 0 <= share <= 1:
+                raise ValueError(f"sample of {kind!r} is {share!r}: give a share from 0 to 1")
+        if max_buffered < 1:
+            raise ValueError(f"max_buffered is {max_buffered}: give 1 or more")
+        for name, value in {"retry_after": retry_after, "close_timeout": close_timeout}.items():
+            # Written so that NaN, which compares as false, is refused.
+            if not 0 < value <= threading.TIMEOUT_MAX:
+                raise ValueError(f"{name} is {value!r}: give a number of seconds above zero")

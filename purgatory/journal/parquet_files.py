@@ -1,0 +1,201 @@
+"""The journal as files, in folders by date and hour."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory.journal.part_file import TEMPORARY_SUFFIX, PartFile, is_abandoned
+from purgatory.journal.sink import Sink
+from purgatory.timer.clock import Clock, SystemClock
+
+logger = logging.getLogger("purgatory.journal")
+
+_US_PER_HOUR = 3_600_000_000
+_NS_PER_SECOND = 1_000_000_000
+# Bytes of rows that are kept in memory until they are a group, whatever their number.
+_GROUP_BYTES = 32 * 1024 * 1024
+# What cannot be in the name of a file everywhere.
+_UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+class ParquetFiles(Sink):
+    """Writes `DIRECTORY/date=YYYY-MM-DD/hour=HH/NAME.parquet`, by the UTC time of each row.
+
+    A file that is there is complete: it is written under a hidden name, synchronised and renamed.
+    So a crash loses the rows of the file that is not complete, and of no other. What a crash left
+    is removed, and logged, at the next start.
+
+    Many processes may share a directory.
+    """
+
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        *,
+        max_age: float = 60.0,
+        max_rows: int = 1_000_000,
+        max_bytes: int = 128 * 1024 * 1024,
+        group_rows: int = 65_536,
+        clock: Clock | None = None,
+    ) -> None:
+        """Complete a file after `max_age` seconds, `max_rows` or `max_bytes`, or with the hour.
+
+        `group_rows` are kept in memory until they are written as one group. Raises ValueError for
+        bounds that are not positive.
+        """
+        bounds = {"max_age": max_age, "max_rows": max_rows, "max_bytes": max_bytes}
+        for name, value in {**bounds, "group_rows": group_rows}.items():
+            # Written so that NaN, which compares as false, is refused.
+            if not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value!r}: give a finite number above zero")
+        self.directory = Path(directory)
+        self._max_age_ns = int(max_age * _NS_PER_SECOND)
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._group_rows = group_rows
+        self._clock = SystemClock() if clock is None else clock
+        self._writer = ""
+        self._number = 0
+        self._taken = 0
+        self._lost = 0
+        self._file: PartFile | None = None
+        self._hour: int | None = None
+        self._due_ns: int | None = None
+        # Rows for the open file that are not yet a group of it.
+        self._group: list[pa.RecordBatch] = []
+        self._group_count = 0
+        self._group_bytes = 0
+
+    @property
+    def name(self) -> str:
+        """The directory."""
+        return str(self.directory)
+
+    @property
+    def due_ns(self) -> int | None:
+        """When the open file is old enough."""
+        return self._due_ns
+
+    def open(self, writer: str) -> None:
+        """Make the directory, and clear it of leftovers; raises OSError where it cannot."""
+        self._writer = _UNFIT.sub("-", writer)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        for path in sorted(self.directory.glob(f"date=*/hour=*/.*{TEMPORARY_SUFFIX}")):
+            self._remove_leftover(path)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take `batch`: into the open file, and the next where the hour changes."""
+        self._taken += batch.num_rows
+        for hour, part in _by_hour(batch):
+            if self._hour is not None and hour != self._hour:
+                self.roll()
+            self._take(hour, part)
+            if self._is_full():
+                self.roll()
+
+    def roll(self) -> None:
+        """Complete the open file, if there is one."""
+        if self._hour is None:
+            return
+        self._write_group()
+        if self._file is not None:
+            rows = self._file.rows
+            self.bytes += self._file.complete()
+            self.files += 1
+            self.written += rows
+        self._forget()
+
+    def abandon(self) -> int:
+        """Give up the open file, and what was to be in it."""
+        file = self._file
+        self._forget()
+        lost = self._taken - self.written - self._lost
+        self._lost += lost
+        if file is not None:
+            try:
+                file.abandon()
+            except OSError:
+                # As where the folder cannot be written to any more; the next start sees to it.
+                logger.exception(
+                    "%s: the incomplete file stays", self.name, extra={"action": "journal-leftover"}
+                )
+        return lost
+
+    def _take(self, hour: int, batch: pa.RecordBatch) -> None:
+        if self._hour is None:
+            self._hour = hour
+            self._due_ns = self._clock.now_ns() + self._max_age_ns
+        self._group.append(batch)
+        self._group_count += batch.num_rows
+        self._group_bytes += batch.nbytes
+        if self._group_count >= self._group_rows or self._group_bytes >= _GROUP_BYTES:
+            self._write_group()
+
+    def _is_full(self) -> bool:
+        if self._file is None:
+            return self._group_count >= self._max_rows
+        rows = self._file.rows + self._group_count
+        return rows >= self._max_rows or self._file.size >= self._max_bytes
+
+    def _write_group(self) -> None:
+        if not self._group:
+            return
+        if self._file is None:
+            self._file = PartFile(self._next_path())
+        table = pa.Table.from_batches(self._group).unify_dictionaries()
+        # Many small pieces cost twice as much to write.
+        self._file.write(table.combine_chunks())
+        self._group = []
+        self._group_count = 0
+        self._group_bytes = 0
+
+    def _next_path(self) -> Path:
+        assert self._hour is not None
+        moment = datetime.fromtimestamp(self._hour * 3600, UTC)
+        self._number += 1
+        folder = self.directory / f"date={moment:%Y-%m-%d}" / f"hour={moment:%H}"
+        return folder / f"{self._writer}-{self._number:06d}.parquet"
+
+    def _forget(self) -> None:
+        self._file = None
+        self._hour = None
+        self._due_ns = None
+        self._group = []
+        self._group_count = 0
+        self._group_bytes = 0
+
+    def _remove_leftover(self, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                if not is_abandoned(file):
+                    return
+                size = path.stat().st_size
+                path.unlink()
+        except FileNotFoundError:
+            return  # Another process that starts just now was faster.
+        logger.warning(
+            "removed %s (%d bytes): its writer died before the file was complete",
+            path,
+            size,
+            extra={"action": "journal-leftover-removed"},
+        )
+
+
+def _by_hour(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:
+    """Split `batch` by the hour of each row, counted from 1970."""
+    at = batch.column("at").cast(pa.int64())
+    first, last = pc.min(at).as_py() // _US_PER_HOUR, pc.max(at).as_py() // _US_PER_HOUR
+    if first == last:
+        return [(first, batch)]
+    hours = pc.divide(at, _US_PER_HOUR)
+    return [
+        (hour, batch.filter(pc.equal(hours, hour))) for hour in sorted(pc.unique(hours).to_pylist())
+    ]

@@ -1,0 +1,105 @@
+"""Rows become columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from purgatory.journal.schema import EVENT_SCHEMA, EVENTS
+from purgatory.status import Status
+
+CODES: Final = {Status(event): code for code, event in enumerate(EVENTS) if event != "watched"}
+"""The place of an outcome in EVENTS."""
+WATCHED: Final = EVENTS.index("watched")
+
+Row = tuple[int, int, str, Sequence[str], int, int, int, str | None]
+"""(number, place in EVENTS, kind, keys, at_ns, watched_ns, deadline_us, completed_by).
+
+A plain tuple, and times on the monotonic clock: rows come one at a time, and everything that can be
+done for all at once is done in `batch_of`.
+"""
+
+_EXPIRED: Final = CODES[Status.EXPIRED]
+_NS_PER_US: Final = 1_000
+_STRING: Final = pa.string()
+
+
+class JobColumns(NamedTuple):
+    """What only the row of a job has."""
+
+    operation_id: str
+    job_id: str
+    handler: str
+    attempt: int
+    state: str
+    error: str | None
+
+
+def batch_of(
+    rows: Sequence[Row],
+    jobs: dict[int, JobColumns],
+    *,
+    start: str,
+    first_seq: int,
+    worker: str,
+    offset_us: int,
+) -> pa.RecordBatch:
+    """Return `rows` as EVENT_SCHEMA has them; `jobs` says which of them, by place, are of jobs.
+
+    `offset_us` is what the monotonic clock lacks to UTC.
+    """
+    numbers, events, kinds, keys, at_ns, watched_ns, deadlines_us, completed_by = zip(
+        *rows, strict=True
+    )
+    codes = pa.array(events, pa.int32())
+    at = _microseconds(at_ns, offset_us)
+    deadlines = pc.add(pa.array(deadlines_us, pa.int64()), offset_us)
+    nothing = pa.scalar(None, pa.int64())
+    # Never early, but for a microsecond of rounding.
+    lateness = pc.max_element_wise(pc.subtract(at, deadlines), 0)
+    columns: dict[str, Any] = {
+        "operation_id": _identifiers(numbers, jobs, start),
+        "event": pa.DictionaryArray.from_arrays(codes, pa.array(EVENTS)),
+        "seq": pa.array(range(first_seq, first_seq + len(rows)), pa.int64()),
+        "kind": pa.array(kinds, _STRING).dictionary_encode(),
+        "keys": pa.array(keys, pa.list_(_STRING)),
+        "worker": pa.repeat(worker, len(rows)).dictionary_encode(),
+        "at": at,
+        "watched_at": _microseconds(watched_ns, offset_us),
+        "deadline": deadlines,
+        "completed_at": pc.if_else(pc.equal(codes, WATCHED), nothing, at),
+        "lateness_us": pc.if_else(pc.equal(codes, _EXPIRED), lateness, nothing),
+        "completed_by": pa.array(completed_by, _STRING),
+        **_job_columns(len(rows), jobs),
+    }
+    arrays = [columns[column.name].cast(column.type) for column in EVENT_SCHEMA]
+    return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
+
+
+def _microseconds(times_ns: Sequence[int], offset_us: int) -> pa.Array:
+    return pc.add(pc.divide(pa.array(times_ns, pa.int64()), _NS_PER_US), offset_us)
+
+
+def _identifiers(numbers: Sequence[int], jobs: dict[int, JobColumns], start: str) -> pa.Array:
+    texts = pa.array(numbers, pa.int64()).cast(_STRING)
+    identifiers = pc.binary_join_element_wise(start, texts, "-")
+    if not jobs:
+        return identifiers
+    own = [jobs[row].operation_id if row in jobs else None for row in range(len(numbers))]
+    return pc.coalesce(pa.array(own, _STRING), identifiers)
+
+
+def _job_columns(count: int, jobs: dict[int, JobColumns]) -> dict[str, Any]:
+    names = JobColumns._fields[1:]
+    if not jobs:
+        return {name: pa.nulls(count, EVENT_SCHEMA.field(name).type) for name in names}
+    return {
+        name: pa.array(
+            [getattr(jobs.get(row), name, None) for row in range(count)],
+            pa.int32() if name == "attempt" else _STRING,
+        )
+        for name in names
+    }

@@ -1,0 +1,235 @@
+"""The thread on which a sink may be as slow as it is."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+import pyarrow as pa
+
+from purgatory.journal.sink import Sink
+from purgatory.journal.statistics import SinkStatistics
+from purgatory.timer.clock import Clock
+
+logger = logging.getLogger("purgatory.journal")
+
+_NS_PER_SECOND = 1_000_000_000
+
+
+class SinkThread:
+    """Feeds one sink: keeps a bounded number of rows for it, and counts what it cannot take.
+
+    `offer` never blocks. When the sink fails, that is logged once, and so is its recovery; in
+    between it is tried every `retry_after` seconds.
+    """
+
+    # Invariant: offered == sink.written + pending + dropped, and pending >= _queued.
+
+    def __init__(self, sink: Sink, *, max_rows: int, retry_after: float, clock: Clock) -> None:
+        self.sink = sink
+        self._max_rows = max_rows
+        self._retry_after = retry_after
+        self._clock = clock
+        self._changed = threading.Condition()
+        # Batches, and those who wait for all before them to be safe.
+        self._queue: deque[pa.RecordBatch | threading.Event] = deque()
+        self._queued = 0
+        self._offered = 0
+        self._dropped = 0
+        self._last_error: str | None = None
+        # An episode of dropping, and one of failing, are logged at their beginning and their end.
+        self._is_slow = False
+        self._is_failing = False
+        self._has_to_pause = False
+        # What was dropped and what was written when the sink began to fail.
+        self._dropped_before = 0
+        self._written_before = 0
+        self._is_closing = False
+        # A daemon: a disk that hangs does not keep the process from ending.
+        self._thread = threading.Thread(
+            target=self._run, name=f"purgatory-journal {sink.name}", daemon=True
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def offer(self, batch: pa.RecordBatch) -> None:
+        """Keep `batch` for the sink, or drop it where there is no room."""
+        with self._changed:
+            self._offered += batch.num_rows
+            # One batch always has room: it may be larger than the bound.
+            has_room = not self._queued or self._queued + batch.num_rows <= self._max_rows
+            is_kept = has_room and not self._is_closing
+            if is_kept:
+                self._queued += batch.num_rows
+                self._queue.append(batch)
+                self._changed.notify()
+            else:
+                self._dropped += batch.num_rows
+        if not is_kept:
+            self._note_slow()
+        elif self._is_slow and self._queued <= self._max_rows // 2:
+            self._note_in_time()
+
+    def flush(self) -> threading.Event:
+        """Return an event that is set once everything offered so far is safe, or dropped."""
+        done = threading.Event()
+        with self._changed:
+            self._queue.append(done)
+            self._changed.notify()
+        return done
+
+    def begin_close(self) -> None:
+        """Take no more; write what is there, without waiting for a sink that fails."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
+
+    def join(self, timeout: float) -> None:
+        """Wait for the end; what is not safe after `timeout` seconds is given up."""
+        self._thread.join(timeout)
+        if self._thread.is_alive():
+            logger.error(
+                "%s did not finish within %.1f s: %d rows are given up",
+                self.sink.name,
+                timeout,
+                self.statistics().pending,
+                extra={"action": "journal-close-timeout"},
+            )
+
+    def statistics(self) -> SinkStatistics:
+        """Return the counts of now."""
+        with self._changed:
+            written, dropped = self.sink.written, self._dropped
+            return SinkStatistics(
+                name=self.sink.name,
+                written=written,
+                pending=self._offered - written - dropped,
+                dropped=dropped,
+                files=self.sink.files,
+                bytes=self.sink.bytes,
+                is_failing=self._is_failing,
+                last_error=self._last_error,
+            )
+
+    def _run(self) -> None:
+        while not self._is_finished():
+            try:
+                self._step()
+            except Exception as exc:
+                # Whatever a disk or a server may say: the thread outlives it.
+                self._on_failure(exc)
+        self._give_up_rest()
+
+    def _step(self) -> None:
+        """Write one batch, or roll what is due, or wait for either."""
+        if self._has_to_pause:
+            self._pause()
+            # What the sink kept is tried before what is new.
+            self.sink.roll()
+        item = self._next()
+        if isinstance(item, threading.Event):
+            try:
+                self.sink.roll()
+            finally:
+                item.set()
+        elif item is not None:
+            self.sink.write(item)
+        due_ns = self.sink.due_ns
+        if due_ns is not None and due_ns <= self._clock.now_ns():
+            self.sink.roll()
+        if self._is_failing and self.sink.written > self._written_before:
+            self._on_recovery()
+
+    def _next(self) -> pa.RecordBatch | threading.Event | None:
+        with self._changed:
+            if not self._queue and not self._is_closing:
+                self._changed.wait(self._seconds_until_due())
+            if not self._queue:
+                return None
+            item = self._queue.popleft()
+            if not isinstance(item, threading.Event):
+                self._queued -= item.num_rows
+            return item
+
+    def _seconds_until_due(self) -> float | None:
+        due_ns = self.sink.due_ns
+        return None if due_ns is None else max(0, due_ns - self._clock.now_ns()) / _NS_PER_SECOND
+
+    def _pause(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closing, self._retry_after)
+            self._has_to_pause = False
+
+    def _is_finished(self) -> bool:
+        with self._changed:
+            # A sink that fails is tried once more at the end, and not for each batch.
+            return self._is_closing and (self._has_to_pause or not self._queue)
+
+    def _give_up_rest(self) -> None:
+        try:
+            self.sink.roll()
+        except Exception as exc:
+            self._on_failure(exc)
+        lost = self.sink.close()
+        with self._changed:
+            self._dropped += lost + self._queued
+            self._queued = 0
+            waiting = [item for item in self._queue if isinstance(item, threading.Event)]
+            self._queue.clear()
+        for done in waiting:
+            done.set()
+
+    def _note_slow(self) -> None:
+        if self._is_slow or self._is_failing:
+            return
+        self._is_slow = True
+        self._dropped_before = self._dropped
+        logger.warning(
+            "%s is too slow: %d rows wait already, and more are dropped",
+            self.sink.name,
+            self._queued,
+            extra={"action": "journal-dropping"},
+        )
+
+    def _note_in_time(self) -> None:
+        self._is_slow = False
+        logger.info(
+            "%s keeps up again; %d rows were dropped meanwhile",
+            self.sink.name,
+            self._dropped - self._dropped_before,
+            extra={"action": "journal-kept-up"},
+        )
+
+    def _on_failure(self, error: Exception) -> None:
+        lost = self.sink.abandon()
+        with self._changed:
+            is_new, self._is_failing = not self._is_failing, True
+            self._has_to_pause = True
+            if is_new:
+                self._dropped_before = self._dropped
+            self._written_before = self.sink.written
+            self._dropped += lost
+            self._last_error = f"{type(error).__name__}: {error}"
+        if is_new:
+            logger.error(
+                "%s failed, %d rows are lost; it is tried again every %.1f s, and what there is no "
+                "room for until then is dropped: %s",
+                self.sink.name,
+                lost,
+                self._retry_after,
+                self._last_error,
+                extra={"action": "journal-failed"},
+            )
+
+    def _on_recovery(self) -> None:
+        with self._changed:
+            self._is_failing = False
+        logger.info(
+            "%s works again; %d rows were lost or dropped",
+            self.sink.name,
+            self._dropped - self._dropped_before,
+            extra={"action": "journal-recovered"},
+        )

@@ -1,0 +1,72 @@
+"""A worker that dies at once: what of its journal is there afterwards."""
+
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from purgatory.journal import Journal, ParquetFiles
+from tests.journal_batches import complete_files, hidden_files, rows_in
+
+_WORKER = """
+import asyncio, sys
+from purgatory import Purgatory
+from purgatory.journal import Journal, ParquetFiles
+
+async def main():
+    files = ParquetFiles(sys.argv[1], max_rows=500, group_rows=50)
+    async with Journal(files, worker="w") as journal, Purgatory(listeners=[journal]) as purgatory:
+        while True:
+            parked = [
+                asyncio.create_task(purgatory.park(f"k{n % 7}", timeout=60)) for n in range(100)
+            ]
+            await asyncio.sleep(0)
+            for n in range(7):
+                await purgatory.fire(f"k{n}")
+            await asyncio.gather(*parked)
+            await asyncio.sleep(0.01)
+            sink = journal.statistics().sinks[0]
+            print(sink.files, sink.pending, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def test_a_crash_loses_the_file_that_is_not_complete_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """kill -9 while it writes: every file that is there is whole, and they are all rows but the last.
+
+    The next start removes what is left of the one that is not.
+    """
+    command = [sys.executable, "-c", _WORKER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        try:
+            for line in worker.stdout:
+                files, pending = line.split()
+                if int(files) >= 3 and int(pending) and hidden_files(tmp_path):
+                    break
+        finally:
+            worker.kill()
+        assert worker.wait() == -signal.SIGKILL
+    rows = rows_in(tmp_path)
+    assert len(complete_files(tmp_path)) >= 3
+    assert sorted(row["seq"] for row in rows) == list(range(1, len(rows) + 1))
+    [(count, operations)] = (
+        duckdb.connect()
+        .execute(
+            "select count(*), count(distinct operation_id) "
+            f"from read_parquet('{tmp_path}/**/*.parquet', hive_partitioning = true)"
+        )
+        .fetchall()
+    )
+    assert (count, operations) == (len(rows), len({row["operation_id"] for row in rows}))
+    with caplog.at_level(logging.WARNING), Journal(ParquetFiles(tmp_path)):
+        assert hidden_files(tmp_path) == []
+    assert "its writer died before the file was complete" in caplog.text
+    assert len(rows_in(tmp_path)) == len(rows)

@@ -1,0 +1,106 @@
+"""The buffer between the purgatory's thread and the one that writes."""
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from purgatory import DelayedOperation, DelayedOperationPurgatory, OperationEvent, Status
+from purgatory.event_buffer import EventBuffer
+from purgatory.testing import MockClock
+from purgatory.timer import SystemClock
+
+MakeCore = Callable[..., DelayedOperationPurgatory]
+
+
+class Operation(DelayedOperation):
+    """Completes when it may; can be referred to weakly."""
+
+    __slots__ = ("__weakref__", "completable")
+
+    def __init__(self) -> None:
+        super().__init__(50)
+        self.completable = False
+
+    def try_complete(self) -> bool:
+        return self.force_complete() if self.completable else False
+
+    def on_complete(self) -> None:
+        pass
+
+
+def watch(core: DelayedOperationPurgatory, *keys: str) -> DelayedOperation:
+    """Watch with an operation that completes at the next check."""
+    operation = Operation()
+    assert not core.try_complete_else_watch(operation, keys)
+    operation.completable = True
+    return operation
+
+
+def test_a_recorder_is_told_without_an_event(make_core: MakeCore, clock: MockClock) -> None:
+    """The purgatory asks for `record` once, and calls that instead of the listener."""
+    buffer = EventBuffer(10, clock)
+    events: list[OperationEvent] = []
+    core = make_core(buffer, events.append)
+    operation = watch(core, "a", "b")
+    clock.advance(7)
+    core.check_and_complete("a")
+    assert buffer.take(10) == [
+        (id(operation), Operation, Status.PENDING, ("a", "b"), None, 1_050, 1_000_000_000),
+        (id(operation), Operation, Status.FIRED, ("a", "b"), "a", 1_050, 1_007_000_000),
+    ]
+    assert [event.status for event in events] == [Status.PENDING, Status.FIRED]
+
+
+def test_an_operation_is_not_kept_alive(make_core: MakeCore, clock: MockClock) -> None:
+    """What waits in the buffer holds its class and its keys only."""
+    buffer = EventBuffer(10, clock)
+    core = make_core(buffer)
+    operation = watch(core, "a")
+    core.check_and_complete("a")
+    gone = weakref.ref(operation)
+    del operation
+    gc.collect()
+    assert (gone(), len(buffer)) == (None, 2)
+
+
+def test_what_there_is_no_room_for_is_counted(make_core: MakeCore, clock: MockClock) -> None:
+    """The oldest stay: whoever takes goes on where it was."""
+    buffer = EventBuffer(3, clock)
+    core = make_core(buffer)
+    for _ in range(2):
+        watch(core, "a")
+    core.check_and_complete("a")
+    buffer.put(("another",))
+    assert (len(buffer), buffer.dropped) == (3, 2)
+    assert len(buffer.take(1)) == 1
+    buffer.put(("another",))
+    taken = buffer.take(10)
+    assert [event[2] for event in taken[:2]] == [Status.PENDING, Status.FIRED]
+    assert (taken[2], len(buffer), buffer.dropped) == (("another",), 0, 2)
+
+
+@pytest.mark.parametrize("most", [0, 1, 5])
+def test_no_more_is_taken_than_asked_for(most: int) -> None:
+    """Nor than there is."""
+    buffer = EventBuffer(10, SystemClock())
+    for number in range(3):
+        buffer.put((number,))
+    taken = buffer.take(most)
+    assert taken == [(number,) for number in range(min(most, 3))]
+    assert len(buffer) == 3 - len(taken)
+    assert bool(buffer)
+
+
+def test_the_time_is_that_of_the_system(make_core: MakeCore) -> None:
+    """In the compiled form it is read without Python: it is the same clock."""
+    clock = SystemClock()
+    buffer = EventBuffer(10, clock)
+    core = make_core(buffer)
+    before_ns = clock.now_ns()
+    watch(core, "a")
+    core.check_and_complete("a")
+    after_ns = clock.now_ns()
+    first_ns, last_ns = (event[6] for event in buffer.take(2))
+    assert before_ns <= first_ns <= last_ns <= after_ns

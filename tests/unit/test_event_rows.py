@@ -1,0 +1,320 @@
+"""What becomes of events: identifiers, pairs, samples, keys and times."""
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from purgatory import DelayedOperation, Status
+from purgatory.event_buffer import RawEvent
+from purgatory.journal import EVENT_SCHEMA, HashedKeys, KeyPrefixes
+from purgatory.journal.event_rows import EventRows
+from purgatory.journal.job_event import JobEvent
+from purgatory.testing import MockClock
+
+WALL_US = 1_700_000_000_000_000
+WATCHED, FIRED, EXPIRED = Status.PENDING, Status.FIRED, Status.EXPIRED
+
+
+class Named(DelayedOperation):
+    kind = "order"
+
+
+class HasOwn(DelayedOperation):
+    """Its kind is not known from the class."""
+
+    @property
+    def kind(self) -> str:
+        return "own"
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    clock = MockClock(start_ms=5_000)
+    clock.set_wall(WALL_US // 1000)
+    return clock
+
+
+def make_rows(clock: MockClock, **options: Any) -> EventRows:
+    options = {"sample": {}, "keys": None} | options
+    return EventRows("web-1", clock=clock, **options)
+
+
+def event(
+    identity: int,
+    status: Status,
+    *,
+    at_us: int = 0,
+    key: object = None,
+    keys: tuple[object, ...] = ("a",),
+    deadline_ms: int = 6_000,
+    cls: type = Named,
+) -> RawEvent:
+    """An event `at_us` after the clock's start, which is 5 s."""
+    return (identity, cls, status, keys, key, deadline_ms, 5_000_000_000 + at_us * 1_000)
+
+
+def as_list(batch: pa.RecordBatch | None) -> list[dict[str, Any]]:
+    assert batch is not None
+    assert batch.schema.equals(EVENT_SCHEMA, check_metadata=True)
+    rows: list[dict[str, Any]] = batch.cast(_with_integers(batch.schema)).to_pylist()
+    return rows
+
+
+def _with_integers(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        column.with_type(pa.int64()) if pa.types.is_timestamp(column.type) else column
+        for column in schema
+    )
+
+
+def test_an_operation_has_a_row_for_its_beginning_and_one_for_its_end(clock: MockClock) -> None:
+    """With the same identifier, and times that differ by what really passed."""
+    rows = make_rows(clock)
+    watched, fired = as_list(
+        rows.batch(
+            [
+                event(1, WATCHED, at_us=7, keys=("a", "b")),
+                event(1, FIRED, at_us=250_007, keys=("a", "b"), key="b"),
+            ]
+        )
+    )
+    nothing = dict.fromkeys(("lateness_us", "job_id", "handler", "attempt", "state", "error"))
+    common = {
+        **nothing,
+        "operation_id": f"{rows.start}-1",
+        "kind": "order",
+        "keys": ["a", "b"],
+        "worker": "web-1",
+        "watched_at": WALL_US + 7,
+        "deadline": WALL_US + 1_000_000,
+    }
+    first = {"event": "watched", "seq": 1, "at": WALL_US + 7}
+    last = {"event": "fired", "seq": 2, "at": WALL_US + 250_007}
+    assert watched == {**common, **first, "completed_at": None, "completed_by": None}
+    assert fired == {**common, **last, "completed_at": last["at"], "completed_by": "b"}
+    assert rows.waiting == 0
+
+
+@pytest.mark.parametrize("status", [EXPIRED, Status.CANCELLED, Status.DRAINED])
+def test_only_what_expired_is_late(clock: MockClock, status: Status) -> None:
+    """By how long after its deadline it was completed."""
+    rows = make_rows(clock)
+    events = [event(1, WATCHED), event(1, status, at_us=1_000_420)]
+    _, end = as_list(rows.batch(events))
+    assert (end["event"], end["lateness_us"]) == (status, 420 if status is EXPIRED else None)
+
+
+def test_an_id_that_is_used_again_is_another_operation(clock: MockClock) -> None:
+    """An id is good for as long as its operation waits."""
+    rows = make_rows(clock)
+    events = [event(1, WATCHED), event(1, FIRED), event(1, WATCHED), event(1, FIRED)]
+    found = as_list(rows.batch(events))
+    assert [row["operation_id"][-2:] for row in found] == ["-1", "-1", "-2", "-2"]
+
+
+def test_two_starts_have_no_identifier_in_common(clock: MockClock) -> None:
+    """Each has a random one of its own."""
+    assert make_rows(clock).start != make_rows(clock).start
+
+
+def test_a_kind_is_named_by_the_class(clock: MockClock) -> None:
+    """By its `kind`, where that is a string, or by its own name."""
+    rows = make_rows(clock)
+    events = [event(n, WATCHED, cls=cls) for n, cls in enumerate((Named, HasOwn, DelayedOperation))]
+    kinds = [row["kind"] for row in as_list(rows.batch(events))]
+    assert kinds == ["order", "HasOwn", "DelayedOperation"]
+
+
+def test_a_wall_clock_that_leaps_makes_no_wait_negative(clock: MockClock) -> None:
+    """Both times of a row are of the monotonic clock; the leap shows in later rows as a whole."""
+    rows = make_rows(clock)
+    as_list(rows.batch([event(1, WATCHED)]))
+    clock.set_wall(clock.wall_ms() - 3_600_000)
+    clock.advance(61_000)
+    [end] = as_list(rows.batch([event(1, FIRED, at_us=61_000_000)]))
+    assert end["completed_at"] - end["watched_at"] == 61_000_000
+    assert end["at"] == WALL_US + 61_000_000 - 3_600_000_000
+
+
+def test_an_offset_is_kept_for_a_minute(clock: MockClock) -> None:
+    """So that rows are not out of order by a clock that is being corrected."""
+    rows = make_rows(clock)
+    as_list(rows.batch([event(1, WATCHED)]))
+    clock.set_wall(clock.wall_ms() + 500)
+    clock.advance(59_000)
+    [end] = as_list(rows.batch([event(1, FIRED, at_us=59_000_000)]))
+    assert end["at"] == WALL_US + 59_000_000
+
+
+def test_sampling_leaves_out_both_rows_or_neither(clock: MockClock) -> None:
+    """It is decided once, and only for the kinds that it names."""
+    rows = make_rows(clock, sample={"order": 0.5})
+    numbers = range(400)
+    watched = [event(n, WATCHED) for n in numbers]
+    ended = [event(n, FIRED) for n in numbers]
+    others = [event(n, status, cls=HasOwn) for n in numbers for status in (WATCHED, FIRED)]
+    found = as_list(rows.batch(watched + ended)) + as_list(rows.batch(others))
+    beginnings = [row["operation_id"] for row in found if row["event"] == "watched"]
+    ends = [row["operation_id"] for row in found if row["event"] == "fired"]
+    assert beginnings == ends
+    assert sum(row["kind"] == "HasOwn" for row in found) == 800
+    assert 0 < rows.sampled_out < 800
+    assert (rows.sampled_out + len(found), rows.waiting) == (1_600, 0)
+    assert sorted(row["seq"] for row in found) == list(range(1, len(found) + 1))
+
+
+def test_nothing_of_a_kind_is_no_batch(clock: MockClock) -> None:
+    """A share of 0 leaves out all, and then there is nothing to write."""
+    rows = make_rows(clock, sample={"order": 0.0})
+    assert rows.batch([event(1, WATCHED), event(1, FIRED)]) is None
+    assert rows.batch([]) is None
+
+
+def test_an_end_whose_beginning_was_dropped_is_dropped_too(clock: MockClock) -> None:
+    """It is counted."""
+    rows = make_rows(clock)
+    assert rows.batch([event(1, FIRED)]) is None
+    assert rows.unpaired == 1
+
+
+def test_behind_a_gap_an_id_is_trusted_only_with_its_deadline(clock: MockClock) -> None:
+    """The end of one operation and the beginning of the next may both be in the gap."""
+    rows = make_rows(clock)
+    as_list(rows.batch([event(1, WATCHED), event(2, WATCHED)]))
+    rows.note_gap()
+    events = [event(1, FIRED, deadline_ms=6_500), event(2, FIRED)]
+    assert [row["operation_id"][-2:] for row in as_list(rows.batch(events))] == ["-2"]
+    assert rows.unpaired == 1
+
+
+def test_an_operation_may_be_rescheduled(clock: MockClock) -> None:
+    """Without a gap an end is that of its id, whatever its deadline is by then."""
+    rows = make_rows(clock)
+    as_list(rows.batch([event(1, WATCHED)]))
+    [end] = as_list(rows.batch([event(1, FIRED, deadline_ms=9_000)]))
+    assert end["deadline"] == WALL_US + 4_000_000
+
+
+def test_ends_lost_in_a_gap_are_forgotten(clock: MockClock) -> None:
+    """A minute after its deadline nobody waits any more, sampled or not."""
+    rows = make_rows(clock, sample={"HasOwn": 0.0})
+    as_list(rows.batch([event(1, WATCHED), event(2, WATCHED, cls=HasOwn)]))
+    as_list(rows.batch([event(3, WATCHED, deadline_ms=500_000)]))
+    rows.note_gap()
+    assert rows.waiting == 3
+    clock.advance(120_000)
+    assert rows.batch([]) is None
+    assert rows.waiting == 1
+
+
+def test_keys_may_be_cut_or_hashed(clock: MockClock) -> None:
+    """In `keys` and in `completed_by` alike."""
+    hashed = HashedKeys(b"0123456789abcdef")
+    for rule, expected in ((KeyPrefixes(2), "order:42"), (hashed, hashed("order:42:paid"))):
+        rows = make_rows(clock, keys=rule)
+        keys = ("order:42:paid",)
+        events = [event(1, WATCHED, keys=keys), event(1, FIRED, keys=keys, key=keys[0])]
+        watched, fired = as_list(rows.batch(events))
+        assert (watched["keys"], fired["keys"], fired["completed_by"]) == (
+            [expected],
+            [expected],
+            expected,
+        )
+
+
+def test_keys_that_are_no_valid_text_are_written_somehow(clock: MockClock) -> None:
+    """A core of one's own takes any hashable; no row is lost over one."""
+    rows = make_rows(clock)
+    [row] = as_list(rows.batch([event(1, WATCHED, keys=(7, "ä", "\ud800", ("x",)))]))
+    assert row["keys"] == ["7", "ä", "?", "('x',)"]
+
+
+def job(status: Status, **changes: Any) -> JobEvent:
+    wall_ms = WALL_US // 1000
+    fields: dict[str, Any] = {
+        "status": status,
+        "job_id": "j1",
+        "handler": "mail",
+        "state": "waiting",
+        "keys": ("order:42",),
+        "key": None,
+        "attempt": 0,
+        "error": None,
+        "deferred_at_ms": wall_ms - 86_400_000,
+        "deadline_ms": wall_ms + 2_000,
+        "at_ns": 5_000_000_000,
+    }
+    return JobEvent(**fields | changes)
+
+
+def test_a_job_is_dated_by_its_store_and_named_by_its_id(clock: MockClock) -> None:
+    """It may have been deferred by another worker, before this machine was started."""
+    rows = make_rows(clock)
+    ended = job(
+        EXPIRED, state="failed", attempt=3, error="no route", at_ns=7_000_500_000, key="order:42"
+    )
+    operation, end = as_list(rows.batch([event(1, WATCHED), ended]))
+    assert (operation["job_id"], operation["attempt"]) == (None, None)
+    assert end | {"worker": "", "seq": 0} == {
+        "operation_id": "job:j1",
+        "event": "expired",
+        "seq": 0,
+        "kind": "job:mail",
+        "keys": ["order:42"],
+        "worker": "",
+        "at": WALL_US + 2_000_500,
+        "watched_at": WALL_US - 86_400_000_000,
+        "deadline": WALL_US + 2_000_000,
+        "completed_at": WALL_US + 2_000_500,
+        "lateness_us": 500,
+        "completed_by": "order:42",
+        "job_id": "j1",
+        "handler": "mail",
+        "attempt": 3,
+        "state": "failed",
+        "error": "no route",
+    }
+
+
+def test_a_job_that_a_faster_clock_deferred_does_not_end_before(clock: MockClock) -> None:
+    """The store's clock and this one differ a little."""
+    ahead_ms = WALL_US // 1000 + 900
+    [row] = as_list(make_rows(clock).batch([job(FIRED, deferred_at_ms=ahead_ms)]))
+    assert row["at"] == row["watched_at"] == ahead_ms * 1000
+
+
+def test_a_job_is_sampled_alike_everywhere(clock: MockClock) -> None:
+    """By its id: who defers it and who runs it decide the same."""
+    sample = {"job:mail": 0.5}
+    one, other = make_rows(clock, sample=sample), make_rows(clock, sample=sample)
+    chosen = [
+        [
+            number
+            for number in range(200)
+            if rows.batch([job(status, job_id=f"j{number}")]) is not None
+        ]
+        for rows, status in ((one, WATCHED), (other, FIRED))
+    ]
+    assert chosen[0] == chosen[1]
+    assert 0 < len(chosen[0]) < 200
+
+
+def test_a_hash_needs_its_secret() -> None:
+    """The same key, the same hash; another secret, another hash; no secret that is too short."""
+    one, other = HashedKeys(b"0" * 16), HashedKeys(b"1" * 16)
+    assert one("a") == one("a") != other("a")
+    assert len(one("order:42")) == 32
+    for secret in (b"short", b"x" * 65):
+        with pytest.raises(ValueError, match=f"has {len(secret)} bytes: give 16 to 64"):
+            HashedKeys(secret)
+
+
+def test_a_prefix_is_whole_segments() -> None:
+    """A key that has no more than those stays as it is."""
+    assert [KeyPrefixes()(key) for key in ("order:42:paid", "news", ":x")] == ["order", "news", ""]
+    assert KeyPrefixes(2, separator="/")("a/b/c") == "a/b"
+    with pytest.raises(ValueError, match="at least one"):
+        KeyPrefixes(0)
+    with pytest.raises(ValueError, match="separator is empty"):
+        KeyPrefixes(separator="")

@@ -1,0 +1,223 @@
+"""The journal's files: where they lie, when they are complete, and what failures leave."""
+
+import logging
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from purgatory.journal import EVENT_SCHEMA, ParquetFiles
+from purgatory.testing import MockClock
+from tests.journal_batches import (
+    batch_at,
+    complete_files,
+    hidden_files,
+    journal_clock,
+    rows_in,
+    rows_of,
+)
+from tests.synthetic_journal import inject
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    return journal_clock()
+
+
+def opened(directory: Path, clock: MockClock, **options: Any) -> ParquetFiles:
+    files = ParquetFiles(directory, clock=clock, **options)
+    files.open("web 1/x")
+    return files
+
+
+def test_a_file_lies_in_the_folder_of_its_hour(tmp_path: Path, clock: MockClock) -> None:
+    """In UTC, by the time of the rows: a batch over a full hour goes into two."""
+    files = opened(tmp_path, clock)
+    rows = rows_of(clock)
+    files.write(batch_at(rows, clock, 3))
+    clock.advance(2_000)
+    files.write(batch_at(rows, clock, 2))
+    files.roll()
+    assert [str(path.relative_to(tmp_path)) for path in complete_files(tmp_path)] == [
+        "date=2026-11-21/hour=14/web-1-x-000001.parquet",
+        "date=2026-11-21/hour=15/web-1-x-000002.parquet",
+    ]
+    assert [pq.ParquetFile(path).metadata.num_rows for path in complete_files(tmp_path)] == [3, 2]
+    assert (files.written, files.files) == (5, 2)
+    assert files.bytes == sum(path.stat().st_size for path in complete_files(tmp_path))
+
+
+def test_a_batch_over_a_full_hour_is_split(tmp_path: Path, clock: MockClock) -> None:
+    """Each row lies where it belongs."""
+    files, rows = opened(tmp_path, clock), rows_of(clock)
+    first = batch_at(rows, clock, 3)
+    clock.advance(2_000)
+    both = [*first.to_pylist(), *batch_at(rows, clock, 4).to_pylist()]
+    files.write(type(first).from_pylist(both, schema=EVENT_SCHEMA))
+    files.roll()
+    assert [pq.ParquetFile(path).metadata.num_rows for path in complete_files(tmp_path)] == [3, 4]
+
+
+def test_no_reader_sees_a_file_before_it_is_complete(tmp_path: Path, clock: MockClock) -> None:
+    """It is hidden, and its name does not end as that of the others."""
+    files = opened(tmp_path, clock, group_rows=1)
+    files.write(batch_at(rows_of(clock), clock, 3))
+    assert complete_files(tmp_path) == []
+    [hidden] = hidden_files(tmp_path)
+    assert hidden.name == ".web-1-x-000001.parquet.tmp"
+    with pytest.raises(duckdb.IOException, match="No files found"):
+        duckdb.connect().execute(f"select * from read_parquet('{tmp_path}/**/*.parquet')")
+    files.roll()
+    assert hidden_files(tmp_path) == []
+    assert len(rows_in(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(
+    "options", [{"max_rows": 10}, {"max_bytes": 1, "group_rows": 10}], ids=["rows", "bytes"]
+)
+def test_a_file_that_is_large_enough_is_complete(
+    tmp_path: Path, clock: MockClock, options: dict[str, int]
+) -> None:
+    """By its rows, or by its bytes."""
+    files, rows = opened(tmp_path, clock, **options), rows_of(clock)
+    for _ in range(3):
+        files.write(batch_at(rows, clock, 5))
+    assert (files.files, files.written) == (1, 10)
+    files.roll()
+    assert (files.files, files.written) == (2, 15)
+
+
+def test_a_file_is_due_after_a_while(tmp_path: Path, clock: MockClock) -> None:
+    """From its first row on; without rows nothing is due, and nothing is written."""
+    files = opened(tmp_path, clock, max_age=60)
+    assert files.due_ns is None
+    files.write(batch_at(rows_of(clock), clock, 1))
+    assert files.due_ns == clock.now_ns() + 60_000_000_000
+    files.roll()
+    assert files.due_ns is None
+    files.roll()
+    assert files.files == 1
+
+
+def test_rows_are_written_in_groups(tmp_path: Path, clock: MockClock) -> None:
+    """Many small batches are few groups, with one dictionary each."""
+    files, rows = opened(tmp_path, clock, group_rows=20), rows_of(clock)
+    for _ in range(5):
+        files.write(batch_at(rows, clock, 10))
+    files.roll()
+    [path] = complete_files(tmp_path)
+    metadata = pq.ParquetFile(path).metadata
+    groups = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
+    assert groups == [20, 20, 10]
+    assert [row["seq"] for row in rows_in(tmp_path)] == list(range(1, 51))
+
+
+def test_leftovers_of_a_crash_are_removed_and_reported(
+    tmp_path: Path, clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a living writer has open is none, and neither is a complete file."""
+    living = opened(tmp_path, clock, group_rows=1)
+    living.write(batch_at(rows_of(clock), clock, 1))
+    living.roll()
+    living.write(batch_at(rows_of(clock), clock, 1))
+    leftover = inject(tmp_path, "half-written").rename(
+        next(tmp_path.glob("*/*")) / ".dead-000001.parquet.tmp"
+    )
+    with caplog.at_level(logging.WARNING):
+        opened(tmp_path, clock)
+    assert not leftover.exists()
+    assert len(hidden_files(tmp_path)) == 1
+    assert str(leftover) in caplog.text
+    living.roll()
+    assert len(rows_in(tmp_path)) == 2
+
+
+def test_a_folder_that_cannot_be_made_is_an_error_at_once(tmp_path: Path, clock: MockClock) -> None:
+    """At `open`, not some time later on a thread."""
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="file"):
+        opened(tmp_path / "file" / "journal", clock)
+
+
+def test_after_a_failure_the_file_is_given_up(tmp_path: Path, clock: MockClock) -> None:
+    """Its rows are lost, and counted; the next ones go into another."""
+    files, rows = opened(tmp_path, clock, group_rows=1), rows_of(clock)
+    files.write(batch_at(rows, clock, 3))
+    folder = next(tmp_path.glob("*/*"))
+    [hidden] = hidden_files(tmp_path)
+    hidden.unlink()
+    with pytest.raises(FileNotFoundError):
+        files.roll()
+    assert files.abandon() == 3
+    assert (files.abandon(), list(folder.iterdir())) == (0, [])
+    files.write(batch_at(rows, clock, 2))
+    files.roll()
+    assert (files.written, len(rows_in(tmp_path))) == (2, 2)
+
+
+def test_a_folder_in_the_way_fails_before_anything_is_written(
+    tmp_path: Path, clock: MockClock
+) -> None:
+    """The rows that had been taken are counted as lost all the same."""
+    files = opened(tmp_path, clock, group_rows=1)
+    (tmp_path / "date=2026-11-21").write_text("in the way")
+    with pytest.raises(OSError, match="date=2026-11-21"):
+        files.write(batch_at(rows_of(clock), clock, 3))
+    assert files.abandon() == 3
+    (tmp_path / "date=2026-11-21").unlink()
+    files.write(batch_at(rows_of(clock), clock, 2))
+    files.roll()
+    assert files.written == 2
+
+
+_FULL_DISK = """
+import resource, sys
+from pathlib import Path
+from purgatory.journal import ParquetFiles
+from tests.journal_batches import batch_at, journal_clock, rows_of, complete_files, hidden_files
+
+directory, clock = Path(sys.argv[1]), journal_clock()
+files, rows = ParquetFiles(directory, clock=clock, group_rows=1), rows_of(clock)
+files.open("full")
+files.write(batch_at(rows, clock, 10))
+files.roll()
+# A file may not be larger from here on: as a disk that is full.
+resource.setrlimit(resource.RLIMIT_FSIZE, (3_000, resource.RLIM_INFINITY))
+try:
+    while True:
+        files.write(batch_at(rows, clock, 1_000))
+except OSError as exc:
+    print(exc.errno, files.abandon() % 1_000, hidden_files(directory), files.written)
+files.write(batch_at(rows, clock, 10))
+try:
+    files.roll()
+except OSError:
+    # So little room that not even the end of a file fits.
+    print(files.abandon())
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+files.write(batch_at(rows, clock, 10))
+files.roll()
+print(files.written, len(complete_files(directory)))
+"""
+
+
+def test_a_disk_that_is_full_leaves_complete_files_only(tmp_path: Path) -> None:
+    """What was begun is removed, which makes room; once there is room it goes on."""
+    command = [sys.executable, "-W", "error", "-c", _FULL_DISK, str(tmp_path)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == ["27 0 [] 10", "10", "20 2"]
+    assert len(rows_in(tmp_path)) == 20
+
+
+@pytest.mark.parametrize("name", ["max_age", "max_rows", "max_bytes", "group_rows"])
+@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+def test_bounds_are_positive(name: str, value: float, tmp_path: Path) -> None:
+    """Or the constructor says which one is not."""
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(ValueError, match=f"{name} is {value!r}"):
+        ParquetFiles(tmp_path, **options)
