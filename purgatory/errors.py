@@ -13,6 +13,21 @@
     +-- WrongThreadError (RuntimeError)      used from another thread than its event loop's
     +-- WaitSupersededError (RuntimeError)   another wait took over this one's id
     +-- SeveralWorkersError (RuntimeError)   several workers that cannot reach each other
+    +-- JobError                             of delayed jobs; these are in purgatory.jobs
+        +-- InvalidJobError (ValueError)     a handler's name, keys, policy or attempts
+        +-- InvalidPayloadError (ValueError) a payload that is not JSON, or too large
+        +-- InvalidDeadlineError (ValueError) past, too far ahead, or without a zone
+        +-- UnknownHandlerError (LookupError) no handler is registered under that name
+        +-- JobNotFoundError (LookupError)   no such job, or not any more
+        +-- DuplicateJobError (RuntimeError) a waiting job has the same dedupe key
+        +-- JobConflictError (RuntimeError)  the job's state does not allow it
+        +-- JobChangedError (RuntimeError)   the job is at another version than was asked for
+        +-- CorruptJobError (ValueError)     a stored record that is not a job
+        +-- StoreError                       the store cannot do it
+            +-- StoreUnavailableError (ConnectionError)  out of reach; may or may not be done
+            +-- StoreReadOnlyError (PermissionError)     takes no writes
+            +-- StoreFullError (RuntimeError)            has no room for another job
+            +-- StoreNotReadyError (RuntimeError)        lacks a migration or a setting
 
 Each is also the builtin that a stranger would catch. Arguments of the wrong type raise TypeError.
 """

@@ -62,7 +62,7 @@ ROOTS = {"purgatory", "examples"}
 # The rooms that are made of other rooms of their floor.
 COMPOSED_OF: dict[str, set[str]] = {
     "facade": {"reaper", "signals", "jobs"},
-    "public names": {"facade", "signals"},  # Purgatory, and the signals that it returns
+    "public names": {"facade", "jobs", "signals"},  # Purgatory, and what it takes and returns
     "bench": {"testing"},  # a clock that stands still
     "pipeline": {"testing"},  # likewise, for the replay
 }
@@ -99,7 +99,7 @@ VENDORS: dict[str, set[str]] = {
 FROM_FLOOR = {"asyncio": 3}
 
 # What a user may import, and so what an example may.
-PUBLIC = {"purgatory", "purgatory.fastapi", "purgatory.testing"}
+PUBLIC = {"purgatory", "purgatory.fastapi", "purgatory.jobs", "purgatory.testing"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,154 @@
+"""A delayed job, and the words for how it stands."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+
+class JobState(StrEnum):
+    """Where a job is; the last three are final."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """True iff nothing changes a job in this state any more."""
+        return self not in (JobState.WAITING, JobState.RUNNING)
+
+
+class JobOutcome(StrEnum):
+    """What decided a job. It is recorded once and never changes."""
+
+    FIRED = "fired"
+    """One of its keys fired."""
+    EXPIRED = "expired"
+    """Its deadline came, or somebody ran it by hand, before a key fired."""
+    CANCELLED = "cancelled"
+    """It was cancelled before either."""
+    MISSED = "missed"
+    """Nobody was there at its deadline, and its misfire policy is to skip it then."""
+
+
+class OnFire(StrEnum):
+    """What a job does when one of its keys fires."""
+
+    RUN = "run"
+    CANCEL = "cancel"
+
+
+class Misfire(StrEnum):
+    """What becomes of a job whose deadline passed while nobody was there to run it."""
+
+    RUN = "run"
+    """It runs at once."""
+    SKIP = "skip"
+    """It does not run; its outcome is missed."""
+    SPREAD = "spread"
+    """It runs a little later, so that not all of them run at once."""
+
+
+class JobClaim(NamedTuple):
+    """What a worker holds of a job: good for as long as the job's epoch is this one."""
+
+    id: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job at one moment, as its store has it. Every time is wall time by the store's clock.
+
+    Invariants:
+        is_undecided == (state is WAITING and outcome is None)
+        state.is_final == (finished_ms is not None)
+        state in (RUNNING, DONE, FAILED) implies outcome in (FIRED, EXPIRED)
+        state is CANCELLED implies outcome is not None
+        (outcome is FIRED) == (fired_key is not None) == (fired_json is not None)
+        state is RUNNING implies attempt >= 1
+        ceiling_ms is None or deadline_ms <= ceiling_ms
+    """
+
+    id: str
+    """Opaque; sorts by time of creation, by the clock of the process that made it."""
+    handler: str
+    payload_json: str
+    """The payload as compact JSON."""
+    deadline_ms: int
+    """When it is to run unless a key fires first: what was asked for."""
+    due_ms: int
+    """When it is to run next: the deadline; or, once fired, run by hand, spread or tried again,
+    the time that came of that."""
+    created_ms: int
+    keys: tuple[str, ...] = ()
+    on_fire: OnFire = OnFire.RUN
+    dedupe_key: str | None = None
+    max_attempts: int = 1
+    misfire: Misfire = Misfire.RUN
+    ceiling_ms: int | None = None
+    """Rescheduling never moves the deadline beyond this."""
+    state: JobState = JobState.WAITING
+    outcome: JobOutcome | None = None
+    """None until it is decided."""
+    fired_key: str | None = None
+    fired_json: str | None = None
+    """The value that `fired_key` was fired with, as compact JSON."""
+    attempt: int = 0
+    """How often it was started."""
+    epoch: int = 0
+    """Changes whenever the job passes to another holder, or is taken from its holder."""
+    worker: str | None = None
+    """Who holds the lease, or held it last."""
+    lease_until_ms: int = 0
+    """Until then nobody else can claim it; 0 where nobody holds it."""
+    lateness_ms: int | None = None
+    """First start minus when it was due; None before."""
+    finished_ms: int | None = None
+    error: str | None = None
+    """What the last failed attempt said."""
+    version: int = 1
+    """Changes with state, outcome, deadline_ms, due_ms and whatever `replace` replaces; not with
+    leases. It is what an ETag is made of."""
+
+    @property
+    def claim(self) -> JobClaim:
+        """What the worker to whom `claim` returned this job holds of it."""
+        return JobClaim(self.id, self.epoch)
+
+    @property
+    def is_undecided(self) -> bool:
+        """True iff it waits and nothing has decided it.
+
+        Then it is on its keys, holds its dedupe key, and may be rescheduled or replaced.
+        """
+        return self.state is JobState.WAITING and self.outcome is None
+
+    @property
+    def payload(self) -> Any:
+        """The payload, decoded anew."""
+        return json.loads(self.payload_json)
+
+    @property
+    def fired_value(self) -> Any:
+        """The value that a key was fired with, decoded anew; None where none fired."""
+        return None if self.fired_json is None else json.loads(self.fired_json)
+
+
+def new_job_id(wall_ms: int) -> str:
+    """Return 128 bits as 32 hexadecimal digits: 48 of `wall_ms`, 80 that nobody can guess."""
+    return f"{wall_ms & 0xFFFF_FFFF_FFFF:012x}{secrets.token_hex(10)}"
+
+
+def bounded_error(error: str | None, max_length: int) -> str | None:
+    """Return an error's text as every store can keep it: its beginning, and no NUL or surrogate."""
+    if error is None:
+        return None
+    text = error[:max_length].encode("utf-8", "backslashreplace").decode("utf-8")
+    return text.replace("\x00", "\\x00")[:max_length]

@@ -1,0 +1,94 @@
+"""What a database's errors mean for a store of jobs."""
+
+from __future__ import annotations
+
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from purgatory.jobs.errors import (
+    StoreError,
+    StoreFullError,
+    StoreNotReadyError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html, by code or class
+_DEADLOCK = ("40",)
+_UNAVAILABLE = ("08", "53300", "57P", "57014", "55P03", "58", "XX000")
+_FULL = ("53100",)
+_READ_ONLY = ("25006", "42501")
+_NOT_READY = ("42P01", "42703", "3F000")
+
+# What SQLite says, by the beginning of it: https://www.sqlite.org/rescode.html
+_SQLITE_UNAVAILABLE = (
+    "database is locked",
+    "database table is locked",
+    "unable to open database file",
+    "disk I/O error",
+    "database schema is locked",
+)
+_SQLITE_FULL = ("database or disk is full",)
+_SQLITE_READ_ONLY = ("attempt to write a readonly database",)
+_SQLITE_NOT_READY = ("no such table", "no such column", "has no column named")
+_SQLITE_BROKEN = ("database disk image is malformed", "file is not a database")
+
+
+def is_to_be_repeated(error: Exception) -> bool:
+    """Return True iff another transaction was in the way, and the same again will see it."""
+    return isinstance(error, IntegrityError) or _has_code(error, _DEADLOCK)
+
+
+def store_error(error: Exception) -> StoreError | None:
+    """Return what is to be raised for a vendor's error; None for what is none of it."""
+    if isinstance(error, OSError | PoolTimeoutError | TimeoutError):
+        return StoreUnavailableError(
+            f"the database of jobs cannot be reached ({_text(error)}): what was asked may or may "
+            "not be done; ask again, and look at the server, its address, and the pool's size"
+        )
+    if not isinstance(error, DBAPIError):
+        return None
+    said = _text(error)
+    if _is(error, _FULL, _SQLITE_FULL):
+        return StoreFullError(f"the database of jobs has no room left ({said}): nothing was stored")
+    if _is(error, _READ_ONLY, _SQLITE_READ_ONLY):
+        return StoreReadOnlyError(
+            f"the database of jobs takes no writes ({said}): nothing was done; connect to the "
+            "primary, with a user and a file that may be written"
+        )
+    if _is(error, _NOT_READY, _SQLITE_NOT_READY):
+        return StoreNotReadyError(
+            f"the database has no tables for jobs, or others ({said}): {HOW_TO_MIGRATE}"
+        )
+    if _is(error, (), _SQLITE_BROKEN):
+        return StoreNotReadyError(
+            f"the file is no SQLite database, or a damaged one ({said}): restore it from a backup"
+        )
+    is_gone = error.connection_invalidated or isinstance(error, InterfaceError)
+    if is_gone or _is(error, _UNAVAILABLE, _SQLITE_UNAVAILABLE):
+        return StoreUnavailableError(
+            f"the database of jobs did not answer ({said}): what was asked may or may not be done; "
+            "ask again"
+        )
+    return StoreError(f"the database of jobs refused: {said}")
+
+
+HOW_TO_MIGRATE = (
+    "run `python -m purgatory.jobs.sql URL` with the database's URL, or "
+    "`await purgatory.jobs.sql.migrate(URL)`, or let your own Alembic run our migrations"
+)
+
+
+def _is(error: DBAPIError, codes: tuple[str, ...], sayings: tuple[str, ...]) -> bool:
+    said = str(error.orig)
+    return _has_code(error, codes) or any(saying in said for saying in sayings)
+
+
+def _has_code(error: Exception, codes: tuple[str, ...]) -> bool:
+    code = getattr(getattr(error, "orig", None), "sqlstate", None)
+    return isinstance(code, str) and bool(codes) and code.startswith(codes)
+
+
+def _text(error: Exception) -> str:
+    cause = getattr(error, "orig", None) or error
+    return f"{type(cause).__name__}: {cause}"[:500]

@@ -1,0 +1,99 @@
+"""The tables' versions: made by Alembic, whose scripts are in `migrations/` of the repository."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from purgatory.jobs.errors import StoreNotReadyError
+from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.database_errors import HOW_TO_MIGRATE, store_error
+
+VERSION_TABLE = "purgatory_version"
+# Where an application's own Alembic ran our scripts.
+_OTHER_VERSION_TABLE = "alembic_version"
+_OURS = "purgatory_"
+# Any number, so that of two processes which migrate at the same time one waits.
+_LOCK = 7_160_117_002
+
+
+def migrations_path() -> Path:
+    """Return the folder of Alembic's scripts; its `versions` are for your version_locations."""
+    installed = Path(__file__).parent.parent / "migrations"
+    # In the repository, and so in an editable install, they are at the top.
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "migrations"
+
+
+async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head") -> None:
+    """Bring the tables of jobs to a revision: make or change them; "base" drops them and all jobs.
+
+    All or nothing, in one transaction. Idempotent, and safe from several processes at once: one
+    does it, the others wait. Not for databases whose own Alembic runs our scripts: upgrade there.
+    Raises StoreUnavailableError, StoreReadOnlyError, StoreFullError.
+    """
+    database = Database(url_or_engine)
+    try:
+        await database.write(lambda connection: _migrate(connection, revision))
+    except Exception as exc:
+        error = store_error(exc)
+        if error is None:
+            raise
+        raise error from exc
+    finally:
+        await database.close()
+
+
+def check_revision(connection: Connection) -> None:
+    """Raise StoreNotReadyError unless the tables are those that this version works with."""
+    tables = {VERSION_TABLE, _OTHER_VERSION_TABLE} & set(inspect(connection).get_table_names())
+    found = {
+        str(revision)
+        for table in tables
+        for revision in connection.scalars(text(f"SELECT version_num FROM {table}"))
+        if str(revision).startswith(_OURS)
+    }
+    head = _scripts().get_current_head()
+    if found == {head}:
+        return
+    if not found:
+        raise StoreNotReadyError(f"the database has no tables for jobs: {HOW_TO_MIGRATE}")
+    (revision,) = found
+    known = {script.revision for script in _scripts().walk_revisions()}
+    if revision in known:
+        raise StoreNotReadyError(
+            f"the tables of jobs are at revision {revision}, and this version needs {head}: "
+            f"{HOW_TO_MIGRATE}"
+        )
+    raise StoreNotReadyError(
+        f"the tables of jobs are at revision {revision}, which is newer than this version, of "
+        f"{head}: install the version of fastapi-purgatory that made them, or a later one"
+    )
+
+
+@cache
+def _scripts() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
+
+
+def _config() -> Config:
+    config = Config()
+    # An ini file's syntax, in which a percent sign is doubled.
+    config.set_main_option("script_location", str(migrations_path()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+def _migrate(connection: Connection, revision: str) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    config = _config()
+    config.attributes["connection"] = connection
+    step = command.downgrade if revision == "base" else command.upgrade
+    step(config, revision)

@@ -1,0 +1,102 @@
+"""Jobs as rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from purgatory.jobs.errors import CorruptJobError
+from purgatory.jobs.job import Job, JobOutcome, JobState, Misfire, OnFire
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_NUMBERS = (
+    "deadline_ms",
+    "due_ms",
+    "created_ms",
+    "max_attempts",
+    "attempt",
+    "epoch",
+    "lease_until_ms",
+    "version",
+)
+_OPTIONAL_NUMBERS = ("ceiling_ms", "lateness_ms", "finished_ms")
+_TEXTS = ("id", "handler", "payload_json", "keys_json")
+_OPTIONAL_TEXTS = ("dedupe_key", "fired_key", "fired_json", "worker", "error")
+
+
+def record_of(job: Job) -> dict[str, Any]:
+    """Return the row of a job."""
+    record = {name: getattr(job, name) for name in Job.__slots__ if name != "keys"}
+    record["keys_json"] = _encode(job.keys)
+    return record
+
+
+def job_of(record: Mapping[str, Any]) -> Job:
+    """Return the job that a row is; raise CorruptJobError for one that is none."""
+    try:
+        return _job_of(record)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise CorruptJobError(str(record["id"]), str(exc)) from exc
+
+
+def is_storable(text: str) -> bool:
+    """Return True iff a database can hold the text; what it cannot hold is not in it."""
+    return storable(text) == text
+
+
+def storable(value: Any) -> Any:
+    """Return a text as every database can hold it, without NUL and surrogates; others as is."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+
+
+def _job_of(record: Mapping[str, Any]) -> Job:
+    fields = dict(record)
+    _check(fields)
+    json.loads(fields["payload_json"])
+    if fields["fired_json"] is not None:
+        json.loads(fields["fired_json"])
+    outcome = fields["outcome"]
+    fields["outcome"] = None if outcome is None else JobOutcome(outcome)
+    fields["state"] = JobState(fields["state"])
+    fields["on_fire"] = OnFire(fields["on_fire"])
+    fields["misfire"] = Misfire(fields["misfire"])
+    fields["keys"] = _keys_of(fields.pop("keys_json"))
+    job = Job(**fields)
+    _check_invariants(job)
+    return job
+
+
+def _check(fields: Mapping[str, Any]) -> None:
+    # SQLite stores any value in any column.
+    for names, kind in (
+        (_NUMBERS, int),
+        (_OPTIONAL_NUMBERS, int | None),
+        (_TEXTS, str),
+        (_OPTIONAL_TEXTS, str | None),
+    ):
+        for name in names:
+            value = fields[name]
+            if not isinstance(value, kind):
+                raise TypeError(f"{name} is {str(value)[:64]!r}")
+            if isinstance(value, str):
+                value.encode()  # raises UnicodeEncodeError for what was not UTF-8
+
+
+def _keys_of(keys_json: str) -> tuple[str, ...]:
+    keys = json.loads(keys_json)
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise TypeError(f"keys_json is {keys_json[:64]!r}")
+    return tuple(keys)
+
+
+def _check_invariants(job: Job) -> None:
+    is_fired = job.outcome is JobOutcome.FIRED
+    if job.state.is_final != (job.finished_ms is not None):
+        raise ValueError(f"state is {job.state}, and finished_ms is {job.finished_ms}")
+    if job.state is not JobState.WAITING and job.outcome is None:
+        raise ValueError(f"state is {job.state}, without an outcome")
+    if is_fired != (job.fired_key is not None) or is_fired != (job.fired_json is not None):
+        raise ValueError(f"outcome is {job.outcome}, and fired_key is {job.fired_key!r}")

@@ -1,0 +1,449 @@
+"""Jobs in SQLite or PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, select
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.deadline import Deadline
+from purgatory.jobs.errors import CorruptJobError, JobError, StoreError, StoreUnavailableError
+from purgatory.jobs.job import Job, JobClaim
+from purgatory.jobs.limits import JobLimits
+from purgatory.jobs.spec import JobSpec
+from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.database_errors import is_to_be_repeated, store_error
+from purgatory.jobs.sql.group_commit import GroupCommit, Step
+from purgatory.jobs.sql.job_transaction import JobTransaction, LookFirstError
+from purgatory.jobs.sql.migrations import check_revision
+from purgatory.jobs.sql.records import is_storable, job_of
+from purgatory.jobs.sql.store_clock import StoreClock
+from purgatory.jobs.store import (
+    Added,
+    Claimed,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    JobResult,
+    JobReturn,
+    KeyFire,
+    KeyFired,
+    QuarantinedRecord,
+    StoreListener,
+)
+
+T = TypeVar("T")
+
+_log = logging.getLogger("purgatory.jobs")
+# Rows of counts: as many processes can add to theirs without waiting for one another.
+_SHARDS = 64
+# Each time another transaction was in the way, which is over then.
+_MAX_TRIES = 20
+
+
+class SqlJobStore:
+    """A `JobStore` in SQLite, for the processes of one machine, or in PostgreSQL.
+
+    Steps of all callers go through one connection, batch by batch, each batch a transaction
+    (see `GroupCommit`); what only reads goes through the pool. Listeners do not hear others: poll.
+    """
+
+    def __init__(
+        self,
+        url_or_engine: str | URL | AsyncEngine,
+        *,
+        limits: JobLimits | None = None,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
+        """Connect to nothing yet. An engine of yours stays open when the store is closed.
+
+        Raises ValueError for another database than these two, and for SQLite in memory.
+        """
+        self.limits: JobLimits = JobLimits() if limits is None else limits
+        self._database = Database(url_or_engine)
+        self._statements = self._database.statements
+        self._clock = StoreClock(self._statements, now_ms)
+        self._commit = GroupCommit(self._run, max_items=self.limits.max_batch)
+        self._fires = GroupCommit(self._look_up, max_items=self.limits.max_batch)
+        self._shard = secrets.randbelow(_SHARDS)
+        self._is_open = False
+        self._reads: set[asyncio.Task[Any]] = set()
+        # {listener: None}: order of arrival and O(1) removal.
+        self._listeners: dict[StoreListener, None] = {}
+
+    async def open(self) -> None:
+        """Connect, and look whether the tables are those that this version works with."""
+        try:
+            await self._database.read(check_revision)
+        except BaseException:
+            await self._database.close()
+            raise
+        self._is_open = True
+
+    async def close(self) -> None:
+        """Wait for the steps under way, then let go of every connection."""
+        self._is_open = False
+        await self._fires.join()
+        await self._commit.join()
+        while self._reads:
+            await asyncio.wait(self._reads)
+        await self._database.close()
+
+    async def check(self) -> list[str]:
+        """Return warnings about the database's settings."""
+        return await self._read(self._warnings)
+
+    async def now_ms(self) -> int:
+        """Return the server's clock; this machine's for SQLite."""
+        self._check_open()
+        local_ms = self._clock.local_ms()
+        if local_ms is not None:
+            return local_ms
+        clock = select(self._clock.expression())
+        return int(await self._read(lambda connection: connection.scalars(clock).one()))
+
+    @property
+    def hears_others(self) -> bool:
+        """False: NOTIFY would let all commits of a PostgreSQL server wait for one another."""
+        return False
+
+    def subscribe(self, listener: StoreListener) -> Callable[[], None]:
+        """Tell `listener` of changes made through this object; return the function that ends it."""
+        self._listeners[listener] = None
+        return lambda: self._listeners.pop(listener, None)
+
+    # Those who want something done
+
+    async def add(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+        """Store jobs durably; return for each what was done, or why it was refused."""
+        added: list[Added | JobError] = await self._do("add", specs)
+        return added
+
+    def may_wait_on(self, key: str) -> bool:
+        """Return True: another process may have added a job this very moment.
+
+        So a fire asks; the fires of one moment share one indexed look-up.
+        """
+        return True
+
+    async def fire(self, fires: Sequence[KeyFire], *, limit: int) -> list[KeyFired]:
+        """Decide the undecided jobs on each key, up to `limit` of each."""
+        self._check_open()
+        if not fires:
+            return []
+        keys: list[bool] = await self._fires.do("fire", [fire.key for fire in fires])
+        waited_on = [fire for fire, has_jobs in zip(fires, keys, strict=True) if has_jobs]
+        fired = iter(await self._do("fire", waited_on, limit))
+        return [next(fired) if has_jobs else KeyFired() for has_jobs in keys]
+
+    async def cancel(self, job_id: str) -> Job:
+        """Cancel a waiting job; return it."""
+        return await self._change("cancel", job_id)
+
+    async def cancel_for_key(self, key: str, *, limit: int) -> KeyFired:
+        """Cancel up to `limit` of the undecided jobs on `key`."""
+        (fired,) = await self._do("cancel_for_key", [key], limit)
+        assert isinstance(fired, KeyFired)
+        return fired
+
+    async def reschedule(
+        self, job_id: str, deadline: Deadline, *, if_version: int | None = None
+    ) -> Job:
+        """Move an undecided job's deadline, not beyond its ceiling; return the job."""
+        return await self._change("reschedule", (job_id, deadline, if_version))
+
+    async def run_now(self, job_id: str, *, if_version: int | None = None) -> Job:
+        """Let a waiting job be due now; return the job."""
+        return await self._change("run_now", (job_id, if_version))
+
+    # Those who run jobs
+
+    async def claim(self, worker: str, *, within_ms: int, limit: int, lease_ms: int) -> Claimed:
+        """Lease the first jobs that are due within `within_ms`."""
+        (claimed,) = await self._do("claim", [(worker, within_ms, limit, lease_ms)])
+        assert isinstance(claimed, Claimed)
+        return claimed
+
+    async def renew(self, claims: Sequence[JobClaim], *, lease_ms: int) -> list[JobClaim]:
+        """Let leases end `lease_ms` from now; return the claims that are lost, or finished."""
+        renewed = await self._do("renew", claims, lease_ms)
+        return [claim for claim in renewed if claim is not None]
+
+    async def start(self, claims: Sequence[JobClaim], *, lease_ms: int) -> list[Job | None]:
+        """Start claimed jobs; None where the claim is lost, unchanged where it is not due yet."""
+        jobs: list[Job | None] = await self._do("start", claims, lease_ms)
+        return jobs
+
+    async def finish(self, results: Sequence[JobResult]) -> list[bool]:
+        """Record how running jobs ended."""
+        finished: list[bool] = await self._do("finish", results)
+        return finished
+
+    async def miss(self, claims: Sequence[JobClaim]) -> list[bool]:
+        """Record that undecided jobs are not to run any more."""
+        missed: list[bool] = await self._do("miss", claims)
+        return missed
+
+    async def give_back(self, returns: Sequence[JobReturn]) -> list[bool]:
+        """Let others have jobs that wait or run."""
+        given_back: list[bool] = await self._do("give_back", returns)
+        return given_back
+
+    async def next_due_ms(self) -> int | None:
+        """Return the earliest due_ms of the jobs that can be claimed now."""
+        statement = self._statements.next_due(self._clock.expression())
+        return await self._read(lambda connection: connection.scalars(statement).one())
+
+    # Those who look on
+
+    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Return jobs by id; None for what there is not."""
+        self._check_open()
+        ids = [job_id for job_id in job_ids if is_storable(job_id)]
+        jobs = await self._get(ids) if ids else {}
+        return [jobs.get(job_id) for job_id in job_ids]
+
+    async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
+        """Return a page of the jobs that match, having looked at no more than a batch."""
+        self._check_open()
+        asked = {"state": where.state, "handler": where.handler, "key": where.key, "after": after}
+        given = {name: str(value) for name, value in asked.items() if value is not None}
+        if not all(map(is_storable, given.values())):
+            return JobPage([], next=None)
+        is_filtered = sum(name != "after" for name in given) > 1
+        limit = min(limit, self.limits.max_batch)
+        looked_at = self.limits.max_batch if is_filtered else limit
+        statement = self._statements.page_ids(where, is_first=after is None)
+        rows = await self._read(
+            lambda connection: connection.execute(
+                statement, {**given, "limit": looked_at + 1}
+            ).all()
+        )
+        ids: list[str] = []
+        last: str | None = None
+        for job_id, is_match in rows[:looked_at]:
+            if len(ids) == limit:
+                break
+            last = job_id
+            if is_match:
+                ids.append(job_id)
+        jobs = await self._get(ids) if ids else {}
+        # It may have changed since.
+        found = [jobs[job_id] for job_id in ids if job_id in jobs and where.matches(jobs[job_id])]
+        return JobPage(found, next=None if not rows or rows[-1][0] == last else last)
+
+    async def counts(self) -> JobCounts:
+        """Return how many jobs there are; a sum of a few rows."""
+        row = await self._read(
+            lambda connection: connection.execute(self._statements.counts).mappings().one()
+        )
+        counts = {name: int(count) for name, count in row.items()}
+        return JobCounts(quarantined=counts.pop("set_aside"), **counts)
+
+    # Those who clean up
+
+    async def prune(self, *, finished_before_ms: int, keep: int, limit: int) -> int:
+        """Forget finished jobs, the earliest finished first; return how many."""
+        (pruned,) = await self._do("prune", [(finished_before_ms, keep, limit)])
+        assert isinstance(pruned, int)
+        return pruned
+
+    async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
+        """Return records that were set aside because they are no jobs, the latest last."""
+        rows = await self._read(
+            lambda connection: connection.execute(
+                self._statements.quarantined, {"limit": limit}
+            ).all()
+        )
+        return [QuarantinedRecord(*row) for row in reversed(rows)]
+
+    # Writing
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise PurgatoryClosedError("the store of jobs is not open: open it first")
+
+    async def _do(self, name: str, items: Sequence[Any], *options: Any) -> list[Any]:
+        self._check_open()
+        if not items:
+            return []
+        results: list[Any] = await self._commit.do(name, items, *options)
+        return results
+
+    async def _change(self, name: str, item: Any) -> Job:
+        (job,) = await self._do(name, [item])
+        if isinstance(job, JobError):
+            raise job
+        assert isinstance(job, Job)
+        return job
+
+    async def _run(self, batch: list[Step]) -> list[Any]:
+        """Do a batch in one transaction; each step by itself if one of them is refused."""
+        try:
+            return await self._transact(batch)
+        except StoreError:
+            raise
+        except Exception as exc:
+            error = store_error(exc) or exc
+            # Only what the database has against a value is one step's own fault.
+            if type(error) is not StoreError or len(batch) == 1:
+                raise error from exc
+        results: list[Any] = []
+        for step in batch:
+            try:
+                results += await self._run([step])
+            except Exception as exc:
+                results.append(exc)
+        return results
+
+    async def _transact(self, batch: list[Step]) -> list[Any]:
+        is_careful = False
+        for _ in range(_MAX_TRIES):
+            try:
+                results, transaction = await self._database.write(
+                    lambda connection: self._do_all(connection, batch, is_careful)
+                )
+            except LookFirstError:
+                is_careful = True
+            except DBAPIError as exc:
+                if not is_to_be_repeated(exc):
+                    raise
+                is_careful = True
+            else:
+                self._announce(transaction)
+                return results
+        raise StoreUnavailableError(
+            f"others changed the same jobs {_MAX_TRIES} times in a row: ask again; nothing was done"
+        )
+
+    def _do_all(
+        self, connection: Connection, batch: list[Step], is_careful: bool
+    ) -> tuple[list[Any], JobTransaction]:
+        transaction = JobTransaction(
+            connection,
+            self._statements,
+            self._clock,
+            self.limits,
+            shard=self._shard,
+            is_adding=any(step.name == "add" for step in batch),
+            is_careful=is_careful,
+        )
+        results: dict[Step, list[Any]] = {}
+        for (name, options), steps in _grouped(batch).items():
+            items = [item for step in steps for item in step.items]
+            answers = iter(transaction.run(name, items, options))
+            for step in steps:
+                results[step] = [next(answers) for _ in step.items]
+        transaction.end()
+        return [results[step] for step in batch], transaction
+
+    def _announce(self, transaction: JobTransaction) -> None:
+        if not self._listeners:
+            return
+        until_ms = transaction.now_ms + self.limits.horizon_ms
+        for job in transaction.announced.values():
+            is_free = not job.state.is_final and not job.lease_until_ms
+            # A copy: a listener may end its subscription.
+            for listener in list(self._listeners):
+                listener.on_change(job.id)
+                if is_free and job.due_ms <= until_ms:
+                    listener.on_due(job.due_ms)
+
+    # Reading
+
+    async def _look_up(self, batch: list[Step]) -> list[Any]:
+        """Return for each step's keys whether an undecided job is on them."""
+        keys = {key for step in batch for key in step.items if is_storable(key)}
+        asked = {"keys": self._statements.many(keys)}
+        statement = self._statements.keys_with_jobs
+        found = set(
+            await self._database.read(
+                lambda connection: connection.scalars(statement, asked).all()
+            )
+        )
+        return [[key in found for key in step.items] for step in batch]
+
+    async def _get(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        asked = {"ids": self._statements.many(job_ids)}
+        records = await self._read(
+            lambda connection: connection.execute(self._statements.get, asked).mappings().all()
+        )
+        jobs = {}
+        corrupt = []
+        for record in records:
+            try:
+                jobs[record["id"]] = job_of(record)
+            except CorruptJobError as exc:
+                corrupt.append(exc.job_id)
+        if corrupt:
+            await self._set_aside(corrupt)
+        return jobs
+
+    async def _set_aside(self, job_ids: list[str]) -> None:
+        try:
+            await self._do("set_aside", job_ids)
+        except StoreError as exc:
+            # Whoever reads is not to suffer from that; the next who comes upon them tries again.
+            _log.warning("corrupt jobs stay where they are: %s", exc, extra={"action": "quarantine"})
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        self._check_open()
+        return await self._finish(self._database.read(work))
+
+    async def _finish(self, reading: Coroutine[Any, Any, T]) -> T:
+        """Return what `reading` returns; it goes on where the caller is cancelled.
+
+        So that a connection is never left in the middle of an answer.
+        """
+        task = asyncio.create_task(reading, name="purgatory-jobs-read")
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+        task.add_done_callback(_retrieve)
+        return await asyncio.shield(task)
+
+    def _warnings(self, connection: Connection) -> list[str]:
+        if self._statements.is_sqlite:
+            mode = connection.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+            return [] if mode == "wal" else [_NOT_WAL.format(mode=mode)]
+        return [
+            warning
+            for setting, warning in _POSTGRESQL_WARNINGS.items()
+            if connection.exec_driver_sql(f"SHOW {setting}").scalar_one() == "off"
+        ]
+
+
+_NOT_WAL = (
+    "The journal mode of the SQLite file is {mode}, so that readers and the writer wait for one "
+    "another: keep the file on a local disk, where WAL can be used"
+)
+_POSTGRESQL_WARNINGS = {
+    "synchronous_commit": (
+        "synchronous_commit is off, so that a crash of the PostgreSQL server loses the jobs that "
+        "were acknowledged just before: set it to on"
+    ),
+    "fsync": "fsync is off, so that a power cut may lose every job in PostgreSQL: set it to on",
+    "full_page_writes": (
+        "full_page_writes is off, so that a power cut may damage jobs in PostgreSQL: set it to on"
+    ),
+}
+
+
+def _grouped(batch: list[Step]) -> dict[tuple[str, tuple[Any, ...]], list[Step]]:
+    groups: dict[tuple[str, tuple[Any, ...]], list[Step]] = {}
+    for step in batch:
+        groups.setdefault((step.name, step.options), []).append(step)
+    return groups
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    # Where the caller was cancelled, nobody else does, and the loop would complain.
+    if not task.cancelled():
+        task.exception()

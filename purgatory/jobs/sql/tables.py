@@ -1,0 +1,108 @@
+"""The tables of delayed jobs. `migrations/` makes the same: a test compares them."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
+
+metadata = MetaData()
+
+# Ids and keys are compared byte by byte, in Python and in every database alike.
+_BYTES = Text().with_variant(Text(collation="C"), "postgresql")
+
+jobs = Table(
+    "purgatory_jobs",
+    metadata,
+    Column("id", _BYTES, primary_key=True),
+    Column("handler", _BYTES, nullable=False),
+    Column("payload_json", Text, nullable=False),
+    Column("deadline_ms", BigInteger, nullable=False),
+    Column("due_ms", BigInteger, nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("keys_json", Text, nullable=False),
+    Column("on_fire", Text, nullable=False),
+    Column("dedupe_key", _BYTES),
+    Column("max_attempts", BigInteger, nullable=False),
+    Column("misfire", Text, nullable=False),
+    Column("ceiling_ms", BigInteger),
+    Column("state", _BYTES, nullable=False),
+    Column("outcome", Text),
+    Column("fired_key", Text),
+    Column("fired_json", Text),
+    Column("attempt", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("worker", Text),
+    Column("lease_until_ms", BigInteger, nullable=False),
+    Column("lateness_ms", BigInteger),
+    Column("finished_ms", BigInteger),
+    Column("error", Text),
+    Column("version", BigInteger, nullable=False),
+)
+
+# The conditions of partial indexes, as queries have to write them: literally, so that a plan that
+# is made before its parameters are known can use the index. A job is undecided iff it has no
+# outcome, and final iff it has finished.
+IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0")
+IS_LEASED = text("finished_ms IS NULL AND lease_until_ms > 0")
+HAS_DEDUPE_KEY = text("dedupe_key IS NOT NULL AND outcome IS NULL")
+IS_FINISHED = text("finished_ms IS NOT NULL")
+
+
+def _partial(name: str, *columns: Column[object], where: object, unique: bool = False) -> Index:
+    return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
+
+
+# What can be claimed, in the order in which it is; and what can be once a lease has run out. In one
+# index, those that are held would have to be stepped over by every claim.
+_partial("ix_purgatory_jobs_free", jobs.c.due_ms, jobs.c.id, where=IS_FREE)
+_partial("ix_purgatory_jobs_leased", jobs.c.lease_until_ms, where=IS_LEASED)
+_partial("ix_purgatory_jobs_dedupe_key", jobs.c.dedupe_key, where=HAS_DEDUPE_KEY, unique=True)
+_partial("ix_purgatory_jobs_finished", jobs.c.finished_ms, jobs.c.id, where=IS_FINISHED)
+Index("ix_purgatory_jobs_state", jobs.c.state, jobs.c.id)
+Index("ix_purgatory_jobs_handler", jobs.c.handler, jobs.c.id)
+
+job_keys = Table(
+    "purgatory_job_keys",
+    metadata,
+    Column("key", _BYTES, primary_key=True),
+    Column("job_id", _BYTES, primary_key=True),
+    # False once the job is decided: a fire must not walk a key's history.
+    Column("is_open", Boolean, nullable=False),
+)
+IS_OPEN = text("is_open")
+_partial("ix_purgatory_job_keys_open", job_keys.c.key, job_keys.c.job_id, where=IS_OPEN)
+Index("ix_purgatory_job_keys_job_id", job_keys.c.job_id)
+
+# How many jobs are in each state: the sum of all rows. Each store object adds to a row of its own,
+# so that processes do not wait for one another.
+job_counts = Table(
+    "purgatory_job_counts",
+    metadata,
+    Column("shard", SmallInteger, primary_key=True, autoincrement=False),
+    Column("waiting", BigInteger, nullable=False),
+    Column("running", BigInteger, nullable=False),
+    Column("done", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("cancelled", BigInteger, nullable=False),
+)
+
+quarantined_jobs = Table(
+    "purgatory_quarantined_jobs",
+    metadata,
+    # SQLite counts up by itself in columns of the type INTEGER only.
+    Column("number", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True),
+    Column("id", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("record", Text, nullable=False),
+    Column("quarantined_ms", BigInteger, nullable=False),
+)
