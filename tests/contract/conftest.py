@@ -3,14 +3,17 @@
 To add one: a fixture `<name>_job_stores` that returns a MakeJobStores, and <name> in STORES.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 
 import pytest
 
 from tests.contract.job_stores import MakeJobStores, MemoryJobStores
+from tests.contract.redis_job_stores import RedisJobStores
+from tests.contract.redis_server import RedisServer
 from tests.contract.world import World
 
-STORES = ["memory"]
+STORES = ["memory", "redis", "redis_shards"]
 
 
 @pytest.fixture(
@@ -28,6 +31,26 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 def memory_job_stores() -> MakeJobStores:
     """Jobs in memory."""
     return MemoryJobStores
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A Valkey for all tests."""
+    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture
+def redis_job_stores(redis_server: RedisServer) -> MakeJobStores:
+    """Jobs in a Valkey."""
+    return partial(RedisJobStores, redis_server.url)
+
+
+@pytest.fixture
+def redis_shards_job_stores(redis_server: RedisServer) -> MakeJobStores:
+    """The same under several hash tags."""
+    return partial(RedisJobStores, redis_server.url, shards=3)
 
 
 @pytest.fixture(params=STORES)

@@ -1,0 +1,96 @@
+"""Whether a server is set up so that it keeps what it acknowledged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# The first that has all commands and the replication of effects that the steps need.
+_OLDEST = (6, 2)
+_NEARLY_FULL = 0.9
+
+
+@dataclass(slots=True)
+class RedisSetup:
+    """What is wrong: `faults` lose or refuse jobs, `warnings` may."""
+
+    faults: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        info: dict[str, str],
+        *,
+        append_fsync: str | None,
+        is_fsynced: bool,
+        is_cluster_client: bool,
+    ) -> RedisSetup:
+        """Judge the fields of INFO, and `appendfsync` where it may be read."""
+        setup = cls()
+        setup._judge_server(info, is_cluster_client)
+        setup._judge_memory(info)
+        setup._judge_persistence(info, append_fsync, is_fsynced)
+        return setup
+
+    def _judge_server(self, info: dict[str, str], is_cluster_client: bool) -> None:
+        # A Valkey says which Redis it is like, too.
+        version = info.get("redis_version", "0")
+        parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
+        if parts < _OLDEST:
+            self.faults.append(
+                f"The server is Redis {version}: jobs need Redis 6.2 or Valkey; upgrade it"
+            )
+        if info.get("role") == "slave":
+            self.faults.append(
+                "The server is a replica, which takes no writes: connect to its primary"
+            )
+        if info.get("cluster_enabled") == "1" and not is_cluster_client:
+            self.warnings.append(
+                "The server is a node of a cluster and the client knows that node only: give a "
+                "redis.asyncio.cluster.RedisCluster unless the node has all slots"
+            )
+
+    def _judge_memory(self, info: dict[str, str]) -> None:
+        policy = info.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            self.faults.append(
+                f"maxmemory-policy is {policy}, which evicts jobs in silence when memory is full: "
+                "set it to noeviction, and give jobs a server that is no cache"
+            )
+        used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+        if limit and used > _NEARLY_FULL * limit:
+            self.warnings.append(
+                f"The server uses {used} of {limit} bytes: when it is full, new jobs are refused; "
+                "raise maxmemory or keep less history"
+            )
+
+    def _judge_persistence(
+        self, info: dict[str, str], append_fsync: str | None, is_fsynced: bool
+    ) -> None:
+        is_logged = info.get("aof_enabled") == "1"
+        if is_fsynced and not is_logged:
+            self.faults.append(
+                "fsync=True waits for the append-only file, and appendonly is no: set it to yes"
+            )
+        elif not is_logged:
+            self.warnings.append(
+                "appendonly is no: a crash of the server loses every job since its last snapshot, "
+                "if it makes any; set it to yes"
+            )
+        elif append_fsync in ("everysec", "no") and not is_fsynced:
+            loss = "the last second" if append_fsync == "everysec" else "what is not on disk yet"
+            self.warnings.append(
+                f"appendfsync is {append_fsync}: a crash of the machine loses {loss}; set it to "
+                "always, or give fsync=True"
+            )
+        if info.get("aof_last_write_status", "ok") != "ok":
+            self.faults.append(
+                "The server cannot write its append-only file: see its log, and whether its disk "
+                "is full"
+            )
+
+
+def parse_info(text: str) -> dict[str, str]:
+    """Return the fields of INFO."""
+    lines = (line.partition(":") for line in text.splitlines() if not line.startswith("#"))
+    return {name: value.strip() for name, colon, value in lines if colon}

@@ -1,0 +1,125 @@
+"""The keys of one shard, and the round trip that changes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import NoScriptError, RedisError, ResponseError
+
+from purgatory.jobs.errors import StoreUnavailableError
+from purgatory.jobs.redis.failures import refusal, unavailable
+from purgatory.jobs.redis.group_commit import GroupCommit
+from purgatory.jobs.redis.record import netstrings
+
+Client = Redis | RedisCluster
+
+_SCRIPT = Path(__file__).with_name("steps.lua").read_bytes()
+_SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # as EVALSHA names a script
+_INDEXES = (
+    *("at", "buckets", "held", "finished", "on_key", "by_key", "by_handler", "dedupe", "broken"),
+    *("waiting", "running", "done", "failed", "cancelled", "meta"),
+)
+_ERROR = b"error\0"
+
+
+class RedisShard:
+    """One hash tag, and so one slot of a cluster; all that happens in it happens in one place.
+
+    `on_reply` hears of what each round trip changed: the moment when the first of the jobs that
+    were added is due, if that is soon, and `id NUL due_ms` for each other job that changed, with
+    due_ms empty unless it is soon.
+    """
+
+    def __init__(
+        self,
+        tag: str,
+        *,
+        settings: Callable[[str], bytes],
+        timeout: float,
+        is_fsynced: bool,
+        on_reply: Callable[[int | None, list[str]], None],
+    ) -> None:
+        self.tag = tag
+        self.channel = f"{tag}changes"
+        self._keys = [f"{tag}{name}" for name in _INDEXES]
+        self._settings = settings
+        self._timeout = timeout
+        self._is_fsynced = is_fsynced
+        self._on_reply = on_reply
+        self._client: Client | None = None
+        self._commit = GroupCommit(self._send)
+
+    def connect(self, client: Client) -> None:
+        """Use `client` from now on."""
+        self._client = client
+
+    async def do(self, steps: list[bytes]) -> list[bytes]:
+        """Return the result of each step, in order. Raises StoreError.
+
+        A step that failed by itself has a result that `is_error`.
+        """
+        return await self._commit.do(steps) if steps else []
+
+    async def drain(self) -> None:
+        """Wait for the round trip under way."""
+        await self._commit.drain()
+
+    async def _send(self, steps: list[bytes]) -> list[bytes]:
+        arguments = [len(self._keys), *self._keys, self._settings(self.tag), *steps]
+        try:
+            async with asyncio.timeout(self._timeout):
+                reply = await self._evaluate(arguments)
+        except ResponseError as exc:
+            raise refusal(str(exc)) from exc
+        except (RedisError, OSError, TimeoutError) as exc:
+            raise unavailable(exc) from exc
+        soonest, changes, *results = netstrings(reply)
+        changed = changes.decode("utf-8", "replace").split("\1") if changes else []
+        if soonest or changed:
+            self._on_reply(int(soonest) if soonest else None, changed)
+        return results
+
+    async def _evaluate(self, arguments: list[Any]) -> bytes:
+        # A server that was started again, or that drops scripts that it has too many of, knows
+        # ours no more. It did nothing then.
+        try:
+            return await self._call("EVALSHA", _SHA, *arguments)
+        except NoScriptError:
+            return await self._call("EVAL", _SCRIPT, *arguments)
+
+    async def _call(self, *command: Any) -> bytes:
+        assert self._client is not None
+        if not self._is_fsynced:
+            reply: bytes = await self._client.execute_command(*command)
+            return reply
+        # On the same connection: it waits for what that has written.
+        assert isinstance(self._client, Redis)
+        async with self._client.pipeline(transaction=False) as pipe:
+            pipe.execute_command(*command)
+            pipe.execute_command("WAITAOF", 1, 0, round(self._timeout * 900))
+            reply, synced = await pipe.execute(raise_on_error=False)
+        for answer in (reply, synced):
+            if isinstance(answer, Exception):
+                raise answer
+        if synced[0] < 1:
+            raise StoreUnavailableError(
+                f"Redis did not write to disk within {self._timeout} s: what was asked may or may "
+                "not survive a crash, and the same call can be made again"
+            )
+        return reply
+
+
+def is_error(result: bytes) -> bool:
+    """Return True iff a step failed by itself; `step_error` says how."""
+    return result.startswith(_ERROR)
+
+
+def step_error(result: bytes) -> Exception:
+    """Return what to raise for a step that failed."""
+    return refusal(result[len(_ERROR) :].decode("utf-8", "replace"))

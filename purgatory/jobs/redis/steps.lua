@@ -1,0 +1,776 @@
+-- Every change of jobs in Redis: a batch of steps, each as atomic as if it were alone.
+--
+-- KEYS are the indexes of one shard. Buckets are named by what is found in them, so that nobody can
+-- name them beforehand; they carry the shard's hash tag and lie in its slot, which is what a
+-- cluster asks for.
+--
+--   at        hash  id -> place: "b:<bucket>" by due_ms; "f:<bucket>" by finished_ms
+--   b:<n>     hash  id -> record of jobs that wait or run
+--   f:<n>     hash  id -> record of finished jobs
+--   d:<n>     zset  due_ms of the jobs of a bucket that can be claimed
+--   buckets   zset  n of each d:<n> that there is
+--   held      zset  lease_until_ms of the jobs that somebody holds
+--   finished  zset  finished_ms
+--   on_key    zset  "key\0id", by name: undecided jobs
+--   by_key, by_handler, and one for each state: zset by name, for queries
+--   dedupe    hash  dedupe key -> id of the undecided job that has it
+--   broken    list  "id\0reason\0record" of what was set aside
+--
+-- A record's fields are separated by \0, which none of them can hold. ARGV[1] is the settings, each
+-- further one a step, its fields separated likewise. The reply is a row of netstrings
+-- ("length:text"): when the first of the added jobs is due, where that is soon, the changes, and
+-- a result for each step. One string is read many
+-- times faster than a reply of as many parts.
+--
+-- Within a step, what is removed is removed first: a server that is full lets jobs end, as it
+-- refuses only the first write of a script, and only one that needs room.
+
+local AT, BUCKETS, HELD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local ON_KEY, BY_KEY, BY_HANDLER, DEDUPE, BROKEN = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local STATES = {
+  waiting = KEYS[10], running = KEYS[11], done = KEYS[12], failed = KEYS[13], cancelled = KEYS[14],
+}
+local META = KEYS[15]
+local FINAL = {done = true, failed = true, cancelled = true}
+
+local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
+local EPOCH, LEASE, LATENESS, ENDED, VERSION, MAX_ATTEMPTS = 9, 10, 11, 12, 13, 14
+local ON_FIRE, MISFIRE, DEDUPE_KEY, KEYS_OF, HANDLER, WORKER = 15, 16, 17, 18, 19, 20
+local FIRED_KEY, FIRED_JSON, ERROR, PAYLOAD = 21, 22, 23, 24
+local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION}
+
+local call, floor, max, min = redis.call, math.floor, math.max, math.min
+local concat, find, gmatch, sub = table.concat, string.find, string.gmatch, string.sub
+
+local function split(text)
+  local parts, count = {}, 0
+  for part in gmatch(text .. '\0', '([^%z]*)%z') do
+    count = count + 1
+    parts[count] = part
+  end
+  return parts
+end
+
+local settings = split(ARGV[1])
+local TAG, WIDTH, SENDER = settings[1], tonumber(settings[2]), settings[4]
+local HORIZON, MAX_ACTIVE = tonumber(settings[5]), tonumber(settings[6])
+local PAST, AHEAD, MAX_BATCH = tonumber(settings[7]), tonumber(settings[8]), tonumber(settings[9])
+local now = tonumber(settings[3])
+if not now then
+  local time = call('TIME')
+  now = time[1] * 1000 + floor(time[2] / 1000)
+end
+
+local changes, soonest, soonest_added, active = {}, nil, nil, nil
+-- Buckets that are in the index: asked once for each batch.
+local indexed = {}
+
+local function pack(text)
+  return #text .. ':' .. text
+end
+
+local function is_undecided(job)
+  return job[STATE] == 'waiting' and job[OUTCOME] == ''
+end
+
+local function each_key(job)
+  return gmatch(job[KEYS_OF], '[^\1]+')
+end
+
+local function bucket_of(place)
+  return sub(place, 3)
+end
+
+local function place_of(job)
+  if FINAL[job[STATE]] then
+    return 'f:' .. floor(job[ENDED] / WIDTH)
+  end
+  return 'b:' .. floor(job[DUE] / WIDTH)
+end
+
+local function encode(job)
+  return concat(job, '\0', 1, PAYLOAD)
+end
+
+local function found(job)
+  return job.id .. '\0' .. encode(job)
+end
+
+local function parse(text)
+  local job = split(text)
+  if #job ~= PAYLOAD or job[FORMAT] ~= '1' then
+    return nil, 'it has not the fields of a job'
+  end
+  if not STATES[job[STATE]] then
+    return nil, 'its state is unknown'
+  end
+  for _, field in ipairs(NUMBERS) do
+    local number = tonumber(job[field])
+    if not number or number ~= floor(number) or number < 0 or number > 1e14 then
+      return nil, 'field ' .. field .. ' is not a number'
+    end
+    job[field] = number
+  end
+  if FINAL[job[STATE]] ~= (tonumber(job[ENDED]) and true) then
+    return nil, 'its state and the time it finished do not fit'
+  end
+  return job
+end
+
+local function leave_bucket(id, bucket)
+  local key = TAG .. 'd:' .. bucket
+  if call('ZREM', key, id) == 1 and call('EXISTS', key) == 0 then
+    call('ZREM', BUCKETS, bucket)
+    indexed[bucket] = nil
+  end
+end
+
+local function join_bucket(id, due_ms)
+  local bucket = floor(due_ms / WIDTH)
+  call('ZADD', TAG .. 'd:' .. bucket, due_ms, id)
+  bucket = tostring(bucket)
+  if not indexed[bucket] then
+    call('ZADD', BUCKETS, bucket, bucket)
+    indexed[bucket] = true
+  end
+end
+
+local function leave_keys(job)
+  for key in each_key(job) do
+    call('ZREM', ON_KEY, key .. '\0' .. job.id)
+  end
+  local slot = job[DEDUPE_KEY]
+  if slot ~= '' and call('HGET', DEDUPE, slot) == job.id then
+    call('HDEL', DEDUPE, slot)
+  end
+end
+
+local function join_keys(job)
+  for key in each_key(job) do
+    call('ZADD', ON_KEY, 0, key .. '\0' .. job.id)
+    call('ZADD', BY_KEY, 0, key .. '\0' .. job.id)
+  end
+  if job[DEDUPE_KEY] ~= '' then
+    call('HSET', DEDUPE, job[DEDUPE_KEY], job.id)
+  end
+end
+
+local function leave_queries(job)
+  call('ZREM', BY_HANDLER, job[HANDLER] .. '\0' .. job.id)
+  for key in each_key(job) do
+    call('ZREM', BY_KEY, key .. '\0' .. job.id)
+  end
+end
+
+-- What is in the indexes by key and handler stays, as nobody knows what it is; whoever comes upon
+-- it there removes it.
+local function set_aside(id, place, text, reason)
+  leave_bucket(id, bucket_of(place))
+  call('ZREM', HELD, id)
+  call('ZREM', FINISHED, id)
+  for _, index in pairs(STATES) do
+    call('ZREM', index, id)
+  end
+  call('HDEL', TAG .. place, id)
+  call('HDEL', AT, id)
+  call('RPUSH', BROKEN, id .. '\0' .. reason .. '\0' .. text)
+end
+
+local function read(id)
+  local place = call('HGET', AT, id)
+  if not place then
+    return nil
+  end
+  local text = call('HGET', TAG .. place, id)
+  local job, reason
+  if text then
+    job, reason = parse(text)
+  else
+    reason = 'it is not in its bucket'
+  end
+  if not job then
+    set_aside(id, place, text or '', reason)
+    return nil
+  end
+  job.id, job.place, job.was = id, place, job[STATE]
+  job.was_undecided = is_undecided(job)
+  return job
+end
+
+local function note(job)
+  local due = ''
+  if not FINAL[job[STATE]] and job[LEASE] == 0 and job[DUE] <= now + HORIZON then
+    due = job[DUE]
+    soonest = min(soonest or due, due)
+  end
+  return due
+end
+
+local function save(job)
+  leave_bucket(job.id, bucket_of(job.place))
+  call('ZREM', HELD, job.id)
+  if job.was_undecided and not is_undecided(job) then
+    leave_keys(job)
+  end
+  local place = place_of(job)
+  if job.place ~= place then
+    call('HDEL', TAG .. job.place, job.id)
+    call('HSET', AT, job.id, place)
+    job.place = place
+  end
+  if job.was ~= job[STATE] then
+    call('ZREM', STATES[job.was], job.id)
+    call('ZADD', STATES[job[STATE]], 0, job.id)
+    job.was = job[STATE]
+  end
+  call('HSET', TAG .. place, job.id, encode(job))
+  if FINAL[job[STATE]] then
+    call('ZADD', FINISHED, job[ENDED], job.id)
+  elseif job[LEASE] > 0 then
+    call('ZADD', HELD, job[LEASE], job.id)
+  else
+    join_bucket(job.id, job[DUE])
+  end
+  job.was_undecided = is_undecided(job)
+end
+
+local function keep(job)
+  save(job)
+  changes[#changes + 1] = job.id .. '\0' .. note(job)
+end
+
+local function change(job)
+  job[VERSION] = job[VERSION] + 1
+  keep(job)
+end
+
+local function free(job)
+  job[EPOCH] = job[EPOCH] + 1
+  job[LEASE] = 0
+end
+
+local function held(id, epoch)
+  local job = read(id)
+  if job and job[EPOCH] == tonumber(epoch) and job[LEASE] > 0 then
+    return job
+  end
+end
+
+-- None for what is too far in the past, or ahead.
+local function resolve(mode, ms)
+  local deadline = tonumber(ms) + (mode == 'delay' and now or 0)
+  if now - deadline > PAST or deadline - now > AHEAD then
+    return nil
+  end
+  return max(deadline, now)
+end
+
+local function under(job, deadline)
+  local ceiling = tonumber(job[CEILING])
+  return ceiling and min(ceiling, deadline) or deadline
+end
+
+local function cancel(job)
+  free(job)
+  job[STATE], job[ENDED] = 'cancelled', now
+  if job[OUTCOME] == '' then
+    job[OUTCOME] = 'cancelled'
+  end
+  change(job)
+end
+
+-- Undecided jobs on a key, one at a time; what does not belong there is removed.
+local function next_on_key(key)
+  while true do
+    local members = call('ZRANGEBYLEX', ON_KEY, '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', 0, 1)
+    if #members == 0 then
+      return nil
+    end
+    local job = read(sub(members[1], #key + 2))
+    if job and is_undecided(job) then
+      return job
+    end
+    call('ZREM', ON_KEY, members[1])
+  end
+end
+
+-- Jobs whose lease ran out can be claimed again. Their records stay: until another claims it, the
+-- claim is good. In bounded batches, for a worker that held very many.
+local function take_back()
+  for _, id in ipairs(call('ZRANGEBYSCORE', HELD, '-inf', now, 'LIMIT', 0, 5 * MAX_BATCH)) do
+    local job = read(id)
+    call('ZREM', HELD, id)
+    if job then
+      join_bucket(id, job[DUE])
+    end
+  end
+end
+
+-- The first up to `limit` jobs that are due by `until_ms` and that nobody holds, handed to `take`.
+local function each_free(until_ms, limit, take)
+  take_back()
+  local count = 0
+  while count < limit do
+    local bucket = call('ZRANGE', BUCKETS, 0, 0)[1]
+    if not bucket or bucket * WIDTH > until_ms then
+      return
+    end
+    local key = TAG .. 'd:' .. bucket
+    local ids = call('ZRANGEBYSCORE', key, '-inf', until_ms, 'LIMIT', 0, limit - count)
+    if #ids == 0 then
+      if call('EXISTS', key) == 1 then
+        return
+      end
+      call('ZREM', BUCKETS, bucket)
+      indexed[bucket] = nil
+    end
+    for _, id in ipairs(ids) do
+      local job = read(id)
+      if not job then
+        leave_bucket(id, bucket)
+      elseif job[LEASE] > now then
+        -- The clock went back.
+        leave_bucket(id, bucket)
+        call('ZADD', HELD, job[LEASE], id)
+      else
+        count = count + 1
+        if not take(job) then
+          return
+        end
+      end
+    end
+  end
+end
+
+-- Ids of an index by name, from the highest down.
+local function below(index, prefix, after, count)
+  local top, bottom = '+', '-'
+  if prefix ~= '' then
+    top, bottom = '(' .. prefix .. '\1', '[' .. prefix .. '\0'
+    prefix = prefix .. '\0'
+  end
+  if after ~= '' then
+    top = '(' .. prefix .. after
+  end
+  local members = call('ZREVRANGEBYLEX', index, top, bottom, 'LIMIT', 0, count)
+  for place, member in ipairs(members) do
+    members[place] = sub(member, #prefix + 1)
+  end
+  return members
+end
+
+local function below_in_any_state(after, count)
+  local ids = {}
+  for _, index in pairs(STATES) do
+    for _, id in ipairs(below(index, '', after, count)) do
+      ids[#ids + 1] = id
+    end
+  end
+  table.sort(ids, function(one, other) return one > other end)
+  for place = #ids, count + 1, -1 do
+    ids[place] = nil
+  end
+  return ids
+end
+
+local steps = {}
+
+local function add_to(rival, step)
+  if step[6] == 'keep' then
+    return 'kept\0' .. found(rival)
+  elseif step[6] == 'error' then
+    return 'duplicate\0' .. found(rival)
+  end
+  leave_keys(rival)
+  leave_queries(rival)
+  local deadline = resolve(step[3], step[4])
+  if rival[CEILING] == '' and step[5] ~= '' then
+    rival[CEILING] = now + step[5]
+  end
+  free(rival)
+  deadline = under(rival, deadline)
+  rival[DEADLINE], rival[DUE] = deadline, deadline
+  rival[MAX_ATTEMPTS], rival[ON_FIRE], rival[MISFIRE] = step[7], step[8], step[9]
+  rival[KEYS_OF], rival[HANDLER], rival[PAYLOAD] = step[11], step[12], step[13]
+  change(rival)
+  join_keys(rival)
+  call('ZADD', BY_HANDLER, 0, rival[HANDLER] .. '\0' .. rival.id)
+  return 'replaced\0' .. found(rival)
+end
+
+function steps.add(step)
+  local id = step[2]
+  local known = read(id)
+  if known then
+    return 'kept\0' .. found(known)
+  end
+  local deadline = resolve(step[3], step[4])
+  if not deadline then
+    return 'deadline\0' .. now
+  end
+  local slot = step[10]
+  local rival = slot ~= '' and call('HGET', DEDUPE, slot)
+  rival = rival and read(rival)
+  if rival and is_undecided(rival) and rival[DEDUPE_KEY] == slot then
+    return add_to(rival, step)
+  end
+  active = active or call('ZCARD', STATES.waiting) + call('ZCARD', STATES.running)
+  if active >= MAX_ACTIVE then
+    return 'full'
+  end
+  local ceiling = ''
+  if step[5] ~= '' then
+    ceiling = now + step[5]
+    deadline = min(ceiling, deadline)
+  end
+  local job = {
+    '1', 'waiting', '', deadline, deadline, ceiling, now, 0, 0, 0, '', '', 1,
+    step[7], step[8], step[9], slot, step[11], step[12], '', '', '', '', step[13],
+  }
+  job.id, job.place = id, place_of(job)
+  call('HSET', TAG .. job.place, id, encode(job))
+  call('HSET', AT, id, job.place)
+  join_bucket(id, deadline)
+  call('ZADD', STATES.waiting, 0, id)
+  call('ZADD', BY_HANDLER, 0, step[12] .. '\0' .. id)
+  join_keys(job)
+  active = active + 1
+  local due = note(job)
+  if due ~= '' then
+    soonest_added = min(soonest_added or due, due)
+  end
+  return 'added\0' .. now
+end
+
+function steps.fire(step)
+  local key, limit, run, cancelled = step[2], tonumber(step[4]), {}, {}
+  local job = next_on_key(key)
+  while job and #run + #cancelled < limit do
+    free(job)
+    job[OUTCOME], job[FIRED_KEY], job[FIRED_JSON] = 'fired', key, step[3]
+    if job[ON_FIRE] == 'cancel' then
+      job[STATE], job[ENDED] = 'cancelled', now
+      cancelled[#cancelled + 1] = job.id
+    else
+      job[DUE] = now
+      run[#run + 1] = job.id
+    end
+    change(job)
+    job = next_on_key(key)
+  end
+  return (job and '1' or '') .. '\0' .. concat(run, '\1') .. '\0' .. concat(cancelled, '\1')
+end
+
+function steps.cancel_for_key(step)
+  local key, limit, cancelled = step[2], tonumber(step[3]), {}
+  local job = next_on_key(key)
+  while job and #cancelled < limit do
+    cancel(job)
+    cancelled[#cancelled + 1] = job.id
+    job = next_on_key(key)
+  end
+  return (job and '1' or '') .. '\0\0' .. concat(cancelled, '\1')
+end
+
+function steps.cancel(step)
+  local job = read(step[2])
+  if not job then
+    return 'missing'
+  end
+  if job[STATE] == 'waiting' then
+    cancel(job)
+  elseif job[STATE] ~= 'cancelled' then
+    return 'conflict\0' .. found(job)
+  end
+  return 'done\0' .. found(job)
+end
+
+function steps.reschedule(step)
+  local job = read(step[2])
+  if not job then
+    return 'missing'
+  end
+  if step[5] ~= '' and job[VERSION] ~= tonumber(step[5]) then
+    return 'changed\0' .. found(job)
+  end
+  if not is_undecided(job) then
+    return 'conflict\0' .. found(job)
+  end
+  local deadline = resolve(step[3], step[4])
+  if not deadline then
+    return 'deadline\0' .. now
+  end
+  free(job)
+  deadline = under(job, deadline)
+  job[DEADLINE], job[DUE] = deadline, deadline
+  change(job)
+  return 'done\0' .. found(job)
+end
+
+function steps.run_now(step)
+  local job = read(step[2])
+  if not job then
+    return 'missing'
+  end
+  if step[3] ~= '' and job[VERSION] ~= tonumber(step[3]) then
+    return 'changed\0' .. found(job)
+  end
+  if job[STATE] ~= 'waiting' then
+    return 'conflict\0' .. found(job)
+  end
+  if job[DUE] > now then
+    free(job)
+    job[DUE] = now
+    change(job)
+  end
+  return 'done\0' .. found(job)
+end
+
+function steps.claim(step)
+  local jobs = {}
+  each_free(now + step[3], tonumber(step[4]), function(job)
+    job[EPOCH], job[WORKER], job[LEASE] = job[EPOCH] + 1, step[2], now + step[5]
+    save(job)
+    jobs[#jobs + 1] = pack(found(job))
+    return true
+  end)
+  return pack(tostring(now)) .. concat(jobs)
+end
+
+-- Where there are several shards, it has to be known first which of them have the earliest.
+function steps.look_ahead(step)
+  take_back()
+  local until_ms, limit, lines = now + step[2], tonumber(step[3]), {}
+  local first = 0
+  while #lines < limit do
+    local bucket = call('ZRANGE', BUCKETS, first, first)[1]
+    if not bucket or bucket * WIDTH > until_ms then
+      break
+    end
+    local key = TAG .. 'd:' .. bucket
+    local found_here = call(
+      'ZRANGEBYSCORE', key, '-inf', until_ms, 'WITHSCORES', 'LIMIT', 0, limit - #lines)
+    for place = 1, #found_here, 2 do
+      lines[#lines + 1] = found_here[place + 1] .. '\1' .. found_here[place]
+    end
+    first = first + 1
+  end
+  return concat(lines, '\0')
+end
+
+function steps.renew(step)
+  local job = held(step[2], step[3])
+  if not job then
+    return ''
+  end
+  job[LEASE] = now + step[4]
+  save(job)
+  return '1'
+end
+
+function steps.start(step)
+  local job = held(step[2], step[3])
+  if not job then
+    return ''
+  end
+  if job[STATE] == 'waiting' and job[DUE] > now then
+    return found(job)
+  end
+  if job[LATENESS] == '' then
+    job[LATENESS] = max(0, now - min(job[DUE], job[DEADLINE]))
+  end
+  if job[OUTCOME] == '' then
+    job[OUTCOME] = 'expired'
+  end
+  job[STATE], job[ATTEMPT], job[LEASE] = 'running', job[ATTEMPT] + 1, now + step[4]
+  change(job)
+  return found(job)
+end
+
+function steps.finish(step)
+  local job = read(step[2])
+  if not job or job[EPOCH] ~= tonumber(step[3]) then
+    return ''
+  end
+  if job[STATE] == step[4] then
+    return '1'
+  end
+  if job[STATE] ~= 'running' or job[LEASE] == 0 then
+    return ''
+  end
+  job[STATE], job[ENDED], job[LEASE] = step[4], now, 0
+  if step[5] ~= '' then
+    job[ERROR] = step[5]
+  end
+  change(job)
+  return '1'
+end
+
+function steps.miss(step)
+  local job = read(step[2])
+  if not job or job[EPOCH] ~= tonumber(step[3]) then
+    return ''
+  end
+  if job[OUTCOME] == 'missed' then
+    return '1'
+  end
+  if not is_undecided(job) or job[LEASE] == 0 then
+    return ''
+  end
+  job[STATE], job[OUTCOME], job[ENDED], job[LEASE] = 'cancelled', 'missed', now, 0
+  change(job)
+  return '1'
+end
+
+function steps.give_back(step)
+  local job = held(step[2], step[3])
+  if not job then
+    return ''
+  end
+  local due = step[4] == '' and job[DUE] or now + step[4]
+  if job[STATE] ~= 'waiting' or job[DUE] ~= due then
+    job[VERSION] = job[VERSION] + 1
+  end
+  if step[5] ~= '' then
+    job[ERROR] = step[5]
+  end
+  free(job)
+  job[STATE], job[DUE] = 'waiting', due
+  keep(job)
+  return '1'
+end
+
+function steps.next_due_ms()
+  local due = ''
+  each_free(1e14, 1, function(job)
+    due = job[DUE]
+    return false
+  end)
+  return tostring(due)
+end
+
+function steps.get(step)
+  local job = read(step[2])
+  return job and found(job) or ''
+end
+
+local function matches(job, state, handler, key)
+  return (state == '' or job[STATE] == state)
+    and (handler == '' or job[HANDLER] == handler)
+    and (key == '' or find('\1' .. job[KEYS_OF] .. '\1', '\1' .. key .. '\1', 1, true))
+end
+
+function steps.query(step)
+  local last, limit, state, handler, key = step[2], tonumber(step[3]), step[4], step[5], step[6]
+  local index, prefix = STATES[state], ''
+  if key ~= '' then
+    index, prefix = BY_KEY, key
+  elseif handler ~= '' then
+    index, prefix = BY_HANDLER, handler
+  end
+  local jobs, looked_at = {}, 0
+  while true do
+    local ids = index and below(index, prefix, last, limit) or below_in_any_state(last, limit)
+    for _, id in ipairs(ids) do
+      if #jobs == limit or looked_at == MAX_BATCH then
+        return pack(last) .. concat(jobs)
+      end
+      local job = read(id)
+      if job and matches(job, state, handler, key) then
+        jobs[#jobs + 1] = pack(found(job))
+      elseif not job and prefix ~= '' then
+        call('ZREM', index, prefix .. '\0' .. id)
+      end
+      looked_at, last = looked_at + 1, id
+    end
+    if #ids < limit then
+      return pack('') .. concat(jobs)
+    end
+  end
+end
+
+function steps.counts()
+  local counts = {call('LLEN', BROKEN)}
+  for place, state in ipairs({'waiting', 'running', 'done', 'failed', 'cancelled'}) do
+    counts[place + 1] = call('ZCARD', STATES[state])
+  end
+  return concat(counts, '\0')
+end
+
+function steps.look_back(step)
+  local lines = {call('ZCARD', FINISHED)}
+  local members = call('ZRANGE', FINISHED, 0, step[2] - 1, 'WITHSCORES')
+  for place = 1, #members, 2 do
+    lines[#lines + 1] = members[place + 1] .. '\1' .. members[place]
+  end
+  return concat(lines, '\0')
+end
+
+function steps.forget(step)
+  local job = read(step[2])
+  if not job or not FINAL[job[STATE]] then
+    return ''
+  end
+  leave_queries(job)
+  call('ZREM', FINISHED, job.id)
+  call('ZREM', STATES[job[STATE]], job.id)
+  call('HDEL', TAG .. job.place, job.id)
+  call('HDEL', AT, job.id)
+  return '1'
+end
+
+-- Only the record that was found to be none, not one that took its place since.
+function steps.set_aside(step)
+  local id, text = step[2], concat(step, '\0', 4)
+  local place = call('HGET', AT, id)
+  if place and call('HGET', TAG .. place, id) == text then
+    set_aside(id, place, text, step[3])
+  end
+  return ''
+end
+
+function steps.quarantined(step)
+  local records = call('LRANGE', BROKEN, -tonumber(step[2]), -1)
+  for place, record in ipairs(records) do
+    records[place] = pack(record)
+  end
+  return concat(records)
+end
+
+-- A write even where there is nothing to write, so that a server that takes none says so.
+function steps.begin()
+  call('HDEL', META, 'nothing')
+  local width = call('HGET', META, 'bucket_width_ms')
+  if not width then
+    width = settings[2]
+    call('HSET', META, 'bucket_width_ms', width)
+  end
+  return width
+end
+
+function steps.info()
+  local sections = {}
+  for place, name in ipairs({'server', 'memory', 'persistence', 'replication', 'cluster'}) do
+    sections[place] = call('INFO', name)
+  end
+  return concat(sections, '\n')
+end
+
+function steps.now_ms()
+  return tostring(now)
+end
+
+local results = {}
+for place = 2, #ARGV do
+  local step = split(ARGV[place])
+  -- What one step meets, such as a lack of memory, is not held against the others.
+  local is_done, result = pcall(steps[step[1]], step)
+  if not is_done then
+    result = 'error\0' .. (type(result) == 'table' and result.err or tostring(result))
+  end
+  results[#results + 1] = pack(result)
+end
+if soonest or #changes > 0 then
+  call('PUBLISH', TAG .. 'changes', SENDER .. '\0' .. (soonest or '') .. '\0' .. concat(changes, '\1'))
+end
+return pack(tostring(soonest_added or '')) .. pack(concat(changes, '\1')) .. concat(results)

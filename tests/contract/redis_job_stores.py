@@ -1,0 +1,57 @@
+"""Jobs in a real Valkey, each set of them under a prefix of its own."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+import redis
+
+from purgatory.jobs import JobLimits, JobStore
+from purgatory.jobs.redis import RedisJobStore
+
+
+class RedisJobStores:
+    """Any number of stores on one prefix, each with connections of its own."""
+
+    def __init__(
+        self, url: str, limits: JobLimits, now_ms: Callable[[], int], *, shards: int = 1
+    ) -> None:
+        self._url = url
+        self._limits = limits
+        self._now_ms = now_ms
+        self._shards = shards
+        self._prefix = f"test-{secrets.token_hex(8)}"
+        self._open: list[RedisJobStore] = []
+
+    async def connect(self) -> JobStore:
+        store = RedisJobStore(
+            self._url, self._prefix, self._shards, limits=self._limits, now_ms=self._now_ms
+        )
+        await store.open()
+        self._open.append(store)
+        return store
+
+    async def disconnect(self, store: JobStore) -> None:
+        assert isinstance(store, RedisJobStore)
+        self._open.remove(store)
+        await store.close()
+
+    async def corrupt(self, job_id: str) -> bool:
+        with redis.Redis.from_url(self._url) as client:
+            for shard in range(self._shards):
+                tag = f"{{{self._prefix}:{shard}}}:"
+                place = client.hget(f"{tag}at", job_id)
+                if place is not None:
+                    assert isinstance(place, bytes)
+                    client.hset(f"{tag}{place.decode()}", job_id, "no job at all")
+                    return True
+        return False
+
+    async def close(self) -> None:
+        while self._open:
+            await self._open.pop().close()
+        with redis.Redis.from_url(self._url) as client:
+            keys = list(client.scan_iter(f"{{{self._prefix}:*", count=1_000))
+            if keys:
+                client.unlink(*keys)
