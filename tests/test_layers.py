@@ -86,7 +86,12 @@ VENDORS: dict[str, set[str]] = {
     "pydantic_core": {"app"},
     "pydantic_settings": {"app"},
     "pyspark": {"purgatory.pipeline"},
-    "redis": {"purgatory.journal.redis_stream", "purgatory.signals.redis", "purgatory.jobs.redis"},
+    "redis": {
+        "purgatory.journal.redis_stream",
+        "purgatory.signals.redis",
+        "purgatory.jobs.redis",
+        "purgatory.pipeline",
+    },
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
     "time": {"purgatory.bench.stopwatch", "purgatory.pipeline", "purgatory.timer.clock"},
