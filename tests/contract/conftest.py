@@ -3,17 +3,22 @@
 To add one: a fixture `<name>_job_stores` that returns a MakeJobStores, and <name> in STORES.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
+from pathlib import Path
 
 import pytest
 
+from purgatory.jobs.sql import migrate
 from tests.contract.job_stores import MakeJobStores, MemoryJobStores
+from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.redis_job_stores import RedisJobStores
 from tests.contract.redis_server import RedisServer
+from tests.contract.sql_job_stores import PostgresqlJobStores, SqliteJobStores
 from tests.contract.world import World
 
-STORES = ["memory", "redis", "redis_shards"]
+STORES = ["memory", "sqlite", "postgresql", "redis", "redis_shards"]
 
 
 @pytest.fixture(
@@ -51,6 +56,42 @@ def redis_job_stores(redis_server: RedisServer) -> MakeJobStores:
 def redis_shards_job_stores(redis_server: RedisServer) -> MakeJobStores:
     """The same under several hash tags."""
     return partial(RedisJobStores, redis_server.url, shards=3)
+
+
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated file without jobs."""
+    path = tmp_path_factory.mktemp("sqlite") / "template.db"
+    asyncio.run(migrate(f"sqlite:///{path}"))
+    return path
+
+
+@pytest.fixture
+def sqlite_job_stores(sqlite_template: Path, tmp_path: Path) -> MakeJobStores:
+    """Jobs in a file."""
+    return partial(SqliteJobStores, sqlite_template, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """A server for all tests of this process."""
+    server = PostgresqlServer()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def postgresql_schemas() -> list[str]:
+    """Schemas that are free to be used again."""
+    return []
+
+
+@pytest.fixture
+def postgresql_job_stores(
+    postgresql_server: PostgresqlServer, postgresql_schemas: list[str]
+) -> MakeJobStores:
+    """Jobs in a schema of a server."""
+    url = postgresql_server.url.replace("postgresql://", "postgresql+asyncpg://")
+    return partial(PostgresqlJobStores, url, postgresql_schemas)
 
 
 @pytest.fixture(params=STORES)

@@ -202,6 +202,6 @@ class Statements:
         if self.is_sqlite:
             asked = func.json_each(parameter).table_valued("value").c.value
         else:
-            asked = func.unnest(parameter).table_valued("value").c.value
+            asked = func.unnest(parameter).table_valued("value").render_derived().c.value
         found = exists().where(IS_OPEN, job_keys.c.key == asked)
         return select(asked).where(found)

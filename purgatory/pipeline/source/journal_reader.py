@@ -75,7 +75,7 @@ def journal_files(folder: Path) -> list[Path]:
 
 
 def good_files(paths: Iterable[Path], on_bad_file: OnBadFile) -> list[Path]:
-    """Return the files that are whole and of our schema. Raises BadFileError, or skips the others."""
+    """Return the whole files of our schema. Raises BadFileError, or skips the others."""
     good = []
     for path in paths:
         reason = _reason_against(path)

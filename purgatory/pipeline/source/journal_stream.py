@@ -22,7 +22,7 @@ from purgatory.pipeline.source.journal_reader import (
 
 # The clock of a file system ticks every few milliseconds: a file that came just now may be dated
 # like one that was there before, and is left for the next time.
-_SETTLED_NS = 1_000_000_000
+_SETTLED_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True, order=True)

