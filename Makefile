@@ -28,7 +28,7 @@ define bench
 	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
 endef
 
-.PHONY: help run test load bench bench-full bench-http lint format example-join-group example-acks-all example-unpaid-orders lock clean
+.PHONY: help run test load bench bench-full bench-http bench-pipeline lint format example-join-group example-acks-all example-unpaid-orders example-pipeline lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -44,14 +44,17 @@ test: $(VENV)/.test $(VENV)/.compiled ## Run all tests, those of the core in bot
 load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on each kind of server
 	@PURGATORY_LOAD_SECONDS=120 $(BIN)/python -m pytest tests/acceptance/test_load.py $(ARGS)
 
-bench: $(VENV)/.compiled ## Measure the core beside asyncio, in both forms (about a minute each)
+bench: $(VENV)/.bench ## Measure the core beside asyncio, in both forms (about a minute each)
 	$(call bench,--quick)
 
-bench-full: $(VENV)/.compiled ## The same with larger rounds (says how long; ARGS="--stage parking" chooses)
+bench-full: $(VENV)/.bench ## The same with larger rounds (says how long; ARGS="--stage parking" chooses)
 	$(call bench,--full)
 
 bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handler (ARGS="--parked 19000 --rounds 5")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.http $(ARGS)
+
+bench-pipeline: $(VENV)/.test ## Measure outcomes and waits of 10 M operations on Spark, beside DuckDB (ARGS="--operations 1000000")
+	@$(BIN)/python -m tests.benchmarks.pipeline $(ARGS)
 
 lint: $(VENV)/.test ## Check style and types
 	@$(BIN)/python -m ruff check .
@@ -70,6 +73,9 @@ example-acks-all: $(VENV)/.test ## Watch produce requests with acks=all wait for
 
 example-unpaid-orders: $(VENV)/.test ## Watch an order be cancelled unless it is paid, and its page be told (ARGS="--minutes 1")
 	@$(BIN)/python -m examples.unpaid_orders $(ARGS)
+
+example-pipeline: $(VENV)/.test ## Make up a journal of two days, and a report on it (ARGS="--operations 5000000")
+	@$(BIN)/python -m tests.benchmarks.pipeline.example $(ARGS)
 
 # On the oldest Python we support, which asks for all the backports: the pins serve newer ones too.
 lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.toml
@@ -128,6 +134,11 @@ $(VENV)/.compiled: $(VENV)/.run $(CORE) .build/compile_core.py
 	@$(BIN)/python -P -c 'import sys; sys.path.insert(0, "$(COMPILED)"); \
 	  from purgatory.timer import compiled; \
 	  print("The core is compiled." if compiled else "There is no C compiler: the core stays plain Python.")'
+	@touch $@
+
+# The journal is measured as well, and the service does not need what it is written with.
+$(VENV)/.bench: $(VENV)/.compiled tests/requirements.txt
+	@$(PIP_INSTALL) --constraint tests/requirements.txt pyarrow
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run tests/requirements.txt

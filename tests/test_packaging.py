@@ -24,7 +24,7 @@ REGISTRY = re.compile(
 )
 MACHINE_PATH = re.compile(r"(?<![\w.-])/(?:root|work|home/\w+|Users/\w+)/")
 # The kinds of file that the library consists of; a new kind is named here on purpose.
-KINDS = {".py", ".typed"}
+KINDS = {".css", ".properties", ".py", ".typed"}
 PIN = re.compile(r"[\w.-]+==[\w.]+(?:; .+)?")
 
 

@@ -69,9 +69,10 @@ class Advice:
 def run(outcome_table: OutcomeTable, tables: Tables, wishes: Wishes, say: Say) -> Advice:
     """Write the advice and return it. Raises NothingToReadError where `waits` has not run."""
     say("advice: timers")
+    outcomes = outcome_table.read()
     as_of = outcome_table.manifest().as_of_time()
     assert as_of is not None, "what was published has seen an event"
-    timers = timer_sample(outcome_table.read(), as_of=as_of)
+    timers = timer_sample(outcomes, as_of=as_of)
     found = advise(
         by_kind=tables.rows(WAITS, "by_kind"),
         wait_counts=tables.rows(WAITS, "wait_counts"),

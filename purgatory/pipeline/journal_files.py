@@ -82,7 +82,10 @@ def unreadable_file(error: Exception) -> tuple[str, str] | None:
 
 
 def _reason(error: Py4JJavaError) -> str:
-    text = str(error.java_exception.getMessage() or error.java_exception.toString())
-    if "not a Parquet file" in text:
-        return "not a Parquet file, or cut off: " + text.partition(" is not ")[2]
-    return text.splitlines()[0]
+    thrown = error.java_exception
+    text = str(thrown.getMessage() or thrown.toString()).splitlines()[0]
+    # How Parquet's reader refuses a footer; what else there is, such as a lack of rights, is said
+    # as it is.
+    if thrown.getClass().getName() == "java.lang.RuntimeException":
+        return f"not a Parquet file, or cut off: {text.partition(' is not ')[2] or text}"
+    return text

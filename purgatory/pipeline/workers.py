@@ -120,7 +120,16 @@ def _busiest(minutes: Sequence[Minute]) -> list[Minute]:
             first += 1
         best = max(best, (total, -first, last + 1))
     _, negative_first, end = best
-    return ordered[-negative_first:end]
+    return _without_gaps(ordered[-negative_first:end])
+
+
+def _without_gaps(minutes: Sequence[Minute]) -> list[Minute]:
+    """Add the minutes in which nothing was, which count as much as the others."""
+    if not minutes:
+        return []
+    known = {minute.start_s: minute for minute in minutes}
+    starts = range(minutes[0].start_s, minutes[-1].start_s + 1, 60)
+    return [known.get(start_s, Minute(start_s, 0, 0.0, 0.0)) for start_s in starts]
 
 
 def _estimates(

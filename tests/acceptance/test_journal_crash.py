@@ -39,9 +39,9 @@ asyncio.run(main())
 def test_a_crash_loses_the_file_that_is_not_complete_and_no_other(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """kill -9 while it writes: every file that is there is whole, and they are all rows but the last.
+    """With kill -9: every file that is there is whole, and only the last rows are in none.
 
-    The next start removes what is left of the one that is not.
+    The next start removes what is left of the file that was not complete.
     """
     command = [sys.executable, "-c", _WORKER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as worker:

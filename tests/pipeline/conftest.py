@@ -54,7 +54,7 @@ def table(
 @pytest.fixture
 def duck() -> Iterator[duckdb.DuckDBPyConnection]:
     """Another engine, which shares nothing with Spark but the files."""
-    connection = duckdb.connect(config={"TimeZone": "UTC", "threads": "2"})
+    connection = duckdb.connect(config={"threads": "2"})
     yield connection
     connection.close()
 

@@ -64,7 +64,7 @@ def test_nothing_is_advised_beyond_what_was_seen() -> None:
     """If the timeout cuts the curve off above the share, the advice is to look further."""
     found = advice_on(exponential_steps(5_000, 10_000_000, TIMEOUT_US), 0.01)
     assert (found.advised_us, found.is_thin) == (None, False)
-    assert "No wait that was seen is long enough: after 5 s still 60" in found.reason
+    assert "No wait that was seen is long enough: after 5 s still " in found.reason
 
 
 def test_few_fires_are_too_thin() -> None:
@@ -96,10 +96,10 @@ def test_the_default_wheel_is_kept_where_it_is_as_good() -> None:
 
 
 def test_a_larger_wheel_is_advised_where_timers_move() -> None:
-    """Timers of half a second that expire move once on 256 ms, and never on 1,024."""
+    """Timers of half a second that expire move once on 256 ms, and never on 512."""
     found = advise_geometry(timers(1_000, 500, 1.1), peak_parked=500)
     assert found.advised is not None and found.default is not None
-    assert (found.advised.tick_ms, found.advised.wheel_size) == (1, 1024)
+    assert (found.advised.tick_ms, found.advised.wheel_size) == (1, 512)
     assert (found.advised.cascades, found.default.cascades) == (0, 1)
     assert "0.00 times rather than 1.00" in found.reason
 

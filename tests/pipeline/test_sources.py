@@ -138,7 +138,7 @@ def test_a_broken_file_is_named(
     [
         ({"table": "job"}, "give one of events, jobs"),
         ({"tabel": "jobs"}, "there is no option"),
-        ({"tasks": "many"}, "give a whole number"),
+        ({"path": "sqlite:///x", "table": "jobs", "tasks": "many"}, "give a whole number"),
         ({"path": "s3://bucket/journal"}, "no folder of this machine"),
         ({"path": "mysql://server", "table": "jobs"}, "no store of jobs"),
         ({"path": "/nowhere/at/all"}, "no folder on this machine"),

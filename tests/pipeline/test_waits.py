@@ -78,7 +78,7 @@ def test_counts_are_those_of_another_engine(
         # Each different prefix of an operation's keys once.
         "key_prefix": "SELECT *, unnest(list_distinct([regexp_extract(key, '^[^:/]*') "
         "FOR key IN keys])) AS name FROM outcomes",
-        "hour": "SELECT *, date_trunc('hour', watched_at) AS name FROM outcomes",
+        "hour": "SELECT *, epoch_us(watched_at) // 3600000000 * 3600 AS name FROM outcomes",
     }[by]
     counts = ", ".join(f"count(*) FILTER (outcome = '{name}')" for name in OUTCOMES)
     expected = duck_outcomes.execute(
@@ -122,8 +122,8 @@ def test_parked_is_what_counting_finds(
     expected = duck_outcomes.execute(
         """
         WITH spans AS (
-            SELECT kind, epoch_us(watched_at) AS low, epoch_us(CASE WHEN outcome = 'lost'
-                   THEN deadline ELSE coalesce(completed_at, $as_of) END) AS high
+            SELECT kind, epoch_us(watched_at) AS low, CASE WHEN outcome = 'lost'
+                   THEN epoch_us(deadline) ELSE coalesce(epoch_us(completed_at), $as_of) END AS high
             FROM outcomes
         ), moments AS (
             -- The starts of seconds at which each is parked, one row each.
@@ -131,7 +131,7 @@ def test_parked_is_what_counting_finds(
         ), counted AS (SELECT kind, second, count(*) AS parked FROM moments GROUP BY ALL)
         SELECT kind, second // 60 * 60, sum(parked) / 60, max(parked) FROM counted GROUP BY ALL
         """,
-        {"as_of": as_of},
+        {"as_of": round(as_of.timestamp() * 1e6)},
     ).fetchall()
     rows = parked(table.read(), as_of=as_of).collect()
     found = {

@@ -6,7 +6,7 @@ import math
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purgatory.pipeline.binomial import beta_cdf, clopper_pearson
@@ -132,6 +132,7 @@ def _watched(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int, int]:
     return level, moves
 
 
+@settings(max_examples=20)  # each draws two thousand hours
 @given(st.lists(st.tuples(st.integers(30, 500), st.floats(0.1, 100)), min_size=40, max_size=90))
 def test_littles_law_is_between_its_bounds(minutes: list[tuple[int, float]]) -> None:
     """L = lambda W, whatever the hour; each estimate is within its interval."""

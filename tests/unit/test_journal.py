@@ -1,6 +1,8 @@
 """The journal: what an operation's life leaves, and what happens where writing does not."""
 
+import asyncio
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -12,13 +14,21 @@ import pyarrow as pa
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Purgatory, Status
-from purgatory.journal import HashedKeys, Journal, ParquetFiles, Sink
+from purgatory.journal import (
+    EVENT_SCHEMA,
+    SCHEMA_VERSION,
+    HashedKeys,
+    Journal,
+    ParquetFiles,
+    Sink,
+)
 from purgatory.testing import MockClock
 from tests.journal_batches import complete_files, rows_in
 
 MakeCore = Callable[..., DelayedOperationPurgatory]
 # Generous: a test that needs this long has failed.
 PATIENCE_S = 30
+JOURNAL_PAGE = Path(__file__).parents[2] / "docs" / "journal.md"
 
 
 class Operation(DelayedOperation):
@@ -390,3 +400,28 @@ def test_the_core_does_not_import_the_journal() -> None:
     command = [sys.executable, "-c", script]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "set()"
+
+
+def test_the_example_of_the_docs_works_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application opens its journal around the purgatory: also who is drained is written."""
+    [source, *_] = re.findall(r"```python\n(.*?)```", JOURNAL_PAGE.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(source, "journal.md", "exec"), names)
+
+    async def serve() -> None:
+        async with names["app"].router.lifespan_context(names["app"]):
+            operation = Operation(60_000, names["purgatory"]._operations)
+            names["purgatory"].watch(operation, ["a"])
+
+    asyncio.run(serve())
+    assert [row["event"] for row in rows_in(tmp_path / "history")] == ["watched", "drained"]
+
+
+def test_the_docs_name_every_column() -> None:
+    """And the version of the schema."""
+    page = JOURNAL_PAGE.read_text()
+    assert [name for name in EVENT_SCHEMA.names if f"`{name}`" not in page] == []
+    assert f"`purgatory.schema` = `{SCHEMA_VERSION}`" in page

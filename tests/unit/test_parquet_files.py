@@ -94,11 +94,12 @@ def test_a_file_that_is_large_enough_is_complete(
 def test_a_file_is_due_after_a_while(tmp_path: Path, clock: MockClock) -> None:
     """From its first row on; without rows nothing is due, and nothing is written."""
     files = opened(tmp_path, clock, max_age=60)
-    assert files.due_ns is None
+    due_ns = [files.due_ns]
     files.write(batch_at(rows_of(clock), clock, 1))
-    assert files.due_ns == clock.now_ns() + 60_000_000_000
+    due_ns.append(files.due_ns)
     files.roll()
-    assert files.due_ns is None
+    due_ns.append(files.due_ns)
+    assert due_ns == [None, clock.now_ns() + 60_000_000_000, None]
     files.roll()
     assert files.files == 1
 

@@ -81,9 +81,7 @@ def test_the_stream_has_the_rows_of_the_files(
     assert stream.bytes > 0
 
 
-def test_the_stream_is_bounded(
-    server: ValkeyServer, clock: MockClock, make_core: MakeCore
-) -> None:
+def test_the_stream_is_bounded(server: ValkeyServer, clock: MockClock, make_core: MakeCore) -> None:
     """To about its maximum: the server removes whole nodes, of 100 entries by default."""
     with Journal(RedisStream(server.url, stream="s", max_length=200), clock=clock) as journal:
         watch_and_cancel(make_core(journal), 1_000)

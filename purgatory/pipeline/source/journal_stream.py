@@ -14,6 +14,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles
 
 from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.source.journal_reader import (
+    Files,
     good_files,
     grouped,
     journal_files,
@@ -73,7 +74,8 @@ class JournalStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the files of a task."""
-        yield from read_files(partition.paths, self._schema)  # type: ignore[attr-defined] # Files
+        if isinstance(partition, Files):
+            yield from read_files(partition.paths, self._schema)
 
     def _arrivals(self, after_ns: int, until_ns: int) -> list[_Arrival]:
         found = (

@@ -83,7 +83,10 @@ class _Stream:
         ids = [after, *(f"{edge}-0" for edge in dict.fromkeys(edges) if edge > low), until]
         return [Range(start, end) for start, end in pairwise(ids)]
 
-    def read(self, entries: Range, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    def read(self, entries: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        # Where there are no partitions at all, Spark asks for one that is None.
+        if not isinstance(entries, Range):
+            return
         after = entries.after
         with self._client() as client:
             while True:
@@ -120,7 +123,6 @@ class RedisStreamReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of them."""
-        assert isinstance(partition, Range)
         return self._stream.read(partition, self._schema)
 
 
@@ -170,7 +172,6 @@ class RedisStreamStreamReader(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read one of them."""
-        assert isinstance(partition, Range)
         return self._stream.read(partition, self._schema)
 
 

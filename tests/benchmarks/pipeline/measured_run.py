@@ -1,0 +1,98 @@
+"""One engine's run over one journal, in a process of its own: `ENGINE JOURNAL OUT`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import duckdb
+
+from purgatory.pipeline import spark_session, waits_job
+from purgatory.pipeline.outcome_table import OutcomeTable
+from purgatory.pipeline.progress import Progress
+from purgatory.pipeline.tables import Tables
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRun:
+    """What a run took: seconds by the clock, seconds of CPU, and memory at its most."""
+
+    outcomes_s: float
+    waits_s: float
+    cpu_s: float
+    memory_bytes: int
+    operations: int
+
+
+def run_spark(journal: str, out: str) -> MeasuredRun:
+    """Run both jobs on `local[2]` with a heap of 1 GB; starting Spark is not in the figures."""
+    spark = spark_session("bench")
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    # The JVM is where the work is done, and the memory is.
+    process_id = gateway.proc.pid
+    table, tables, say = OutcomeTable(spark, f"{out}/outcomes"), Tables(spark, out), Progress()
+    cpu_s = _cpu_s(process_id)
+    outcomes_s = _timed(lambda: table.update(journal, say=say))
+    waits_s = _timed(lambda: waits_job.run(table, tables, say))
+    found = MeasuredRun(
+        outcomes_s,
+        waits_s,
+        _cpu_s(process_id) - cpu_s,
+        _peak_bytes(process_id),
+        sum(row["operations"] for row in tables.rows("waits", "by_kind")),
+    )
+    spark.stop()
+    return found
+
+
+def run_duckdb(journal: str, out: str) -> MeasuredRun:
+    """Run the same questions on two threads, with 1 GB that it may use and a disk to spill to."""
+    Path(out).mkdir(parents=True)
+    connection = duckdb.connect(
+        config={"threads": 2, "memory_limit": "1GB", "temp_directory": f"{out}/spilled"}
+    )
+    text = Path(__file__).with_name("duck.sql").read_text(encoding="utf-8")
+    outcomes, waits = text.replace("{journal}", journal).replace("{out}", out).split("-- waits\n")
+    cpu_s = _cpu_s(os.getpid())
+    outcomes_s = _timed(lambda: connection.execute(outcomes))
+    waits_s = _timed(lambda: connection.execute(waits))
+    counted = connection.execute(
+        f"SELECT sum(operations) FROM read_parquet('{out}/by_kind.parquet')"
+    ).fetchone()
+    assert counted is not None
+    process_id = os.getpid()
+    return MeasuredRun(
+        outcomes_s, waits_s, _cpu_s(process_id) - cpu_s, _peak_bytes(process_id), int(counted[0])
+    )
+
+
+def _timed(work: Callable[[], object]) -> float:
+    started_at = time.monotonic()
+    work()
+    return time.monotonic() - started_at
+
+
+def _cpu_s(process_id: int) -> float:
+    """Return the CPU of a process so far; from /proc, so on Linux only."""
+    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def _peak_bytes(process_id: int) -> int:
+    lines = Path(f"/proc/{process_id}/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+ENGINES = {"spark": run_spark, "duckdb": run_duckdb}
+
+if __name__ == "__main__":
+    engine, journal, out = sys.argv[1:]
+    sys.stdout.write(json.dumps(asdict(ENGINES[engine](journal, out))) + "\n")
