@@ -23,7 +23,9 @@ def journal_clock() -> MockClock:
 
 def rows_of(clock: MockClock, *, worker: str = "test") -> EventRows:
     """Return what makes rows of events."""
-    return EventRows(worker, sample={}, keys=None, clock=clock)
+    rows = EventRows(sample={}, keys=None, clock=clock)
+    rows.begin(worker)
+    return rows
 
 
 def batch_at(rows: EventRows, clock: MockClock, count: int) -> pa.RecordBatch:

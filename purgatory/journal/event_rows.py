@@ -43,16 +43,13 @@ class EventRows:
 
     # Invariant: every operation that waits is in `_waiting`; one left out by its deadline only.
 
-    def __init__(
-        self, worker: str, *, sample: Mapping[str, float], keys: KeyRule | None, clock: Clock
-    ) -> None:
-        self.start = secrets.token_hex(6)
-        """Stands before every identifier: no other start of any worker has it."""
+    def __init__(self, *, sample: Mapping[str, float], keys: KeyRule | None, clock: Clock) -> None:
         self.sampled_out = 0
         """Events that were left out."""
         self.unpaired = 0
         """Ends whose beginning was dropped."""
-        self._worker = worker
+        self._worker = ""
+        self._start = ""
         self._sample = sample
         self._key_rule = keys
         self._clock = clock
@@ -66,6 +63,15 @@ class EventRows:
         # The batch under way: its rows, and what only those of jobs have, by place.
         self._rows: list[Row] = []
         self._jobs: dict[int, JobColumns] = {}
+
+    def begin(self, worker: str) -> str:
+        """Begin in the name of `worker`; return what stands before every identifier from now on.
+
+        No other start of any worker has it.
+        """
+        self._worker = worker
+        self._start = secrets.token_hex(6)
+        return self._start
 
     @property
     def waiting(self) -> int:
@@ -87,10 +93,17 @@ class EventRows:
             return None
         first_seq = self._seq + 1
         self._seq += len(self._rows)
+        try:
+            return self._batch_of(self._rows, first_seq)
+        except (pa.ArrowException, UnicodeError):
+            # Keys that are no text: so rare that not everybody's are looked at.
+            return self._batch_of([_as_text(row) for row in self._rows], first_seq)
+
+    def _batch_of(self, rows: Sequence[Row], first_seq: int) -> pa.RecordBatch:
         return batch_of(
-            self._rows,
+            rows,
             self._jobs,
-            start=self.start,
+            start=self._start,
             first_seq=first_seq,
             worker=self._worker,
             offset_us=self._offset_us,
@@ -181,12 +194,9 @@ class EventRows:
     def _written(self, keys: tuple[Hashable, ...]) -> Sequence[str]:
         """Return what is written for `keys`."""
         rule = self._key_rule
-        if rule is not None:
-            return [rule(_text(key)) for key in keys]
-        for key in keys:
-            if key.__class__ is not str or not key.isascii():
-                return [_text(key) for key in keys]
-        return keys  # type: ignore[return-value] # strings, as was seen
+        if rule is None:
+            return keys  # type: ignore[return-value] # strings, or else see `batch`
+        return [rule(_text(key)) for key in keys]
 
     def _date(self) -> None:
         now_ns = self._clock.now_ns()
@@ -204,6 +214,14 @@ class EventRows:
             for identity, waiting in self._waiting.items()
             if (waiting if isinstance(waiting, int) else waiting[2]) >= deadline_ms
         }
+
+
+def _as_text(row: Row) -> Row:
+    """Return `row` with keys that are valid text."""
+    number, event, kind, keys, at_ns, watched_ns, deadline_us, by = row
+    texts = [_text(key) for key in keys]
+    by = None if by is None else _text(by)
+    return (number, event, kind, texts, at_ns, watched_ns, deadline_us, by)
 
 
 def _text(key: Hashable) -> str:

@@ -67,10 +67,10 @@ class Journal:
         if not sinks:
             raise ValueError("a journal without a sink writes nothing: give it ParquetFiles(...)")
         self._check(sample or {}, max_buffered, retry_after, close_timeout)
-        self.worker = f"{socket.gethostname()}:{os.getpid()}" if worker is None else worker
+        self._worker = worker
         self._clock = SystemClock() if clock is None else clock
         self._buffer = EventBuffer(max_buffered, self._clock)
-        self._rows = EventRows(self.worker, sample=dict(sample or {}), keys=keys, clock=self._clock)
+        self._rows = EventRows(sample=dict(sample or {}), keys=keys, clock=self._clock)
         self._sinks = [
             SinkThread(sink, max_rows=max_buffered, retry_after=retry_after, clock=self._clock)
             for sink in sinks
@@ -91,9 +91,7 @@ class Journal:
 
     def __repr__(self) -> str:
         """Name the sinks."""
-        return (
-            f"<Journal of {self.worker!r} to {', '.join(sink.sink.name for sink in self._sinks)}>"
-        )
+        return f"<Journal to {', '.join(sink.sink.name for sink in self._sinks)}>"
 
     def __enter__(self) -> Self:
         """Open the journal."""
@@ -135,8 +133,11 @@ class Journal:
         """
         if self._thread is not None:
             raise RuntimeError("this journal was opened before: make a new one")
+        # Only now: a server may have made the journal before it forked its workers.
+        worker = self._worker or f"{socket.gethostname()}:{os.getpid()}"
+        start = self._rows.begin(worker)
         for sink in self._sinks:
-            sink.sink.open(f"{self.worker}-{self._rows.start}")
+            sink.sink.open(f"{worker}-{start}", self._clock)
         # A daemon: whatever happens, the process can end.
         self._thread = threading.Thread(target=self._run, name="purgatory-journal", daemon=True)
         self._thread.start()

@@ -44,7 +44,6 @@ class ParquetFiles(Sink):
         max_rows: int = 1_000_000,
         max_bytes: int = 128 * 1024 * 1024,
         group_rows: int = 65_536,
-        clock: Clock | None = None,
     ) -> None:
         """Complete a file after `max_age` seconds, `max_rows` or `max_bytes`, or with the hour.
 
@@ -61,7 +60,7 @@ class ParquetFiles(Sink):
         self._max_rows = max_rows
         self._max_bytes = max_bytes
         self._group_rows = group_rows
-        self._clock = SystemClock() if clock is None else clock
+        self._clock: Clock = SystemClock()
         self._writer = ""
         self._number = 0
         self._taken = 0
@@ -84,9 +83,10 @@ class ParquetFiles(Sink):
         """When the open file is old enough."""
         return self._due_ns
 
-    def open(self, writer: str) -> None:
+    def open(self, writer: str, clock: Clock) -> None:
         """Make the directory, and clear it of leftovers; raises OSError where it cannot."""
         self._writer = _UNFIT.sub("-", writer)
+        self._clock = clock
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in sorted(self.directory.glob(f"date=*/hour=*/.*{TEMPORARY_SUFFIX}")):
             self._remove_leftover(path)
@@ -122,7 +122,7 @@ class ParquetFiles(Sink):
         if file is not None:
             try:
                 file.abandon()
-            except OSError:
+            except (OSError, pa.ArrowException):
                 # As where the folder cannot be written to any more; the next start sees to it.
                 logger.exception(
                     "%s: the incomplete file stays", self.name, extra={"action": "journal-leftover"}

@@ -55,7 +55,9 @@ class PartFile:
         os.fsync(self._lock.fileno())
         self._temporary.rename(self.path)
         self._lock.close()
-        _sync_folder(self.path.parent)
+        # The name is in a folder, whose name is in another, down to the journal's own.
+        for folder in self.path.parents[:3]:
+            _sync_folder(folder)
         return size
 
     def abandon(self) -> None:
@@ -64,13 +66,16 @@ class PartFile:
         self._writer.is_open = False
         try:
             self._file.close()
-        except OSError:
+        except (OSError, pa.ArrowException):
             pass  # The disk, once more: nothing in the file is wanted.
         self._remove()
 
     def _remove(self) -> None:
-        self._temporary.unlink(missing_ok=True)
-        self._lock.close()
+        try:
+            self._temporary.unlink(missing_ok=True)
+        finally:
+            # If it stays, the next start finds that nobody writes it.
+            self._lock.close()
 
 
 def is_abandoned(temporary: IO[bytes]) -> bool:
@@ -93,7 +98,6 @@ def _create_locked(path: Path) -> IO[bytes]:
 
 
 def _sync_folder(folder: Path) -> None:
-    # The name is in the folder, which is on the disk only when that is synchronised too.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

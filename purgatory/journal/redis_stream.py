@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from purgatory.journal.schema import EVENT_SCHEMA, SCHEMA_VERSION
 from purgatory.journal.sink import Sink
+from purgatory.timer.clock import Clock
 
 try:
     import redis
@@ -66,7 +67,7 @@ class RedisStream(Sink):
         """The server and the stream."""
         return f"{self._name} {self.stream}"
 
-    def open(self, writer: str) -> None:
+    def open(self, writer: str, clock: Clock) -> None:
         """Do nothing: a server that is away now may come."""
 
     def write(self, batch: pa.RecordBatch) -> None:

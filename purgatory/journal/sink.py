@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 
 import pyarrow as pa
 
+from purgatory.timer.clock import Clock
+
 
 class Sink(ABC):
     """Takes batches of rows, on a thread of its own, where it may block and fail.
@@ -24,8 +26,11 @@ class Sink(ABC):
         """For statistics and logs; without passwords."""
 
     @abstractmethod
-    def open(self, writer: str) -> None:
-        """Begin, for a writer whose name is its own: raise what shows that it can never work."""
+    def open(self, writer: str, clock: Clock) -> None:
+        """Begin, for a writer whose name nobody else has, on the journal's clock.
+
+        Raises what shows that it can never work.
+        """
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:

@@ -42,8 +42,9 @@ class SinkThread:
         self._is_slow = False
         self._is_failing = False
         self._has_to_pause = False
-        # What was dropped and what was written when the sink began to fail.
-        self._dropped_before = 0
+        # What was dropped when either began, and what was written when the sink failed last.
+        self._dropped_before_slow = 0
+        self._dropped_before_failing = 0
         self._written_before = 0
         self._is_closing = False
         # A daemon: a disk that hangs does not keep the process from ending.
@@ -186,7 +187,7 @@ class SinkThread:
         if self._is_slow or self._is_failing:
             return
         self._is_slow = True
-        self._dropped_before = self._dropped
+        self._dropped_before_slow = self._dropped
         logger.warning(
             "%s is too slow: %d rows wait already, and more are dropped",
             self.sink.name,
@@ -199,7 +200,7 @@ class SinkThread:
         logger.info(
             "%s keeps up again; %d rows were dropped meanwhile",
             self.sink.name,
-            self._dropped - self._dropped_before,
+            self._dropped - self._dropped_before_slow,
             extra={"action": "journal-kept-up"},
         )
 
@@ -209,7 +210,7 @@ class SinkThread:
             is_new, self._is_failing = not self._is_failing, True
             self._has_to_pause = True
             if is_new:
-                self._dropped_before = self._dropped
+                self._dropped_before_failing = self._dropped
             self._written_before = self.sink.written
             self._dropped += lost
             self._last_error = f"{type(error).__name__}: {error}"
@@ -230,6 +231,6 @@ class SinkThread:
         logger.info(
             "%s works again; %d rows were lost or dropped",
             self.sink.name,
-            self._dropped - self._dropped_before,
+            self._dropped - self._dropped_before_failing,
             extra={"action": "journal-recovered"},
         )

@@ -82,7 +82,7 @@ class World:
         self.clock = MockClock(start_ms=1_000)
         self.clock.set_wall(1_795_273_190_000)
         bounds = {name: options.pop(name) for name in ("max_rows", "group_rows") if name in options}
-        self.files = FailingFiles(directory, clock=self.clock, **bounds)
+        self.files = FailingFiles(directory, **bounds)
         self.journal = Journal(
             self.files, clock=self.clock, retry_after=0.001, close_timeout=PATIENCE_S, **options
         )

@@ -37,7 +37,9 @@ def clock() -> MockClock:
 
 def make_rows(clock: MockClock, **options: Any) -> EventRows:
     options = {"sample": {}, "keys": None} | options
-    return EventRows("web-1", clock=clock, **options)
+    rows = EventRows(clock=clock, **options)
+    rows.begin("web-1")
+    return rows
 
 
 def event(
@@ -71,6 +73,7 @@ def _with_integers(schema: pa.Schema) -> pa.Schema:
 def test_an_operation_has_a_row_for_its_beginning_and_one_for_its_end(clock: MockClock) -> None:
     """With the same identifier, and times that differ by what really passed."""
     rows = make_rows(clock)
+    start = rows.begin("web-1")
     watched, fired = as_list(
         rows.batch(
             [
@@ -82,7 +85,7 @@ def test_an_operation_has_a_row_for_its_beginning_and_one_for_its_end(clock: Moc
     nothing = dict.fromkeys(("lateness_us", "job_id", "handler", "attempt", "state", "error"))
     common = {
         **nothing,
-        "operation_id": f"{rows.start}-1",
+        "operation_id": f"{start}-1",
         "kind": "order",
         "keys": ["a", "b"],
         "worker": "web-1",
@@ -115,7 +118,7 @@ def test_an_id_that_is_used_again_is_another_operation(clock: MockClock) -> None
 
 def test_two_starts_have_no_identifier_in_common(clock: MockClock) -> None:
     """Each has a random one of its own."""
-    assert make_rows(clock).start != make_rows(clock).start
+    assert make_rows(clock).begin("w") != make_rows(clock).begin("w")
 
 
 def test_a_kind_is_named_by_the_class(clock: MockClock) -> None:

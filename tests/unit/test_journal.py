@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, Purgatory, Status
+from purgatory import Clock, DelayedOperation, DelayedOperationPurgatory, Purgatory, Status
 from purgatory.journal import (
     EVENT_SCHEMA,
     SCHEMA_VERSION,
@@ -77,7 +77,7 @@ class ListSink(Sink):
     def name(self) -> str:
         return "list"
 
-    def open(self, writer: str) -> None:
+    def open(self, writer: str, clock: Clock) -> None:
         pass
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -113,7 +113,7 @@ def sink() -> Iterator[ListSink]:
 
 def test_every_step_is_written(make_core: MakeCore, clock: MockClock, tmp_path: Path) -> None:
     """Fired, expired, cancelled and drained, with key and lateness; nothing else."""
-    with Journal(ParquetFiles(tmp_path, clock=clock), worker="w", clock=clock) as journal:
+    with Journal(ParquetFiles(tmp_path), worker="w", clock=clock) as journal:
         core = make_core(journal)
         for key in ("fired", "cancelled"):
             watch(core, key)
@@ -165,7 +165,7 @@ def test_a_flush_makes_safe_what_was_recorded(
     make_core: MakeCore, clock: MockClock, tmp_path: Path
 ) -> None:
     """Before it, rows may wait for a minute; after it, they are in complete files."""
-    with Journal(ParquetFiles(tmp_path, clock=clock), clock=clock) as journal:
+    with Journal(ParquetFiles(tmp_path), clock=clock) as journal:
         watch_and_fire(make_core(journal), 3)
         assert journal.flush(PATIENCE_S)
         assert len(rows_in(tmp_path)) == 6
@@ -177,7 +177,7 @@ def test_a_flush_makes_safe_what_was_recorded(
 def test_jobs_are_written_among_operations(clock: MockClock, tmp_path: Path) -> None:
     """By what runs them: the purgatory does not know of jobs."""
     clock.set_wall(1_700_000_000_000)
-    with Journal(ParquetFiles(tmp_path, clock=clock), clock=clock) as journal:
+    with Journal(ParquetFiles(tmp_path), clock=clock) as journal:
         for status, state in ((Status.PENDING, "waiting"), (Status.FIRED, "done")):
             journal.job_event(
                 status,
@@ -226,7 +226,7 @@ def test_a_slow_sink_keeps_nobody_waiting(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What it has no room for is dropped, counted and said once; the other sink goes on."""
-    journal = Journal(sink, ParquetFiles(tmp_path, clock=clock), max_buffered=100, clock=clock)
+    journal = Journal(sink, ParquetFiles(tmp_path), max_buffered=100, clock=clock)
     core = make_core(journal)
     with caplog.at_level(logging.INFO, "purgatory.journal"), journal:
         sink.gate.clear()
@@ -332,7 +332,7 @@ def test_keys_are_not_in_the_files_where_they_are_hashed(
     make_core: MakeCore, clock: MockClock, tmp_path: Path
 ) -> None:
     """Nor anywhere else in them: not a byte of a key."""
-    files = ParquetFiles(tmp_path, clock=clock)
+    files = ParquetFiles(tmp_path)
     with Journal(files, keys=HashedKeys(b"x" * 32), clock=clock) as journal:
         core = make_core(journal)
         watch(core, "patient:ada-lovelace")
@@ -364,7 +364,7 @@ def test_a_journal_is_opened_once_and_has_a_sink(sink: ListSink) -> None:
     with pytest.raises(ValueError, match="without a sink"):
         Journal()
     journal = Journal(sink, worker="w")
-    assert (repr(journal), journal.flush()) == ("<Journal of 'w' to list>", False)
+    assert (repr(journal), journal.flush()) == ("<Journal to list>", False)
     with journal, pytest.raises(RuntimeError, match="opened before"):
         journal.open()
 

@@ -29,8 +29,8 @@ def clock() -> MockClock:
 
 
 def opened(directory: Path, clock: MockClock, **options: Any) -> ParquetFiles:
-    files = ParquetFiles(directory, clock=clock, **options)
-    files.open("web 1/x")
+    files = ParquetFiles(directory, **options)
+    files.open("web 1/x", clock)
     return files
 
 
@@ -182,8 +182,8 @@ from purgatory.journal import ParquetFiles
 from tests.journal_batches import batch_at, journal_clock, rows_of, complete_files, hidden_files
 
 directory, clock = Path(sys.argv[1]), journal_clock()
-files, rows = ParquetFiles(directory, clock=clock, group_rows=1), rows_of(clock)
-files.open("full")
+files, rows = ParquetFiles(directory, group_rows=1), rows_of(clock)
+files.open("full", clock)
 files.write(batch_at(rows, clock, 10))
 files.roll()
 # A file may not be larger from here on: as a disk that is full.

@@ -57,7 +57,7 @@ def test_the_stream_has_the_rows_of_the_files(
     server: ValkeyServer, clock: MockClock, make_core: MakeCore, tmp_path: Path
 ) -> None:
     """Field by field; what is null is not there."""
-    sinks = (RedisStream(server.url, stream="s"), ParquetFiles(tmp_path, clock=clock))
+    sinks = (RedisStream(server.url, stream="s"), ParquetFiles(tmp_path))
     with Journal(*sinks, clock=clock) as journal:
         core = make_core(journal)
         watch_and_cancel(core, 3)
