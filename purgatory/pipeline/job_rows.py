@@ -43,7 +43,7 @@ class JobRows:
             _payload(row.get("payload")),
             wall_ms=self.started_ms,
             at=self._at(row),
-            keys=row.get("keys") or (),
+            keys=_keys(row.get("keys")),
             dedupe_key=row.get("dedupe_key"),
             on_conflict=self.on_conflict,
             limits=self.limits,
@@ -82,9 +82,16 @@ def reason_of(error: Exception) -> tuple[str, str]:
     return "InvalidRow", str(error)
 
 
-def _payload(text: str | None) -> Any:
-    if text is None:
-        return None
+def _keys(keys: Any) -> Any:
+    # A string with commas is what a CSV file can say.
+    parts = keys.split(",") if isinstance(keys, str) else keys or ()
+    return [part for key in parts if (part := key.strip())]
+
+
+def _payload(text: Any) -> Any:
+    # A struct or an array is taken as it is; text is JSON.
+    if not isinstance(text, str):
+        return text
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except ValueError as error:

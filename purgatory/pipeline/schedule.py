@@ -124,9 +124,7 @@ def _column(field: StructField | None, name: str) -> Column:
     if name == "payload" and kind in ("struct", "map", "array"):
         column = F.to_json(column)
     elif name == "keys" and kind == "string":
-        # What a CSV file can say.
-        parts = F.transform(F.split(column, ","), lambda key: F.trim(key))
-        column = F.filter(parts, lambda key: key != "")
+        column = F.split(column, ",")
     elif kind == "string" and wanted != StringType():
         # What cannot be read becomes null, and the row is refused for the want of it.
         column = column.try_cast(wanted)
