@@ -8,6 +8,7 @@ PurgatoryError
     +-- OutputInUseError                   another run published to the same folder meanwhile
     +-- LostEntriesError                   entries of a stream were trimmed before they were read
     +-- RefusedRowsError (ValueError)      rows of a table became no jobs
+    +-- AlertRefusedError                  a service did not take an alert
 """
 
 from __future__ import annotations
@@ -41,3 +42,7 @@ class LostEntriesError(PipelineError):
 
 class RefusedRowsError(PipelineError, ValueError):
     """Rows of a table became no jobs."""
+
+
+class AlertRefusedError(PipelineError):
+    """A service did not take an alert."""
