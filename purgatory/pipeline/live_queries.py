@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -145,18 +146,19 @@ def wait_for(queries: list[StreamingQuery]) -> None:
     try:
         while any(query.isActive for query in queries):
             for query in queries:
-                query.awaitTermination(1)
-                _raise_failure(query)
+                _wait(query, 1)
         for query in queries:
-            _raise_failure(query)
+            # One that has failed raises here too.
+            _wait(query, 1)
     finally:
         for query in queries:
             query.stop()
 
 
-def _raise_failure(query: StreamingQuery) -> None:
-    error = query.exception()
-    if error is not None:
+def _wait(query: StreamingQuery, seconds: int) -> None:
+    try:
+        query.awaitTermination(seconds)
+    except StreamingQueryException as error:
         raise PipelineError(f"{query.name} stopped: {_cause(str(error))}") from error
 
 

@@ -75,8 +75,7 @@ def minute(first: int, number: int, *, expired: int, fired: int, key: str) -> li
     rows = []
     for place in range(expired + fired):
         what, on = ("expired", key) if place < expired else ("fired", f"{key}-{place}")
-        for said in ("watched", what):
-            rows.append(event(first + place, said, 60 * number + place, on))
+        rows += [event(first + place, said, 60 * number + place, on) for said in ("watched", what)]
     return rows
 
 
@@ -209,7 +208,7 @@ def moody() -> Iterator[tuple[str, list[int], list[str]]]:
     keys: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 # the name that the base class looks for
+        def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             keys.append(self.headers["Idempotency-Key"])
             self.send_response(statuses.pop(0))

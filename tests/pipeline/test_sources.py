@@ -126,7 +126,7 @@ def test_a_broken_file_is_named(
     written = write(tmp_path / "journal", operations=50)
     whole = events(spark, written).collect()
     for fault in ("truncated", "empty", "wrong-schema", "unknown-version", "half-written"):
-        inject(written.folder, fault)  # type: ignore[arg-type] # each is one of them
+        inject(written.folder, fault)
     with pytest.raises(PySparkException, match=r"zz-[\w-]+\.parquet"):
         spark.read.format("purgatory").load(str(written.folder)).collect()
     skipping = spark.read.format("purgatory").option("onBadFile", "skip")

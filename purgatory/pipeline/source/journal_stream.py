@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.source.journal_reader import (
@@ -32,7 +32,7 @@ class _Arrival:
     path: Path
 
 
-class JournalStreamReader(DataSourceStreamReader):
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a folder of this machine, file by file, in the order in which they were put there.
 
     An offset is the moment at which the last file got its name: the journal writes a file under a
@@ -46,6 +46,12 @@ class JournalStreamReader(DataSourceStreamReader):
         self._schema = schema
         self._on_bad_file = on_bad_file
         self._max_files = max_files
+        # Where a query ends that takes what is there and no more.
+        self._end_ns: int | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
+        """End with the files that are there now."""
+        self._end_ns = time.time_ns() - _SETTLED_NS
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
         """Begin before the first file."""
@@ -61,7 +67,8 @@ class JournalStreamReader(DataSourceStreamReader):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """Return the moment of the last file that there is, or that `limit` allows."""
-        arrivals = self._arrivals(start["changed_ns"], time.time_ns() - _SETTLED_NS)
+        settled_ns = time.time_ns() - _SETTLED_NS if self._end_ns is None else self._end_ns
+        arrivals = self._arrivals(start["changed_ns"], settled_ns)
         if isinstance(limit, ReadMaxFiles) and len(arrivals) > limit.max_files:
             last = arrivals[limit.max_files - 1].changed_ns
             return {"changed_ns": last}

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
     InputPartition,
     WriterCommitMessage,
 )
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from purgatory.journal.schema import EVENT_SCHEMA
 from purgatory.pipeline.errors import BadFileError, LostEntriesError
@@ -126,7 +126,7 @@ class RedisStreamReader(DataSourceReader):
         return self._stream.read(partition, self._schema)
 
 
-class RedisStreamStreamReader(DataSourceStreamReader):
+class RedisStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows the stream. An offset is the id of the last entry that was read."""
 
     def __init__(
@@ -143,6 +143,12 @@ class RedisStreamStreamReader(DataSourceStreamReader):
         self._tasks = tasks
         self._max_entries = max_entries
         self._fail_on_data_loss = fail_on_data_loss
+        # Where a query ends that takes what is there and no more.
+        self._end: str | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
+        """End with the entries that are there now."""
+        self._end = self._stream.last_id()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
         """Begin with the first entry that is kept."""
@@ -158,11 +164,14 @@ class RedisStreamStreamReader(DataSourceStreamReader):
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
         """Return the last id that there is, or that `limit` allows."""
-        if isinstance(limit, ReadMaxRows):
-            return {"id": self._stream.id_after(start["id"], limit.max_rows)}
-        last = self._stream.last_id()
+        last = self._end or self._stream.last_id()
         # A stream that was deleted begins anew, behind where we are: nothing new for now.
-        return {"id": last} if _order(last) > _order(start["id"]) else start
+        if _order(last) <= _order(start["id"]):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            some = self._stream.id_after(start["id"], limit.max_rows)
+            last = min(some, last, key=_order)
+        return {"id": last}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return stretches of time between two ids. Raises LostEntriesError."""
