@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -51,7 +51,7 @@ class JobAdder:
     address: JobAddress
     rows: JobRows
 
-    def add(self, chunks: Iterator[Sequence[Mapping[str, Any]]]) -> Iterator[Result]:
+    def add(self, chunks: Iterator[Sequence[Mapping[str, Any]]]) -> Generator[Result, None, None]:
         """Add the rows of each chunk, in one step of the store; yield what became of them.
 
         Raises StoreUnavailableError when the server stays away; then the same rows can be added

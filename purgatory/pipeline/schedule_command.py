@@ -91,8 +91,10 @@ def read_table(spark: SparkSession, source: str, source_format: str | None) -> D
             f"{source} ends with .{ending}: say what it is, --format {', '.join(_FORMATS)} or table"
         )
     reader = spark.read.format(ending)
-    # Everything is text in a CSV file, and cast to what a job needs.
-    return (reader.option("header", True) if ending == "csv" else reader).load(source)
+    if ending == "csv":
+        # As RFC 4180 has it: a quote within quotes is doubled. Spark's own way is a backslash.
+        reader = reader.option("header", True).option("escape", '"')
+    return reader.load(source)
 
 
 def summed_up(scheduled: DataFrame) -> str:
