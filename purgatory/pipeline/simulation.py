@@ -150,7 +150,7 @@ class Simulation:
     ) -> None:
         # Attributes as local names: this loop is what a replay takes its time for.
         advance_ns, core, operations = self._clock.advance_ns, self._core, self._operations
-        watch = core.try_complete_else_watch
+        watch, end = core.try_complete_else_watch, self._end
         now_ns = self._clock.now_ns()
         for at_ns, number in zip(times_ns, numbers, strict=True):
             if at_ns >= self._next_ns:
@@ -159,25 +159,28 @@ class Simulation:
             advance_ns(at_ns - now_ns)
             now_ns = at_ns
             if number >= 0:
+                piece = self._slice
+                piece.operations += 1
                 if watch(operations[number], keys[number - first]):
-                    self._slice.at_once += 1
-                self._slice.operations += 1
-                if core.delayed > self._slice.peak:
-                    self._slice.peak = core.delayed
+                    piece.at_once += 1
+                waiting = core.delayed
+                if waiting > piece.peak:
+                    piece.peak = waiting
+                continue
+            operation = operations[~number]
+            # The most frequent without a call of ours.
+            if operation.fate == _FORCED:
+                operation.force_complete()
             else:
-                self._end(operations[~number], ~number)
+                end(operation, ~number)
 
     def _end(self, operation: ReplayedOperation, number: int) -> None:
-        fate = operation.fate
-        if fate == _FORCED:
-            operation.force_complete()
-        elif fate == _FIRED:
-            # Whoever else watches the key is tried too, as it was when the key was fired.
-            if not operation.is_completed:
-                self._notes.now_ns = self._clock.now_ns()
-                self._core.check_and_complete(self._fired_keys[number])
-        else:
+        if operation.fate != _FIRED:
             operation.cancel()
+        elif not operation.is_completed:
+            # Whoever else watches the key is tried too, as it was when the key was fired.
+            self._notes.now_ns = self._clock.now_ns()
+            self._core.check_and_complete(self._fired_keys[number])
 
     def _carry(self, after_ns: int) -> None:
         """Keep of the operations those that have an end ahead of them; the timer has the others."""
