@@ -1,6 +1,12 @@
-"""Fixtures for every test."""
+"""Fixtures for every test, and how the tests are handed out."""
+
+import logging
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+
+from tests.scheduling import TogetherScheduling
 
 
 # Both loops on purpose: uvloop keeps timers in its own way, and a timer is what we are.
@@ -15,3 +21,23 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     """Run each async test on the loop of the standard library and on uvloop."""
     backend: tuple[str, dict[str, bool]] = request.param
     return backend
+
+
+@pytest.fixture(autouse=True)
+def logging_of_uvicorn() -> Iterator[None]:
+    """Undo what a server in this process has set: the log of the next test is to be whole."""
+    loggers = [logging.getLogger(name) for name in ("uvicorn", "uvicorn.error", "uvicorn.access")]
+    before = [(logger.level, logger.propagate, logger.handlers[:]) for logger in loggers]
+    yield
+    for logger, (level, propagate, handlers) in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+        logger.propagate = propagate
+        logger.handlers[:] = handlers
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> TogetherScheduling | None:
+    """Hand out the tests in our own way, which is a variant of --dist=loadgroup."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    return TogetherScheduling(config, log)

@@ -29,7 +29,7 @@ def run_outcomes(call: Call) -> str:
     if update.unknown_rows:
         lines.append(f"{update.unknown_rows:,} records were no events that we know.")
     if update.bad:
-        lines.append(f"{len(update.bad):,} files were left out:")
+        lines.append(f"Files left out: {len(update.bad):,}")
         lines += [f"  {path}: {reason}" for path, reason in sorted(update.bad.items())]
     return "\n".join(lines)
 

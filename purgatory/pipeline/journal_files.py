@@ -87,5 +87,6 @@ def _reason(error: Py4JJavaError) -> str:
     # How Parquet's reader refuses a footer; what else there is, such as a lack of rights, is said
     # as it is.
     if thrown.getClass().getName() == "java.lang.RuntimeException":
-        return f"not a Parquet file, or cut off: {text.partition(' is not ')[2] or text}"
+        _, _, detail = text.partition(" is not a Parquet file. ")
+        return f"not a Parquet file, or cut off: {detail or text}"
     return text

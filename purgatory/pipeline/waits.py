@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import reduce
+from itertools import product
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
@@ -38,21 +38,18 @@ def waits_by(
         *(F.max(name).alias(f"{name}_max") for name in measures),
     )
     shares = {f"share_{name}": F.col(name) / F.col("operations") for name in OUTCOMES}
-    tables = [counts.withColumns(shares)]
-    tables += [_wide(percentiles(outcomes, by, name, PERCENTS), by, name) for name in measures]
-    # Joined null-safe by name: a group may have no value at all, and then no row of percentiles.
-    return reduce(lambda left, right: left.join(right, list(by), "left"), tables)
+    wide = _wide(percentiles(outcomes, by, measures, PERCENTS), by, measures)
+    # From the left: a group in which nothing has ended has no percentile.
+    return counts.withColumns(shares).join(wide, list(by), "left")
 
 
-def with_prefixes(outcomes: DataFrame, separators: str = ":/", most: int = 200) -> DataFrame:
+def with_prefixes(outcomes: DataFrame, most: int = 200) -> DataFrame:
     """Return a row for each different `key_prefix` of each operation's keys.
 
-    A prefix is a key up to its first character of `separators`. Beyond the `most` frequent, which
-    are more than a person reads, prefixes are OTHER: a key of random letters has as many prefixes
-    as there are keys.
+    A prefix is a key up to its first ":" or "/". Beyond the `most` frequent, which are more than a
+    person reads, prefixes are OTHER: of random keys there are as many prefixes as keys.
     """
-    pattern = f"^[^{separators}]*"
-    prefixes = F.array_distinct(F.transform("keys", lambda key: F.regexp_extract(key, pattern, 0)))
+    prefixes = F.array_distinct(F.transform("keys", _prefix))
     exploded = outcomes.withColumn("key_prefix", F.explode_outer(prefixes)).fillna(
         NO_KEY, ["key_prefix"]
     )
@@ -138,15 +135,19 @@ def hot_keys(outcomes: DataFrame, most: int = 100) -> DataFrame:
     )
 
 
+def _prefix(key: Column) -> Column:
+    return F.substring_index(F.substring_index(key, ":", 1), "/", 1)
+
+
 def _count_of(outcome: str) -> Column:
     return F.count_if(F.col("outcome") == outcome).alias(outcome)
 
 
-def _wide(found: DataFrame, by: Sequence[str], measure: str) -> DataFrame:
+def _wide(found: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
     columns = []
-    for percent in PERCENTS:
+    for measure, percent in product(measures, PERCENTS):
         name = f"{measure}_p{percent:g}".replace(".", "_")
-        is_it = F.col("percent") == percent
+        is_it = (F.col("measure") == measure) & (F.col("percent") == percent)
         columns.append(F.max(F.when(is_it, F.col("exact"))).alias(name))
         columns.append(F.max(F.when(is_it, F.col("approximate"))).alias(f"{name}_approximate"))
     return found.groupBy(*by).agg(*columns)

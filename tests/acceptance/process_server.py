@@ -17,7 +17,7 @@ from tests.acceptance.client import Address
 from tests.acceptance.thread_server import KINDS, ServerKind
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 20.0
+PATIENCE = 60.0
 _RUNNING = re.compile(r"Uvicorn running on http://[\d.]+:(\d+)")
 
 

@@ -13,7 +13,7 @@ from tests.acceptance.client import Address, ClosedByServer, ask
 from tests.acceptance.process_server import ProcessServer
 
 APP = "tests.acceptance.application:app"
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)

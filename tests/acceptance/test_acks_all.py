@@ -26,8 +26,8 @@ from purgatory import Purgatory
 
 ROOT = Path(__file__).parent.parent.parent
 ORDERS = TopicPartition("orders", 0)
-# Faster than the demonstration, and slow enough for a busy machine's followers to keep up.
-PACE_MS = 1200
+# Slow enough for followers to keep up that share their machine with other tests.
+PACE_MS = 6000
 
 
 @dataclass
@@ -89,9 +89,11 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
     assert (purgatory.parked, purgatory.statistics().timers) == (0, 0)
 
 
+# On the other loop it is told by the program below.
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"])
 async def test_the_story(capsys: pytest.CaptureFixture[str]) -> None:
     """Everything that the demonstration expects, at another pace."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         assert await tell_story(replica_lag_ms=PACE_MS) == []
     assert "not-enough-replicas-after-append" in capsys.readouterr().out
 

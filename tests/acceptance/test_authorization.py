@@ -307,7 +307,7 @@ def _refused(**variables: str) -> str:
         env=_service_environment(**variables),
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     said = ended.stdout + ended.stderr
@@ -357,7 +357,7 @@ def test_the_settings_show_no_secret_wherever_they_are_printed() -> None:
         env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *"),
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     failed = subprocess.run(
@@ -366,7 +366,7 @@ def test_the_settings_show_no_secret_wherever_they_are_printed() -> None:
         env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *", PURGATORY_MAX_WAIT="1"),
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=False,
     )
     assert "SecretStr" in made.stdout and "Traceback" in failed.stderr
@@ -413,13 +413,13 @@ def test_a_new_token_from_the_command_line() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
         check=True,
     )
     token, entry = (line.partition(":")[2].strip() for line in made.stdout.splitlines())
     assert entry.endswith(" wait:a* operate") and token not in entry
     assert len(BearerTokens.from_text(entry)) == 1
     refused = subprocess.run(
-        [*command, "read"], cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        [*command, "read"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert refused.returncode == 2 and "wait:PREFIX*" in refused.stderr

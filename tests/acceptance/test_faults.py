@@ -28,7 +28,7 @@ DESCRIPTORS = "/proc/self/fd" if sys.platform == "linux" else "/dev/fd"
 STORM = int(os.environ.get("PURGATORY_STORM", "2000"))
 STORM_SECONDS = 60.0
 # Nobody is late by more, unless somebody blocks; the machine may be busy with something else.
-GENEROUS = 3.0
+GENEROUS = 10.0
 HOUR_S = 3600
 
 

@@ -67,7 +67,9 @@ async def _until(http: httpx.AsyncClient, **expected: Any) -> dict[str, Any]:
 
 async def test_the_story_of_the_demonstration(capsys: pytest.CaptureFixture[str]) -> None:
     """Five join, one leaves, one dies, one is late, the server stops: all as it tells it."""
-    with CoordinatorServer(SETTINGS) as server:
+    # More patient than it is told to people: the machine may be busy with something else.
+    settings = replace(SETTINGS, initial_rebalance_delay=2.0)
+    with CoordinatorServer(settings) as server:
         story = await tell(server, replace(OPTIONS, session_timeout=5.0))
     printed = capsys.readouterr().out
     assert (story.failures, story.expectations) == ([], 11), printed

@@ -9,16 +9,18 @@ import logging
 import re
 import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from purgatory import Purgatory
+from purgatory.fastapi import watch
 from tests.acceptance.client import Address, Connection, Crowd, Reply, replies, until_parked
 from tests.acceptance.long_poll_application import create_app
 from tests.acceptance.process_server import serve_in_process
@@ -28,6 +30,8 @@ ROOT = Path(__file__).parents[2]
 CROWD = 100
 TRIES = 10_000
 WATCHERS = 10
+# Far less than anybody waits, and room for a machine that is busy with something else.
+GENEROUS = 10.0
 ORIGIN = "https://shop.example"
 CALL_NEXT = Callable[[Request], Awaitable[Response]]
 TAG = {"If-None-Match": '"1"', "Prefer": "wait=20"}
@@ -116,13 +120,13 @@ async def test_the_ways_in_which_a_wait_ends(server: ThreadServer, app: FastAPI)
     """Expired, dropped and drained: 304, with what middleware adds."""
     headers = {**TAG, "Origin": ORIGIN}
     async with Crowd(server.address, 3) as [expiring, dropped, drained]:
-        started = time.monotonic()
-        expiring.send("GET", "/orders/1", headers={**headers, "Prefer": "wait=0.3"})
         dropped.send("GET", "/orders/2", headers=headers)
         drained.send("GET", "/orders/3", headers=headers)
-        await server.until_parked(3)
-        answers = [await expiring.reply()]
-        assert 0.3 <= answers[0].at - started < 2
+        await server.until_parked(2)
+        started = time.monotonic()
+        quick = {**headers, "Prefer": "wait=0.3"}
+        answers = [await expiring.request("GET", "/orders/1", headers=quick)]
+        assert 0.3 <= answers[0].at - started < GENEROUS
         await server.call(server.purgatory.cancel, "order:2")
         answers.append(await dropped.reply())
         await server.call(server.purgatory.drain)
@@ -193,7 +197,7 @@ async def test_our_own_endpoints_park_by_themselves(server: ThreadServer) -> Non
         headers = {"If-None-Match": f'"{cursor}"', "Prefer": "wait=0.3"}
         answer = await watcher.request("GET", "/purgatory/watch/order:42", headers=headers)
         assert answer.status == 304
-        assert 0.3 <= answer.at - started < 2
+        assert 0.3 <= answer.at - started < GENEROUS
         headers["Prefer"] = "wait=20"
         watcher.send("GET", "/purgatory/watch/order:42", headers=headers)
         await server.until_parked(1)
@@ -248,13 +252,25 @@ async def test_head(plain: ThreadServer) -> None:
 
 async def test_a_stream_is_not_held_back(plain: ThreadServer) -> None:
     """Its first part is there before its last is made."""
+    seen = asyncio.Event()
+
+    @plain.app.get("/halves/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
+    async def halves(order_id: str) -> Response:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"first"
+            await seen.wait()
+            yield b"second"
+
+        return StreamingResponse(chunks(), headers={"ETag": '"1"'})
+
+    async def see() -> None:
+        seen.set()
+
     async with await Connection.open(plain.address) as client:
-        client.send("GET", "/streams/42", headers={**TAG, "If-None-Match": '"0"'})
-        started = time.monotonic()
-        await client.reader.readuntil(b"x" * 10)
-        first = time.monotonic() - started
-        await client.reader.readuntil(b"0\r\n\r\n")
-        assert first < 0.4 < time.monotonic() - started
+        client.send("GET", "/halves/42", headers={**TAG, "If-None-Match": '"0"'})
+        await asyncio.wait_for(client.reader.readuntil(b"first"), GENEROUS)
+        await plain.call(see)
+        await asyncio.wait_for(client.reader.readuntil(b"0\r\n\r\n"), GENEROUS)
 
 
 async def test_a_stream_that_is_the_same_is_parked(plain: ThreadServer) -> None:
@@ -337,6 +353,6 @@ async def test_sigterm_answers_every_parked_request(kind: ServerKind) -> None:
     for answer in answers:
         assert (answer.status, answer.headers["connection"]) == (304, "close")
         assert 1 <= int(answer.headers["retry-after"]) <= 5
-    assert ended_at - told_at < 3
+    assert ended_at - told_at < GENEROUS
     assert server.process.returncode == -signal.SIGTERM
     assert "Traceback" not in log and "ERROR" not in log, log

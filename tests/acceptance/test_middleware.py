@@ -81,11 +81,11 @@ async def test_fire_and_fan_out(server: ThreadServer) -> None:
 async def test_expiry_drain_and_cancellation(server: ThreadServer) -> None:
     """Answers that come from a timer and from a walk, outside any task."""
     async with Crowd(server.address, 3) as [expiring, cancelled, drained]:
-        expiring.send("GET", "/purgatory/watch/k?wait=0.2")
         cancelled.send("GET", "/purgatory/watch/c?wait=20")
         drained.send("GET", "/purgatory/watch/d?wait=20")
-        await server.until_parked(3)
-        assert (await expiring.reply()).json()["reason"] == "expired"
+        await server.until_parked(2)
+        expired = await expiring.get("/purgatory/watch/k?wait=0.2")
+        assert expired.json()["reason"] == "expired"
         await server.call(server.purgatory.cancel, "c")
         assert (await cancelled.reply()).json()["reason"] == "cancelled"
         await server.call(server.purgatory.drain)

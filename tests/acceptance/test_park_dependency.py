@@ -204,7 +204,7 @@ async def test_a_predicate_that_fails(server: ThreadServer) -> None:
 async def test_plain_park_is_a_ghost_until_its_deadline(server: ThreadServer) -> None:
     """`purgatory.park` is not told of the client's leaving: this is what ParkDep is for."""
     async with await Connection.open(server.address) as leaving:
-        leaving.send("GET", "/plain?timeout=0.5")
+        leaving.send("GET", "/plain?timeout=2")
         await server.until_parked(1)
     assert server.purgatory.parked == 1
     await server.until_parked(0)
@@ -219,5 +219,5 @@ async def test_an_application_without_a_purgatory(kind: ServerKind) -> None:
         return (await park("k", timeout=20.0)).status
 
     with serve(app, purgatory, kind) as server:
-        answer = await asyncio.wait_for(ask(server.address, "GET", "/wait"), 5)
+        answer = await asyncio.wait_for(ask(server.address, "GET", "/wait"), 10)
     assert answer.status == 500

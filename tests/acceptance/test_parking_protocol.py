@@ -26,6 +26,8 @@ PARKING = [ServerKind(NAME, "uvloop"), ServerKind(NAME, "asyncio")]
 UVICORN = ServerKind("httptools", "uvloop")
 
 WATCH = "/purgatory/watch/k"
+# Half of what anybody waits, and room for a machine that is busy with something else.
+GENEROUS = 10.0
 
 
 @pytest.fixture(params=PARKING, ids=str)
@@ -292,7 +294,7 @@ async def test_a_request_behind_a_parked_one_does_not_hide_that_the_client_leave
         await server.until_parked(1)
     left_at = time.monotonic()
     await server.until_parked(0)
-    assert time.monotonic() - left_at < 1.0
+    assert time.monotonic() - left_at < GENEROUS
 
 
 async def test_too_much_behind_a_parked_request_has_it_answered_early(
@@ -374,7 +376,7 @@ async def test_an_idle_connection_is_closed(app: FastAPI, purgatory: Purgatory) 
             parked.send("GET", f"{WATCH}?wait=20")
             answered_at = time.monotonic()
             assert await idle.rest() == b""
-            assert 0.9 < time.monotonic() - answered_at < 3.0
+            assert 0.9 < time.monotonic() - answered_at < GENEROUS
             assert await other.rest() == b""
             await server.call(server.purgatory.fire, "k")
             assert (await parked.reply()).json()["reason"] == "fired"
@@ -383,12 +385,12 @@ async def test_an_idle_connection_is_closed(app: FastAPI, purgatory: Purgatory) 
 
 async def test_a_connection_that_is_used_is_not_idle(app: FastAPI, purgatory: Purgatory) -> None:
     """Each request, whoever answers it, begins the timeout anew."""
-    with serving(app, purgatory, timeout_keep_alive=1) as server:
+    with serving(app, purgatory, timeout_keep_alive=2) as server:
         async with await Connection.open(server.address) as connection:
-            for number in range(8):
+            for number in range(5):
                 target = f"{WATCH}?wait=0" if number % 3 else "/purgatory/problems/full"
                 assert (await connection.get(target)).status == 200
-                await asyncio.sleep(0.4)
+                await asyncio.sleep(0.6)
 
 
 async def test_a_client_that_does_not_read(app: FastAPI) -> None:
@@ -404,9 +406,11 @@ async def test_a_client_that_does_not_read(app: FastAPI) -> None:
             connection.writer.transport.set_write_buffer_limits(high=0)
             connection.reader._transport.pause_reading()  # type: ignore[attr-defined] # of the stream
             connection.write(request * count)
-            await asyncio.sleep(0.5)
+            await server.call(
+                server.until,
+                lambda: [one._is_write_paused for one in server.connections()] == [True],
+            )
             [protocol] = server.connections()
-            assert protocol._is_write_paused
             assert protocol._transport.get_write_buffer_size() < 5_000_000
             connection.reader._transport.resume_reading()  # type: ignore[attr-defined] # see above
             for _ in range(count):
@@ -628,7 +632,7 @@ async def test_two_purgatories_in_one_application() -> None:
             first.write(get(f"{WATCH}?wait=20"))
             second.write(get("/other/watch/k?wait=20"))
             await server.until_parked(1)
-            await server.call(server._until, lambda: other.parked == 1)
+            await server.call(server.until, lambda: other.parked == 1)
             assert is_direct(server)
             await server.call(other.fire, "k", 2)
             assert (await second.reply()).json()["signals"][0]["value"] == 2

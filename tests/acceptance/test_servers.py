@@ -27,7 +27,7 @@ from tests.acceptance.server_commands import SERVERS, ServerCommand, serve_by_co
 TOLD_TO_STOP = [command for command in SERVERS if command.is_told_to_stop]
 NOT_TOLD_TO_STOP = [command for command in SERVERS if not command.is_told_to_stop]
 # About a second is promised; the machine of a test may be busy with something else.
-GENEROUS = 5.0
+GENEROUS = 10.0
 
 
 @pytest.fixture(scope="module", params=SERVERS, ids=str)

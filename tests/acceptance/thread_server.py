@@ -21,7 +21,7 @@ from tests.acceptance.client import Address
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,17 +125,18 @@ class ThreadServer:
 
     async def until_parked(self, count: int) -> None:
         """Wait until `count` requests are parked."""
-        await self.call(self._until, lambda: self.purgatory.parked == count)
+        await self.call(self.until, lambda: self.purgatory.parked == count)
 
     async def until_waiting(self, key: str, count: int) -> None:
         """Wait until `count` requests wait on `key`."""
-        await self.call(self._until, lambda: self.purgatory.waiting(key) == count)
+        await self.call(self.until, lambda: self.purgatory.waiting(key) == count)
 
     def check_leaks(self) -> None:
         """Fail if anything is left of the requests whose clients have gone."""
         asyncio.run_coroutine_threadsafe(self._check_leaks(), self.loop).result(PATIENCE)
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait on the server's loop, see `call`, until `condition()` holds."""
         for _ in range(round(PATIENCE * 1000)):
             if condition():
                 return
@@ -145,9 +146,9 @@ class ThreadServer:
 
     async def _check_leaks(self) -> None:
         state = self._server.server_state
-        await self._until(lambda: not state.connections and not state.tasks)
+        await self.until(lambda: not state.connections and not state.tasks)
         checking = asyncio.current_task()
-        await self._until(lambda: asyncio.all_tasks() == self._server.own_tasks | {checking})
+        await self.until(lambda: asyncio.all_tasks() == self._server.own_tasks | {checking})
         statistics = self.purgatory.statistics()
         assert (statistics.parked, statistics.watched, statistics.keys) == (0, 0, 0), statistics
         # The one that trims the history, where there is any.

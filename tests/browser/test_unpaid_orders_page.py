@@ -23,7 +23,8 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 @pytest.mark.parametrize("is_paid", [True, False], ids=["paid", "unpaid"])
 async def test_the_page_shows_what_becomes_of_an_order(tmp_path: Path, is_paid: bool) -> None:
     """It long-polls, and shows at once that its order was paid, or that its time is over."""
-    minutes = 15 if is_paid else 4 / 60
+    # Long enough for a browser to start beside other tests.
+    minutes = 15 if is_paid else 8 / 60
     settings = ShopSettings(database=tmp_path / "orders.sqlite3", payment_minutes=minutes)
     port = free_port()
     url = f"http://127.0.0.1:{port}"

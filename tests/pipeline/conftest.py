@@ -19,8 +19,11 @@ OPERATIONS = int(os.environ.get("PURGATORY_PIPELINE_OPERATIONS", "60000"))
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Spark on two cores. All that use it are in one xdist group, so there is one of it."""
-    session = spark_session("tests", options={"spark.sql.shuffle.partitions": "2"})
+    """Spark on two cores; one of it, since scheduling.py keeps the tests that use it together."""
+    with pytest.MonkeyPatch.context() as patch:
+        # Many small queries: a compiler that thinks less, and one thread to collect garbage.
+        patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        session = spark_session("tests", options={"spark.sql.shuffle.partitions": "2"})
     yield session
     session.stop()
 

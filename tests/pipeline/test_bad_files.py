@@ -13,8 +13,6 @@ from purgatory.pipeline import BadFileError, OnBadFile, OutcomeTable
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import Fault, inject
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 REASONS: dict[Fault, str] = {
     "truncated": "not a Parquet file, or cut off",
     "empty": "not a Parquet file, or cut off",

@@ -17,8 +17,6 @@ from tests.browser.chromium import needs_chromium, pictured, rendered
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import inject
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 CHARTS = {"outcomes", "waits", "survival", "parked", "lateness", "hot-keys"}
 
 
@@ -68,7 +66,7 @@ def test_one_command_does_everything(out: tuple[Path, str], small: Written) -> N
     """From the journal to the page; it says what was left out, what is advised, and where it is."""
     folder, said = out
     assert f"{small.truth.operations:,} operations" in said
-    assert "1 files were left out:" in said and "zz-truncated.parquet" in said
+    assert "Files left out: 1" in said and "zz-truncated.parquet" in said
     assert re.search(r"^park: With [\d.]+ s, 1\.00% would expire", said, re.MULTILINE)
     assert f"The report is {folder}/report/report.html" in said
     advice = json.loads((folder / "advice" / "advice.json").read_text())
@@ -133,7 +131,7 @@ def test_charts_are_there_as_files(out: tuple[Path, str]) -> None:
 def test_the_broken_file_is_on_the_page(out: tuple[Path, str], small: Written) -> None:
     """Whoever reads the report learns what is not in it, and that a worker died."""
     page = page_of(out)
-    assert "1 files could not be read" in page
+    assert "Files that could not be read: 1." in page
     assert "zz-truncated.parquet" in page
     lost = sum(kind.unfinished for kind in small.truth.kinds.values())
     assert f"{lost:,} operations were lost" in page

@@ -21,8 +21,6 @@ from purgatory.pipeline.folder import Folder
 from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
 from tests.pipeline.synthetic import Written, write
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 COMPARED = "operation_id, kind, worker, watched_at, deadline, outcome, completed_at, wait_us"
 

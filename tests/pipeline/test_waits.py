@@ -22,8 +22,6 @@ from purgatory.pipeline.waits import (
 )
 from tests.pipeline.synthetic import Written
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 
 # Nearest rank, in whole numbers: the least value that so many percent do not exceed.
@@ -54,7 +52,7 @@ def test_percentiles_are_exact(
     """Every exact percentile is the very value that sorting finds; approximate is within 0.4 %."""
     found = {
         (row["kind"], row["percent"]): (row["exact"], row["approximate"])
-        for row in percentiles(table.read(), ["kind"], value, PERCENTS).collect()
+        for row in percentiles(table.read(), ["kind"], [value], PERCENTS).collect()
     }
     expected = {
         (kind, percent): exact

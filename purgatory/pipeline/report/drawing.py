@@ -69,6 +69,8 @@ def _style(palette: Palette) -> AbstractContextManager[None]:
         {
             # Text stays text: it can be searched and read aloud, and has the page's font.
             "svg.fonttype": "none",
+            # A key may have dollar signs, and means no formula.
+            "text.parse_math": False,
             # The same drawing has the same ids, whoever makes it.
             "svg.hashsalt": "purgatory",
             "font.family": "sans-serif",

@@ -81,8 +81,8 @@ def _notices(findings: Findings) -> str:
     found = []
     if findings.manifest.bad:
         found.append(
-            f'{len(findings.manifest.bad):,} files could not be read and <a href="#files">are left '
-            "out</a>: counts are too low."
+            f'Files that could not be read: {len(findings.manifest.bad):,}. They <a href="#files">'
+            "are left out</a>, so counts are too low."
         )
     if lost := findings.sum_of("lost"):
         found.append(

@@ -55,7 +55,8 @@ def outcomes_chart(findings: Findings) -> Chart:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
         axes.set_xlabel("began to wait (UTC)")
         axes.set_ylabel(f"operations in {duration(width / timedelta(microseconds=1))}")
-        figure.legend(loc="outside upper center", ncols=len(shown))
+        if shown:
+            figure.legend(loc="outside upper center", ncols=len(shown))
 
     total = max(1, sum(totals.values()))
     said = ", ".join(f"{totals[name] / total:.2%} {name}" for name in shown)

@@ -1,0 +1,78 @@
+"""Charts of what is odd: names that are no names, and findings that are none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from xml.etree import ElementTree as ET
+
+from purgatory.pipeline.manifest import Manifest
+from purgatory.pipeline.report.drawing import Chart
+from purgatory.pipeline.report.findings import Findings
+from purgatory.pipeline.report.job import charts
+from purgatory.pipeline.report.time_charts import heat_map, hot_keys_chart
+
+NOTHING = Findings(
+    manifest=Manifest(),
+    by_kind=[],
+    by_key_prefix=[],
+    hot_keys=[],
+    parked=[],
+    timeline=[],
+    wait_counts=[],
+    lateness_counts=[],
+    survival={},
+    advice={},
+)
+
+
+def hot_key(key: str) -> dict[str, Any]:
+    """Return a row of the table of hot keys."""
+    counts = {"operations": 3, "share": 0.5, "fired": 1, "expired": 1}
+    return {"key": key, **counts, "wait_us_mean": None, "wait_us_max": None}
+
+
+def words(chart: Chart) -> list[str]:
+    """Return what is written in a drawing."""
+    drawing = ET.fromstring(chart.page_svg())
+    return [element.text or "" for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
+
+
+def test_keys_are_text_and_nothing_else() -> None:
+    """Neither a formula nor markup: the key is in the drawing as it is."""
+    key = r"$\frac{<b>&'\"$_{"
+    chart = hot_keys_chart(replace(NOTHING, hot_keys=[hot_key(key)]))
+    assert chart is not None
+    assert key in words(chart)
+    assert chart.png().startswith(b"\x89PNG")
+
+
+def test_long_keys_are_cut_in_the_drawing_only() -> None:
+    """The table beside it has the whole key."""
+    key = "order:" + "x" * 250
+    chart = hot_keys_chart(replace(NOTHING, hot_keys=[hot_key(key)]))
+    assert chart is not None
+    assert chart.rows[0][0] == key
+    assert [word for word in words(chart) if word.startswith("order:")] == [f"{key[:31]}…"]
+
+
+def test_the_same_figures_make_the_same_file() -> None:
+    """No date, no random name: two reports of the same can be compared."""
+    rows = [
+        {"kind": "a", "minute": datetime(2026, 11, 20, 6, minute, tzinfo=UTC)}
+        | {"parked_mean": 30.0, "parked_peak": 60 + minute}
+        for minute in range(60)
+    ]
+    first, second = (heat_map(replace(NOTHING, parked=rows)) for _ in range(2))
+    assert first is not None and second is not None
+    assert first.rows == (("2026-11-20 06:00", "30.0", "119"),)
+    assert (first.page_svg(), first.paper_svg()) == (second.page_svg(), second.paper_svg())
+
+
+def test_nothing_makes_empty_charts() -> None:
+    """Charts without anything to show are left out, and the others can be drawn."""
+    found = charts(NOTHING)
+    assert [chart.name for chart in found] == ["outcomes", "waits", "survival"]
+    for chart in found:
+        ET.fromstring(chart.page_svg())

@@ -1,0 +1,35 @@
+"""How tests are handed out to the processes that run them side by side."""
+
+from __future__ import annotations
+
+import re
+
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] # it has no types
+
+# Tests that share what is dear to start, by their ids: those for which the groups of a pattern are
+# the same. (The mark that pytest-xdist has for this does nothing under pytest 9.2.)
+TOGETHER = tuple(
+    map(
+        re.compile,
+        (
+            # A server of each kind.
+            r"(.+/test_servers\.py)::\w+(\[.+\])",
+            # A run of the benchmark.
+            r"(.+/test_bench\.py)::test_a_run_",
+            # A wheel.
+            r"(.+/test_packaging\.py)::test_the_wheel_",
+            # A Spark session.
+            r"(.+/pipeline)/test_(?:bad_files|commands|outcomes|waits)\.py::",
+        ),
+    )
+)
+
+
+class TogetherScheduling(LoadScopeScheduling):  # type: ignore[misc] # no types, see above
+    """Hands out test by test to whoever is free, but tests of TOGETHER to one process."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        for pattern in TOGETHER:
+            if found := pattern.match(nodeid):
+                return "".join(found.groups())
+        return nodeid
