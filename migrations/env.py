@@ -11,8 +11,6 @@ if connection is None:
         "Run `python -m purgatory.jobs.sql URL`, or name this folder's versions/ in the "
         "version_locations of your own Alembic environment"
     )
-context.configure(
-    connection=connection, target_metadata=metadata, version_table=VERSION_TABLE
-)
+context.configure(connection=connection, target_metadata=metadata, version_table=VERSION_TABLE)
 # The transaction is that of whoever gave the connection.
 context.run_migrations()

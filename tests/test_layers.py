@@ -93,6 +93,7 @@ VENDORS: dict[str, set[str]] = {
         "purgatory.pipeline",
     },
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
+    "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
     "time": {"purgatory.bench.stopwatch", "purgatory.pipeline", "purgatory.timer.clock"},
     "typer": {"purgatory.cli"},

@@ -89,14 +89,20 @@ def test_the_wheel_is_typed(wheel_files: set[str]) -> None:
 
 
 def test_the_wheel_holds_the_library_and_nothing_else(wheel_files: set[str]) -> None:
-    """Neither the service nor tests nor caches are installed with the library."""
+    """Neither the service nor tests nor caches are installed with it; the migrations are."""
+    migrations = {
+        "purgatory/jobs/" + path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "migrations").rglob("*")
+        if path.suffix in KINDS | {".mako"}
+    }
+    assert migrations
     library = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "purgatory").rglob("*")
         if path.suffix in KINDS
     }
     about = {name for name in wheel_files if re.match(r"fastapi_purgatory-[^/]+\.dist-info/", name)}
-    assert wheel_files - about == library
+    assert wheel_files - about == library | migrations
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 

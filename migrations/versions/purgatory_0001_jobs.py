@@ -62,9 +62,7 @@ def upgrade() -> None:
     )
     op.create_table(
         "purgatory_quarantined_jobs",
-        sa.Column(
-            "number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True
-        ),
+        sa.Column("number", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
         sa.Column("id", sa.Text, nullable=False),
         sa.Column("reason", sa.Text, nullable=False),
         sa.Column("record", sa.Text, nullable=False),

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs import rules
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import (
     DuplicateJobError,
-    JobChangedError,
-    JobConflictError,
     JobError,
     JobNotFoundError,
     StoreFullError,
 )
-from purgatory.jobs.job import Job, JobClaim, JobOutcome, JobState, OnFire, bounded_error
+from purgatory.jobs.job import Job, JobClaim, JobState
 from purgatory.jobs.job_table import JobTable
 from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.spec import JobSpec, OnConflict
@@ -105,19 +103,14 @@ class MemoryJobStore:
     async def cancel(self, job_id: str) -> Job:
         """Cancel a waiting job; return it."""
         now_ms = self._begin()
-        job = self._get(job_id)
-        if job.state is JobState.CANCELLED:
-            return job
-        if job.state is not JobState.WAITING:
-            raise JobConflictError(job, "cancelled")
-        return self._cancel(job, now_ms)
+        return self._put(rules.cancelled(self._get(job_id), now_ms), now_ms)
 
     async def cancel_for_key(self, key: str, *, limit: int) -> KeyFired:
         """Cancel up to `limit` of the undecided jobs on `key`."""
         now_ms = self._begin()
         jobs = self._table.on_key(key, self._cut(limit))
         for job in jobs:
-            self._cancel(job, now_ms)
+            self._put(rules.cancelled(job, now_ms), now_ms)
         ids = tuple(job.id for job in jobs)
         return KeyFired(cancelled=ids, has_more=self._table.has_key(key))
 
@@ -126,22 +119,13 @@ class MemoryJobStore:
     ) -> Job:
         """Move an undecided job's deadline, not beyond its ceiling; return the job."""
         now_ms = self._begin()
-        job = self._get(job_id, if_version)
-        if not job.is_undecided:
-            raise JobConflictError(job, "rescheduled")
-        deadline_ms = _under(job.ceiling_ms, deadline.resolve(now_ms, self.limits))
-        job = replace(_freed(job), deadline_ms=deadline_ms, due_ms=deadline_ms)
-        return self._change(job, now_ms)
+        job = self._get(job_id)
+        return self._put(rules.rescheduled(job, deadline, if_version, now_ms, self.limits), now_ms)
 
     async def run_now(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Let a waiting job be due now; return the job."""
         now_ms = self._begin()
-        job = self._get(job_id, if_version)
-        if job.state is not JobState.WAITING:
-            raise JobConflictError(job, "run now")
-        if job.due_ms <= now_ms:
-            return job
-        return self._change(replace(_freed(job), due_ms=now_ms), now_ms)
+        return self._put(rules.run_now(self._get(job_id), if_version, now_ms), now_ms)
 
     async def claim(self, worker: str, *, within_ms: int, limit: int, lease_ms: int) -> Claimed:
         """Lease the first jobs that are due within `within_ms`."""
@@ -151,7 +135,7 @@ class MemoryJobStore:
             job = self._table.first_free(now_ms)
             if job is None or job.due_ms > now_ms + within_ms:
                 break
-            job = replace(job, epoch=job.epoch + 1, worker=worker, lease_until_ms=now_ms + lease_ms)
+            job = rules.claimed(job, worker, now_ms + lease_ms)
             self._table.put(job)
             jobs.append(job)
         return Claimed(now_ms, jobs)
@@ -165,7 +149,7 @@ class MemoryJobStore:
             if job is None:
                 lost.append(claim)
             else:
-                self._table.put(replace(job, lease_until_ms=now_ms + lease_ms))
+                self._table.put(rules.renewed(job, now_ms + lease_ms))
         return lost
 
     async def start(self, claims: Sequence[JobClaim], *, lease_ms: int) -> list[Job | None]:
@@ -234,17 +218,15 @@ class MemoryJobStore:
     def _cut(self, limit: int) -> int:
         return min(limit, self.limits.max_batch)
 
-    def _get(self, job_id: str, if_version: int | None = None) -> Job:
+    def _get(self, job_id: str) -> Job:
         job = self._table.get(job_id)
         if job is None:
             raise JobNotFoundError(job_id)
-        if if_version is not None and job.version != if_version:
-            raise JobChangedError(job, if_version)
         return job
 
-    def _change(self, job: Job, now_ms: int) -> Job:
-        job = replace(job, version=job.version + 1)
-        self._keep(job, now_ms)
+    def _put(self, job: Job, now_ms: int) -> Job:
+        if job is not self._table.get(job.id):
+            self._keep(job, now_ms)
         return job
 
     def _keep(self, job: Job, now_ms: int) -> None:
@@ -280,114 +262,36 @@ class MemoryJobStore:
             return Added(job, AddStatus.KEPT)
         if spec.on_conflict is OnConflict.ERROR:
             raise DuplicateJobError(job)
-        new = spec.job(now_ms, deadline_ms, ceiling_ms=job.ceiling_ms)
-        new = replace(
-            new,
-            id=job.id,
-            created_ms=job.created_ms,
-            epoch=job.epoch + 1,
-            worker=job.worker,
-            version=job.version,
-        )
-        return Added(self._change(new, now_ms), AddStatus.REPLACED)
+        job = rules.replaced(job, spec, now_ms, deadline_ms)
+        return Added(self._put(job, now_ms), AddStatus.REPLACED)
 
     def _fire(self, fire: KeyFire, limit: int, now_ms: int) -> KeyFired:
-        run, cancelled = [], []
-        for job in self._table.on_key(fire.key, self._cut(limit)):
-            fired = replace(
-                _freed(job),
-                outcome=JobOutcome.FIRED,
-                fired_key=fire.key,
-                fired_json=fire.value_json,
-            )
-            if job.on_fire is OnFire.CANCEL:
-                self._change(replace(fired, state=JobState.CANCELLED, finished_ms=now_ms), now_ms)
-                cancelled.append(job.id)
-            else:
-                self._change(replace(fired, due_ms=now_ms), now_ms)
-                run.append(job.id)
-        return KeyFired(tuple(run), tuple(cancelled), has_more=self._table.has_key(fire.key))
-
-    def _cancel(self, job: Job, now_ms: int) -> Job:
-        outcome = JobOutcome.CANCELLED if job.outcome is None else job.outcome
-        job = replace(_freed(job), state=JobState.CANCELLED, outcome=outcome, finished_ms=now_ms)
-        return self._change(job, now_ms)
+        jobs = self._table.on_key(fire.key, self._cut(limit))
+        fired = [self._put(rules.fired(job, fire, now_ms), now_ms) for job in jobs]
+        run = tuple(job.id for job in fired if not job.state.is_final)
+        cancelled = tuple(job.id for job in fired if job.state.is_final)
+        return KeyFired(run, cancelled, has_more=self._table.has_key(fire.key))
 
     def _start(self, claim: JobClaim, now_ms: int, lease_ms: int) -> Job | None:
         job = self._table.held(claim)
-        if job is None or (job.state is JobState.WAITING and job.due_ms > now_ms):
-            return job
-        lateness_ms = job.lateness_ms
-        if lateness_ms is None:
-            lateness_ms = max(0, now_ms - min(job.due_ms, job.deadline_ms))
-        job = replace(
-            job,
-            state=JobState.RUNNING,
-            outcome=JobOutcome.EXPIRED if job.outcome is None else job.outcome,
-            attempt=job.attempt + 1,
-            lateness_ms=lateness_ms,
-            lease_until_ms=now_ms + lease_ms,
-        )
-        return self._change(job, now_ms)
+        return None if job is None else self._put(rules.started(job, now_ms, lease_ms), now_ms)
 
     def _finish(self, result: JobResult, now_ms: int) -> bool:
-        claim, state, error = result
-        job = self._table.get(claim.id)
-        if job is not None and (job.epoch, job.state) == (claim.epoch, state):
-            return True
-        job = self._table.held(claim)
-        if job is None or job.state is not JobState.RUNNING:
+        job = self._table.get(result.claim.id)
+        if job is None:
             return False
-        error = bounded_error(error, self.limits.max_error_length)
-        job = replace(
-            job,
-            state=state,
-            finished_ms=now_ms,
-            lease_until_ms=0,
-            error=job.error if error is None else error,
-        )
-        self._change(job, now_ms)
-        return True
+        job = self._put(rules.finished(job, result, now_ms, self.limits), now_ms)
+        return rules.is_finished(job, result)
 
     def _miss(self, claim: JobClaim, now_ms: int) -> bool:
         job = self._table.get(claim.id)
-        if job is None or job.epoch != claim.epoch:
+        if job is None:
             return False
-        if job.outcome is JobOutcome.MISSED:
-            return True
-        if not job.is_undecided or not job.lease_until_ms:
-            return False
-        job = replace(
-            job,
-            state=JobState.CANCELLED,
-            outcome=JobOutcome.MISSED,
-            finished_ms=now_ms,
-            lease_until_ms=0,
-        )
-        self._change(job, now_ms)
-        return True
+        return rules.is_missed(self._put(rules.missed(job, claim, now_ms), now_ms), claim)
 
     def _give_back(self, given: JobReturn, now_ms: int) -> bool:
         job = self._table.held(given.claim)
         if job is None:
             return False
-        error = bounded_error(given.error, self.limits.max_error_length)
-        due_ms = job.due_ms if given.delay_ms is None else now_ms + given.delay_ms
-        is_changed = (job.state, job.due_ms) != (JobState.WAITING, due_ms)
-        job = replace(
-            _freed(job),
-            state=JobState.WAITING,
-            due_ms=due_ms,
-            error=job.error if error is None else error,
-            version=job.version + is_changed,
-        )
-        self._keep(job, now_ms)
+        self._put(rules.given_back(job, given, now_ms, self.limits), now_ms)
         return True
-
-
-def _freed(job: Job) -> Job:
-    return replace(job, epoch=job.epoch + 1, lease_until_ms=0)
-
-
-def _under(ceiling_ms: int | None, deadline_ms: int) -> int:
-    return deadline_ms if ceiling_ms is None else min(ceiling_ms, deadline_ms)

@@ -38,6 +38,7 @@ def replaced(job: Job, spec: JobSpec, now_ms: int, deadline_ms: int) -> Job:
         created_ms=job.created_ms,
         epoch=job.epoch + 1,
         worker=job.worker,
+        error=job.error,
         version=job.version + 1,
     )
 

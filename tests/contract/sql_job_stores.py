@@ -20,6 +20,8 @@ from purgatory.jobs.sql.tables import jobs
 class SqliteJobStores:
     """A file, copied from one that was migrated."""
 
+    schema = ""
+
     def __init__(
         self, template: Path, folder: Path, limits: JobLimits, now_ms: Callable[[], int]
     ) -> None:
@@ -30,6 +32,12 @@ class SqliteJobStores:
         path = self._folder / "jobs.db"
         shutil.copy(template, path)
         self.url = f"sqlite+aiosqlite:///{path}"
+
+    async def make_ready(self) -> None:
+        """It is."""
+
+    def engine(self) -> AsyncEngine:
+        return create_async_engine(self.url)
 
     async def connect(self) -> JobStore:
         store = SqlJobStore(self.url, limits=self._limits, now_ms=self._now_ms)
@@ -42,7 +50,7 @@ class SqliteJobStores:
         await store.close()
 
     async def corrupt(self, job_id: str) -> bool:
-        engine = create_async_engine(self.url)
+        engine = self.engine()
         await _corrupt(engine, job_id)
         await engine.dispose()
         return True
@@ -59,22 +67,21 @@ class PostgresqlJobStores:
     def __init__(
         self, url: str, free: list[str], limits: JobLimits, now_ms: Callable[[], int]
     ) -> None:
-        self._url = url
+        self.url = url
         self._free = free
         self._limits = limits
         self._now_ms = now_ms
         self._engines: dict[JobStore, AsyncEngine] = {}
         self._is_ready = False
-        self._schema = free.pop() if free else ""
+        self.schema = free.pop() if free else ""
 
     def engine(self) -> AsyncEngine:
         return create_async_engine(
-            self._url, connect_args={"server_settings": {"search_path": self._schema}}
+            self.url, connect_args={"server_settings": {"search_path": self.schema}}
         )
 
     async def connect(self) -> JobStore:
-        if not self._is_ready:
-            await self._make_ready()
+        await self.make_ready()
         engine = self.engine()
         store = SqlJobStore(engine, limits=self._limits, now_ms=self._now_ms)
         await store.open()
@@ -94,16 +101,18 @@ class PostgresqlJobStores:
     async def close(self) -> None:
         for store in list(self._engines):
             await self.disconnect(store)
-        self._free.append(self._schema)
+        self._free.append(self.schema)
 
-    async def _make_ready(self) -> None:
-        is_new = not self._schema
+    async def make_ready(self) -> None:
+        if self._is_ready:
+            return
+        is_new = not self.schema
         if is_new:
-            self._schema = f"jobs_{secrets.token_hex(8)}"
+            self.schema = f"jobs_{secrets.token_hex(8)}"
         engine = self.engine()
         async with engine.begin() as connection:
             if is_new:
-                await connection.execute(CreateSchema(self._schema))
+                await connection.execute(CreateSchema(self.schema))
                 await connection.run_sync(metadata.create_all)
                 await connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num text)"))
                 await connection.execute(
@@ -115,6 +124,9 @@ class PostgresqlJobStores:
                     await connection.execute(delete(table))
         await engine.dispose()
         self._is_ready = True
+
+
+SqlJobStores = SqliteJobStores | PostgresqlJobStores
 
 
 async def _corrupt(engine: AsyncEngine, job_id: str) -> None:

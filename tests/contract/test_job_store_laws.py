@@ -8,6 +8,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     Bundle,
@@ -44,12 +45,13 @@ T = TypeVar("T")
 KEYS = ["a", "b", "c"]
 LEASE_MS = 40
 IS_THOROUGH = os.environ.get("HYPOTHESIS_PROFILE") == "thorough"
+# Where each step is a round trip, fewer.
+EXAMPLES = {"memory": 60, "sqlite": 10, "postgresql": 8}
 # Crashes of a process need no rule of their own: a claim, once drawn, may never be used again (its
 # worker died), or be used much later (it was suspended); an answer may be lost; and a process may
 # be replaced by another between any two steps.
 SETTINGS = settings(
     deadline=None,
-    max_examples=1_000 if IS_THOROUGH else 60,
     stateful_step_count=80 if IS_THOROUGH else 40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
@@ -332,9 +334,12 @@ class JobStoreMachine(RuleBasedStateMachine):
         self.runner.close()
 
 
-def test_a_store_does_what_the_model_does(make_job_stores: MakeJobStores) -> None:
+def test_a_store_does_what_the_model_does(
+    make_job_stores: MakeJobStores, request: pytest.FixtureRequest
+) -> None:
     """Whatever two processes do to it, in whatever order, wherever they die."""
+    examples = EXAMPLES[request.node.callspec.params["make_job_stores"]]
     run_state_machine_as_test(
         lambda: JobStoreMachine(make_job_stores),  # type: ignore[arg-type]  # it calls it only
-        settings=SETTINGS,
+        settings=settings(SETTINGS, max_examples=examples * (16 if IS_THOROUGH else 1)),
     )

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from purgatory.jobs.sql.database_errors import store_error
+from purgatory.jobs.sql.sqlite_thread import SqliteThread
 from purgatory.jobs.sql.statements import Statements
 
 T = TypeVar("T")
@@ -33,26 +34,24 @@ class Database:
     begun by hand, as SQLite has to be told which kind. Raises the store's errors only.
     """
 
-    def __init__(self, url_or_engine: str | URL | AsyncEngine) -> None:
-        """Take the engine as it is, or make one of the URL; connect to nothing yet."""
+    def __init__(self, url_or_engine: str | URL | AsyncEngine, *, is_fast: bool = False) -> None:
+        """Take the engine as it is, or make one of the URL; connect to nothing yet.
+
+        `is_fast`: given the URL of a SQLite file, write in a thread.
+        """
         self._is_ours = not isinstance(url_or_engine, AsyncEngine)
         if isinstance(url_or_engine, AsyncEngine):
+            _check(url_or_engine.url)
             self._engine = url_or_engine
         else:
-            self._engine = _make_engine(url_or_engine)
-        dialect = self._engine.dialect.name
-        if dialect not in _DRIVERS:
-            raise ValueError(
-                f"{dialect} is no database for jobs: use one of {', '.join(sorted(_DRIVERS))}"
-            )
-        if dialect == "sqlite" and self._engine.url.database in (None, "", ":memory:"):
-            raise ValueError(
-                "SQLite in memory is lost with its connection: name a file, or use MemoryJobStore"
-            )
-        self.statements = Statements.of(dialect)
+            self._engine = _make_engine(make_url(url_or_engine))
+        self.statements = Statements.of(self._engine.dialect.name)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._writer: AsyncConnection | None = None
         self._is_usable = False
+        self._thread: SqliteThread | None = None
+        if is_fast and self._is_ours and self.statements.is_sqlite:
+            self._thread = SqliteThread(self._engine.url, busy_seconds=_BUSY_MS / 1_000)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns, on a connection of the pool, without a transaction."""
@@ -78,6 +77,8 @@ class Database:
         Raises database errors that say something of the work as they are.
         """
         self._is_usable = False
+        if self._thread is not None:
+            return await self._thread.run(functools.partial(self._write_in, self._thread, work))
         try:
             if self._writer is None:
                 self._writer = await self._connect()
@@ -85,6 +86,16 @@ class Database:
         finally:
             if not self._is_usable:
                 await self._drop_writer()
+
+    def _write_in(self, thread: SqliteThread, work: Callable[[Connection], T]) -> T:
+        try:
+            if thread.connection is None:
+                thread.connection = thread.connect()
+                _set_up_sqlite(thread.connection)
+            return self._transact(work, thread.connection)
+        finally:
+            if not self._is_usable:
+                thread.drop()
 
     def _transact(self, work: Callable[[Connection], T], connection: Connection) -> T:
         connection.exec_driver_sql(self.statements.begin)
@@ -106,6 +117,8 @@ class Database:
 
     async def close(self) -> None:
         """Let go of every connection."""
+        if self._thread is not None:
+            await self._thread.close()
         if self._writer is not None:
             writer, self._writer = self._writer, None
             await writer.close()
@@ -131,8 +144,20 @@ class Database:
                 await writer.close()
 
 
-def _make_engine(url_or_text: str | URL) -> AsyncEngine:
-    url = make_url(url_or_text)
+def _check(url: URL) -> None:
+    dialect = url.get_backend_name()
+    if dialect not in _DRIVERS:
+        raise ValueError(
+            f"{dialect} is no database for jobs: use one of {', '.join(sorted(_DRIVERS))}"
+        )
+    if dialect == "sqlite" and url.database in (None, "", ":memory:"):
+        raise ValueError(
+            "SQLite in memory is lost with its connection: name a file, or use MemoryJobStore"
+        )
+
+
+def _make_engine(url: URL) -> AsyncEngine:
+    _check(url)
     if url.drivername in _DRIVERS:
         url = url.set(drivername=_DRIVERS[url.drivername])
     arguments: dict[str, Any] = {"timeout": _BUSY_MS / 1_000}

@@ -64,7 +64,9 @@ class GroupCommit:
     def _take(self) -> list[Step]:
         batch: list[Step] = []
         size = 0
-        while self._waiting and (not batch or size + len(self._waiting[0].items) <= self._max_items):
+        while self._waiting and (
+            not batch or size + len(self._waiting[0].items) <= self._max_items
+        ):
             step = self._waiting.popleft()
             # Cancelled before it began: then it need not be done.
             if not step.done.done():

@@ -68,10 +68,14 @@ class JobTransaction:
         limits: JobLimits,
         *,
         shard: int,
-        is_adding: bool,
+        is_counting: bool,
         is_careful: bool,
     ) -> None:
-        """`is_careful` looks whether the id of a new job is stored already, which is rare."""
+        """Begin.
+
+        `is_counting` reads how many jobs wait or run, and holds new ones against the limit;
+        `is_careful` looks whether the id of a new job is stored already, which is rare.
+        """
         self._connection = connection
         self._statements = statements
         self._limits = limits
@@ -85,16 +89,17 @@ class JobTransaction:
         self._decided: dict[str, None] = {}
         self._counts: Counter[JobState] = Counter()
         self._is_recount_needed = False
-        self._active = 0
-        self.now_ms = self._begin(clock, is_adding)
+        self.active: int | None = None
+        """How many jobs waited or ran at the beginning; None where nobody counted."""
+        self.now_ms = self._begin(clock, is_counting)
         self.announced: dict[str, Job] = {}
         """The jobs that listeners are to hear of, once it is committed."""
 
-    def _begin(self, clock: StoreClock, is_adding: bool) -> int:
+    def _begin(self, clock: StoreClock, is_counting: bool) -> int:
         local_ms = clock.local_ms()
-        if is_adding:
+        if is_counting:
             row = self._execute(select(clock.expression(), self._statements.active)).one()
-            now_ms, self._active = int(row[0]), int(row[1])
+            now_ms, self.active = int(row[0]), int(row[1])
             return now_ms
         if local_ms is not None:
             return local_ms
@@ -148,9 +153,7 @@ class JobTransaction:
         """Cancel jobs."""
         return self._change(job_ids, [lambda job: rules.cancelled(job, self.now_ms)] * len(job_ids))
 
-    def reschedule(
-        self, moves: Sequence[tuple[str, Deadline, int | None]]
-    ) -> list[Job | JobError]:
+    def reschedule(self, moves: Sequence[tuple[str, Deadline, int | None]]) -> list[Job | JobError]:
         """Move deadlines."""
 
         def change(deadline: Deadline, if_version: int | None) -> Callable[[Job], Job]:
@@ -269,9 +272,7 @@ class JobTransaction:
         """Return the undecided jobs that have a dedupe key of the specs, by it."""
         dedupe_keys = {spec.dedupe_key for spec in specs if spec.dedupe_key is not None}
         # One that is stored already is not to be taken for a rival of itself.
-        self._lock(
-            spec.id for spec in specs if self._is_careful or spec.dedupe_key is not None
-        )
+        self._lock(spec.id for spec in specs if self._is_careful or spec.dedupe_key is not None)
         if not dedupe_keys:
             return {}
         jobs = self._search(
@@ -288,9 +289,7 @@ class JobTransaction:
         rival = None if spec.dedupe_key is None else rivals.get(spec.dedupe_key)
         if rival is not None:
             return self._add_to(self._jobs[rival.id], spec, deadline_ms)
-        if self._active + self._counts[JobState.WAITING] + self._counts[JobState.RUNNING] >= (
-            self._limits.max_waiting
-        ):
+        if self._is_full():
             raise StoreFullError(
                 f"max_waiting is {self._limits.max_waiting}, and as many jobs wait: try again when "
                 "some are finished, or raise the limit"
@@ -303,6 +302,12 @@ class JobTransaction:
         if job.dedupe_key is not None:
             rivals[job.dedupe_key] = job
         return Added(job, AddStatus.ADDED)
+
+    def _is_full(self) -> bool:
+        if self.active is None:
+            return False
+        added = self._counts[JobState.WAITING] + self._counts[JobState.RUNNING]
+        return self.active + added >= self._limits.max_waiting
 
     def _add_to(self, job: Job, spec: JobSpec, deadline_ms: int) -> Added:
         if spec.on_conflict is OnConflict.KEEP:
@@ -431,7 +436,8 @@ class JobTransaction:
         if not self._new:
             return
         jobs = [self._jobs[job_id] for job_id in self._new]
-        self._execute(self._statements.insert_jobs, [record_of(job) for job in jobs])
+        records = [record_of(job) for job in jobs]
+        self._execute(self._statements.insert_jobs, self._statements.rows(records))
         self._insert_keys(jobs)
         self._new.clear()
 
@@ -463,7 +469,7 @@ class JobTransaction:
             for key in job.keys
         ]
         if keys:
-            self._execute(self._statements.insert_keys, keys)
+            self._execute(self._statements.insert_keys, self._statements.rows(keys))
 
     def _delete(self, job_ids: Sequence[str]) -> None:
         if job_ids:

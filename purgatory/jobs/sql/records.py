@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 from purgatory.jobs.errors import CorruptJobError
 from purgatory.jobs.job import Job, JobOutcome, JobState, Misfire, OnFire
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_NAMES = tuple(name for name in Job.__slots__ if name != "keys")
+_values_of = attrgetter(*_NAMES)
 _NUMBERS = (
     "deadline_ms",
     "due_ms",
@@ -27,8 +30,8 @@ _OPTIONAL_TEXTS = ("dedupe_key", "fired_key", "fired_json", "worker", "error")
 
 def record_of(job: Job) -> dict[str, Any]:
     """Return the row of a job."""
-    record = {name: getattr(job, name) for name in Job.__slots__ if name != "keys"}
-    record["keys_json"] = _encode(job.keys)
+    record = dict(zip(_NAMES, _values_of(job), strict=True))
+    record["keys_json"] = _encode(job.keys) if job.keys else "[]"
     return record
 
 
@@ -42,7 +45,7 @@ def job_of(record: Mapping[str, Any]) -> Job:
 
 def is_storable(text: str) -> bool:
     """Return True iff a database can hold the text; what it cannot hold is not in it."""
-    return storable(text) == text
+    return bool(storable(text) == text)
 
 
 def storable(value: Any) -> Any:

@@ -13,6 +13,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Select,
+    Table,
     Text,
     and_,
     any_,
@@ -45,8 +46,16 @@ from purgatory.jobs.store import JobFilter
 
 _STATES = [str(state) for state in JobState]
 # What replacing a job changes beside what every step may change.
-_REPLACED = ("handler", "payload_json", "keys_json", "on_fire", "max_attempts", "misfire")
-_FIXED = ("id", "created_ms", "dedupe_key", "ceiling_ms")
+_REPLACED = (
+    "handler",
+    "payload_json",
+    "keys_json",
+    "on_fire",
+    "max_attempts",
+    "misfire",
+    "ceiling_ms",
+)
+_FIXED = ("id", "created_ms", "dedupe_key")
 _CHANGED = [column.name for column in jobs.c if column.name not in (*_FIXED, *_REPLACED)]
 
 
@@ -106,8 +115,8 @@ class Statements:
             .with_for_update()
         )
 
-        self.insert_jobs = insert(jobs)
-        self.insert_keys = insert(job_keys)
+        self.insert_jobs = self._insert(jobs)
+        self.insert_keys = self._insert(job_keys)
         self.update_jobs = update(jobs).where(jobs.c.id == bindparam("job_id", type_=Text))
         self.close_keys = (
             update(job_keys).where(self._among(job_keys.c.job_id, "ids")).values(is_open=False)
@@ -143,6 +152,12 @@ class Statements:
         """Return the parameter for a list of texts."""
         # One parameter, so that the statement is the same, and prepared, for any number of values.
         return json.dumps(list(values)) if self.is_sqlite else list(values)
+
+    def rows(self, records: list[dict[str, Any]]) -> Any:
+        """Return the parameters with which `insert_jobs` and `insert_keys` write records."""
+        if self.is_sqlite:
+            return records
+        return {name: [record[name] for record in records] for name in records[0]}
 
     @staticmethod
     def change(job: Job, *, is_replaced: bool = False) -> dict[str, Any]:
@@ -196,6 +211,15 @@ class Statements:
             return column == any_(bindparam(name, type_=ARRAY(Text)))
         values = func.json_each(bindparam(name, type_=Text)).table_valued("value")
         return column.in_(select(values.c.value))
+
+    def _insert(self, table: Table) -> Any:
+        if self.is_sqlite:
+            return insert(table)
+        # A list for each column: a single command for any number of rows, which executemany is not.
+        lists = [bindparam(column.name, type_=ARRAY(column.type)) for column in table.c]
+        columns = [column.name for column in table.c]
+        given = func.unnest(*lists).table_valued(*columns).render_derived()
+        return insert(table).from_select(columns, select(*given.c))
 
     def _keys_with_jobs(self) -> Select[Any]:
         parameter = bindparam("keys", type_=Text if self.is_sqlite else ARRAY(Text))

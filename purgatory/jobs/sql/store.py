@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
+from math import inf
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
@@ -39,12 +41,16 @@ from purgatory.jobs.store import (
     QuarantinedRecord,
     StoreListener,
 )
+from purgatory.timer import SystemClock
 
 T = TypeVar("T")
 
 _log = logging.getLogger("purgatory.jobs")
 # Rows of counts: as many processes can add to theirs without waiting for one another.
 _SHARDS = 64
+# Within so many seconds nobody adds so many jobs, in however many processes.
+_COUNT_SECONDS = 1.0
+_FAR = 1_000_000
 # Each time another transaction was in the way, which is over then.
 _MAX_TRIES = 20
 
@@ -68,12 +74,13 @@ class SqlJobStore:
         Raises ValueError for another database than these two, and for SQLite in memory.
         """
         self.limits: JobLimits = JobLimits() if limits is None else limits
-        self._database = Database(url_or_engine)
+        self._database = Database(url_or_engine, is_fast=True)
         self._statements = self._database.statements
         self._clock = StoreClock(self._statements, now_ms)
         self._commit = GroupCommit(self._run, max_items=self.limits.max_batch)
         self._fires = GroupCommit(self._look_up, max_items=self.limits.max_batch)
         self._shard = secrets.randbelow(_SHARDS)
+        self._active, self._counted_at = 0, -inf
         self._is_open = False
         self._reads: set[asyncio.Task[Any]] = set()
         # {listener: None}: order of arrival and O(1) removal.
@@ -309,7 +316,7 @@ class SqlJobStore:
         for _ in range(_MAX_TRIES):
             try:
                 results, transaction = await self._database.write(
-                    lambda connection: self._do_all(connection, batch, is_careful)
+                    functools.partial(self._do_all, batch, is_careful)
                 )
             except LookFirstError:
                 is_careful = True
@@ -325,7 +332,7 @@ class SqlJobStore:
         )
 
     def _do_all(
-        self, connection: Connection, batch: list[Step], is_careful: bool
+        self, batch: list[Step], is_careful: bool, connection: Connection
     ) -> tuple[list[Any], JobTransaction]:
         transaction = JobTransaction(
             connection,
@@ -333,7 +340,7 @@ class SqlJobStore:
             self._clock,
             self.limits,
             shard=self._shard,
-            is_adding=any(step.name == "add" for step in batch),
+            is_counting=not self._has_room() and any(step.name == "add" for step in batch),
             is_careful=is_careful,
         )
         results: dict[Step, list[Any]] = {}
@@ -343,7 +350,14 @@ class SqlJobStore:
             for step in steps:
                 results[step] = [next(answers) for _ in step.items]
         transaction.end()
+        if transaction.active is not None:
+            self._active, self._counted_at = transaction.active, _now()
         return [results[step] for step in batch], transaction
+
+    def _has_room(self) -> bool:
+        """Return True iff the limit is out of reach for so long that there is no need to count."""
+        is_recent = _now() < self._counted_at + _COUNT_SECONDS
+        return is_recent and self._active + _FAR < self.limits.max_waiting
 
     def _announce(self, transaction: JobTransaction) -> None:
         if not self._listeners:
@@ -365,9 +379,7 @@ class SqlJobStore:
         asked = {"keys": self._statements.many(keys)}
         statement = self._statements.keys_with_jobs
         found = set(
-            await self._database.read(
-                lambda connection: connection.scalars(statement, asked).all()
-            )
+            await self._database.read(lambda connection: connection.scalars(statement, asked).all())
         )
         return [[key in found for key in step.items] for step in batch]
 
@@ -380,7 +392,7 @@ class SqlJobStore:
         corrupt = []
         for record in records:
             try:
-                jobs[record["id"]] = job_of(record)
+                jobs[record["id"]] = job_of(dict(record))
             except CorruptJobError as exc:
                 corrupt.append(exc.job_id)
         if corrupt:
@@ -392,7 +404,9 @@ class SqlJobStore:
             await self._do("set_aside", job_ids)
         except StoreError as exc:
             # Whoever reads is not to suffer from that; the next who comes upon them tries again.
-            _log.warning("corrupt jobs stay where they are: %s", exc, extra={"action": "quarantine"})
+            _log.warning(
+                "corrupt jobs stay where they are: %s", exc, extra={"action": "quarantine"}
+            )
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
         self._check_open()
@@ -434,6 +448,11 @@ _POSTGRESQL_WARNINGS = {
         "full_page_writes is off, so that a power cut may damage jobs in PostgreSQL: set it to on"
     ),
 }
+
+
+def _now() -> float:
+    # Not the loop's: a transaction may run in a thread.
+    return SystemClock().now_ns() / 1_000_000_000
 
 
 def _grouped(batch: list[Step]) -> dict[tuple[str, tuple[Any, ...]], list[Step]]:

@@ -1,0 +1,56 @@
+"""A thread that writes to a SQLite file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy.engine import URL
+
+T = TypeVar("T")
+
+
+class SqliteThread:
+    """Runs a whole transaction in one way to the thread and back.
+
+    Through the asynchronous driver each statement goes there and back three times, and a batch of
+    inserts waits for threads for longer than for the disk.
+    """
+
+    def __init__(self, url: URL, *, busy_seconds: float) -> None:
+        """Connect to nothing yet."""
+        self._engine = create_engine(
+            url.set(drivername="sqlite"),
+            isolation_level="AUTOCOMMIT",
+            poolclass=NullPool,
+            connect_args={"check_same_thread": False, "timeout": busy_seconds},
+        )
+        self._executor: ThreadPoolExecutor | None = None
+        self.connection: Connection | None = None
+        """For use in the thread only."""
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Return what `work` returns in the thread."""
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="purgatory-jobs-sqlite")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+    def connect(self) -> Connection:
+        """Return another connection."""
+        return self._engine.connect()
+
+    async def close(self) -> None:
+        """Close the connection, and end the thread."""
+        if self._executor is not None:
+            await self.run(self.drop)
+            self._executor.shutdown()
+            self._executor = None
+
+    def drop(self) -> None:
+        """Let go of the connection, whatever state it is in."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()

@@ -1,0 +1,357 @@
+"""What is particular to jobs in databases: statements, processes, and what can break."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import event, insert, text
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from purgatory.jobs import (
+    Added,
+    JobClaim,
+    JobFilter,
+    JobResult,
+    JobSpec,
+    JobState,
+    KeyFire,
+    KeyFired,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.jobs.sql.records import record_of
+from purgatory.jobs.sql.statements import Statements
+from purgatory.jobs.sql.tables import job_keys, jobs
+from purgatory.timer import SystemClock
+from tests.contract.postgresql_server import PostgresqlServer
+from tests.contract.sql_job_stores import SqlJobStores
+
+
+def spec(**options: Any) -> JobSpec:
+    return JobSpec.of("note", wall_ms=SystemClock().wall_ms(), **{"delay": 60} | options)
+
+
+@pytest.fixture
+async def engine(database: SqlJobStores) -> AsyncIterator[AsyncEngine]:
+    engine = database.engine()
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
+def statements(engine: AsyncEngine) -> Iterator[list[str]]:
+    """What the engine is told, in order."""
+    said: list[str] = []
+
+    def note(connection: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if not statement.startswith("PRAGMA"):
+            said.append(statement)
+
+    event.listen(engine.sync_engine, "before_cursor_execute", note)
+    yield said
+    event.remove(engine.sync_engine, "before_cursor_execute", note)
+
+
+@pytest.fixture
+async def store(engine: AsyncEngine, statements: list[str]) -> AsyncIterator[SqlJobStore]:
+    store = SqlJobStore(engine)
+    await store.open()
+    statements.clear()
+    yield store
+    await store.close()
+
+
+# Statements
+
+
+async def test_a_hundred_callers_share_a_transaction(
+    store: SqlJobStore, statements: list[str]
+) -> None:
+    """Jobs, keys and counts are each one statement."""
+    specs = [spec(keys=["k"]) for _ in range(100)]
+    await asyncio.gather(*(store.add([one]) for one in specs))
+    assert [statement.split()[0] for statement in statements] == [
+        "BEGIN", "SELECT", "INSERT", "INSERT", "INSERT", "COMMIT",
+    ]  # fmt: skip
+    assert (await store.counts()).waiting == 100
+
+
+async def test_those_who_run_jobs_share_a_transaction_too(
+    store: SqlJobStore, statements: list[str]
+) -> None:
+    """A batch takes a handful of statements, however many jobs."""
+    await store.add([spec(delay=0) for _ in range(50)])
+    claimed = await store.claim("w", within_ms=0, limit=50, lease_ms=60_000)
+    statements.clear()
+    await asyncio.gather(*(store.start([job.claim], lease_ms=60_000) for job in claimed.jobs))
+    assert statements.count("COMMIT") == 1 and len(statements) <= 6
+    statements.clear()
+    done = [JobResult(job.claim, JobState.DONE) for job in claimed.jobs]
+    assert await asyncio.gather(*(store.finish([one]) for one in done)) == [[True]] * 50
+    assert statements.count("COMMIT") == 1 and len(statements) <= 6
+
+
+async def test_fires_on_keys_without_jobs_share_a_look_up(
+    store: SqlJobStore, statements: list[str]
+) -> None:
+    """One statement, and no transaction."""
+    fires = [store.fire([KeyFire(f"k{number}", "0")], limit=1) for number in range(100)]
+    assert await asyncio.gather(*fires) == [[KeyFired()]] * 100
+    (statement,) = statements
+    assert statement.startswith("SELECT")
+
+
+async def test_what_is_asked_often_is_searched_by_index(
+    store: SqlJobStore, engine: AsyncEngine, database: SqlJobStores
+) -> None:
+    """On tables with history, of which nothing is read."""
+    now_ms = await store.now_ms()
+    rows = []
+    for number in range(3_000):
+        job = spec(keys=["k"]).job(now_ms, now_ms + number)
+        rows.append(record_of(job) | {"state": "done", "outcome": "expired", "finished_ms": number})
+    async with engine.begin() as connection:
+        await connection.execute(insert(jobs), rows)
+        keys = [{"key": "k", "job_id": row["id"], "is_open": False} for row in rows]
+        await connection.execute(insert(job_keys), keys)
+        await connection.execute(text("ANALYZE"))
+    said = Statements.of(engine.dialect.name)
+    numbers = {"limit": 10, "until_ms": now_ms, "now_ms": now_ms}
+    searches = {
+        "ix_purgatory_jobs_free": (said.lock_free, numbers),
+        "ix_purgatory_jobs_leased": (said.lock_lapsed, numbers),
+        "ix_purgatory_jobs_finished": (said.lock_finished, numbers),
+        "ix_purgatory_job_keys_open": (said.keys_with_jobs, {"keys": said.many(["k"])}),
+        "ix_purgatory_jobs_dedupe_key": (
+            said.lock_by_dedupe_key,
+            {"dedupe_keys": said.many(["d"])},
+        ),
+        "ix_purgatory_jobs_handler": (
+            said.page_ids(JobFilter(handler="x"), is_first=False),
+            {**numbers, "handler": "x", "after": "f"},
+        ),
+    }
+    for index, (statement, parameters) in searches.items():
+        asked = {name: value for name, value in parameters.items() if name in _names(statement)}
+        assert index in await _plan(engine, statement, asked), index
+
+
+def _names(statement: Any) -> set[str]:
+    return set(statement.compile().params)
+
+
+async def _plan(engine: AsyncEngine, statement: Any, parameters: dict[str, Any]) -> str:
+    word = "EXPLAIN QUERY PLAN" if engine.dialect.name == "sqlite" else "EXPLAIN"
+
+    @event.listens_for(engine.sync_engine, "before_cursor_execute", retval=True)
+    def explain(
+        connection: Any, cursor: Any, sql: str, given: Any, context: Any, is_many: bool
+    ) -> tuple[str, Any]:
+        return f"{word} {sql}", given
+
+    async with engine.connect() as connection:
+        try:
+            result = await connection.execute(statement, parameters)
+            return str(result.cursor.fetchall())
+        finally:
+            event.remove(engine.sync_engine, "before_cursor_execute", explain)
+
+
+# Processes
+
+
+async def test_two_processes_never_claim_the_same_job(
+    store: SqlJobStore, database: SqlJobStores
+) -> None:
+    """Each job is claimed once, whoever comes first."""
+    specs = [spec(delay=0) for _ in range(60)]
+    await store.add(specs)
+    command = [sys.executable, "-m", "tests.contract.claiming_process", database.url]
+    processes = [
+        await asyncio.create_subprocess_exec(
+            *command,
+            database.schema,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    for process in processes:
+        assert process.stdout is not None and process.stdin is not None
+        assert await process.stdout.readline() == b"ready\n"
+    printed = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
+    claimed = [job_id for out, _ in printed for job_id in out.decode().split()]
+    assert sorted(claimed) == sorted(one.id for one in specs)
+
+
+async def test_a_caller_that_leaves_leaves_no_transaction_open(
+    store: SqlJobStore, database: SqlJobStores
+) -> None:
+    """Whatever it was waiting for; others write at once."""
+    other = await database.connect()
+    for turns in range(12):
+        tasks = [
+            asyncio.ensure_future(store.add([spec(keys=["k"])])),
+            asyncio.ensure_future(store.get(["0" * 32])),
+            asyncio.ensure_future(store.fire([KeyFire("k", "0")], limit=10)),
+        ]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        (added,) = await other.add([spec()])
+        assert isinstance(added, Added)
+
+
+# What can break
+
+
+async def test_a_server_that_was_killed_is_found_again() -> None:
+    """What was acknowledged is there; what was asked meanwhile says that the server is gone."""
+    server = PostgresqlServer()
+    try:
+        await migrate(server.url)
+        store = SqlJobStore(server.url)
+        await store.open()
+        one = spec(keys=["k"])
+        await store.add([one])
+        server.kill()
+        for lost in (
+            store.add([spec()]),
+            store.get([one.id]),
+            store.fire([KeyFire("k", "0")], limit=1),
+            store.claim("w", within_ms=1, limit=1, lease_ms=1),
+        ):
+            with pytest.raises(StoreUnavailableError, match="ask again"):
+                await lost
+        server.start()
+        (added,) = await store.add([one])
+        assert isinstance(added, Added) and added.status == "kept"
+        (fired,) = await store.fire([KeyFire("k", "0")], limit=1)
+        assert fired.run == (one.id,)
+        await store.close()
+    finally:
+        server.stop()
+
+
+async def test_a_full_disk_is_said_to_be_full(database: SqlJobStores) -> None:
+    """Nothing is acknowledged, what is stored stays, and it goes on once there is room."""
+    engine = database.engine()
+    is_full = True
+
+    def limit(connection: Any, record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA max_page_count = {60 if is_full else 100_000}")
+        cursor.close()
+
+    if engine.dialect.name == "sqlite":
+        event.listen(engine.sync_engine, "connect", limit)
+    else:
+        async with engine.begin() as connection:
+            await connection.execute(text(_NO_ROOM))
+            await connection.execute(
+                text(
+                    "CREATE TRIGGER no_room BEFORE INSERT ON purgatory_jobs"
+                    " FOR EACH STATEMENT EXECUTE FUNCTION no_room()"
+                )
+            )
+    store = SqlJobStore(engine)
+    await store.open()
+    with pytest.raises(StoreFullError, match="nothing was stored"):
+        await store.add([JobSpec.of("note", "x" * 60_000, wall_ms=0, delay=1) for _ in range(20)])
+    assert (await store.counts()).waiting == 0
+    is_full = False
+    if engine.dialect.name == "postgresql":
+        async with engine.begin() as connection:
+            await connection.execute(text("DROP FUNCTION no_room CASCADE"))
+    else:
+        await store.close()
+        await engine.dispose()
+        await store.open()
+    (added,) = await store.add([spec()])
+    assert isinstance(added, Added)
+    await store.close()
+    await engine.dispose()
+
+
+# A disk cannot be filled here; this is what the server then says.
+_NO_ROOM = """
+CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; END $$
+"""
+
+
+async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
+    database: SqlJobStores,
+) -> None:
+    """Reading goes on."""
+    engine = database.engine()
+    is_sqlite = engine.dialect.name == "sqlite"
+    setting = "PRAGMA query_only = ON" if is_sqlite else "SET default_transaction_read_only = on"
+
+    def forbid(connection: Any, record: Any) -> None:
+        cursor = connection.cursor()
+        cursor.execute(setting)
+        cursor.close()
+        connection.commit()
+
+    event.listen(engine.sync_engine, "connect", forbid)
+    store = SqlJobStore(engine)
+    await store.open()
+    with pytest.raises(StoreReadOnlyError, match="nothing was done"):
+        await store.add([spec()])
+    assert (await store.counts()).waiting == 0
+    await store.close()
+    await engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("payload_json", "{"),
+        ("keys_json", "7"),
+        ("state", "asleep"),
+        ("on_fire", "explode"),
+        ("outcome", "fired"),
+        ("finished_ms", "5"),
+    ],
+)
+async def test_a_corrupt_row_is_set_aside_by_whoever_reads_it(
+    store: SqlJobStore, engine: AsyncEngine, column: str, value: str
+) -> None:
+    """The counts are right again, and its neighbour is not touched."""
+    bad, good = spec(delay=0), spec(delay=0)
+    await store.add([bad, good])
+    async with engine.begin() as connection:
+        stored: Any = int(value) if column == "finished_ms" else value
+        await connection.execute(jobs.update().where(jobs.c.id == bad.id).values({column: stored}))
+    assert [job and job.id for job in await store.get([bad.id, good.id])] == [None, good.id]
+    (record,) = await store.quarantined(limit=10)
+    assert record.id == bad.id and record.reason and bad.id in record.record
+    counts = await store.counts()
+    assert (counts.waiting, counts.quarantined) == (1, 1)
+    assert [job.id for job in (await store.claim("w", within_ms=1, limit=9, lease_ms=1)).jobs] == [
+        good.id
+    ]
+
+
+async def test_one_who_asks_for_nonsense_fails_alone(store: SqlJobStore) -> None:
+    """What a database cannot hold is not in it, or is refused; others are served."""
+    good, bad, none = await asyncio.gather(
+        store.add([spec()]),
+        store.claim("w\x00\ud800", within_ms=1, limit=1, lease_ms=1),
+        store.renew([JobClaim("\x00\ud800", 1)], lease_ms=1),
+        return_exceptions=True,
+    )
+    assert isinstance(good, list) and isinstance(good[0], Added)
+    assert bad is not None
+    assert none == [JobClaim("\x00\ud800", 1)]
+    assert await store.get(["\x00", "\ud800"]) == [None, None]
+    assert (await store.query(JobFilter(key="\ud800"), limit=1)).jobs == []

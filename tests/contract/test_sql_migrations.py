@@ -1,0 +1,231 @@
+"""The tables' versions: made, changed and dropped, alone or beside an application's own."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, make_url, text
+from sqlalchemy.engine import URL
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from purgatory.jobs import JobSpec, StoreNotReadyError, StoreUnavailableError
+from purgatory.jobs.sql import (
+    VERSION_TABLE,
+    SqlJobStore,
+    metadata,
+    migrate,
+    migrations_path,
+)
+from tests.contract.postgresql_server import PostgresqlServer
+
+ROOT = Path(__file__).parents[2]
+NAMES = [table.name for table in metadata.sorted_tables]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_server(request: pytest.FixtureRequest) -> PostgresqlServer | None:
+    """The server, where there is one."""
+    is_sqlite = request.param == "sqlite"
+    server: PostgresqlServer | None = (
+        None if is_sqlite else request.getfixturevalue("postgresql_server")
+    )
+    return server
+
+
+@pytest.fixture
+async def url(any_server: PostgresqlServer | None, tmp_path: Path) -> URL:
+    """The URL of an empty database."""
+    if any_server is None:
+        return make_url(f"sqlite+aiosqlite:///{tmp_path / 'jobs.db'}")
+    server = make_url(any_server.url).set(drivername="postgresql+asyncpg")
+    name = f"test_{id(tmp_path)}"
+    engine = create_async_engine(server, isolation_level="AUTOCOMMIT")
+    async with engine.connect() as connection:
+        await connection.execute(text(f"DROP DATABASE IF EXISTS {name}"))
+        await connection.execute(text(f"CREATE DATABASE {name}"))
+    await engine.dispose()
+    return server.set(database=name)
+
+
+async def run(url: URL, work: Any) -> Any:
+    engine = create_async_engine(url)
+    try:
+        async with engine.begin() as connection:
+            return await connection.run_sync(work)
+    finally:
+        await engine.dispose()
+
+
+def tables(connection: Connection) -> set[str]:
+    return set(inspect(connection).get_table_names())
+
+
+async def works(url: URL) -> None:
+    """A store takes a job and has it."""
+    store = SqlJobStore(url)
+    await store.open()
+    spec = JobSpec.of("note", wall_ms=0, delay=1, keys=["k"])
+    await store.add([spec])
+    assert [job and job.id for job in await store.get([spec.id])] == [spec.id]
+    await store.close()
+
+
+async def test_the_migrations_make_the_tables_that_the_code_has(url: URL) -> None:
+    """Column by column, and index by index."""
+    await migrate(url)
+
+    def differences(connection: Connection) -> Any:
+        options = {
+            "compare_type": True,
+            "include_name": lambda name, kind, parents: kind != "table" or name in NAMES,
+        }
+        return compare_metadata(MigrationContext.configure(connection, opts=options), metadata)
+
+    def conditions(connection: Connection) -> list[Any]:
+        found = [index for name in NAMES for index in inspect(connection).get_indexes(name)]
+        return sorted((index["name"], index["column_names"], index["unique"]) for index in found)
+
+    assert await run(url, differences) == []
+    migrated = await run(url, conditions)
+    await migrate(url, "base")
+    await run(url, metadata.create_all)
+    assert await run(url, conditions) == migrated
+
+
+async def test_the_tables_are_made_and_dropped(url: URL) -> None:
+    """As often as one likes; the application's own stay."""
+    await run(url, lambda connection: connection.execute(text("CREATE TABLE orders (id int)")))
+    for _ in range(2):
+        await migrate(url)
+        await migrate(url)
+        assert await run(url, tables) == {*NAMES, VERSION_TABLE, "orders"}
+        await works(url)
+        await migrate(url, "base")
+        assert await run(url, tables) == {VERSION_TABLE, "orders"}
+
+
+async def test_several_may_migrate_at_once(url: URL) -> None:
+    """One does it, the others wait."""
+    await asyncio.gather(*(migrate(url) for _ in range(4)))
+    await works(url)
+
+
+async def test_a_database_without_tables_says_how_to_make_them(url: URL) -> None:
+    """And the command does it."""
+    store = SqlJobStore(url)
+    with pytest.raises(StoreNotReadyError, match=r"python -m purgatory\.jobs\.sql URL"):
+        await store.open()
+    text_url = url.render_as_string(hide_password=False)
+    arguments = [sys.executable, "-m", "purgatory.jobs.sql", text_url]
+    await asyncio.to_thread(subprocess.run, arguments, check=True, cwd=ROOT)
+    await store.open()
+    await store.close()
+    await works(url)
+
+
+@pytest.mark.parametrize(
+    ("revision", "complaint"),
+    [("purgatory_9999", "newer than this version"), ("other", "no tables for jobs")],
+)
+async def test_tables_of_another_version_are_refused(
+    url: URL, revision: str, complaint: str
+) -> None:
+    """Rather than written to."""
+    await migrate(url)
+    change = text(f"UPDATE {VERSION_TABLE} SET version_num = '{revision}'")
+    await run(url, lambda connection: connection.execute(change))
+    with pytest.raises(StoreNotReadyError, match=complaint):
+        await SqlJobStore(url).open()
+
+
+async def test_tables_that_vanish_are_said_to_be_missing(url: URL) -> None:
+    """Also once it is open."""
+    await migrate(url)
+    store = SqlJobStore(url)
+    await store.open()
+    await migrate(url, "base")
+    with pytest.raises(StoreNotReadyError, match="migrate"):
+        await store.counts()
+    with pytest.raises(StoreNotReadyError, match="migrate"):
+        await store.add([JobSpec.of("note", wall_ms=0, delay=1)])
+    await store.close()
+
+
+async def test_an_application_runs_our_scripts_with_its_own_alembic(
+    url: URL, tmp_path: Path
+) -> None:
+    """By version_locations; its own tables are compared without ours."""
+    mine = tmp_path / "alembic"
+    (mine / "versions").mkdir(parents=True)
+    (mine / "env.py").write_text(
+        "from alembic import context\n"
+        "connection = context.config.attributes['connection']\n"
+        "context.configure(connection=connection)\n"
+        "context.run_migrations()\n"
+    )
+    (mine / "versions" / "orders.py").write_text(
+        "import sqlalchemy as sa\nfrom alembic import op\n"
+        "revision = 'orders_1'\ndown_revision = None\n"
+        "def upgrade():\n    op.create_table('orders', sa.Column('id', sa.Integer))\n"
+        "def downgrade():\n    op.drop_table('orders')\n"
+    )
+    config = Config()
+    config.set_main_option("script_location", str(mine))
+    config.set_main_option("path_separator", "os")
+    config.set_main_option(
+        "version_locations", f"{mine / 'versions'}:{migrations_path() / 'versions'}"
+    )
+
+    def upgrade(connection: Connection) -> None:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "heads")
+
+    await run(url, upgrade)
+    await works(url)
+    own = MetaData()
+    Table("orders", own, Column("id", Integer))
+
+    def differences(connection: Connection) -> Any:
+        def is_mine(item: Any, name: str | None, kind: str, *rest: Any) -> bool:
+            return kind != "table" or name not in metadata.tables
+
+        context = MigrationContext.configure(connection, opts={"include_object": is_mine})
+        return compare_metadata(context, own)
+
+    assert await run(url, differences) == []
+
+    def downgrade(connection: Connection) -> None:
+        config.attributes["connection"] = connection
+        command.downgrade(config, "purgatory@base")
+
+    await run(url, downgrade)
+    assert await run(url, tables) == {"orders", "alembic_version"}
+
+
+async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None:
+    """At once, by name."""
+    url = f"postgresql://nobody@/none?host={tmp_path}"
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        await migrate(url)
+    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
+        await SqlJobStore(url).open()
+
+
+async def test_only_what_keeps_jobs_is_taken() -> None:
+    """Memory forgets, and other databases are not tested."""
+    with pytest.raises(ValueError, match="name a file"):
+        SqlJobStore("sqlite://")
+    engine: AsyncEngine = create_async_engine("sqlite+aiosqlite:///:memory:")
+    with pytest.raises(ValueError, match="MemoryJobStore"):
+        SqlJobStore(engine)
+    with pytest.raises(ValueError, match="mysql is no database for jobs"):
+        SqlJobStore("mysql+aiomysql://host/name")
