@@ -26,6 +26,11 @@ MODULES = (
     "purgatory/operation.py",
     "purgatory/delayed_operation_purgatory.py",
     "purgatory/event_buffer.py",
+    "purgatory/signals/signal.py",
+    "purgatory/signals/memory.py",
+    "purgatory/watch_operation.py",
+    "purgatory/park_operation.py",
+    "purgatory/parking.py",
 )
 
 

@@ -16,8 +16,10 @@ cdef class DelayedOperationPurgatory:
     cdef readonly str name
     cdef readonly SystemTimer timer
 
+    @cython.locals(watchers=dict)
     cpdef bint try_complete_else_watch(self, DelayedOperation operation, object keys)
     cpdef Py_ssize_t check_and_complete(self, object key)
+    cpdef Py_ssize_t count(self, object key)
     cpdef bint _check(self, DelayedOperation operation, object key)
     cpdef bint _end(self, DelayedOperation operation, object status)
     @cython.locals(given=tuple)
@@ -26,7 +28,5 @@ cdef class DelayedOperationPurgatory:
     @cython.locals(count=cython.Py_ssize_t)
     cdef _watch(self, DelayedOperation operation, tuple keys)
     @cython.locals(keys=tuple, watchers=dict, operations=dict)
-    cdef tuple _unwatch(self, DelayedOperation operation)
-    @cython.locals(keys=tuple)
-    cpdef _on_settled(self, DelayedOperation operation)
+    cpdef _leave(self, DelayedOperation operation)
     cdef _tell(self, DelayedOperation operation, tuple keys)

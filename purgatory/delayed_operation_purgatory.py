@@ -133,7 +133,20 @@ class DelayedOperationPurgatory:
         # After the first try, which may have called anything.
         if self.is_closed:
             raise PurgatoryClosedError(f"purgatory {self.name!r} was shut down and takes no more")
-        self._watch(operation, keys)
+        if len(keys) == 1:
+            # _watch, written out for the usual case.
+            key = keys[0]
+            watchers = self._watchers
+            if key in watchers:
+                self._watch_key(operation, key)
+            else:
+                watchers[key] = operation
+            operation._purgatory = self
+            operation._keys = keys
+            self._delayed += 1
+            self._watched += 1
+        else:
+            self._watch(operation, keys)
         try:
             if operation.try_complete():
                 return True
@@ -145,7 +158,7 @@ class DelayedOperationPurgatory:
             if operation.status is _PENDING:
                 if operation._pending is not None:
                     operation._pending.remove(operation)
-                self._unwatch(operation)
+                self._leave(operation)
             raise
         return False
 
@@ -270,7 +283,7 @@ class DelayedOperationPurgatory:
             # A key that cannot be hashed: off those before it.
             operation._keys = tuple(dict.fromkeys(keys[: keys.index(key)]))
             self._watched += len(operation._keys)
-            self._unwatch(operation)
+            self._leave(operation)
             raise
         if count != len(keys):
             # A key given twice counts once. Rare: so the check is not made for everyone beforehand.
@@ -292,8 +305,8 @@ class DelayedOperationPurgatory:
             self._watchers[key] = Watchers(present, operation)
         return 1
 
-    def _unwatch(self, operation: DelayedOperation) -> tuple[Hashable, ...]:
-        """Take `operation` off every key; return the keys."""
+    def _leave(self, operation: DelayedOperation) -> None:
+        """Take `operation` off every key, and count how it ended, if its status says that."""
         keys = operation._keys
         operation._keys = ()
         operation._purgatory = None
@@ -309,14 +322,12 @@ class DelayedOperationPurgatory:
                 del watchers[key]
         self._watched -= len(keys)
         self._delayed -= 1
-        return keys
-
-    def _on_settled(self, operation: DelayedOperation) -> None:
-        """Forget `operation`, whose status says how it ended."""
-        keys = self._unwatch(operation)
         status = operation.status
         if status is _FIRED:
             self._fired += 1
+        elif status is _PENDING:
+            # It could not be watched: nothing became of it, and nobody was told of it.
+            return
         else:
             self._outcomes[status] += 1
         # Of an operation that completed while it was put on its keys nobody was told before.

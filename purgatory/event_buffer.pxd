@@ -1,5 +1,5 @@
 cimport cython
-from purgatory.timer.system_timer cimport _system_now_ns
+from purgatory.timer.c_clock cimport system_now_ns
 
 
 cdef class EventBuffer:

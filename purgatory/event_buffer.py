@@ -66,7 +66,7 @@ class EventBuffer:
             self.dropped += 1
             return
         if cython.compiled and self._is_system:
-            now_ns = _system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+            now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
             now_ns = self._now_ns()
         events.append((id(operation), operation.__class__, status, keys, key, deadline_ms, now_ns))

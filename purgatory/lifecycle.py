@@ -44,9 +44,10 @@ class Listener(Protocol):
 
 
 class Recorder(Protocol):
-    """A listener that wants the bare arguments, since making an event costs more than taking it.
+    """Told as a Listener is, without an event: making one costs more than taking it.
 
-    Give it to `Purgatory(listeners=...)` as any other. The same holds: it must not block.
+    Something that cannot be called, or it would be a Listener. Give it to the purgatory as one; the
+    same holds for it.
     """
 
     @property
@@ -57,8 +58,8 @@ class Recorder(Protocol):
 
 def record_of(listener: Listener | Recorder, timer: SystemTimer) -> Record:
     """Return what the purgatory calls to tell `listener` of an event."""
-    record: Record | None = getattr(listener, "record", None)
-    return _EventMaker(listener, timer) if record is None else record  # type: ignore[arg-type] # no Recorder, so a Listener
+    # Whoever can be called is a Listener, though something of his may be called `record`.
+    return _EventMaker(listener, timer) if callable(listener) else listener.record
 
 
 class _EventMaker:

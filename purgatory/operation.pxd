@@ -1,5 +1,5 @@
 cimport cython
-from purgatory.timer.task cimport TimerTask
+from purgatory.timer.task cimport PendingTasks, TimerTask
 
 
 cdef class DelayedOperation(TimerTask):
@@ -7,6 +7,7 @@ cdef class DelayedOperation(TimerTask):
     cdef public object _purgatory
     cdef readonly object status
 
+    @cython.locals(pending=PendingTasks, previous=TimerTask, following=TimerTask)
     cpdef bint force_complete(self)
     cpdef bint _cancel(self, object status)
     cpdef bint _settle(self, object status)

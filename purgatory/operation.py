@@ -81,8 +81,24 @@ class DelayedOperation(TimerTask):
 
     def force_complete(self) -> bool:
         """Complete the operation unless it already is; return True iff this call did it."""
-        if not self._settle(_FIRED):
+        # _settle, written out: the hottest of the ways that an operation ends.
+        if self.status is not _PENDING:
             return False
+        self.status = _FIRED
+        pending = self._pending
+        if pending is not None:
+            # PendingTasks.remove, written out.
+            previous = self._previous
+            following = self._next
+            previous._next = following  # type: ignore[union-attr] # a pending task has neighbours
+            following._previous = previous  # type: ignore[union-attr] # as above
+            self._pending = None
+            self._next = None
+            self._previous = None
+            pending.count -= 1
+        purgatory = self._purgatory
+        if purgatory is not None:
+            purgatory._leave(self)
         self.on_complete()
         return True
 
@@ -116,7 +132,7 @@ class DelayedOperation(TimerTask):
             pending.remove(self)
         purgatory = self._purgatory
         if purgatory is not None:
-            purgatory._on_settled(self)
+            purgatory._leave(self)
         return True
 
     def _log_failure(self, callback: str) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Mapping
-from itertools import chain
-from operator import attrgetter
 from typing import Any, ClassVar
 
 from purgatory.outcome import Outcome
-from purgatory.signals import Signal, Signals
+from purgatory.signals.memory import MemorySignals
+from purgatory.signals.signal import Signal
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
 from purgatory.watch_operation import WatchOperation
+
+# As a named tuple's own constructor does it, without a call of Python in between.
+_new_tuple = tuple.__new__
+_FIRED = Status.FIRED
 
 
 class ParkOperation(WatchOperation):
@@ -25,15 +28,14 @@ class ParkOperation(WatchOperation):
     def __init__(
         self,
         delay_ms: int,
-        signals: Signals,
+        signals: MemorySignals,
         positions: Mapping[str, int],
-        *,
         future: Future[Outcome],
         clock: Clock,
         until: Callable[[], object] | None,
     ) -> None:
         """Complete `future` when a key fires or, where it is given, when `until()` is true."""
-        super().__init__(delay_ms, signals, positions)
+        WatchOperation.__init__(self, delay_ms, signals, positions)
         self.future = future
         self._clock = clock
         self._until = until
@@ -43,7 +45,7 @@ class ParkOperation(WatchOperation):
     def try_complete(self) -> bool:
         """Complete if a key fired, or if the predicate holds; its failure fails the caller."""
         if self._until is None:
-            return super().try_complete()
+            return WatchOperation.try_complete(self)
         try:
             is_true = self._until()
         except Exception as exc:
@@ -71,8 +73,9 @@ class ParkOperation(WatchOperation):
 
     def _answer(self) -> None:
         # Whoever awaits may have been cancelled in this same turn of the loop.
-        if not self.future.done():
-            self.future.set_result(self._outcome())
+        future = self.future
+        if not future.done():
+            future.set_result(self._outcome())
 
     def _fail(self, error: Exception) -> bool:
         if not self._settle(Status.FIRED):
@@ -89,10 +92,12 @@ class ParkOperation(WatchOperation):
         key, value, position = self._key, None, signals.head()
         if key is not None:
             last = signals.read(key, signals.last(key) - 1, 1)
-            value = last[0].value if last else None
+            if last:
+                only = last[0]
+                value = only.value
         elif self._until is None:
             first = self._first_unread()
-            if self.status is not Status.FIRED:
+            if self.status is not _FIRED:
                 # A signal that came before this operation was tried is for the next wait.
                 position = position if first is None else first.offset - 1
             elif first is not None:
@@ -103,9 +108,16 @@ class ParkOperation(WatchOperation):
                 # somebody completed the operation by hand.
                 key = next(iter(self.fired_keys()), None)
         waited_ms = (self._clock.now_ns() - self._started_ns) // NS_PER_MS
-        return Outcome(self.status, key, value, signals.cursor(position), waited_ms)
+        fields = (self.status, key, value, signals.cursor(position), waited_ms)
+        return _new_tuple(Outcome, fields)
 
     def _first_unread(self) -> Signal | None:
         signals = self.signals
-        unread = [signals.read(key, position, 1) for key, position in self.positions.items()]
-        return min(chain.from_iterable(unread), key=attrgetter("offset"), default=None)
+        first: Signal | None = None
+        for key, position in self.positions.items():
+            unread = signals.read(key, position, 1)
+            if unread:
+                signal = unread[0]
+                if first is None or signal.offset < first.offset:
+                    first = signal
+        return first

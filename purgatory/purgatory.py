@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Self
 
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.errors import (
-    InvalidTimeoutError,
-    LimitReachedError,
     PurgatoryClosedError,
     PurgatoryDrainingError,
     WrongThreadError,
@@ -25,18 +23,18 @@ from purgatory.lifecycle import Listener, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
-from purgatory.park_operation import ParkOperation
+from purgatory.parking import Parking
 from purgatory.reaper import ExpirationReaper
 from purgatory.signals import MemorySignals, SignalStatistics
 from purgatory.slices import SlicedWalk
-from purgatory.status import Status
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.walk import Walk
 
 logger = logging.getLogger("purgatory")
 
-NS_PER_SECOND = 1_000_000_000
+# As a named tuple's own constructor does it, without a call of Python in between.
+_new_tuple = tuple.__new__
 
 # More operations than this on a key are dealt with in slices, over several turns of the loop.
 SMALL_WALK = 32
@@ -127,11 +125,10 @@ class Purgatory:
         self._trim = HistoryTrim(
             self.signals, self._timer, math.ceil(self.limits.max_signal_age * 1000)
         )
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread_id = 0
+        self._parking = Parking(
+            name, self.limits, self.clock, self.signals, self._operations, self._trim
+        )
         self._reaper: ExpirationReaper | None = None
-        self._opened = 0
-        self._is_draining = False
         self._drained: asyncio.Future[int] | None = None
 
     async def __aenter__(self) -> Self:
@@ -150,7 +147,13 @@ class Purgatory:
 
     def __repr__(self) -> str:
         """Say its name, its state and how many are parked."""
-        state = "draining" if self._is_draining else "open" if self._opened else "closed"
+        state = (
+            "draining"
+            if self._parking.is_draining
+            else "open"
+            if self._parking.opened
+            else "closed"
+        )
         return f"<Purgatory {self.name!r}: {state}, {self.parked} parked>"
 
     @property
@@ -161,12 +164,12 @@ class Purgatory:
     @property
     def is_open(self) -> bool:
         """True iff it was opened and not closed since."""
-        return self._opened > 0
+        return self._parking.opened > 0
 
     @property
     def is_draining(self) -> bool:
         """True iff `drain` was called: nobody is parked any more, and nobody new will be."""
-        return self._is_draining
+        return self._parking.is_draining
 
     def open(self) -> None:
         """Begin, on the running event loop; a second call counts, and needs its own `close`.
@@ -175,34 +178,35 @@ class Purgatory:
         WrongThreadError for one that is open on another loop.
         """
         loop = asyncio.get_running_loop()
-        if self._loop is None:
-            self._loop = loop
-            self._thread_id = threading.get_ident()
+        parking = self._parking
+        if parking.loop is None:
+            parking.loop = loop
+            parking.thread_id = threading.get_ident()
             self._reaper = ExpirationReaper(self._timer, loop)
             self._reaper.start()
             logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
-        elif self._loop is not loop:
+        elif parking.loop is not loop:
             raise WrongThreadError(
                 f"purgatory {self.name!r} is or was open on another event loop: make one for each"
             )
-        elif self._is_draining:
+        elif self._parking.is_draining:
             raise PurgatoryClosedError(
                 f"purgatory {self.name!r} was drained or closed, which is for good: make a new one"
             )
-        self._opened += 1
+        self._parking.opened += 1
 
     async def close(self) -> None:
         """End, if this matches the first `open`: drain, and stop the timer. Idempotent."""
-        if self._opened > 1:
-            self._opened -= 1
+        if self._parking.opened > 1:
+            self._parking.opened -= 1
             return
-        if not self._opened:
+        if not self._parking.opened:
             return
         try:
             await self.drain()
         finally:
             # Though the caller was cancelled meanwhile: the drain itself goes on by the loop.
-            self._opened = 0
+            self._parking.opened = 0
             if self._reaper is not None:
                 self._reaper.stop()
             self._timer.close()
@@ -234,28 +238,7 @@ class Purgatory:
         InvalidTimeoutError, BadCursorError, CursorExpiredError, LimitReachedError,
         PurgatoryClosedError and WrongThreadError.
         """
-        loop = self._require_open()
-        delay_ms = self.delay_ms(timeout)
-        positions = self.positions(keys, cursor)
-        operation = ParkOperation(
-            delay_ms,
-            self.signals,
-            positions,
-            future=loop.create_future(),
-            clock=self.clock,
-            until=until,
-        )
-        return await self._park(operation, delay_ms)
-
-    async def _park(self, operation: ParkOperation, delay_ms: int) -> Outcome:
-        if self._is_draining:
-            operation._cancel(Status.DRAINED)
-        elif delay_ms == 0:
-            # It asks, and does not park.
-            if not operation.try_complete():
-                operation.run()
-        else:
-            self.watch(operation, operation.positions)
+        operation = self._parking.park(keys, timeout, until, cursor)
         try:
             return await operation.future
         finally:
@@ -272,15 +255,13 @@ class Purgatory:
 
         Raises InvalidKeyError, InvalidValueError, PurgatoryClosedError and WrongThreadError.
         """
-        self._require_open()
-        check_key(key)
-        signal = self.signals.append(key, value)
-        self._trim.wake()
+        signal = self._parking.keep(key, value)
         if self._operations.count(key) <= SMALL_WALK:
             completed = self._operations.check_and_complete(key)
         else:
             completed = await self._take(self._operations.check_in_steps(key))
-        return Fired(self.signals.cursor(signal.offset), signal.seq, completed)
+        fields = (self.signals.cursor(signal.offset), signal.seq, completed)
+        return _new_tuple(Fired, fields)
 
     async def cancel(self, key: str) -> int:
         """End every operation on `key` with status "cancelled"; return how many there were.
@@ -288,7 +269,7 @@ class Purgatory:
         The key's history is dropped: cursors from before are expired for it.
         Raises InvalidKeyError, PurgatoryClosedError and WrongThreadError.
         """
-        self._require_open()
+        self._parking.require_open()
         check_key(key)
         self.signals.drop(key)
         return await self._take(self._operations.cancel_in_steps(key))
@@ -303,9 +284,9 @@ class Purgatory:
 
     def begin_drain(self) -> asyncio.Future[int]:
         """Begin to drain, without waiting: for a signal handler, through the loop."""
-        self._require_open()
+        self._parking.require_open()
         if self._drained is None:
-            self._is_draining = True
+            self._parking.is_draining = True
             logger.info(
                 "purgatory %r drains %d parked operations",
                 self.name,
@@ -329,17 +310,17 @@ class Purgatory:
         Raises LimitReachedError where no more may wait, InvalidKeyError, PurgatoryDrainingError,
         PurgatoryClosedError and WrongThreadError.
         """
-        self._require_open()
+        self._parking.require_open()
         if isinstance(keys, str):
             raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
         keys = tuple(keys)
-        self._check_count(len(keys))
+        self._parking.check_count(len(keys))
         for key in keys:
             check_key(key)
-        if self._is_draining:
+        if self._parking.is_draining:
             raise PurgatoryDrainingError(f"purgatory {self.name!r} drains, and parks nobody more")
         if is_bounded:
-            self._check_limits(keys)
+            self._parking.check_limits(keys)
         return self._operations.try_complete_else_watch(operation, keys)
 
     def check(self, key: str) -> asyncio.Future[int]:
@@ -347,7 +328,7 @@ class Purgatory:
 
         Returns a future of how many it completed, which need not be awaited.
         """
-        self._require_open()
+        self._parking.require_open()
         return self._take(self._operations.check_in_steps(key))
 
     def statistics(self) -> Statistics:
@@ -361,7 +342,7 @@ class Purgatory:
             expired=counts.expired,
             cancelled=counts.cancelled,
             drained=counts.drained,
-            is_draining=self._is_draining,
+            is_draining=self._parking.is_draining,
             signals=self.signals.statistics(),
             timers=len(self._timer),
             levels=tuple(
@@ -388,70 +369,13 @@ class Purgatory:
 
     def delay_ms(self, timeout: float) -> int:
         """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""
-        if type(timeout) is not float and type(timeout) is not int:
-            raise TypeError(f"timeout is {timeout!r}: give seconds as a number, such as 2.5")
-        # Written so that NaN, which compares as false, is refused.
-        if not 0 <= timeout <= self.limits.max_timeout:
-            raise InvalidTimeoutError(
-                f"timeout is {timeout!r}: give a number of seconds from 0 to "
-                f"{self.limits.max_timeout:g}"
-            )
-        # By way of whole nanoseconds: 0.07 * 1000 is a little more than 70.
-        return -(-round(timeout * NS_PER_SECOND) // NS_PER_MS)
+        return self._parking.delay_ms(timeout)
 
     def positions(
         self, keys: Iterable[str], cursor: str | Mapping[str, str | None] | None = None
     ) -> dict[str, int]:
         """Return from where to wait on each key; raise for keys or cursors that are no good."""
-        head = self.signals.head()
-        positions = dict.fromkeys(keys, head)
-        self._check_count(len(positions))
-        if cursor is not None and not isinstance(cursor, (str, Mapping)):
-            raise TypeError(f"cursor is {cursor!r}: give a string, or a mapping of keys to strings")
-        for key in positions:
-            check_key(key)
-            own = cursor.get(key) if isinstance(cursor, Mapping) else cursor
-            if own is not None:
-                positions[key] = self.signals.position(key, own)
-        return positions
-
-    def _require_open(self) -> asyncio.AbstractEventLoop:
-        loop = self._loop
-        if loop is None or not self._opened:
-            raise PurgatoryClosedError(
-                f"purgatory {self.name!r} is not open: use it inside `async with`, or install it "
-                "in the application that serves it"
-            )
-        if threading.get_ident() != self._thread_id:
-            raise WrongThreadError(
-                f"purgatory {self.name!r} was used from {threading.current_thread().name!r}, not "
-                "the thread of its event loop: call it through anyio.from_thread.run, or "
-                "asyncio.run_coroutine_threadsafe"
-            )
-        return loop
-
-    def _check_limits(self, keys: tuple[str, ...]) -> None:
-        limits = self.limits
-        if self._operations.delayed >= limits.max_parked:
-            raise LimitReachedError(
-                f"{limits.max_parked} operations wait already, which is the limit",
-                limit="max_parked",
-                maximum=limits.max_parked,
-            )
-        for key in keys:
-            if self._operations.count(key) >= limits.max_parked_per_key:
-                raise LimitReachedError(
-                    f"{limits.max_parked_per_key} operations wait on key {key!r} already, which is "
-                    "the limit for one key",
-                    limit="max_parked_per_key",
-                    maximum=limits.max_parked_per_key,
-                )
-
-    def _check_count(self, keys: int) -> None:
-        if not 0 < keys <= self.limits.max_keys_per_operation:
-            raise ValueError(
-                f"{keys} keys: an operation watches 1 to {self.limits.max_keys_per_operation}"
-            )
+        return self._parking.positions(keys, cursor)
 
     def _take(self, walk: Walk) -> asyncio.Future[int]:
-        return SlicedWalk(walk, self._require_open(), self.clock).start()
+        return SlicedWalk(walk, self._parking.require_open(), self.clock).start()

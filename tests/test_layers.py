@@ -39,6 +39,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.journal": (3, "journal"),
     "purgatory.history_trim": (3, "facade"),
     "purgatory.park_operation": (3, "facade"),
+    "purgatory.parking": (3, "facade"),
     "purgatory.purgatory": (3, "facade"),
     "purgatory.watch_operation": (3, "facade"),
     "purgatory": (3, "public names"),
@@ -70,7 +71,7 @@ COMPOSED_OF: dict[str, set[str]] = {
 # What is imported in some places only -> those places. Whatever is not of the standard library has
 # to be here; of the standard library, only what is not for everyone.
 VENDORS: dict[str, set[str]] = {
-    "cython": {"purgatory.event_buffer", "purgatory.timer.system_timer"},
+    "cython": {"purgatory.event_buffer", "purgatory.timer"},
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "app", "examples"},

@@ -27,7 +27,7 @@ logger = logging.getLogger("purgatory.journal")
 # How often the buffer is emptied. The purgatory wakes nobody: that would cost more than an event.
 _INTERVAL_S: Final = 0.1
 # Events that become rows in one go, and seconds for which the event loop has the interpreter then.
-_SLICE: Final = 250
+_SLICE: Final = 500
 _BREATH_S: Final = 0.000_1
 _NS_PER_SECOND: Final = 1_000_000_000
 

@@ -25,6 +25,11 @@ done for all at once is done in `batch_of`.
 _EXPIRED: Final = CODES[Status.EXPIRED]
 _NS_PER_US: Final = 1_000
 _STRING: Final = pa.string()
+_STRINGS: Final = pa.list_(_STRING)
+_TIME: Final = EVENT_SCHEMA.field("at").type
+_EVENT_NAMES: Final = pa.array(EVENTS, _STRING)
+_NOTHING: Final = pa.scalar(None, pa.int64())
+_FIRST: Final = pa.scalar(0, pa.int32())
 
 
 class JobColumns(NamedTuple):
@@ -57,25 +62,27 @@ def batch_of(
     codes = pa.array(events, pa.int32())
     at = _microseconds(at_ns, offset_us)
     deadlines = pc.add(pa.array(deadlines_us, pa.int64()), offset_us)
-    nothing = pa.scalar(None, pa.int64())
     # Never early, but for a microsecond of rounding.
     lateness = pc.max_element_wise(pc.subtract(at, deadlines), 0)
     columns: dict[str, Any] = {
         "operation_id": _identifiers(numbers, jobs, start),
-        "event": pa.DictionaryArray.from_arrays(codes, pa.array(EVENTS)),
+        "event": pa.DictionaryArray.from_arrays(codes, _EVENT_NAMES),
         "seq": pa.array(range(first_seq, first_seq + len(rows)), pa.int64()),
         "kind": pa.array(kinds, _STRING).dictionary_encode(),
-        "keys": pa.array(keys, pa.list_(_STRING)),
-        "worker": pa.repeat(worker, len(rows)).dictionary_encode(),
-        "at": at,
-        "watched_at": _microseconds(watched_ns, offset_us),
-        "deadline": deadlines,
-        "completed_at": pc.if_else(pc.equal(codes, WATCHED), nothing, at),
-        "lateness_us": pc.if_else(pc.equal(codes, _EXPIRED), lateness, nothing),
+        "keys": pa.array(keys, _STRINGS),
+        "worker": pa.DictionaryArray.from_arrays(
+            pa.repeat(_FIRST, len(rows)), pa.array([worker], _STRING)
+        ),
+        "at": at.view(_TIME),
+        "watched_at": _microseconds(watched_ns, offset_us).view(_TIME),
+        "deadline": deadlines.view(_TIME),
+        "completed_at": pc.if_else(pc.equal(codes, WATCHED), _NOTHING, at).view(_TIME),
+        "lateness_us": pc.if_else(pc.equal(codes, _EXPIRED), lateness, _NOTHING),
         "completed_by": pa.array(completed_by, _STRING),
         **_job_columns(len(rows), jobs),
     }
-    arrays = [columns[column.name].cast(column.type) for column in EVENT_SCHEMA]
+    # All of their types by now: to cast each would take longer than most take to make.
+    arrays = [columns[name] for name in EVENT_SCHEMA.names]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
 
 
@@ -96,10 +103,12 @@ def _job_columns(count: int, jobs: dict[int, JobColumns]) -> dict[str, Any]:
     names = JobColumns._fields[1:]
     if not jobs:
         return {name: pa.nulls(count, EVENT_SCHEMA.field(name).type) for name in names}
-    return {
-        name: pa.array(
-            [getattr(jobs.get(row), name, None) for row in range(count)],
-            pa.int32() if name == "attempt" else _STRING,
-        )
-        for name in names
-    }
+    return {name: _job_column(name, count, jobs) for name in names}
+
+
+def _job_column(name: str, count: int, jobs: dict[int, JobColumns]) -> pa.Array:
+    column = EVENT_SCHEMA.field(name).type
+    is_dictionary = pa.types.is_dictionary(column)
+    values = [getattr(jobs.get(row), name, None) for row in range(count)]
+    array = pa.array(values, _STRING if is_dictionary else column)
+    return array.dictionary_encode() if is_dictionary else array

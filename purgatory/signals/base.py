@@ -1,28 +1,11 @@
-"""The protocol of signals, and their values."""
+"""The protocol of signals."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-
-# Not frozen, though nothing changes it: a frozen dataclass takes four times as long to make, and
-# one is made for every fire.
-@dataclass(slots=True)
-class Signal:
-    """One firing of a key."""
-
-    key: str
-    seq: int
-    """1, 2, 3 ... for each key; a later signal of the key has a higher one."""
-    offset: int
-    """The position among the signals of all keys; cursors are made of it."""
-    at_ms: int
-    """UTC milliseconds since 1970: for people, not for ordering."""
-    value: Any
-    """What was fired: a JSON value. Shared by everyone who waited; do not change it."""
-    encoded: bytes
-    """`value` as JSON, encoded once however many wait."""
+from purgatory.signals.signal import Signal
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from collections import deque
 from typing import Any
 
 from purgatory.errors import BadCursorError, CursorExpiredError, InvalidValueError
-from purgatory.signals.base import Signal, SignalStatistics
+from purgatory.signals.base import SignalStatistics
+from purgatory.signals.signal import Signal
 from purgatory.timer import Clock
 
 _CURSOR = re.compile(r"([0-9a-f]{12})-([0-9]{1,18})")
@@ -77,6 +78,9 @@ class MemorySignals:
         # What is known of the histories that were forgotten altogether.
         self._forgotten_offset = 0
         self._forgotten_seq = 0
+        # The last cursor that was made: one firing makes that of its signal and of who waited.
+        self._made_position = -1
+        self._made_cursor = ""
 
     def append(self, key: str, value: Any) -> Signal:
         """Keep `value` as the next signal of `key`; raise InvalidValueError unless it is JSON."""
@@ -131,7 +135,10 @@ class MemorySignals:
 
     def cursor(self, position: int) -> str:
         """Return the cursor of a position."""
-        return f"{self._epoch}-{position}"
+        if position != self._made_position:
+            self._made_position = position
+            self._made_cursor = f"{self._epoch}-{position}"
+        return self._made_cursor
 
     def has_after(self, key: str, position: int, count: int) -> bool:
         """Return True iff `count` signals of `key` came after `position`, or one that is gone."""
@@ -142,16 +149,24 @@ class MemorySignals:
         if history.lost_offset > position:
             return True
         signals = history.signals
-        return len(signals) >= count and signals[-count].offset > position
+        if len(signals) < count:
+            return False
+        last = signals[-count]
+        return last.offset > position
 
     def read(self, key: str, position: int, limit: int) -> list[Signal]:
         """Return up to `limit` signals of `key` after `position`, the oldest first."""
         history = self._histories.get(key)
         if history is None or history.last_offset <= position:
             return []
+        signals = history.signals
+        if limit == 1 and len(signals) == 1:
+            # The usual case: whoever waits reads the signal that came.
+            only = signals[0]
+            return [only] if only.offset > position else []
         # From the end: what a reader has not seen yet is short, what is kept may be long.
         unread: deque[Signal] = deque()
-        for signal in reversed(history.signals):
+        for signal in reversed(signals):
             if signal.offset <= position:
                 break
             unread.appendleft(signal)
@@ -233,12 +248,18 @@ class MemorySignals:
     def _trim_oldest(self) -> None:
         offset, key = self._order.popleft()
         history = self._histories.get(key)
-        if history is not None and history.signals and history.signals[0].offset == offset:
+        if history is None or not history.signals:
+            return
+        first = history.signals[0]
+        if first.offset == offset:
             self._trim_first(key, history)
 
     def _drop_stale_order(self) -> None:
-        alive = (signal for history in self._histories.values() for signal in history.signals)
-        self._order = deque(sorted((signal.offset, signal.key) for signal in alive))
+        alive = []
+        for history in self._histories.values():
+            for signal in history.signals:
+                alive.append((signal.offset, signal.key))  # noqa: PERF401 - typed when compiled
+        self._order = deque(sorted(alive))
 
     def _expired(self, key: str, reason: str) -> CursorExpiredError:
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self._head)

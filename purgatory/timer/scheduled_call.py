@@ -5,15 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+try:
+    import cython  # type: ignore[import-untyped,unused-ignore] # as in task.py
+except ImportError:
+    from purgatory.timer import not_compiled as cython
+
 from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, refuse_delay
 
 
+# Outside the cyclic collector, as TimerTask is: so it lets go of its callback once it is done.
+@cython.no_gc
+@cython.cclass
 class ScheduledCall(TimerTask):
-    """What `SystemTimer.call_later` returns: `cancel` it, or leave it be."""
+    """What `SystemTimer.call_later` returns: `cancel` it, or leave it be. It is made once."""
 
     __slots__ = ("args", "callback")
 
-    callback: Callable[..., object]
+    callback: Callable[..., object] | None
+    """None once it was called or cancelled."""
     args: tuple[Any, ...]
 
     def __init__(self, delay_ms: int, callback: Callable[..., object], *args: Any) -> None:
@@ -28,5 +37,34 @@ class ScheduledCall(TimerTask):
         self.args = args
 
     def run(self) -> None:
-        """Call it."""
-        self.callback(*self.args)
+        """Call it. Raises RuntimeError where it was called or cancelled before."""
+        callback = self.callback
+        if callback is None:
+            raise RuntimeError(
+                f"{self!r} was called or cancelled before: a call is made once, so make a new one "
+                "with call_later"
+            )
+        args = self.args
+        # Let go first: whatever the callback leads to may lead back here.
+        self.callback = None
+        self.args = ()
+        callback(*args)
+
+    def cancel(self) -> bool:
+        """Leave the timer and let go of the callback; True iff it was pending. Idempotent."""
+        # As TimerTask.cancel, written out.
+        pending = self._pending
+        self.callback = None
+        self.args = ()
+        if pending is None:
+            return False
+        previous = self._previous
+        following = self._next
+        previous._next = following  # type: ignore[union-attr] # a pending task has neighbours
+        following._previous = previous  # type: ignore[union-attr] # as above
+        self._pending = None
+        self._next = None
+        self._previous = None
+        self.expiration_ms = NOT_SCHEDULED
+        pending.count -= 1
+        return True

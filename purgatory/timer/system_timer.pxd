@@ -1,4 +1,5 @@
 cimport cython
+from purgatory.timer.c_clock cimport system_now_ns
 from purgatory.timer.scheduled_call cimport ScheduledCall
 from purgatory.timer.task cimport PendingTasks, TimerTask
 from purgatory.timer.task_list cimport TimerTaskList
@@ -7,23 +8,6 @@ from purgatory.timer.wheel cimport TimingWheel
 cdef long long NS_PER_MS
 cdef long long NOT_SCHEDULED
 cdef long long _MAX_DELAY_MS
-
-
-cdef extern from "<time.h>" nogil:
-    ctypedef long time_t
-    ctypedef int clockid_t
-    const clockid_t CLOCK_MONOTONIC
-    struct timespec:
-        time_t tv_sec
-        long tv_nsec
-    int clock_gettime(clockid_t, timespec *)
-
-
-# time.monotonic_ns() is this clock, on Linux and on macOS.
-cdef inline long long _system_now_ns() noexcept nogil:
-    cdef timespec now
-    clock_gettime(CLOCK_MONOTONIC, &now)
-    return <long long>now.tv_sec * 1000000000 + now.tv_nsec
 
 
 cdef class SystemTimer:
@@ -59,7 +43,10 @@ cdef class SystemTimer:
     cdef _add_at_once(self, TimerTask task)
     @cython.locals(wheel=TimingWheel, now_ms=cython.longlong)
     cdef long long _settle_clock(self, long long now_ns)
-    @cython.locals(root=TimerTask, pending=PendingTasks, task=TimerTask, count=cython.longlong)
+    @cython.locals(
+        root=TimerTask, pending=PendingTasks, task=TimerTask, following=TimerTask,
+        call=ScheduledCall, args=tuple, count=cython.longlong,
+    )
     cdef long long _run_some(self, TimerTaskList bucket, long long limit)
     cdef _note_lateness(self, TimerTaskList bucket)
     cdef _log_failure(self, TimerTask task)

@@ -115,9 +115,14 @@ class SystemTimer:
 
     def __del__(self) -> None:
         """Let go of what is pending, at once: the links between tasks are cycles."""
-        # None, or not there at all, where __init__ refused its arguments.
-        if getattr(self, "_ready", None) is not None:
-            self.close()
+        try:
+            is_made = self._due_now is not None
+        except AttributeError:
+            # As None is when compiled: __init__ refused its arguments.
+            return
+        if is_made:
+            for task in self.close():
+                task.cancel()
 
     @property
     def clock(self) -> Clock:
@@ -161,7 +166,7 @@ class SystemTimer:
         if pending is not None:
             pending.remove(task)
         if cython.compiled and self._is_system:
-            now_ns = _system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+            now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
             now_ns = self._now_ns()
         if not self._floor_ns < now_ns <= self._ceiling_ns:
@@ -292,15 +297,39 @@ class SystemTimer:
         """Run up to `limit` tasks of an open bucket, which leaves `_ready` when it is empty."""
         root = bucket._root
         pending = bucket._pending
+        task = root
         count = 0
         while count < limit:
-            task = root._next
-            if task is None or task is root:
-                break
-            pending.remove(task)
-            count += 1
+            # Around the loop, not in it: entering costs the compiled form as much as a task does.
             try:
-                task.run()
+                while count < limit:
+                    task = root._next  # type: ignore[assignment] # a root always has neighbours
+                    if task is root:
+                        break
+                    # PendingTasks.remove, written out.
+                    following = task._next
+                    root._next = following
+                    following._previous = root  # type: ignore[union-attr] # as above
+                    task._pending = None
+                    task._next = None
+                    task._previous = None
+                    pending.count -= 1
+                    count += 1
+                    if type(task) is ScheduledCall:
+                        # ScheduledCall.run, written out.
+                        call = task
+                        callback = call.callback
+                        if callback is not None:
+                            args = call.args
+                            call.callback = None
+                            call.args = ()
+                            if args:
+                                callback(*args)
+                            else:
+                                callback()
+                            continue
+                    task.run()
+                break
             except Exception:
                 self._log_failure(task)
         # A task may have closed the timer, or advanced it by itself.

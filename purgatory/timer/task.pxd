@@ -9,6 +9,7 @@ cdef class PendingTasks:
     cpdef remove(self, TimerTask task)
 
 
+@cython.no_gc
 cdef class TimerTask:
     cdef TimerTask _next
     cdef PendingTasks _pending

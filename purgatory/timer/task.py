@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from typing import Final, NoReturn
 
+try:
+    # The compiler wants these very words here; without it a stand-in says that nobody compiled.
+    import cython  # type: ignore[import-untyped,unused-ignore] # it ships no types
+except ImportError:
+    from purgatory.timer import not_compiled as cython
+
 # 100 years. Sums with it stay far from the end of 64-bit nanoseconds (292 years), where Kafka's
 # arithmetic overflows and runs the task at once.
 MAX_DELAY_MS: Final = 100 * 366 * 24 * 3600 * 1000
@@ -51,6 +57,11 @@ class PendingTasks:
         self.count -= 1
 
 
+# Compiled, tasks are outside the cyclic collector: it would visit every pending one again and
+# again, which takes longer than all else. A timer undoes the links between them when it is closed
+# or dropped. Written here and in the .pxd: what imports the one is not told by the other.
+@cython.no_gc
+@cython.cclass
 class TimerTask:
     """Something to run once its delay has passed. Subclasses define `run`.
 

@@ -1,4 +1,4 @@
-"""A worker that dies at once: what of its journal is there afterwards."""
+"""Workers with one journal: one that dies at once, and several on the same directory."""
 
 import logging
 import signal
@@ -70,3 +70,36 @@ def test_a_crash_loses_the_file_that_is_not_complete_and_no_other(
         assert hidden_files(tmp_path) == []
     assert "its writer died before the file was complete" in caplog.text
     assert len(rows_in(tmp_path)) == len(rows)
+
+
+_FORKED = """
+import os, sys
+from purgatory import DelayedOperation, DelayedOperationPurgatory, SystemTimer
+from purgatory.journal import Journal, ParquetFiles
+
+class Waiting(DelayedOperation):
+    def try_complete(self):
+        return False
+
+journal = Journal(ParquetFiles(sys.argv[1], group_rows=1))
+core = DelayedOperationPurgatory("forked", SystemTimer(), listeners=[journal])
+
+def work():
+    with journal:
+        for number in range(10):
+            core.try_complete_else_watch(Waiting(60_000), [f"k{number}"])
+        core.shutdown()
+    os._exit(0)
+
+workers = [os.fork() or work() for _ in range(3)]
+assert [os.waitpid(worker, 0)[1] for worker in workers] == [0, 0, 0]
+"""
+
+
+def test_workers_that_were_forked_share_a_directory_and_nothing_else(tmp_path: Path) -> None:
+    """As with gunicorn's --preload: names and identifiers are those of the process that opens."""
+    subprocess.run([sys.executable, "-W", "error", "-c", _FORKED, str(tmp_path)], check=True)
+    rows = rows_in(tmp_path)
+    assert len({row["operation_id"] for row in rows}) == 30
+    assert len({row["worker"] for row in rows}) == 3
+    assert (len(rows), len(complete_files(tmp_path)), hidden_files(tmp_path)) == (60, 3, [])

@@ -53,6 +53,23 @@ def test_a_recorder_is_told_without_an_event(make_core: MakeCore, clock: MockClo
     assert [event.status for event in events] == [Status.PENDING, Status.FIRED]
 
 
+def test_a_listener_may_have_something_called_record(make_core: MakeCore) -> None:
+    """It is told of events all the same, since it can be called."""
+
+    class Listening:
+        def __init__(self) -> None:
+            self.record: list[OperationEvent] = []
+
+        def __call__(self, event: OperationEvent) -> None:
+            self.record.append(event)
+
+    listener = Listening()
+    core = make_core(listener)
+    watch(core, "a")
+    core.check_and_complete("a")
+    assert [event.status for event in listener.record] == [Status.PENDING, Status.FIRED]
+
+
 def test_an_operation_is_not_kept_alive(make_core: MakeCore, clock: MockClock) -> None:
     """What waits in the buffer holds its class and its keys only."""
     buffer = EventBuffer(10, clock)

@@ -1,0 +1,185 @@
+"""What parking and firing do, without the coroutines around them."""
+
+from __future__ import annotations
+
+import threading
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Iterable, Mapping
+
+from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.errors import (
+    InvalidTimeoutError,
+    LimitReachedError,
+    PurgatoryClosedError,
+    WrongThreadError,
+)
+from purgatory.history_trim import HistoryTrim
+from purgatory.keys import MAX_KEY_LENGTH, check_key
+from purgatory.limits import Limits
+from purgatory.park_operation import ParkOperation
+from purgatory.signals.memory import MemorySignals
+from purgatory.signals.signal import Signal
+from purgatory.status import Status
+from purgatory.timer.clock import NS_PER_MS, Clock
+
+NS_PER_SECOND = 1_000_000_000
+
+_get_ident = threading.get_ident
+
+
+class Parking:
+    """The hot half of `Purgatory`: everything there that happens for each park and fire.
+
+    Apart from it because a coroutine cannot be compiled to anything faster, and all of this can.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_max_keys",
+        "_max_parked",
+        "_max_parked_per_key",
+        "_max_timeout",
+        "_name",
+        "_operations",
+        "_signals",
+        "_trim",
+        "is_draining",
+        "loop",
+        "opened",
+        "thread_id",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        limits: Limits,
+        clock: Clock,
+        signals: MemorySignals,
+        operations: DelayedOperationPurgatory,
+        trim: HistoryTrim,
+    ) -> None:
+        """Prepare to park on `operations`, and to fire into `signals`."""
+        self._name: str = name
+        self._clock: Clock = clock
+        self._signals: MemorySignals = signals
+        self._operations: DelayedOperationPurgatory = operations
+        self._trim: HistoryTrim = trim
+        self._max_keys: int = limits.max_keys_per_operation
+        self._max_parked: int = limits.max_parked
+        self._max_parked_per_key: int = limits.max_parked_per_key
+        self._max_timeout: float = limits.max_timeout
+        self.loop: AbstractEventLoop | None = None
+        self.thread_id: int = 0
+        # How often it was opened and not closed again.
+        self.opened: int = 0
+        self.is_draining: bool = False
+
+    def park(
+        self,
+        keys: tuple[str, ...],
+        timeout: float,
+        until: Callable[[], object] | None,
+        cursor: str | Mapping[str, str | None] | None,
+    ) -> ParkOperation:
+        """Begin what `Purgatory.park` awaits."""
+        loop = self.require_open()
+        delay_ms = self.delay_ms(timeout)
+        positions = self.positions(keys, cursor)
+        operation = ParkOperation(
+            delay_ms, self._signals, positions, loop.create_future(), self._clock, until
+        )
+        if self.is_draining:
+            operation._cancel(Status.DRAINED)
+        elif delay_ms == 0:
+            # It asks, and does not park.
+            if not operation.try_complete():
+                operation.run()
+        else:
+            watched = tuple(positions)
+            self.check_limits(watched)
+            self._operations.try_complete_else_watch(operation, watched)
+        return operation
+
+    def keep(self, key: str, value: object) -> Signal:
+        """Keep a signal of `key`, whose operations are still to be tried."""
+        self.require_open()
+        # As check_key, written out.
+        if not (type(key) is str and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH):
+            check_key(key)
+        signal = self._signals.append(key, value)
+        trim = self._trim
+        if trim._pending is None:
+            trim.wake()
+        return signal
+
+    def require_open(self) -> AbstractEventLoop:
+        """Return the event loop; raise PurgatoryClosedError or WrongThreadError."""
+        loop = self.loop
+        if loop is None or not self.opened:
+            raise PurgatoryClosedError(
+                f"purgatory {self._name!r} is not open: use it inside `async with`, or install it "
+                "in the application that serves it"
+            )
+        if _get_ident() != self.thread_id:
+            raise WrongThreadError(
+                f"purgatory {self._name!r} was used from {threading.current_thread().name!r}, not "
+                "the thread of its event loop: call it through anyio.from_thread.run, or "
+                "asyncio.run_coroutine_threadsafe"
+            )
+        return loop
+
+    def delay_ms(self, timeout: float) -> int:
+        """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""
+        if type(timeout) is not float and type(timeout) is not int:
+            raise TypeError(f"timeout is {timeout!r}: give seconds as a number, such as 2.5")
+        # Written so that NaN, which compares as false, is refused.
+        if not 0 <= timeout <= self._max_timeout:
+            raise InvalidTimeoutError(
+                f"timeout is {timeout!r}: give a number of seconds from 0 to {self._max_timeout:g}"
+            )
+        if type(timeout) is int:
+            return timeout * 1000
+        # By way of whole nanoseconds: 0.07 * 1000 is a little more than 70.
+        return -(-round(timeout * NS_PER_SECOND) // NS_PER_MS)
+
+    def positions(
+        self, keys: Iterable[str], cursor: str | Mapping[str, str | None] | None
+    ) -> dict[str, int]:
+        """Return from where to wait on each key; raise for keys or cursors that are no good."""
+        signals = self._signals
+        positions = dict.fromkeys(keys, signals.head())
+        self.check_count(len(positions))
+        if cursor is not None and not isinstance(cursor, (str, Mapping)):
+            raise TypeError(f"cursor is {cursor!r}: give a string, or a mapping of keys to strings")
+        for key in positions:
+            if not (type(key) is str and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH):
+                check_key(key)
+            if cursor is None:
+                continue
+            own = cursor.get(key) if isinstance(cursor, Mapping) else cursor
+            if own is not None:
+                positions[key] = signals.position(key, own)
+        return positions
+
+    def check_limits(self, keys: tuple[str, ...]) -> None:
+        """Raise LimitReachedError where no more may wait."""
+        operations = self._operations
+        if operations._delayed >= self._max_parked:
+            raise LimitReachedError(
+                f"{self._max_parked} operations wait already, which is the limit",
+                limit="max_parked",
+                maximum=self._max_parked,
+            )
+        for key in keys:
+            if operations.count(key) >= self._max_parked_per_key:
+                raise LimitReachedError(
+                    f"{self._max_parked_per_key} operations wait on key {key!r} already, which is "
+                    "the limit for one key",
+                    limit="max_parked_per_key",
+                    maximum=self._max_parked_per_key,
+                )
+
+    def check_count(self, keys: int) -> None:
+        """Raise ValueError unless an operation may watch so many keys."""
+        if not 0 < keys <= self._max_keys:
+            raise ValueError(f"{keys} keys: an operation watches 1 to {self._max_keys}")

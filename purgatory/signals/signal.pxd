@@ -1,0 +1,11 @@
+cimport cython
+
+
+@cython.final
+cdef class Signal:
+    cdef readonly str key
+    cdef readonly long long seq
+    cdef readonly long long offset
+    cdef readonly long long at_ms
+    cdef readonly object value
+    cdef readonly bytes encoded

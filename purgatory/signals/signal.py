@@ -1,0 +1,39 @@
+"""One firing of a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+# Not a dataclass: one is made for every fire, and the compiler makes a C structure of this.
+class Signal:
+    """One firing of a key. Do not change it: everyone who waited shares it."""
+
+    __slots__ = ("at_ms", "encoded", "key", "offset", "seq", "value")
+
+    key: str
+    seq: int
+    """1, 2, 3 ... for each key; a later signal of the key has a higher one."""
+    offset: int
+    """The position among the signals of all keys; cursors are made of it."""
+    at_ms: int
+    """UTC milliseconds since 1970: for people, not for ordering."""
+    value: Any
+    """What was fired: a JSON value."""
+    encoded: bytes
+    """`value` as JSON, encoded once however many wait."""
+
+    def __init__(
+        self, key: str, seq: int, offset: int, at_ms: int, value: Any, encoded: bytes
+    ) -> None:
+        """Note a firing of `key`."""
+        self.key = key
+        self.seq = seq
+        self.offset = offset
+        self.at_ms = at_ms
+        self.value = value
+        self.encoded = encoded
+
+    def __repr__(self) -> str:
+        """Say which signal of which key it is."""
+        return f"<Signal {self.seq} of {self.key!r}: {self.value!r}>"

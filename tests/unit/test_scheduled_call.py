@@ -1,0 +1,96 @@
+"""Calls by the timer, and that nothing leaks though the collector does not see compiled timers."""
+
+import gc
+import logging
+import weakref
+from collections.abc import Callable
+
+import pytest
+
+from purgatory import SystemTimer, TimerTask
+from purgatory.testing import MockClock
+from purgatory.timer import ScheduledCall, compiled
+
+
+class Session:
+    """Something that holds its own timeout, which calls it back: a cycle."""
+
+    def __init__(self, timer: SystemTimer, delay_ms: int) -> None:
+        self.timeouts = 0
+        self.timeout = timer.call_later(delay_ms, self.on_timeout)
+
+    def on_timeout(self) -> None:
+        self.timeouts += 1
+
+
+def test_a_compiled_timer_is_not_the_collectors_business() -> None:
+    """Millions of pending timers would be visited again and again."""
+    assert gc.is_tracked(TimerTask(5)) is not compiled
+    assert gc.is_tracked(ScheduledCall(5, print)) is not compiled
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(lambda session, clock, timer: session.timeout.cancel(), id="cancelled"),
+        pytest.param(lambda session, clock, timer: _pass(clock, timer), id="called"),
+        pytest.param(lambda session, clock, timer: timer.__del__(), id="dropped"),
+    ],
+)
+def test_whoever_holds_its_own_timeout_is_freed(
+    end: Callable[[Session, MockClock, SystemTimer], object],
+) -> None:
+    """A call lets go of its callback once it is done, which ends the cycle."""
+    clock = MockClock()
+    timer = SystemTimer(clock=clock)
+    session = Session(timer, 10)
+    seen = weakref.ref(session)
+    end(session, clock, timer)
+    del session
+    gc.collect()
+    assert seen() is None
+
+
+def test_a_timer_that_is_dropped_frees_whoever_waits_in_it() -> None:
+    """Nobody closed it: the links between its tasks are undone all the same."""
+    timer = SystemTimer(clock=MockClock())
+    sessions = [Session(timer, 10 + delay) for delay in range(1_000)]
+    seen = [weakref.ref(session) for session in sessions]
+    del timer, sessions
+    gc.collect()
+    assert not [session for session in (ref() for ref in seen) if session]
+
+
+def test_a_call_is_made_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Adding it again is an error that says what to do, in the log as every task's failure."""
+    clock = MockClock()
+    timer = SystemTimer(clock=clock)
+    called: list[int] = []
+    call = timer.call_later(1, called.append, 1)
+    _pass(clock, timer)
+    assert (called, call.callback, call.args) == ([1], None, ())
+    with pytest.raises(RuntimeError, match="a call is made once, so make a new one"):
+        call.run()
+    timer.add(call)
+    with caplog.at_level(logging.ERROR):
+        _pass(clock, timer)
+    assert called == [1]
+    assert "a call is made once" in caplog.text
+
+
+def test_a_failing_call_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """Of one bucket, too, where the timer calls without a frame in between."""
+    clock = MockClock()
+    timer = SystemTimer(clock=clock)
+    called: list[str] = []
+    timer.call_later(5, called.append, "before")
+    timer.call_later(5, int, "no number")
+    timer.call_later(5, called.append, "after")
+    _pass(clock, timer)
+    assert called == ["before", "after"]
+    assert "no number" in caplog.text
+
+
+def _pass(clock: MockClock, timer: SystemTimer) -> None:
+    clock.advance(10)
+    timer.advance_clock()
