@@ -166,6 +166,6 @@ def test_the_command_says_what_is_missing(
 ) -> None:
     """Without outcomes there is nothing to replay."""
     assert main(["replay", "--out", str(tmp_path)]) == 1
-    assert "run the job `outcomes` first" in capsys.readouterr().err
+    assert "run the job `outcomes`" in capsys.readouterr().err
     assert main(["replay", "--out", str(tmp_path), "--traffic", "0"]) == 1
     assert "traffic is 0.0: give a factor above 0" in capsys.readouterr().err
