@@ -34,7 +34,7 @@ define bench
 	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
 endef
 
-.PHONY: help run test load chaos bench bench-full bench-http bench-pipeline lint format example-join-group example-acks-all example-unpaid-orders example-pipeline lock clean
+.PHONY: help run test load chaos bench bench-full bench-http bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -65,6 +65,9 @@ bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handle
 
 bench-pipeline: $(VENV)/.test ## Measure outcomes and waits of 10 M operations on Spark, beside DuckDB (ARGS="--operations 1000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline $(ARGS)
+
+bench-replay: $(VENV)/.test $(VENV)/.compiled ## Replay 10 M operations of Kafka's load on Spark, beside one process
+	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.pipeline.replay $(ARGS)
 
 lint: $(VENV)/.test ## Check style and types
 	@$(BIN)/python -m ruff check .

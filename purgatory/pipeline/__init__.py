@@ -1,45 +1,92 @@
-"""Jobs over the history of operations, on Spark: outcomes, waits, advice and a report.
+"""Jobs over the history of operations, on Spark: from outcomes to a report, replay and streams.
 
 `python -m purgatory.pipeline` runs them. Each is also a function from DataFrames to a DataFrame.
 """
 
 from purgatory.pipeline.advice import Advice, Wishes, advise
+from purgatory.pipeline.alerts import Alert, AlertService
 from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.errors import (
+    AlertRefusedError,
     BadFileError,
+    LostEntriesError,
     NoJavaError,
     NothingToReadError,
     OutputInUseError,
     PipelineError,
+    RefusedRowsError,
 )
+from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.job_rows import JobRows
+from purgatory.pipeline.live import Watch, window_keys, window_waits
+from purgatory.pipeline.live_queries import LiveQueries, live_events, wait_for
 from purgatory.pipeline.outcome_table import OutcomeTable, Update
 from purgatory.pipeline.outcomes import outcomes
 from purgatory.pipeline.parked import parked
 from purgatory.pipeline.percentiles import percentiles
+from purgatory.pipeline.replay import REPLAY_SCHEMA, replay, replay_synthetic
+from purgatory.pipeline.replay_summary import (
+    ReplaySummary,
+    replay_by_shard,
+    replay_by_time,
+    replay_summary,
+)
+from purgatory.pipeline.schedule import SCHEDULED_SCHEMA, schedule
 from purgatory.pipeline.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
 from purgatory.pipeline.session import spark_session
+from purgatory.pipeline.source import register
 from purgatory.pipeline.survival import kaplan_meier
+from purgatory.pipeline.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
 from purgatory.pipeline.waits import hot_keys, waits_by
+from purgatory.pipeline.what_if import Growth, WhatIf
 
 __all__ = [
     "EVENT_SCHEMA",
+    "KAFKA_HIGH",
+    "KAFKA_LOW",
     "OUTCOME_SCHEMA",
+    "REPLAY_SCHEMA",
+    "SCHEDULED_SCHEMA",
     "Advice",
+    "Alert",
+    "AlertRefusedError",
+    "AlertService",
     "BadFileError",
+    "Growth",
+    "JobAddress",
+    "JobRows",
+    "LiveQueries",
+    "LostEntriesError",
     "NoJavaError",
     "NothingToReadError",
     "OnBadFile",
     "OutcomeTable",
     "OutputInUseError",
     "PipelineError",
+    "RefusedRowsError",
+    "ReplaySummary",
+    "SyntheticLoad",
     "Update",
+    "Watch",
+    "WhatIf",
     "Wishes",
     "advise",
     "hot_keys",
     "kaplan_meier",
+    "live_events",
     "outcomes",
     "parked",
     "percentiles",
+    "register",
+    "replay",
+    "replay_by_shard",
+    "replay_by_time",
+    "replay_summary",
+    "replay_synthetic",
+    "schedule",
     "spark_session",
+    "wait_for",
     "waits_by",
+    "window_keys",
+    "window_waits",
 ]

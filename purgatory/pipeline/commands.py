@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from purgatory.pipeline import advice, waits_job
+from purgatory.pipeline import advice, live_command, replay_command, schedule_command, waits_job
 from purgatory.pipeline.command import Call, Command
 from purgatory.pipeline.report import job as report_job
 from purgatory.pipeline.workers import Capacity
@@ -160,4 +160,7 @@ COMMANDS = (
         run=run_report,
         add_arguments=_add_report,
     ),
+    replay_command.COMMAND,
+    schedule_command.COMMAND,
+    live_command.COMMAND,
 )

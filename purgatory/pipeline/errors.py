@@ -6,6 +6,9 @@ PurgatoryError
     +-- NothingToReadError (LookupError)   a folder without what a job reads
     +-- BadFileError (ValueError)          a file that is broken, half-written or of another schema
     +-- OutputInUseError                   another run published to the same folder meanwhile
+    +-- LostEntriesError                   entries of a stream were trimmed before they were read
+    +-- RefusedRowsError (ValueError)      rows of a table became no jobs
+    +-- AlertRefusedError                  a service did not take an alert
 """
 
 from __future__ import annotations
@@ -31,3 +34,15 @@ class BadFileError(PipelineError, ValueError):
 
 class OutputInUseError(PipelineError):
     """Another run published to the same folder."""
+
+
+class LostEntriesError(PipelineError):
+    """Entries of a stream were trimmed before they were read."""
+
+
+class RefusedRowsError(PipelineError, ValueError):
+    """Rows of a table became no jobs."""
+
+
+class AlertRefusedError(PipelineError):
+    """A service did not take an alert."""

@@ -28,6 +28,7 @@ cdef class SystemTimer:
     cdef long long _upper_from_ms
     cdef TimingWheel _wheel
     cdef long long _wheel_size
+    cdef public long long cascaded
     cdef public long long longest_lateness_ms
     cdef public object on_earlier
 

@@ -60,6 +60,7 @@ class SystemTimer:
         "_upper_from_ms",
         "_wheel",
         "_wheel_size",
+        "cascaded",
         "longest_lateness_ms",
         "on_earlier",
     )
@@ -100,6 +101,8 @@ class SystemTimer:
         self.on_earlier: Callable[[int], object] | None = None
         # How long after its time the last task of a bucket ran, at the worst.
         self.longest_lateness_ms: int = 0
+        # How many tasks have moved down, each counted once for every level that it left.
+        self.cascaded: int = 0
         self._advance_wheel(self._wheel.current_ms)
 
     def __len__(self) -> int:
@@ -390,6 +393,7 @@ class SystemTimer:
         if self._cascading is not None:
             wheel, bucket = self._cascading
             moved = wheel.cascade(bucket, limit)
+            self.cascaded += moved
             if not bucket:
                 self._cascading = None
             return moved

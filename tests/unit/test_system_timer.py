@@ -228,6 +228,16 @@ def test_a_far_task_wakes_its_owner_once_a_level_at_the_most(
     assert bench.times() == [1_000 + 24 * HOUR_MS + 1]
 
 
+def test_what_moves_down_a_level_is_counted(bench: Bench) -> None:
+    """Once for every level that it leaves: at 3 buckets, 20 ms are in the third."""
+    bench.add(2)
+    bench.run_out()
+    assert bench.timer.cascaded == 0
+    bench.add(20)
+    bench.run_out()
+    assert bench.timer.cascaded == 2
+
+
 def test_a_task_that_raises_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Case 17: the error is logged with its task, and the tasks behind it run."""
 

@@ -1,0 +1,120 @@
+"""Sends alerts to a service, as signals on its keys."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.client import HTTPException
+from urllib.error import HTTPError
+from urllib.parse import quote, urlsplit
+from urllib.request import Request, urlopen
+
+from purgatory.pipeline.errors import AlertRefusedError
+
+_TRIES = 6
+_PAUSE_S = 0.5
+_MOST_PAUSE_S = 30.0
+_TIMEOUT_S = 30
+# What a proxy or a service that is about to stop says; later it may say something else.
+_FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """Something that a person, or a program, ought to know of one window of time."""
+
+    alert: str
+    subject: str
+    start: datetime
+    end: datetime
+    detail_json: str
+
+    @property
+    def key(self) -> str:
+        """The key that it is a signal on: one for all of its sort, so that it can be watched."""
+        return f"alert:{self.alert}"
+
+    def idempotency_key(self, name: str) -> str:
+        """Return what is the same whenever this alert of this window is sent by `name`."""
+        text = json.dumps([name, self.alert, self.subject, self._start()])
+        return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
+
+    def body(self) -> bytes:
+        """Return the request's body."""
+        value = {
+            "alert": self.alert,
+            "subject": self.subject,
+            "start": self._start(),
+            "end": self.end.astimezone(UTC).isoformat(),
+            **json.loads(self.detail_json),
+        }
+        return json.dumps({"value": value}).encode()
+
+    def _start(self) -> str:
+        return self.start.astimezone(UTC).isoformat()
+
+
+@dataclass(frozen=True, slots=True)
+class AlertService:
+    """A service with a purgatory, at the URL of its router, such as http://host:8000/purgatory.
+
+    Raises ValueError for another scheme than http and https.
+    """
+
+    url: str
+    name: str = "live"
+    """Whose alerts they are: part of each Idempotency-Key."""
+    token: str | None = field(default=None, repr=False)
+    sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ValueError(f"the service is {self.url!r}: give http://HOST:PORT/purgatory")
+
+    def send(self, alert: Alert) -> None:
+        """Fire the alert's key; the service fires it once, however often it is sent.
+
+        Waits, and sends again, while the service is away. Raises AlertRefusedError when it stays
+        away, or will not have it.
+        """
+        for number in range(_TRIES):
+            pause_s = _PAUSE_S * 2**number
+            try:
+                with urlopen(self._request(alert), timeout=_TIMEOUT_S) as response:
+                    response.read()
+                return
+            except HTTPError as error:
+                with error:
+                    said = error.read(2_000).decode(errors="replace")
+                reason = f"{error.code} {said}"
+                if error.code not in _FOR_NOW:
+                    break
+                pause_s = max(pause_s, _seconds(error.headers.get("Retry-After")))
+            except (OSError, HTTPException) as error:
+                reason = str(error)
+            if number < _TRIES - 1:
+                self.sleep(min(pause_s, _MOST_PAUSE_S))
+        raise AlertRefusedError(
+            f"{self.url} did not take the alert {alert.alert!r} of {alert.subject!r}: {reason}. "
+            "Nothing is lost: mend that and start again; what was sent is not sent twice"
+        )
+
+    def _request(self, alert: Alert) -> Request:
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": alert.idempotency_key(self.name),
+        }
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        url = f"{self.url.rstrip('/')}/keys/{quote(alert.key, safe=':')}"
+        return Request(url, data=alert.body(), headers=headers, method="POST")
+
+
+def _seconds(text: str | None) -> float:
+    # An HTTP date is rare, and the pause grows in any case.
+    return float(text) if text and text.isascii() and text.isdigit() else 0.0

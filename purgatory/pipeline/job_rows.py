@@ -1,0 +1,102 @@
+"""Rows of a table as jobs to be added."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from purgatory.errors import PurgatoryError
+from purgatory.jobs import JobError, JobLimits, JobSpec
+
+COLUMNS = (
+    *("handler", "payload", "delay", "at", "keys", "on_fire", "dedupe_key", "max_attempts"),
+    *("misfire", "id"),
+)
+"""What a row may have; only `handler`, and one of `delay` and `at`, must be there."""
+
+_OPTIONAL = ("on_fire", "misfire", "max_attempts")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRows:
+    """Makes the same job of the same row, whenever it is asked.
+
+    The id of a job comes from `name` and from the row's `id`, else its `dedupe_key`, else all of
+    the row. So a row that was added before is found again, whatever became of its job; and rows
+    that are alike in everything are one job. A `delay` counts from `started_ms`.
+    """
+
+    name: str
+    started_ms: int
+    on_conflict: str = "keep"
+    limits: JobLimits
+
+    def spec(self, row: Mapping[str, Any]) -> JobSpec:
+        """Return the job of a row. Raises ValueError, TypeError or PurgatoryError, saying why."""
+        given = {name: row[name] for name in _OPTIONAL if row.get(name) is not None}
+        spec = JobSpec.of(
+            row.get("handler"),  # type: ignore[arg-type] # refused by name if it is missing
+            _payload(row.get("payload")),
+            wall_ms=self.started_ms,
+            at=self._at(row),
+            keys=_keys(row.get("keys")),
+            dedupe_key=row.get("dedupe_key"),
+            on_conflict=self.on_conflict,
+            limits=self.limits,
+            **given,
+        )
+        return replace(spec, id=self._id(row))
+
+    def _at(self, row: Mapping[str, Any]) -> datetime:
+        delay, at = row.get("delay"), row.get("at")
+        if (delay is None) == (at is None):
+            raise ValueError(f"delay is {delay!r} and at is {at!r}: give exactly one of the two")
+        if delay is None:
+            if not isinstance(at, datetime):
+                raise TypeError(f"at is {at!r}: give a timestamp")
+            return at.astimezone(UTC)
+        # Checks what is too long, negative or no number at all.
+        delay_ms = JobSpec.of("x", wall_ms=0, delay=delay, limits=self.limits).deadline.delay_ms
+        started = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.started_ms)
+        return started + timedelta(milliseconds=delay_ms or 0)
+
+    def _id(self, row: Mapping[str, Any]) -> str:
+        identity = next(
+            ([name, row[name]] for name in ("id", "dedupe_key") if row.get(name) is not None),
+            {name: row.get(name) for name in COLUMNS},
+        )
+        text = json.dumps([self.name, identity], sort_keys=True, default=str)
+        digest = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=10)
+        # Like all ids: the time first, and then what nobody can guess.
+        return f"{self.started_ms & 0xFFFF_FFFF_FFFF:012x}{digest.hexdigest()}"
+
+
+def reason_of(error: Exception) -> tuple[str, str]:
+    """Return the kind of a refusal, to be counted by, and what it says."""
+    if isinstance(error, JobError | PurgatoryError):
+        return type(error).__name__.removesuffix("Error"), str(error)
+    return "InvalidRow", str(error)
+
+
+def _keys(keys: Any) -> Any:
+    # A string with commas is what a CSV file can say.
+    parts = keys.split(",") if isinstance(keys, str) else keys or ()
+    return [part for key in parts if (part := key.strip())]
+
+
+def _payload(text: Any) -> Any:
+    # A struct or an array is taken as it is; text is JSON.
+    if not isinstance(text, str):
+        return text
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise ValueError(f"the payload is not JSON ({error}): {text[:60]!r}") from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")

@@ -1,0 +1,90 @@
+"""The command `stream`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from purgatory.pipeline.alerts import AlertService
+from purgatory.pipeline.command import Call, Command
+from purgatory.pipeline.errors import PipelineError
+from purgatory.pipeline.live import Watch
+from purgatory.pipeline.live_queries import FOLDER, LiveQueries, live_events, wait_for
+
+TOKEN_VARIABLE = "PURGATORY_TOKEN"
+
+_WATCH = Watch()
+
+
+def run_stream(call: Call) -> str:
+    """Follow the journal until it is interrupted; or, with --once, up to its end."""
+    options = call.options
+    source = options.source or options.journal
+    if not source:
+        raise PipelineError("nothing to follow: give --journal DIR, or --from redis://HOST")
+    watch = Watch(
+        window_s=options.window,
+        delay_s=options.delay,
+        expired_share=options.expired_share,
+        least_ended=options.least_ended,
+        least_expired=options.least_expired,
+    )
+    service = None
+    if options.service:
+        token = os.environ.get(TOKEN_VARIABLE)
+        service = AlertService(options.service, name=options.name, token=token)
+    events = live_events(
+        call.spark,
+        source,
+        stream=options.stream,
+        on_bad_file=options.on_bad_file,
+        at_a_time=options.at_a_time,
+    )
+    live = LiveQueries(call.spark, options.out, watch, service=service, say=call.say)
+    queries = live.start(events, every_s=None if options.once else options.every)
+    call.say(f"following {source}" + ("" if options.once else "; end it with Ctrl-C"))
+    try:
+        wait_for(queries)
+    except KeyboardInterrupt:
+        call.say("interrupted; the next run goes on from here")
+    return f"Windows and alerts are in {options.out}/{FOLDER}."
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--from", dest="source", metavar="URL", help="a Redis server, instead of --journal")
+    add("--stream", default="purgatory:journal", help="in Redis (default %(default)s)")
+    add("--at-a-time", type=int, help="files, or entries, of one batch; by default all")
+    add("--once", action="store_true", help="read what is there, and end")
+    add("--every", type=float, default=10.0, metavar="SECONDS", help="default %(default)g")
+    add("--window", type=int, default=_WATCH.window_s, metavar="SECONDS", help="default 60")
+    add(
+        "--delay",
+        type=int,
+        default=_WATCH.delay_s,
+        metavar="SECONDS",
+        help="how late an event may come (default %(default)s)",
+    )
+    add(
+        "--expired-share",
+        type=float,
+        default=_WATCH.expired_share,
+        help="of what ended, by kind, that is too much (default %(default)s)",
+    )
+    add("--least-ended", type=int, default=_WATCH.least_ended, help="for that to be said")
+    add(
+        "--least-expired",
+        type=int,
+        default=_WATCH.least_expired,
+        help="on a key that is stuck (default %(default)s)",
+    )
+    add("--service", metavar="URL", help="of a purgatory's router, to fire the alerts there")
+    add("--name", default="live", help="whose alerts they are (default %(default)s)")
+
+
+COMMAND = Command(
+    name="stream",
+    help="the journal as it grows: waits, stuck keys, exploding timeouts, alerts",
+    run=run_stream,
+    add_arguments=_add_arguments,
+)

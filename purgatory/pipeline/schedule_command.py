@@ -1,0 +1,162 @@
+"""The command `schedule`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import PurePosixPath
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.jobs import JobLimits, OnConflict
+from purgatory.pipeline.command import Call, Command
+from purgatory.pipeline.errors import OutputInUseError, PipelineError
+from purgatory.pipeline.folder import Folder
+from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.job_rows import JobRows
+from purgatory.pipeline.schedule import schedule
+
+JOB = "schedule"
+STARTED = f"_{JOB}.json"
+STORE_VARIABLE = "PURGATORY_STORE"
+
+_FORMATS = ("csv", "json", "parquet", "orc")
+_MOST_REASONS = 10
+
+
+def run_schedule(call: Call) -> str:
+    """Add the jobs, write what became of each row, and sum it up."""
+    options = call.options
+    url = options.store or os.environ.get(STORE_VARIABLE)
+    if not url:
+        raise PipelineError(f"no store of jobs: give --store, or set {STORE_VARIABLE}")
+    address = JobAddress(
+        url=url, prefix=options.prefix, shards=options.store_shards, max_waiting=options.max_waiting
+    )
+    name, started_ms = started(call.tables.folder, options.name)
+    rows = JobRows(
+        name=name,
+        started_ms=started_ms,
+        on_conflict=options.on_conflict,
+        limits=JobLimits(max_waiting=options.max_waiting),
+    )
+    jobs = read_table(call.spark, options.source, options.source_format)
+    if options.tasks:
+        jobs = jobs.repartition(options.tasks)
+
+    def fill(new: str) -> None:
+        call.say(f"{JOB}: adding, as {name!r}")
+        result = schedule(jobs, address, rows)
+        result.write.mode("overwrite").parquet(call.tables.folder.at(f"{new}/rows"))
+
+    call.tables.fill(JOB, fill)
+    return summed_up(call.spark.read.parquet(call.tables.folder.at(f"{JOB}/rows")))
+
+
+def started(folder: Folder, name: str | None) -> tuple[str, int]:
+    """Return the name and the time of this run, or of the one that it goes on with.
+
+    Both are what the ids of the jobs are made of: kept below --out, so that to run again is to go
+    on. Raises PipelineError where --out is of a run with another name.
+    """
+    if not folder.exists(STARTED):
+        now_ms = time.time_ns() // 1_000_000
+        text = json.dumps({"name": name or f"{JOB}-{now_ms}", "started_ms": now_ms})
+        try:
+            folder.write_new(STARTED, text)
+        except OutputInUseError:
+            # Somebody else began at the same moment: go on with theirs.
+            if not folder.exists(STARTED):
+                raise
+    found = json.loads(folder.read_text(STARTED))
+    if name not in (None, found["name"]):
+        raise PipelineError(
+            f"{folder} is of the run {found['name']!r}, not of {name!r}: to go on with that one "
+            "leave --name out, for another one give another --out"
+        )
+    return found["name"], found["started_ms"]
+
+
+def read_table(spark: SparkSession, source: str, source_format: str | None) -> DataFrame:
+    """Return a table by its name in Spark's catalogue, or files of a format, by their ending."""
+    if source_format == "table":
+        return spark.read.table(source)
+    ending = source_format or PurePosixPath(source.rstrip("/")).suffix.lstrip(".").lower()
+    ending = {"jsonl": "json", "ndjson": "json"}.get(ending, ending or "parquet")
+    if ending not in _FORMATS:
+        raise PipelineError(
+            f"{source} ends with .{ending}: say what it is, --format {', '.join(_FORMATS)} or table"
+        )
+    reader = spark.read.format(ending)
+    if ending == "csv":
+        # As RFC 4180 has it: a quote within quotes is doubled. Spark's own way is a backslash.
+        reader = reader.option("header", True).option("escape", '"')
+    return reader.load(source)
+
+
+def summed_up(scheduled: DataFrame) -> str:
+    """Return how many rows became jobs, and why the others did not."""
+    counts = {
+        row["status"]: row["rows"]
+        for row in scheduled.groupBy("status").agg(F.sum("rows").alias("rows")).collect()
+    }
+    refused = counts.get("refused", 0)
+    lines = [
+        f"{sum(counts.values()):,} rows: {counts.get('added', 0):,} jobs added, "
+        f"{counts.get('replaced', 0):,} replaced, {counts.get('kept', 0):,} there already, "
+        f"{refused:,} refused."
+    ]
+    reasons = (
+        scheduled.where("status = 'refused'")
+        .groupBy("reason")
+        .agg(F.sum("rows").alias("rows"), F.min("detail").alias("example"))
+        .orderBy(F.desc("rows"), "reason")
+        .limit(_MOST_REASONS)
+        .collect()
+    )
+    lines += [f"  {row['reason']}: {row['rows']:,}, such as: {row['example']}" for row in reasons]
+    return "\n".join(lines)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--from", dest="source", required=True, metavar="TABLE", help="files, or a table's name")
+    add(
+        "--format",
+        dest="source_format",
+        choices=(*_FORMATS, "table"),
+        help="of --from; by default what its name ends with",
+    )
+    add(
+        "--store",
+        metavar="URL",
+        help="sqlite:///FILE, postgresql://... or redis://...; better in the environment, as "
+        f"{STORE_VARIABLE}, if it has a password",
+    )
+    add("--prefix", default="purgatory", help="of the keys in Redis (default %(default)s)")
+    add("--store-shards", type=int, default=1, help="in Redis, as the service has it")
+    add(
+        "--max-waiting",
+        type=int,
+        default=JobLimits().max_waiting,
+        help="jobs that may wait in all (default %(default)s)",
+    )
+    add("--name", help="of this run; rows of another name are other jobs")
+    add(
+        "--on-conflict",
+        choices=[str(choice) for choice in OnConflict],
+        default=str(OnConflict.KEEP),
+        help="if another waiting job has a row's dedupe key (default %(default)s)",
+    )
+    add("--tasks", type=int, help="that add at the same time; by default those that read")
+
+
+COMMAND = Command(
+    name="schedule",
+    help="delayed jobs from the rows of a table",
+    run=run_schedule,
+    add_arguments=_add_arguments,
+)

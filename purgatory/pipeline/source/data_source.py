@@ -1,0 +1,188 @@
+"""`spark.read.format("purgatory")`: the journal and the jobs as ordinary tables."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from purgatory.jobs import JobLimits
+from purgatory.pipeline.bad_files import OnBadFile
+from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.source.rows import EVENTS, JOBS, SPARK_EVENTS, SPARK_JOBS, chosen
+
+NAME = "purgatory"
+
+_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+_REDIS = ("redis", "rediss", "unix")
+_OPTIONS = (
+    *("path", "table", "onBadFile", "maxFiles", "stream", "maxEntries", "maxLength", "tasks"),
+    *("failOnDataLoss", "prefix", "shards", "maxWaiting", "name", "startedMs", "onConflict"),
+)
+
+
+class PurgatoryDataSource(DataSource):
+    """One format for what a purgatory leaves: docs/sources.md has its options.
+
+    `table` is "events" (the journal: a folder, or a Redis Stream) or "jobs" (SQL, or Redis); the
+    address is what is given to `load` or `save`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return NAME
+
+    def schema(self) -> StructType:
+        """Return all columns; a schema with some of them reads no more than these."""
+        return SPARK_JOBS if self._is_jobs else SPARK_EVENTS
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what reads a table as it is now."""
+        # Here and below: only what is asked for is imported, and so has to be installed.
+        if self._is_jobs:
+            from purgatory.pipeline.source.jobs_source import JobsReader
+
+            return JobsReader(self._jobs, chosen(JOBS, schema), self._tasks)
+        if self._is_redis:
+            from purgatory.pipeline.source.redis_stream import RedisStreamReader
+
+            events = chosen(EVENTS, schema)
+            return RedisStreamReader(self._address, self._stream, events, self._tasks)
+        from purgatory.pipeline.source.journal_reader import JournalReader
+
+        return JournalReader(self._folder, chosen(EVENTS, schema), self._on_bad_file)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's
+        """Return what follows the journal."""
+        if self._is_jobs:
+            raise ValueError(
+                "jobs cannot be followed, as they change: follow the journal, which says how"
+            )
+        events = chosen(EVENTS, schema)
+        if self._is_redis:
+            from purgatory.pipeline.source.redis_stream import RedisStreamStreamReader
+
+            return RedisStreamStreamReader(
+                self._address,
+                self._stream,
+                events,
+                self._tasks,
+                self._number("maxEntries"),
+                self._checked("failOnDataLoss", "true", ("true", "false")) == "true",
+            )
+        from purgatory.pipeline.source.journal_stream import JournalStreamReader
+
+        return JournalStreamReader(
+            self._folder, events, self._on_bad_file, self._number("maxFiles")
+        )
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return what adds rows; nothing is ever overwritten."""
+        if overwrite:
+            raise ValueError('what is there stays: write with mode("append")')
+        if self._is_jobs:
+            from purgatory.pipeline.job_adder import JobAdder
+            from purgatory.pipeline.job_rows import JobRows
+            from purgatory.pipeline.source.jobs_source import JobsWriter
+
+            rows = JobRows(
+                name=self.options.get("name", NAME),
+                started_ms=self._number("startedMs") or time.time_ns() // 1_000_000,
+                on_conflict=self.options.get("onConflict", "keep"),
+                limits=JobLimits(max_waiting=self._jobs.max_waiting),
+            )
+            return JobsWriter(JobAdder(self._jobs, rows))
+        chosen(EVENTS, schema)
+        missing = [name for name in EVENTS.names if name not in schema.names]
+        if missing:
+            raise ValueError(f"an event needs all columns; missing: {', '.join(missing)}")
+        if self._is_redis:
+            from purgatory.pipeline.source.redis_stream import RedisStreamWriter
+
+            length = self._number("maxLength") or 1_000_000
+            return RedisStreamWriter(self._address, self._stream, length)
+        from purgatory.pipeline.source.journal_writer import JournalWriter
+
+        return JournalWriter(self._folder)
+
+    @property
+    def _address(self) -> str:
+        known = {name.lower() for name in _OPTIONS}
+        for name in self.options:
+            if name.lower() not in known:
+                raise ValueError(f"there is no option {name!r}: {', '.join(_OPTIONS)}")
+        address = self.options.get("path")
+        if not address:
+            raise ValueError("no address: give load() or save() a folder or a URL")
+        return address
+
+    @property
+    def _is_jobs(self) -> bool:
+        return self._checked("table", "events", ("events", "jobs")) == "jobs"
+
+    @property
+    def _is_redis(self) -> bool:
+        return urlsplit(self._address).scheme in _REDIS
+
+    @property
+    def _folder(self) -> str:
+        parts = urlsplit(self._address)
+        if parts.scheme not in ("", "file"):
+            raise ValueError(
+                f"{self._address} is no folder of this machine: read Parquet elsewhere with "
+                "spark.read.parquet, whose files these are"
+            )
+        path = unquote(parts.path) if parts.scheme else self._address
+        # The processes that read have another folder to be in.
+        return str(Path(path).absolute())
+
+    @property
+    def _stream(self) -> str:
+        return self.options.get("stream", "purgatory:journal")
+
+    @property
+    def _on_bad_file(self) -> OnBadFile:
+        return OnBadFile(self._checked("onBadFile", "refuse", tuple(OnBadFile)))
+
+    @property
+    def _tasks(self) -> int:
+        return self._number("tasks") or 4
+
+    @property
+    def _jobs(self) -> JobAddress:
+        return JobAddress(
+            url=self._address,
+            prefix=self.options.get("prefix", "purgatory"),
+            shards=self._number("shards") or 1,
+            max_waiting=self._number("maxWaiting") or JobLimits().max_waiting,
+        )
+
+    def _number(self, name: str) -> int | None:
+        text = self.options.get(name)
+        if text is None:
+            return None
+        if not text.isascii() or not text.isdigit() or int(text) < 1:
+            raise ValueError(f"option {name} is {text!r}: give a whole number from 1 on")
+        return int(text)
+
+    def _checked(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
+        value = self.options.get(name, default)
+        if value not in allowed:
+            raise ValueError(f"option {name} is {value!r}: give one of {', '.join(allowed)}")
+        return value
+
+
+def register(spark: SparkSession) -> None:
+    """Let `spark` know the format "purgatory", and let it hand filters to it."""
+    spark.conf.set(_PUSHDOWN, "true")
+    spark.dataSource.register(PurgatoryDataSource)

@@ -1,0 +1,185 @@
+"""Reads and writes delayed jobs, in SQL and in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    InputPartition,
+    WriterCommitMessage,
+)
+
+from purgatory.jobs import Job, JobFilter, JobState, JobStore
+from purgatory.pipeline.errors import RefusedRowsError
+from purgatory.pipeline.job_adder import CHUNK, JobAdder, opened
+from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.source.filters import column_of
+from purgatory.pipeline.source.rows import job_batch
+
+# The part of an id that is the time, in hexadecimal digits.
+_TIME_DIGITS = 12
+_MOST_EXAMPLES = 3
+
+
+@dataclass
+class IdRange(InputPartition):
+    """The jobs with ids below one and not below another; None for no bound."""
+
+    below: str | None
+    not_below: str | None
+
+
+class JobsReader(DataSourceReader):
+    """Reads jobs page by page, several ranges of ids at once.
+
+    An id begins with the time at which the job was made, so that a range is a stretch of that time.
+    Equality of `state` and `handler` is looked up by the store; Spark checks the rest.
+    """
+
+    def __init__(self, address: JobAddress, schema: pa.Schema, tasks: int) -> None:
+        self._address = address
+        self._schema = schema
+        self._tasks = tasks
+        self._where = JobFilter()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 # Spark's name
+        """Take what the store can look up; return the rest."""
+        wanted: dict[str, str] = {}
+        for given in filters:
+            column = column_of(given)
+            is_known = column == "handler" or (
+                column == "state" and getattr(given, "value", None) in set(JobState)
+            )
+            if isinstance(given, EqualTo) and column and is_known and column not in wanted:
+                wanted[column] = str(given.value)
+            else:
+                yield given
+        state = wanted.get("state")
+        self._where = JobFilter(
+            state=JobState(state) if state else None, handler=wanted.get("handler")
+        )
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return ranges of ids of about the same time each."""
+        return asyncio.run(self._ranges())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the jobs of a range."""
+        # Where there are no partitions at all, Spark asks for one that is None.
+        if not isinstance(partition, IdRange):
+            return
+        with asyncio.Runner() as runner:
+            store = self._address.store()
+            runner.run(store.open())
+            try:
+                after = partition.below
+                while True:
+                    page = runner.run(store.query(self._where, after=after, limit=CHUNK))
+                    jobs = [job for job in page.jobs if _is_within(job, partition)]
+                    if jobs:
+                        yield job_batch(jobs, self._schema)
+                    after = page.next
+                    if after is None or after < (partition.not_below or ""):
+                        return
+            finally:
+                runner.run(store.close())
+
+    async def _ranges(self) -> list[IdRange]:
+        async with opened(self._address) as store:
+            first = await _first_below(store, self._where, None)
+            if first is None:
+                return []
+            high = _time_of(first)
+            low = await self._lowest_time(store, high)
+        edges = [
+            f"{low + (high - low) * number // self._tasks:0{_TIME_DIGITS}x}"
+            for number in range(1, self._tasks)
+        ]
+        bounds = [None, *dict.fromkeys(edges), None]
+        return [IdRange(below=high, not_below=low) for low, high in pairwise(bounds)]
+
+    async def _lowest_time(self, store: JobStore, high: int) -> int:
+        """Return the time of about the lowest id: there is no job at half of what is left of it."""
+        low = 0
+        while high - low > 1_000:
+            middle = (low + high) // 2
+            found = await _first_below(store, self._where, f"{middle:0{_TIME_DIGITS}x}")
+            if found is None:
+                low = middle
+            else:
+                high = min(middle, _time_of(found))
+        return low
+
+
+class JobsWriter(DataSourceArrowWriter):
+    """Adds jobs. Refused rows are told when all others are stored; to write again is safe."""
+
+    def __init__(self, adder: JobAdder) -> None:
+        self._adder = adder
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Add one task's rows."""
+        from purgatory.pipeline.schedule import add_batches
+
+        refused = 0
+        examples: list[str] = []
+        for batch in add_batches(self._adder, iterator):
+            for detail in batch.column("detail").drop_null().to_pylist():
+                refused += 1
+                if len(examples) < _MOST_EXAMPLES:
+                    examples.append(detail)
+        return RefusedRows(refused, examples)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Raise RefusedRowsError if there was a row that became no job."""
+        found = [message for message in messages if isinstance(message, RefusedRows)]
+        refused = sum(message.count for message in found)
+        if refused:
+            examples = [example for message in found for example in message.examples]
+            raise RefusedRowsError(
+                f"{refused:,} rows became no jobs, all others are stored. Such as: "
+                f"{'; '.join(examples[:_MOST_EXAMPLES])}. The job `schedule` lists them all."
+            )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: jobs that were added stay, and are kept when they come again."""
+
+
+@dataclass
+class RefusedRows(WriterCommitMessage):
+    """How many rows of a task became no jobs, and why some did not."""
+
+    count: int
+    examples: list[str]
+
+
+async def _first_below(store: JobStore, where: JobFilter, below: str | None) -> str | None:
+    after = below
+    while True:
+        page = await store.query(where, after=after, limit=1)
+        if page.jobs:
+            return page.jobs[0].id
+        if page.next is None:
+            return None
+        after = page.next
+
+
+def _is_within(job: Job, ids: IdRange) -> bool:
+    return ids.not_below is None or job.id >= ids.not_below
+
+
+def _time_of(job_id: str) -> int:
+    try:
+        time_ms = int(job_id[:_TIME_DIGITS], 16)
+    except ValueError:
+        # An id that somebody else made: the ranges are uneven then, and none the worse.
+        return int(16**_TIME_DIGITS) - 1
+    return time_ms

@@ -1,0 +1,148 @@
+"""Reads the journal's files."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from purgatory.journal.schema import VERSION_KEY
+from purgatory.pipeline.bad_files import OnBadFile
+from purgatory.pipeline.errors import BadFileError, NothingToReadError
+from purgatory.pipeline.schema import SCHEMA_VERSIONS
+from purgatory.pipeline.source.filters import arrow_expression, time_bounds
+from purgatory.pipeline.source.rows import EVENTS
+
+logger = logging.getLogger("purgatory.pipeline")
+
+# Files that a task reads: so many bytes of them, or one.
+_BYTES_A_TASK = 64 * 1024 * 1024
+
+
+@dataclass
+class Files(InputPartition):
+    """Some files, for one task."""
+
+    paths: list[str]
+
+
+class JournalReader(DataSourceReader):
+    """Reads a folder of the journal: a task for some files, only the columns and hours asked for.
+
+    Files are looked at before: a bad one is named and refused, or named and left out.
+    """
+
+    def __init__(self, folder: str, schema: pa.Schema, on_bad_file: OnBadFile) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._on_bad_file = on_bad_file
+        self._filters: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 # Spark's name
+        """Note what can be left unread; Spark checks every row again."""
+        self._filters = list(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return groups of good files."""
+        low, high = time_bounds(self._filters, "at")
+        files = journal_files(Path(self._folder))
+        good = good_files(
+            [path for path in files if _is_within(path, low, high)], self._on_bad_file
+        )
+        return grouped(good)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the files of a task."""
+        # Where there are no partitions at all, Spark asks for one that is None.
+        if isinstance(partition, Files):
+            yield from read_files(partition.paths, self._schema, self._filters)
+
+
+def journal_files(folder: Path) -> list[Path]:
+    """Return the files below a folder, but for hidden ones. Raises NothingToReadError."""
+    if not folder.is_dir():
+        raise NothingToReadError(f"{folder} is no folder on this machine.")
+    found = sorted(folder.rglob("*.parquet"))
+    return [path for path in found if not path.name.startswith((".", "_"))]
+
+
+def good_files(paths: Iterable[Path], on_bad_file: OnBadFile) -> list[Path]:
+    """Return the whole files of our schema. Raises BadFileError, or skips the others."""
+    good = []
+    for path in paths:
+        reason = _reason_against(path)
+        if reason is None:
+            good.append(path)
+        elif on_bad_file is OnBadFile.REFUSE:
+            raise BadFileError(
+                f"{path}: {reason}. Mend or remove it, or leave it out: option onBadFile=skip"
+            )
+        else:
+            logger.warning("left out %s: %s", path, reason, extra={"action": "bad-file"})
+    return good
+
+
+def grouped(paths: Iterable[Path]) -> list[Files]:
+    """Return the files in groups of about one size."""
+    groups: list[Files] = []
+    room = 0
+    for path in paths:
+        size = path.stat().st_size
+        if size > room or not groups:
+            groups.append(Files([]))
+            room = _BYTES_A_TASK
+        groups[-1].paths.append(str(path))
+        room -= size
+    return groups
+
+
+def read_files(
+    paths: Sequence[str], schema: pa.Schema, filters: Sequence[Filter] = ()
+) -> Iterator[pa.RecordBatch]:
+    """Read the columns of `schema` of some files, and of their rows those that may match."""
+    for path in paths:
+        # The folder's date and hour are left alone: rows say themselves when they were written.
+        dataset = ds.dataset(path, schema=EVENTS, format="parquet")
+        expression = arrow_expression(filters, EVENTS)
+        for batch in dataset.to_batches(columns=schema.names, filter=expression):
+            if batch.num_rows:
+                yield batch
+
+
+def _is_within(path: Path, low: datetime | None, high: datetime | None) -> bool:
+    """Whether a file of `date=YYYY-MM-DD/hour=HH` may have rows of between two times."""
+    hour, date = path.parent.name, path.parent.parent.name
+    try:
+        start = datetime.strptime(f"{date} {hour}", "date=%Y-%m-%d hour=%H").replace(tzinfo=UTC)
+    except ValueError:
+        return True
+    return not (
+        (low is not None and start + timedelta(hours=1) <= low)
+        or (high is not None and start > high)
+    )
+
+
+def _reason_against(path: Path) -> str | None:
+    if os.path.getsize(path) == 0:
+        return "empty"
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        return f"not a Parquet file, or cut off: {str(error).splitlines()[0]}"
+    version = (schema.metadata or {}).get(VERSION_KEY, b"").decode(errors="replace")
+    if not version:
+        return f"no {VERSION_KEY.decode()} in its metadata: not written by the journal"
+    if version not in SCHEMA_VERSIONS:
+        known = ", ".join(SCHEMA_VERSIONS)
+        return f"schema version {version!r}; known is {known}: use a newer release"
+    missing = [name for name in EVENTS.names if name not in schema.names]
+    return f"missing: {', '.join(missing)}" if missing else None

@@ -1,0 +1,93 @@
+"""Follows a folder of the journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+
+from purgatory.pipeline.bad_files import OnBadFile
+from purgatory.pipeline.source.journal_reader import (
+    Files,
+    good_files,
+    grouped,
+    journal_files,
+    read_files,
+)
+
+# The clock of a file system ticks every few milliseconds: a file that came just now may be dated
+# like one that was there before, and is left for the next time.
+_SETTLED_NS = 100_000_000
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Arrival:
+    changed_ns: int
+    path: Path
+
+
+class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a folder of this machine, file by file, in the order in which they were put there.
+
+    An offset is the moment at which the last file got its name: the journal writes a file under a
+    hidden name and renames it when it is complete. A copied or touched file comes once more.
+    """
+
+    def __init__(
+        self, folder: str, schema: pa.Schema, on_bad_file: OnBadFile, max_files: int | None
+    ) -> None:
+        self._folder = Path(folder)
+        self._schema = schema
+        self._on_bad_file = on_bad_file
+        self._max_files = max_files
+        # Where a query ends that takes what is there and no more.
+        self._end_ns: int | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
+        """End with the files that are there now."""
+        self._end_ns = time.time_ns() - _SETTLED_NS
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
+        """Begin before the first file."""
+        return {"changed_ns": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 # Spark's name
+        """Take so many files at a time as the option maxFiles says."""
+        if self._max_files is None:
+            return super().getDefaultReadLimit()
+        return ReadMaxFiles(self._max_files)
+
+    def latestOffset(  # noqa: N802 # Spark's name
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Return the moment of the last file that there is, or that `limit` allows."""
+        settled_ns = time.time_ns() - _SETTLED_NS if self._end_ns is None else self._end_ns
+        arrivals = self._arrivals(start["changed_ns"], settled_ns)
+        if isinstance(limit, ReadMaxFiles) and len(arrivals) > limit.max_files:
+            last = arrivals[limit.max_files - 1].changed_ns
+            return {"changed_ns": last}
+        return {"changed_ns": arrivals[-1].changed_ns} if arrivals else start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return groups of the good files that came between two moments."""
+        arrivals = self._arrivals(start["changed_ns"], end["changed_ns"])
+        return grouped(good_files([arrival.path for arrival in arrivals], self._on_bad_file))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read the files of a task."""
+        if isinstance(partition, Files):
+            yield from read_files(partition.paths, self._schema)
+
+    def _arrivals(self, after_ns: int, until_ns: int) -> list[_Arrival]:
+        found = (
+            # The change of the name, where the time of the last write would be before others'.
+            _Arrival(path.stat().st_ctime_ns, path)
+            for path in journal_files(self._folder)
+        )
+        return sorted(arrival for arrival in found if after_ns < arrival.changed_ns <= until_ns)

@@ -1,0 +1,82 @@
+"""Adds files to a journal."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from purgatory.journal.schema import EVENT_SCHEMA, WRITER_OPTIONS
+
+_ROWS_A_FILE = 1_000_000
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """The hidden files of one task."""
+
+    paths: list[str]
+
+
+class JournalWriter(DataSourceArrowWriter):
+    """Writes events as files of the journal, hour by hour; adds to what is there.
+
+    The files are hidden until all tasks have written theirs. What breaks off before leaves none
+    that a reader sees; in between the renaming it may leave some.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write one task's events to hidden files, and return these."""
+        paths: list[str] = []
+        rows: list[pa.RecordBatch] = []
+        for batch in iterator:
+            rows.append(batch)
+            if sum(part.num_rows for part in rows) >= _ROWS_A_FILE:
+                paths += self._write_hours(pa.Table.from_batches(rows))
+                rows = []
+        if rows:
+            paths += self._write_hours(pa.Table.from_batches(rows))
+        return Written(paths)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Let readers see the files."""
+        for path in _paths(messages):
+            path.rename(path.with_name(path.name.removeprefix(".").removesuffix(".tmp")))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Remove the files."""
+        for path in _paths(messages):
+            path.unlink(missing_ok=True)
+
+    def _write_hours(self, rows: pa.Table) -> list[str]:
+        table = rows.select(EVENT_SCHEMA.names).cast(EVENT_SCHEMA)
+        hours = pc.floor_temporal(table["at"], unit="hour")
+        return [
+            self._write_hour(hour, table.filter(pc.equal(hours, hour)))
+            for hour in hours.unique()
+            if hour.is_valid
+        ]
+
+    def _write_hour(self, hour: pa.Scalar, table: pa.Table) -> str:
+        moment = datetime.fromtimestamp(hour.cast(pa.int64()).as_py() / 1e6, UTC)
+        folder = Path(self._folder, f"date={moment:%Y-%m-%d}", f"hour={moment:%H}")
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f".spark-{secrets.token_hex(8)}.parquet.tmp"
+        pq.write_table(table, path, **WRITER_OPTIONS)
+        return str(path)
+
+
+def _paths(messages: Sequence[WriterCommitMessage | None]) -> Iterator[Path]:
+    for message in messages:
+        if isinstance(message, Written):
+            yield from map(Path, message.paths)

@@ -1,0 +1,248 @@
+"""Reads and writes the journal in a Redis Stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from purgatory.journal.schema import EVENT_SCHEMA
+from purgatory.pipeline.errors import BadFileError, LostEntriesError
+
+if TYPE_CHECKING:
+    import redis
+
+_ENTRIES = 2_000
+_TIMEOUT_S = 30
+_FIRST = "0-0"
+_NUMBERS = frozenset(
+    field.name
+    for field in EVENT_SCHEMA
+    if pa.types.is_timestamp(field.type) or pa.types.is_integer(field.type)
+)
+
+
+@dataclass
+class Range(InputPartition):
+    """The entries after one id, up to and with another."""
+
+    after: str
+    until: str
+
+
+@dataclass
+class _Stream:
+    """A stream on a server. Connects anew for each use, as it is sent from process to process."""
+
+    url: str
+    name: str
+
+    def last_id(self) -> str:
+        with self._client() as client:
+            entries: Any = client.xrevrange(self.name, count=1)
+        return entries[0][0].decode() if entries else _FIRST
+
+    def id_after(self, start: str, count: int) -> str:
+        """Return the id of the `count`-th entry after `start`, or of the last one."""
+        with self._client() as client:
+            entries: Any = client.xrange(self.name, f"({start}", "+", count=count)
+        return entries[-1][0].decode() if entries else start
+
+    def check_kept(self, start: str) -> None:
+        """Raise LostEntriesError where entries after `start` may have been trimmed."""
+        if start == _FIRST:
+            return
+        with self._client() as client:
+            there: Any = client.xrange(self.name, start, start)
+            first: Any = client.xrange(self.name, count=1)
+        if not there and (not first or _order(first[0][0].decode()) > _order(start)):
+            raise LostEntriesError(
+                f"Stream {self.name!r} does not go back to {start}: what came after that may have "
+                "been trimmed before it was read. Let the journal's RedisStream keep more "
+                "(max_length), or go on with what there is: option failOnDataLoss=false"
+            )
+
+    def ranges(self, after: str, until: str, count: int) -> list[Range]:
+        """Cut what lies between two ids into so many stretches of time."""
+        if _order(until) <= _order(after):
+            return []
+        low, high = max(_order(after)[0], self._first_ms()), _order(until)[0]
+        edges = [low + (high - low) * number // count for number in range(1, count)]
+        ids = [after, *(f"{edge}-0" for edge in dict.fromkeys(edges) if edge > low), until]
+        return [Range(start, end) for start, end in pairwise(ids)]
+
+    def read(self, entries: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        # Where there are no partitions at all, Spark asks for one that is None.
+        if not isinstance(entries, Range):
+            return
+        after = entries.after
+        with self._client() as client:
+            while True:
+                found: Any = client.xrange(self.name, f"({after}", entries.until, count=_ENTRIES)
+                if not found:
+                    return
+                yield _batch(self.name, found, schema)
+                after = found[-1][0].decode()
+
+    def _first_ms(self) -> int:
+        with self._client() as client:
+            first: Any = client.xrange(self.name, count=1)
+        return _order(first[0][0].decode())[0] if first else 0
+
+    def _client(self) -> redis.Redis:
+        import redis
+
+        return redis.Redis.from_url(
+            self.url, socket_timeout=_TIMEOUT_S, socket_connect_timeout=_TIMEOUT_S
+        )
+
+
+class RedisStreamReader(DataSourceReader):
+    """Reads all entries that are there when it begins, several stretches of time at once."""
+
+    def __init__(self, url: str, stream: str, schema: pa.Schema, tasks: int) -> None:
+        self._stream = _Stream(url, stream)
+        self._schema = schema
+        self._tasks = tasks
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Return stretches of time."""
+        return self._stream.ranges(_FIRST, self._stream.last_id(), self._tasks)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of them."""
+        return self._stream.read(partition, self._schema)
+
+
+class RedisStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows the stream. An offset is the id of the last entry that was read."""
+
+    def __init__(
+        self,
+        url: str,
+        stream: str,
+        schema: pa.Schema,
+        tasks: int,
+        max_entries: int | None,
+        fail_on_data_loss: bool,
+    ) -> None:
+        self._stream = _Stream(url, stream)
+        self._schema = schema
+        self._tasks = tasks
+        self._max_entries = max_entries
+        self._fail_on_data_loss = fail_on_data_loss
+        # Where a query ends that takes what is there and no more.
+        self._end: str | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
+        """End with the entries that are there now."""
+        self._end = self._stream.last_id()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
+        """Begin with the first entry that is kept."""
+        return {"id": _FIRST}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 # Spark's name
+        """Take so many entries at a time as the option maxEntries says."""
+        if self._max_entries is None:
+            return super().getDefaultReadLimit()
+        return ReadMaxRows(self._max_entries)
+
+    def latestOffset(  # noqa: N802 # Spark's name
+        self, start: dict[str, Any], limit: ReadLimit
+    ) -> dict[str, Any]:
+        """Return the last id that there is, or that `limit` allows."""
+        last = self._end or self._stream.last_id()
+        # A stream that was deleted begins anew, behind where we are: nothing new for now.
+        if _order(last) <= _order(start["id"]):
+            return start
+        if isinstance(limit, ReadMaxRows):
+            some = self._stream.id_after(start["id"], limit.max_rows)
+            last = min(some, last, key=_order)
+        return {"id": last}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Return stretches of time between two ids. Raises LostEntriesError."""
+        if self._fail_on_data_loss:
+            self._stream.check_kept(start["id"])
+        return self._stream.ranges(start["id"], end["id"], self._tasks)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Read one of them."""
+        return self._stream.read(partition, self._schema)
+
+
+class RedisStreamWriter(DataSourceArrowWriter):
+    """Adds events to the stream. A task that is repeated adds its entries once more."""
+
+    def __init__(self, url: str, stream: str, max_length: int) -> None:
+        self._url = url
+        self._stream = stream
+        self._max_length = max_length
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Add one task's events."""
+        from purgatory.journal.redis_stream import RedisStream
+
+        sink = RedisStream(
+            self._url, stream=self._stream, max_length=self._max_length, timeout=_TIMEOUT_S
+        )
+        try:
+            for batch in iterator:
+                table = pa.Table.from_batches([batch]).select(EVENT_SCHEMA.names)
+                for part in table.cast(EVENT_SCHEMA).to_batches():
+                    sink.write(part)
+        finally:
+            sink.close()
+        return WriterCommitMessage()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: what was added is there."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Do nothing: entries that were added stay, and are recognised when they come again."""
+
+
+def _order(entry_id: str) -> tuple[int, int]:
+    milliseconds, _, number = entry_id.partition("-")
+    return int(milliseconds), int(number or 0)
+
+
+def _batch(stream: str, entries: Sequence[Any], schema: pa.Schema) -> pa.RecordBatch:
+    columns: dict[str, list[Any]] = {name: [] for name in schema.names}
+    for entry_id, fields in entries:
+        try:
+            for name, values in columns.items():
+                values.append(_value(name, fields.get(name.encode())))
+        except ValueError as error:
+            raise BadFileError(
+                f"entry {entry_id.decode()} of stream {stream!r} is no event ({error}): delete it "
+                "(XDEL) and let the journal have the stream to itself"
+            ) from error
+    arrays = [
+        pa.array(columns[field.name], pa.int64()).cast(field.type)
+        if field.name in _NUMBERS
+        else pa.array(columns[field.name], field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _value(name: str, value: bytes | None) -> Any:
+    if value is None:
+        return None
+    if name == "keys":
+        return json.loads(value)
+    return int(value) if name in _NUMBERS else value.decode()

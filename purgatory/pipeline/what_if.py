@@ -1,0 +1,40 @@
+"""What a replay changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Growth(StrEnum):
+    """Where more traffic comes from."""
+
+    WIDER = "wider"
+    """From more customers: each copy of an operation is on keys of its own."""
+    BUSIER = "busier"
+    """From the same ones: all copies are on the same keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIf:
+    """A question to a load: more of it, other timeouts, another wheel.
+
+    Raises ValueError for what cannot be asked.
+    """
+
+    traffic: float = 1.0
+    """So many times the operations. A fraction keeps or repeats whole keys."""
+    timeout: float = 1.0
+    """So many times each timeout, rounded down to a millisecond."""
+    growth: Growth = Growth.WIDER
+    tick_ms: int = 1
+    wheel_size: int = 256
+
+    def __post_init__(self) -> None:
+        for name, value in (("traffic", self.traffic), ("timeout", self.timeout)):
+            if not 0 < value <= 1_000_000:
+                raise ValueError(f"{name} is {value}: give a factor above 0, up to 1,000,000")
+        if self.tick_ms < 1:
+            raise ValueError(f"tick_ms is {self.tick_ms}: give 1 or more")
+        if self.wheel_size < 2:
+            raise ValueError(f"wheel_size is {self.wheel_size}: give 2 or more")

@@ -1,0 +1,267 @@
+"""The journal as it grows: windows once each, alerts at a real service, nothing after a restart."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, PipelineError
+from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.alerts import Alert, AlertService
+from purgatory.pipeline.errors import AlertRefusedError
+from purgatory.pipeline.folder import Folder
+from purgatory.pipeline.live import Watch
+from purgatory.pipeline.live_queries import LiveQueries, live_events, wait_for
+from purgatory.pipeline.source import register
+from tests.acceptance.process_server import ProcessServer
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+START = datetime(2026, 11, 20, 6, tzinfo=UTC)
+WATCH = Watch(least_ended=4, least_expired=3)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark: SparkSession) -> None:
+    register(spark)
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[str]:
+    """The service, as `make run` starts it."""
+    with pytest.MonkeyPatch.context() as variables:
+        variables.setenv("PORT", "0")
+        server = ProcessServer([sys.executable, "-m", "app"])
+    try:
+        server.wait_started()
+        yield f"http://127.0.0.1:{server.address[1]}/purgatory"
+    finally:
+        server.kill()
+
+
+def event(number: int, what: str, second: float, key: str, kind: str = "park") -> dict[str, Any]:
+    """An event of an operation that waits for ten seconds at the most."""
+    watched = START + timedelta(seconds=second)
+    at = watched if what == "watched" else watched + timedelta(seconds=10)
+    return {
+        "operation_id": f"op-{number}",
+        "event": what,
+        "seq": number,
+        "kind": kind,
+        "keys": [key],
+        "worker": "one",
+        "at": at,
+        "watched_at": watched,
+        "deadline": watched + timedelta(seconds=10),
+        "completed_at": None if what == "watched" else at,
+        "lateness_us": 700 if what == "expired" else None,
+    }
+
+
+def minute(first: int, number: int, *, expired: int, fired: int, key: str) -> list[dict[str, Any]]:
+    """The events of one minute, `number` minutes after the start."""
+    rows = []
+    for place in range(expired + fired):
+        what, on = ("expired", key) if place < expired else ("fired", f"{key}-{place}")
+        rows += [event(first + place, said, 60 * number + place, on) for said in ("watched", what)]
+    return rows
+
+
+def append(spark: SparkSession, folder: Path, rows: list[dict[str, Any]]) -> None:
+    frame = spark.createDataFrame(
+        [Row(*(row.get(name) for name in EVENT_SCHEMA.names)) for row in rows], EVENT_SCHEMA
+    )
+    frame.coalesce(1).write.format("purgatory").mode("append").save(str(folder))
+
+
+def follow(
+    spark: SparkSession, journal: Path, out: Path, service: AlertService | None = None
+) -> None:
+    """Take what is new, and end."""
+    live = LiveQueries(spark, str(out), WATCH, service=service)
+    wait_for(live.start(live_events(spark, str(journal)), every_s=None))
+
+
+def windows(spark: SparkSession, out: Path) -> dict[int, Row]:
+    """The rows of kind park by minute; fails where a window is told twice."""
+    rows = spark.read.parquet(f"{out}/live/waits").where("kind = 'park'").collect()
+    found = {int((row["start"].astimezone(UTC) - START).total_seconds() // 60): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def signals(service: str, alert: str) -> list[dict[str, Any]]:
+    with urlopen(f"{service}/watch/alert:{alert}?cursor=0&wait=0") as response:
+        return [signal["value"] for signal in json.load(response)["signals"]]
+
+
+def test_windows_are_told_once_and_alerts_are_fired_once(
+    spark: SparkSession, service: str, tmp_path: Path
+) -> None:
+    """Over a restart from the checkpoint, with repeated events, and a batch that is done again."""
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    sender = AlertService(service, name=str(tmp_path))
+    bad = minute(0, 0, expired=6, fired=2, key="order:1")
+    append(spark, journal, [*bad, *bad[:5]])
+    append(spark, journal, minute(100, 1, expired=1, fired=5, key="order:2"))
+    # Half an hour later the first windows are closed.
+    append(spark, journal, minute(200, 30, expired=0, fired=1, key="order:3"))
+    follow(spark, journal, out, sender)
+    first = windows(spark, out)
+    assert sorted(first) == [0, 1]
+    assert (first[0]["watched"], first[0]["expired"], first[0]["fired"]) == (8, 6, 2)
+    assert first[0]["wait_p50_us"] == 10_000_000
+    assert first[0]["lateness_max_us"] == 700
+    told = signals(service, "exploding-timeouts")
+    assert [(one["subject"], one["expired"], one["ended"]) for one in told] == [("park", 6, 8)]
+    assert [one["subject"] for one in signals(service, "stuck-key")] == ["order:1"]
+
+    # Nothing new: nothing is told again.
+    follow(spark, journal, out, sender)
+    assert windows(spark, out) == first
+
+    # As after a crash between the alerts and the end of the batch: the last batch is done again.
+    for name in ("waits", "keys"):
+        commits = sorted(
+            (out / "live" / "_checkpoints" / name / "commits").glob("[0-9]*"),
+            key=lambda path: int(path.name),
+        )
+        Folder(spark, str(commits[0].parent)).delete(commits[-1].name)
+        alerts = out / "live" / "alerts" / name
+        Folder(spark, str(alerts)).delete(*(path.name for path in alerts.iterdir()))
+    append(spark, journal, minute(300, 31, expired=4, fired=0, key="order:4"))
+    append(spark, journal, minute(400, 60, expired=0, fired=1, key="order:5"))
+    follow(spark, journal, out, sender)
+    again = windows(spark, out)
+    assert sorted(again) == [0, 1, 30, 31]
+    assert {number: again[number] for number in first} == first
+    told = signals(service, "exploding-timeouts")
+    assert Counter((one["subject"], one["expired"]) for one in told) == {
+        ("park", 6): 1,
+        ("park", 4): 1,
+    }
+    stuck = [one["subject"] for one in signals(service, "stuck-key")]
+    assert stuck == ["order:1", "order:4"]
+
+
+def test_the_command_follows_to_the_end(
+    spark: SparkSession, service: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And says where it wrote."""
+    append(spark, tmp_path / "journal", minute(0, 0, expired=6, fired=0, key="order:9"))
+    arguments = ["stream", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out")]
+    assert main([*arguments, "--once", "--least-ended", "4", "--service", service]) == 0
+    assert "Windows and alerts are in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "nothing to follow"),
+        (["--journal", "/nowhere", "--window", "0"], "window_s is 0: give 1 or more"),
+        (["--journal", "/nowhere", "--service", "localhost"], "give http://HOST:PORT/purgatory"),
+    ],
+)
+def test_the_command_says_what_is_missing(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    said: str,
+) -> None:
+    """In a sentence."""
+    assert main(["stream", "--out", str(tmp_path), "--once", *arguments]) == 1
+    assert said in capsys.readouterr().err
+
+
+def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Both queries are stopped."""
+    live = LiveQueries(spark, str(tmp_path / "out"), WATCH)
+    queries = live.start(live_events(spark, str(tmp_path / "nothing")), every_s=None)
+    with pytest.raises(PipelineError, match="no folder on this machine"):
+        wait_for(queries)
+    assert not any(query.isActive for query in queries)
+    assert issubclass(NothingToReadError, PipelineError)
+
+
+ALERT = Alert("stuck-key", "order:1", START, START + timedelta(minutes=1), '{"expired": 3}')
+
+
+@pytest.fixture
+def moody() -> Iterator[tuple[str, list[int], list[str]]]:
+    """A server that answers with the statuses of a list, and notes the Idempotency-Keys."""
+    statuses: list[int] = []
+    keys: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            keys.append(self.headers["Idempotency-Key"])
+            self.send_response(statuses.pop(0))
+            self.send_header("Retry-After", "7")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", statuses, keys
+        server.shutdown()
+        thread.join()
+
+
+def test_a_service_that_is_away_for_a_moment_is_asked_again(
+    moody: tuple[str, list[int], list[str]],
+) -> None:
+    """With the same Idempotency-Key, after the pause that it asks for."""
+    url, statuses, keys = moody
+    statuses += [503, 429, 201]
+    pauses: list[float] = []
+    AlertService(url, sleep=pauses.append).send(ALERT)
+    assert (len(keys), len(set(keys))) == (3, 1)
+    assert pauses == [7, 7]
+
+
+def test_a_service_that_refuses_ends_it(moody: tuple[str, list[int], list[str]]) -> None:
+    """401 will be 401 the next time too; and one that is not there is waited for, but not long."""
+    url, statuses, keys = moody
+    statuses.append(401)
+    with pytest.raises(AlertRefusedError, match="401"):
+        AlertService(url).send(ALERT)
+    assert len(keys) == 1
+    pauses: list[float] = []
+    with pytest.raises(AlertRefusedError, match="mend that and start again"):
+        AlertService("http://127.0.0.1:1/purgatory", sleep=pauses.append).send(ALERT)
+    assert len(pauses) == 5
+
+
+def test_another_window_subject_or_sender_is_another_alert() -> None:
+    """By the Idempotency-Key."""
+    later = Alert("stuck-key", "order:1", ALERT.end, ALERT.end, "{}")
+    other = Alert("stuck-key", "order:2", START, ALERT.end, "{}")
+    keys = [alert.idempotency_key("live") for alert in (ALERT, later, other)]
+    assert len({*keys, ALERT.idempotency_key("another")}) == 4
+    assert json.loads(ALERT.body())["value"]["expired"] == 3
+
+
+@pytest.mark.parametrize("wrong", [{"window_s": 0}, {"expired_share": math.nan}])
+def test_a_watch_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+    """With what to give."""
+    with pytest.raises(ValueError, match="give"):
+        Watch(**wrong)

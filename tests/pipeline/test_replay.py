@@ -1,0 +1,171 @@
+"""Replay: what is recorded comes out again, and what is asked changes what it should."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.outcome_table import OutcomeTable
+from purgatory.pipeline.replay import REPLAY_SCHEMA, replay, replay_synthetic, simulation
+from purgatory.pipeline.replay_summary import (
+    ReplaySummary,
+    replay_by_shard,
+    replay_summary,
+)
+from purgatory.pipeline.synthetic_load import SyntheticLoad
+from purgatory.pipeline.what_if import Growth, WhatIf
+from tests.pipeline.synthetic import write
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+OPERATIONS = 5_000
+
+
+@pytest.fixture(scope="module")
+def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataFrame]:
+    """The outcomes of a small journal, with a restart in it."""
+    folder = tmp_path_factory.mktemp("replay")
+    written = write(folder / "journal", operations=OPERATIONS, drains=(2.1,))
+    table = OutcomeTable(spark, str(folder / "outcomes"))
+    table.update(str(written.folder))
+    found = table.read().cache()
+    yield found
+    found.unpersist()
+
+
+def played(outcomes: DataFrame, what_if: WhatIf | None = None, shards: int = 3) -> ReplaySummary:
+    found = replay(outcomes, what_if, shards=shards).cache()
+    try:
+        return replay_summary(found, slice_s=60)
+    finally:
+        found.unpersist()
+
+
+def outcome_counts(outcomes: DataFrame) -> dict[str, int]:
+    return {row["outcome"]: row["count"] for row in outcomes.groupBy("outcome").count().collect()}
+
+
+def test_what_is_recorded_comes_out_again(recorded: DataFrame) -> None:
+    """With nothing changed, every operation ends as it did."""
+    expected = outcome_counts(recorded)
+    found = played(recorded)
+    assert (found.operations, found.fired, found.cancelled) == (
+        OPERATIONS,
+        expected["fired"],
+        expected["cancelled"] + expected["drained"],
+    )
+    assert found.expired == expected["expired"] + expected.get("open", 0) + expected.get("lost", 0)
+    assert found.newly_expired == 0
+    assert found.unknown == expected.get("open", 0) + expected.get("lost", 0)
+    assert found.lateness_us[100.0] < 1_000
+
+
+def test_the_number_of_shards_changes_no_outcome(recorded: DataFrame) -> None:
+    """Shards are a matter of who does the work."""
+    one, five = played(recorded, shards=1), played(recorded, shards=5)
+    assert (one.fired, one.expired, one.lateness_us) == (five.fired, five.expired, five.lateness_us)
+    assert one.peak_at_least == five.peak_at_least
+    assert (one.shards, five.shards) == (1, 5)
+    # With one shard the peak is exact, and it is between the bounds that several give.
+    assert five.peak_at_least <= one.peak_at_most <= five.peak_at_most
+
+
+def test_shorter_timeouts_expire_what_took_longer(recorded: DataFrame) -> None:
+    """Halved: whatever took more than half of its timeout expires now."""
+    slow = recorded.where(
+        F.col("outcome").isin("fired", "cancelled", "drained")
+        & (F.col("wait_us") > F.col("timeout_us") / 2 + 1_000)
+    ).count()
+    found = played(recorded, WhatIf(timeout=0.5))
+    assert slow > 100
+    assert found.newly_expired == pytest.approx(slow, rel=0.01)
+    assert found.operations == found.fired + found.expired + found.cancelled
+
+
+def test_longer_timeouts_say_what_is_not_known(recorded: DataFrame) -> None:
+    """What would have become of those that expired is in no journal."""
+    found = played(recorded, WhatIf(timeout=2))
+    assert found.newly_expired == 0
+    assert found.unknown == found.expired
+
+
+@pytest.mark.parametrize("growth", list(Growth))
+def test_more_traffic_is_more_of_the_same(recorded: DataFrame, growth: Growth) -> None:
+    """Twice and a half as much: half of the keys come a third time."""
+    once = played(recorded)
+    found = played(recorded, WhatIf(traffic=2.5, growth=growth))
+    assert found.operations == pytest.approx(2.5 * OPERATIONS, rel=0.05)
+    assert found.fired / found.operations == pytest.approx(once.fired / OPERATIONS, rel=0.05)
+    assert found.peak_at_most > 1.5 * once.peak_at_most
+
+
+def test_less_traffic_keeps_whole_keys(recorded: DataFrame) -> None:
+    """A half of the keys, with all that waits on them."""
+    found = played(recorded, WhatIf(traffic=0.5))
+    assert 0 < found.operations < OPERATIONS
+
+
+def test_another_wheel_changes_cascades_and_lateness_only(recorded: DataFrame) -> None:
+    """Kafka's wheel has more levels; a coarse tick is later."""
+    ours, kafkas = played(recorded), played(recorded, WhatIf(wheel_size=20))
+    coarse = played(recorded, WhatIf(tick_ms=50))
+    assert kafkas.cascaded > 1.5 * ours.cascaded
+    assert (kafkas.fired, kafkas.expired) == (ours.fired, ours.expired)
+    assert 40_000 < coarse.lateness_us[100.0] < 51_000
+
+
+def test_a_drawn_load_gives_what_one_plain_process_finds(spark: SparkSession) -> None:
+    """The same shards, one after the other, without Spark."""
+    load = SyntheticLoad(operations=6_000, shards=3)
+    what_if = WhatIf(traffic=2, timeout=0.5)
+    found = replay_synthetic(spark, load, what_if, slice_s=1)
+    assert found.schema.names == REPLAY_SCHEMA.names
+    totals = {
+        row["shard"]: (row["operations"], row["fired"], row["expired"], row["cascaded"])
+        for row in replay_by_shard(found).collect()
+    }
+    changed = load.changed(what_if)
+    assert changed.operations == 12_000
+    for shard in range(3):
+        slices = list(simulation(what_if, 1).run(changed.batches(shard, timeout=what_if.timeout)))
+        assert totals[shard] == (
+            sum(piece.operations for piece in slices),
+            sum(piece.fired for piece in slices),
+            sum(piece.expired for piece in slices),
+            sum(piece.cascaded for piece in slices),
+        )
+
+
+def test_the_command_plays_a_drawn_load(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It writes three tables and says how far a billion is."""
+    assert (
+        main(
+            [
+                *("replay", "--out", str(tmp_path), "--load", "kafka-high"),
+                *("--operations", "2000", "--shards", "2", "--slice", "1", "--traffic", "0.5"),
+            ]
+        )
+        == 0
+    )
+    said = capsys.readouterr().out
+    assert said.startswith("1,000 operations in")
+    assert "1 B take" in said
+    for name in ("slices", "by_time", "by_shard"):
+        assert spark.read.parquet(f"{tmp_path}/replay/{name}").count() > 0
+
+
+def test_the_command_says_what_is_missing(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without outcomes there is nothing to replay."""
+    assert main(["replay", "--out", str(tmp_path)]) == 1
+    assert "run the job `outcomes`" in capsys.readouterr().err
+    assert main(["replay", "--out", str(tmp_path), "--traffic", "0"]) == 1
+    assert "traffic is 0.0: give a factor above 0" in capsys.readouterr().err

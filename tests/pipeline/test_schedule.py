@@ -1,0 +1,224 @@
+"""Jobs from a table: each row once, however often it is tried; refused rows with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.jobs import Job, JobFilter, JobLimits, JobSpec
+from purgatory.jobs.sql import migrate
+from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.job_adder import JobAdder, opened
+from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.job_rows import JobRows
+from tests.valkey_server import ValkeyServer
+
+spark_group = pytest.mark.xdist_group("spark")
+
+STARTED_MS = 1_900_000_000_000
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[ValkeyServer]:
+    with tempfile.TemporaryDirectory() as directory, ValkeyServer(Path(directory)) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> JobAddress:
+    """An empty store."""
+    if request.param == "redis":
+        server: ValkeyServer = request.getfixturevalue("valkey")
+        return JobAddress(url=server.url, prefix=tmp_path.name)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    asyncio.run(migrate(url))
+    return JobAddress(url=url)
+
+
+async def jobs_in(address: JobAddress) -> list[Job]:
+    found: list[Job] = []
+    after: str | None = None
+    async with opened(address) as store:
+        while True:
+            page = await store.query(JobFilter(), after=after, limit=1_000)
+            found += page.jobs
+            after = page.next
+            if after is None:
+                return found
+
+
+def rows(**changed: Any) -> JobRows:
+    values: dict[str, Any] = {"name": "run", "started_ms": STARTED_MS, "limits": JobLimits()}
+    return JobRows(**{**values, **changed})
+
+
+def spec(**row: Any) -> JobSpec:
+    return rows().spec({"handler": "remind", "delay": 60.0, **row})
+
+
+def test_a_row_is_the_same_job_whenever_it_is_asked() -> None:
+    """Its id comes from its own id, its dedupe key, or all of it; and from the run's name."""
+    assert spec(payload="1") == spec(payload="1")
+    assert spec(payload="1").id != spec(payload="2").id
+    assert spec(payload="1", dedupe_key="a").id == spec(payload="2", dedupe_key="a").id
+    assert spec(id="7", payload="1").id == spec(id="7", dedupe_key="a").id
+    other = rows(name="another").spec({"handler": "remind", "delay": 60.0, "id": "7"})
+    assert other.id != spec(id="7").id
+
+
+def test_a_delay_counts_from_the_start_of_the_run() -> None:
+    """So that a row which is added later, by a run that goes on, is due when it was to be."""
+    assert spec(delay=0.5).deadline.at_ms == STARTED_MS + 500
+    at = datetime(2031, 5, 1, 12, tzinfo=UTC)
+    assert spec(delay=None, at=at).deadline.at_ms == int(at.timestamp() * 1_000)
+
+
+def test_what_a_row_may_say() -> None:
+    """A payload as JSON or as it is, keys as an array or with commas."""
+    assert json.loads(spec(payload='{"a": [1, null]}').payload_json) == {"a": [1, None]}
+    assert json.loads(spec(payload={"a": 1}).payload_json) == {"a": 1}
+    assert spec(keys="order:1, order:2,").keys == ("order:1", "order:2")
+    assert spec(keys=["order:1"], on_fire="cancel", max_attempts=3).max_attempts == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"handler": None}, "give the name of a registered handler"),
+        ({"delay": None}, "give exactly one of the two"),
+        ({"at": datetime(2031, 1, 1, tzinfo=UTC)}, "give exactly one of the two"),
+        ({"delay": float("nan")}, "give a number of seconds from 0"),
+        ({"payload": "{"}, "the payload is not JSON"),
+        ({"payload": "NaN"}, "the payload is not JSON"),
+        ({"keys": ["a\nb"]}, "control"),
+        ({"on_fire": "explode"}, "give one of 'run', 'cancel'"),
+        ({"max_attempts": 0}, "give a number from 1"),
+    ],
+)
+def test_a_row_that_is_no_job_says_why(row: dict[str, Any], said: str) -> None:
+    """In the words of whoever refuses it."""
+    with pytest.raises((ValueError, TypeError), match=said):
+        spec(**row)
+
+
+def test_what_broke_off_goes_on(address: JobAddress) -> None:
+    """As after a task that failed between two chunks, and was started again."""
+    adder = JobAdder(address, rows())
+    table = [{"handler": "remind", "delay": 60.0, "payload": str(n)} for n in range(50)]
+    chunks = iter([table[:20], table[20:]])
+    adding = adder.add(chunks)
+    assert next(adding).counts == {"added": 20}
+    adding.close()
+    again = list(adder.add(iter([table])))
+    assert again[0].counts == {"kept": 20, "added": 30}
+    assert len(asyncio.run(jobs_in(address))) == 50
+
+
+@spark_group
+def test_a_csv_file_becomes_jobs(
+    spark: SparkSession,
+    address: JobAddress,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By the command; to run it again is to go on; refused rows are counted, and listed."""
+    table = tmp_path / "jobs.csv"
+    lines = ["handler,delay,payload,keys,dedupe_key"]
+    lines += [
+        f'cancel-order,{n + 100},"{{""order"": {n}}}",order:{n},cancel-{n}' for n in range(40)
+    ]
+    lines += [",5,1,,x1", "remind,soon,1,,x2", "remind,-3,1,,x3", "remind,4,{,,x4"]
+    table.write_text("\n".join(lines))
+    monkeypatch.setenv("PURGATORY_STORE", address.url)
+    out = str(tmp_path / "out")
+    arguments = ["schedule", "--from", str(table), "--out", out, "--prefix", address.prefix]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert "44 rows: 40 jobs added, 0 replaced, 0 there already, 4 refused." in said
+    assert "InvalidDeadline: 1, such as: delay is -3.0" in said
+    refused = spark.read.parquet(f"{out}/schedule/rows").where("status = 'refused'")
+    assert {json.loads(row["row_json"])["dedupe_key"] for row in refused.collect()} == {
+        *("x1", "x2", "x3", "x4")
+    }
+    jobs = {job.dedupe_key: job for job in asyncio.run(jobs_in(address))}
+    assert len(jobs) == 40
+    assert jobs["cancel-7"].keys == ("order:7",)
+    assert jobs["cancel-7"].payload == {"order": 7}
+    assert jobs["cancel-7"].deadline_ms - jobs["cancel-6"].deadline_ms == 1_000
+
+    assert main(arguments) == 0
+    assert "0 jobs added, 0 replaced, 40 there already" in capsys.readouterr().out
+    assert len(asyncio.run(jobs_in(address))) == 40
+    assert main([*arguments, "--name", "another"]) == 1
+    assert "for another one give another --out" in capsys.readouterr().err
+
+
+@spark_group
+def test_other_tables_become_jobs(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Parquet with structs and times, by several tasks, and a table of the catalogue."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    asyncio.run(migrate(url))
+    frame = spark.range(30).select(
+        F.lit("remind").alias("handler"),
+        F.expr("timestamp '2030-01-01 00:00:00' + make_interval(0,0,0,0,0,0,id)").alias("at"),
+        F.struct(F.col("id").alias("n")).alias("payload"),
+    )
+    frame.write.parquet(f"{tmp_path}/rows.parquet")
+    store = ["--store", url]
+    source = ["--from", f"{tmp_path}/rows.parquet", "--tasks", "3"]
+    assert main(["schedule", *source, *store, "--out", f"{tmp_path}/one"]) == 0
+    assert "30 jobs added" in capsys.readouterr().out
+    jobs = asyncio.run(jobs_in(JobAddress(url=url)))
+    assert sorted(job.payload["n"] for job in jobs) == list(range(30))
+    assert min(job.deadline_ms for job in jobs) == 1_893_456_000_000
+    frame.limit(3).createOrReplaceTempView("to_do")
+    source = ["--from", "to_do", "--format", "table", "--name", "view"]
+    assert main(["schedule", *source, *store, "--out", f"{tmp_path}/two"]) == 0
+    assert "3 jobs added" in capsys.readouterr().out
+
+
+@spark_group
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--store", "mysql://x"], "is no store of jobs"),
+        ([], "give --store, or set PURGATORY_STORE"),
+        (["--store", "sqlite:////nowhere/jobs.db"], "schedule:"),
+    ],
+)
+def test_what_cannot_be_ends_with_a_sentence(
+    spark: SparkSession,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    said: str,
+) -> None:
+    """And without a trace of calls."""
+    (tmp_path / "jobs.csv").write_text("handler,delay\nremind,5\n")
+    source = ["--from", f"{tmp_path}/jobs.csv", "--out", f"{tmp_path}/out"]
+    assert main(["schedule", *source, *options]) == 1
+    error = capsys.readouterr().err
+    assert said in error
+
+
+@spark_group
+def test_a_table_of_something_else_is_refused(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says what a job needs."""
+    (tmp_path / "jobs.csv").write_text("name,age\nremind,5\n")
+    source = ["--from", f"{tmp_path}/jobs.csv", "--out", f"{tmp_path}/out"]
+    assert main(["schedule", *source, "--store", f"sqlite:///{tmp_path}/jobs.db"]) == 1
+    assert "a job needs `handler`" in capsys.readouterr().err

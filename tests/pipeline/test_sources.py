@@ -1,0 +1,291 @@
+"""The format "purgatory": the journal in files and in Redis, jobs in SQL and in Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+from pyspark.sql.datasource import GreaterThanOrEqual
+
+from purgatory.jobs.sql import migrate
+from purgatory.pipeline import EVENT_SCHEMA
+from purgatory.pipeline.bad_files import OnBadFile
+from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.source import register
+from purgatory.pipeline.source.journal_reader import Files, JournalReader
+from purgatory.pipeline.source.rows import EVENTS
+from tests.contract.postgresql_server import PostgresqlServer
+from tests.pipeline.synthetic import Written, write
+from tests.synthetic_journal import inject
+from tests.valkey_server import ValkeyServer
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+OPERATIONS = 400
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered(spark: SparkSession) -> None:
+    register(spark)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    return write(tmp_path_factory.mktemp("source") / "a journal", operations=OPERATIONS)
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[ValkeyServer]:
+    with tempfile.TemporaryDirectory() as directory, ValkeyServer(Path(directory)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    server = PostgresqlServer()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> JobAddress:
+    """An empty store of each kind."""
+    if request.param == "redis":
+        server: ValkeyServer = request.getfixturevalue("valkey")
+        return JobAddress(url=server.url, prefix=tmp_path.name, shards=2)
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    if request.param == "postgres":
+        url = request.getfixturevalue("postgres")
+        asyncio.run(migrate(url, "base"))
+    asyncio.run(migrate(url))
+    return JobAddress(url=url)
+
+
+def options_of(address: JobAddress) -> dict[str, Any]:
+    return {"table": "jobs", "prefix": address.prefix, "shards": address.shards}
+
+
+def events(spark: SparkSession, written: Written) -> DataFrame:
+    """The same files, as Spark reads them by itself."""
+    return spark.read.schema(EVENT_SCHEMA).parquet(*map(str, written.folder.rglob("*.parquet")))
+
+
+def same(left: DataFrame, right: DataFrame) -> bool:
+    return left.exceptAll(right).isEmpty() and right.exceptAll(left).isEmpty()
+
+
+def test_the_journal_s_files_are_a_table(spark: SparkSession, small: Written) -> None:
+    """Every row, every column, as Spark's own reader has them."""
+    found = spark.read.format("purgatory").load(str(small.folder))
+    assert found.schema.names == EVENT_SCHEMA.names
+    assert same(found, events(spark, small))
+
+
+def test_a_schema_with_fewer_columns_reads_no_others(spark: SparkSession, small: Written) -> None:
+    """In the order that it gives."""
+    found = spark.read.format("purgatory").schema("kind string, at timestamp")
+    table = found.load(f"file://{str(small.folder).replace(' ', '%20')}")
+    assert same(table, events(spark, small).select("kind", "at"))
+
+
+def test_filters_leave_files_and_rows_unread(spark: SparkSession, small: Written) -> None:
+    """An hour and a kind: the same rows as without, and fewer files to read them from."""
+    table = spark.read.format("purgatory").load(str(small.folder))
+    condition = (F.col("at") >= "2026-11-20 07:00:00") & (F.col("kind") == "watch")
+    for more in (
+        F.col("event").isin("fired", "expired"),
+        F.col("operation_id").startswith("00"),
+        F.col("completed_by").isNotNull() & (F.col("lateness_us") > 100),
+    ):
+        assert same(table.where(condition & more), events(spark, small).where(condition & more))
+    reader = JournalReader(str(small.folder), EVENTS, OnBadFile.REFUSE)
+    late = GreaterThanOrEqual(("at",), datetime(2026, 11, 20, 7, tzinfo=UTC))
+    assert list(reader.pushFilters([late])) == [late]
+    paths = [
+        path for files in reader.partitions() if isinstance(files, Files) for path in files.paths
+    ]
+    assert paths
+    assert not [path for path in paths if "hour=06" in path]
+
+
+def test_a_broken_file_is_named(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Refused, or left out where that is asked for."""
+    written = write(tmp_path / "journal", operations=50)
+    whole = events(spark, written).collect()
+    for fault in ("truncated", "empty", "wrong-schema", "unknown-version", "half-written"):
+        inject(written.folder, fault)
+    with pytest.raises(PySparkException, match=r"zz-[\w-]+\.parquet"):
+        spark.read.format("purgatory").load(str(written.folder)).collect()
+    skipping = spark.read.format("purgatory").option("onBadFile", "skip")
+    assert sorted(skipping.load(str(written.folder)).collect()) == sorted(whole)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"table": "job"}, "give one of events, jobs"),
+        ({"tabel": "jobs"}, "there is no option"),
+        ({"path": "sqlite:///x", "table": "jobs", "tasks": "many"}, "give a whole number"),
+        ({"path": "s3://bucket/journal"}, "no folder of this machine"),
+        ({"path": "mysql://server", "table": "jobs"}, "no store of jobs"),
+        ({"path": "/nowhere/at/all"}, "no folder on this machine"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(
+    spark: SparkSession, options: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    """With what to give instead."""
+    reader = spark.read.format("purgatory").options(**{"path": str(tmp_path), **options})
+    with pytest.raises(PySparkException, match=said):
+        reader.load().collect()
+
+
+def test_what_is_written_is_a_journal(spark: SparkSession, small: Written, tmp_path: Path) -> None:
+    """Hour by hour, added to what is there; and never in place of it."""
+    table = events(spark, small)
+    for _ in range(2):
+        table.write.format("purgatory").mode("append").save(str(tmp_path))
+    found = spark.read.format("purgatory").load(str(tmp_path))
+    assert same(found, table.unionAll(table))
+    hours = {path.parent.name for path in small.folder.rglob("*.parquet")}
+    assert {path.parent.name for path in tmp_path.rglob("*.parquet")} == hours
+    assert not list(tmp_path.rglob(".*.tmp"))
+    with pytest.raises(PySparkException, match="append"):
+        table.write.format("purgatory").mode("overwrite").save(str(tmp_path))
+
+
+def test_a_redis_stream_has_the_rows_of_the_files(
+    spark: SparkSession, small: Written, valkey: ValkeyServer
+) -> None:
+    """Written and read back, field by field, by several tasks."""
+    table = events(spark, small)
+    stream = {"stream": "round-trip"}
+    table.write.format("purgatory").mode("append").options(**stream).save(valkey.url)
+    reader = spark.read.format("purgatory").options(**stream, tasks=3)
+    assert same(reader.load(valkey.url), table)
+    some = reader.schema("keys array<string>, event string").load(valkey.url)
+    assert same(some, table.select("keys", "event"))
+    empty = spark.read.format("purgatory").option("stream", "nothing").load(valkey.url)
+    assert empty.isEmpty()
+
+
+def test_an_entry_that_is_no_event_is_named(spark: SparkSession, valkey: ValkeyServer) -> None:
+    """With the way out."""
+    with redis.Redis.from_url(valkey.url) as client:
+        client.xadd("strange", {"seq": "one", "keys": "[]"})
+    reader = spark.read.format("purgatory").option("stream", "strange")
+    with pytest.raises(PySparkException, match="is no event"):
+        reader.load(valkey.url).collect()
+
+
+def follow(spark: SparkSession, source: str, where: Path, **options: Any) -> list[Any]:
+    """Read what is new, and no more, into a folder; return all rows that are there by now."""
+    followed = spark.readStream.format("purgatory").options(**options).load(source)
+    query = (
+        followed.writeStream.format("parquet")
+        .option("checkpointLocation", str(where / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(where / "rows"))
+    )
+    assert query.awaitTermination(120)
+    return sorted(spark.read.schema(EVENT_SCHEMA).parquet(str(where / "rows")).collect(), key=str)
+
+
+def test_a_redis_stream_is_followed_from_where_one_was(
+    spark: SparkSession, small: Written, valkey: ValkeyServer, tmp_path: Path
+) -> None:
+    """From a checkpoint, with nothing twice; and what was trimmed unread is told."""
+    first = events(spark, small).where("kind = 'park'")
+    second = events(spark, small).where("kind = 'watch'")
+    stream = {"stream": "followed"}
+    first.write.format("purgatory").mode("append").options(**stream).save(valkey.url)
+    found = follow(spark, valkey.url, tmp_path, **stream, maxEntries=150)
+    assert found == sorted(first.collect(), key=str)
+    second.write.format("purgatory").mode("append").options(**stream).save(valkey.url)
+    found = follow(spark, valkey.url, tmp_path, **stream)
+    assert found == sorted(first.unionAll(second).collect(), key=str)
+    with redis.Redis.from_url(valkey.url) as client:
+        for _ in range(3):
+            client.xadd("followed", {"keys": "[]"})
+        client.xtrim("followed", maxlen=1, approximate=False)
+    with pytest.raises(PySparkException, match="does not go back to"):
+        follow(spark, valkey.url, tmp_path, **stream)
+
+
+def test_a_folder_is_followed_from_where_one_was(
+    spark: SparkSession, small: Written, tmp_path: Path
+) -> None:
+    """File by file, as they are renamed."""
+    folder = tmp_path / "journal"
+    park = events(spark, small).where("kind = 'park'")
+    watch = events(spark, small).where("kind = 'watch'")
+    park.write.format("purgatory").mode("append").save(str(folder))
+    assert follow(spark, str(folder), tmp_path, maxFiles=1) == sorted(park.collect(), key=str)
+    before = set(folder.rglob("*.parquet"))
+    watch.write.format("purgatory").mode("append").save(str(folder))
+    for path in set(folder.rglob("*.parquet")) - before:
+        # As a file that was long in the making: older than what was read by now.
+        os.utime(path, (0, 0))
+    found = follow(spark, str(folder), tmp_path)
+    assert found == sorted(park.unionAll(watch).collect(), key=str)
+
+
+def jobs_frame(spark: SparkSession, count: int) -> DataFrame:
+    return spark.range(count).select(
+        F.concat(F.lit("handler-"), F.col("id") % 3).alias("handler"),
+        F.struct(F.col("id").alias("order")).alias("payload"),
+        F.col("id").cast("double").alias("delay"),
+        F.array(F.concat(F.lit("order:"), "id")).alias("keys"),
+        F.concat(F.lit("cancel-"), "id").alias("dedupe_key"),
+    )
+
+
+def test_jobs_are_written_and_read(spark: SparkSession, address: JobAddress) -> None:
+    """A job for each row; written twice is written once."""
+    options = options_of(address)
+    for _ in range(2):
+        writer = jobs_frame(spark, 60).write.format("purgatory").mode("append")
+        writer.options(**options, startedMs=1_900_000_000_000).save(address.url)
+    table = spark.read.format("purgatory").options(**options, tasks=3).load(address.url)
+    rows = {row["dedupe_key"]: row.asDict() for row in table.collect()}
+    assert len(rows) == 60
+    seventh = rows["cancel-7"]
+    assert (seventh["handler"], seventh["state"], seventh["keys"]) == (
+        "handler-1",
+        "waiting",
+        ["order:7"],
+    )
+    assert json.loads(seventh["payload_json"]) == {"order": 7}
+    assert seventh["deadline"].timestamp() == 1_900_000_007.0
+    assert table.where("handler = 'handler-2' and state = 'waiting'").count() == 20
+    assert table.where("state = 'done'").isEmpty()
+    columns = (
+        spark.read.format("purgatory").options(**options).schema("id string, keys array<string>")
+    )
+    assert len(columns.load(address.url).first() or ()) == 2
+
+
+def test_rows_that_became_no_jobs_are_told(spark: SparkSession, address: JobAddress) -> None:
+    """All others are stored."""
+    frame = jobs_frame(spark, 5).withColumn(
+        "delay", F.when(F.col("delay") == 3, -1.0).otherwise(F.col("delay"))
+    )
+    with pytest.raises(PySparkException, match=r"1 rows became no jobs.*delay is -1\.0"):
+        frame.write.format("purgatory").mode("append").options(**options_of(address)).save(
+            address.url
+        )
+    table = spark.read.format("purgatory").options(**options_of(address)).load(address.url)
+    assert table.count() == 4
