@@ -27,8 +27,6 @@ from purgatory.pipeline.live_queries import LiveQueries, live_events, wait_for
 from purgatory.pipeline.source import register
 from tests.acceptance.process_server import ProcessServer
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 WATCH = Watch(least_ended=4, least_expired=3)
 

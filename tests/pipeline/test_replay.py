@@ -21,8 +21,6 @@ from purgatory.pipeline.synthetic_load import SyntheticLoad
 from purgatory.pipeline.what_if import Growth, WhatIf
 from tests.pipeline.synthetic import write
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 OPERATIONS = 5_000
 
 

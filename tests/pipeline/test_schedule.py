@@ -22,8 +22,6 @@ from purgatory.pipeline.job_address import JobAddress
 from purgatory.pipeline.job_rows import JobRows
 from tests.valkey_server import ValkeyServer
 
-spark_group = pytest.mark.xdist_group("spark")
-
 STARTED_MS = 1_900_000_000_000
 
 
@@ -123,7 +121,6 @@ def test_what_broke_off_goes_on(address: JobAddress) -> None:
     assert len(asyncio.run(jobs_in(address))) == 50
 
 
-@spark_group
 def test_a_csv_file_becomes_jobs(
     spark: SparkSession,
     address: JobAddress,
@@ -163,7 +160,6 @@ def test_a_csv_file_becomes_jobs(
     assert "for another one give another --out" in capsys.readouterr().err
 
 
-@spark_group
 def test_other_tables_become_jobs(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -189,7 +185,6 @@ def test_other_tables_become_jobs(
     assert "3 jobs added" in capsys.readouterr().out
 
 
-@spark_group
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -213,7 +208,6 @@ def test_what_cannot_be_ends_with_a_sentence(
     assert said in error
 
 
-@spark_group
 def test_a_table_of_something_else_is_refused(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

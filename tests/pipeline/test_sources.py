@@ -30,8 +30,6 @@ from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import inject
 from tests.valkey_server import ValkeyServer
 
-pytestmark = pytest.mark.xdist_group("spark")
-
 OPERATIONS = 400
 
 
