@@ -128,7 +128,7 @@ async def test_a_job_runs_at_its_deadline(purgatory: Purgatory, log: Log) -> Non
     assert job.lateness_ms is not None and job.lateness_ms <= 2
 
 
-@pytest.mark.parametrize("delay", [0, 0.001, 1, 59, 60, 61, 3_600, 30 * 24 * 3_600])
+@pytest.mark.parametrize("delay", [0, 0.001, 1, 59, 60, 61, 3_600, 24 * 3_600])
 async def test_near_and_far_deadlines(purgatory: Purgatory, log: Log, delay: float) -> None:
     """On time, in the horizon and beyond it."""
     at_ms = now_ms() + round(delay * 1000)
