@@ -28,6 +28,7 @@ from purgatory.jobs import (
     StoreUnavailableError,
 )
 from purgatory.jobs.redis import RedisJobStore
+from purgatory.jobs.redis.hearing import RedisHearing
 from tests.contract.redis_server import RedisServer
 
 LEASE_MS = 30_000
@@ -169,6 +170,30 @@ async def test_what_others_change_is_heard(redis_server: RedisServer) -> None:
         async with asyncio.timeout(PATIENCE_S):
             await heard.is_changed.wait()
         assert heard.changed[-1] == job.id
+
+
+async def test_a_fault_while_hearing_is_not_the_end_of_it(
+    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, and others are heard again."""
+    faults = [ValueError("what is that?")]
+    is_looking = asyncio.Event()
+
+    async def look() -> None:
+        if faults:
+            raise faults.pop()
+        is_looking.set()
+
+    async with Redis.from_url(redis_server.url) as client:
+        hearing = RedisHearing(client, ["faults"], on_message=print, on_connected=look)
+        await hearing.start(PATIENCE_S)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await is_looking.wait()
+            assert hearing.is_hearing
+            assert "what is that?" in caplog.text
+        finally:
+            await hearing.stop()
 
 
 async def test_a_server_that_forgot_the_script_is_told_again(redis_server: RedisServer) -> None:
