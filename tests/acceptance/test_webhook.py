@@ -199,7 +199,7 @@ async def test_looking_up_a_host_takes_no_longer_than_a_request_may(
     monkeypatch.setattr("purgatory.jobs.webhook.resolve", hang)
     webhook = Webhook(timeout=0.1)
     async with asyncio.timeout(10):
-        with pytest.raises(RetryJobError, match="within 0.1 seconds"):
+        with pytest.raises(RetryJobError, match=r"within 0\.1 seconds"):
             await webhook(CONTEXT, Callback.of("http://slow.example/"))
 
 

@@ -116,7 +116,11 @@ async def test_what_is_asked_often_is_searched_by_index(
     for number in range(3_000):
         job = spec(keys=["k"]).job(now_ms, now_ms + number)
         rows.append(record_of(job) | {"state": "done", "outcome": "expired", "finished_ms": number})
+    is_sqlite = engine.dialect.name == "sqlite"
     async with engine.begin() as connection:
+        if not is_sqlite:
+            # The schema was used before: indexes that are large and hold nothing cost more.
+            await connection.execute(text(f"TRUNCATE {jobs.name}, {job_keys.name}"))
         await connection.execute(insert(jobs), rows)
         keys = [{"key": "k", "job_id": row["id"], "is_open": False} for row in rows]
         await connection.execute(insert(job_keys), keys)
@@ -135,6 +139,15 @@ async def test_what_is_asked_often_is_searched_by_index(
         "ix_purgatory_jobs_handler": (
             said.page_ids(JobFilter(handler="x"), is_first=False),
             {**numbers, "handler": "x", "after": "f"},
+        ),
+        "ix_purgatory_jobs_state": (
+            said.page_ids(JobFilter(state=JobState.WAITING), is_first=False),
+            {**numbers, "state": "waiting", "after": "f"},
+        ),
+        # The primary key.
+        "sqlite_autoindex_purgatory_job_keys_1" if is_sqlite else "purgatory_job_keys_pkey": (
+            said.page_ids(JobFilter(key="x"), is_first=False),
+            {**numbers, "key": "x", "after": "f"},
         ),
     }
     for index, (statement, parameters) in searches.items():
