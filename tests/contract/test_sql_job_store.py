@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, text
+from sqlalchemy import event, insert, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.jobs import (
@@ -201,6 +201,29 @@ async def test_two_processes_never_claim_the_same_job(
     printed = await asyncio.gather(*(process.communicate(b"go\n") for process in processes))
     claimed = [job_id for out, _ in printed for job_id in out.decode().split()]
     assert sorted(claimed) == sorted(one.id for one in specs)
+
+
+@pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
+async def test_a_fire_that_waited_looks_at_what_it_waited_for(
+    store: SqlJobStore, engine: AsyncEngine
+) -> None:
+    """A job that was replaced meanwhile, and is on another key now, is not fired."""
+    one = spec(keys=["old"], dedupe_key="d")
+    await store.add([one])
+    async with engine.begin() as replacing, engine.connect() as watching:
+        await replacing.execute(update(jobs).values(keys_json='["new"]', version=2))
+        await replacing.execute(update(job_keys).values(key="new"))
+        firing = asyncio.create_task(store.fire([KeyFire("old", "0")], limit=10))
+        blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        async with asyncio.timeout(30):
+            while not await watching.scalar(blocked):
+                await watching.rollback()
+        await replacing.commit()
+        assert await firing == [KeyFired()]
+    (job,) = await store.get([one.id])
+    assert job is not None and job.is_undecided
+    (fired,) = await store.fire([KeyFire("new", "0")], limit=10)
+    assert fired.run == (one.id,)
 
 
 async def test_a_caller_that_leaves_leaves_no_transaction_open(

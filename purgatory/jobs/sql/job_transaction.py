@@ -335,8 +335,11 @@ class JobTransaction:
         """Return some of the undecided jobs on `key`, locked, and whether there are more."""
         limit = self._cut(limit)
         asked = {"key": key, "limit": limit + 1}
-        jobs = self._search(self._statements.lock_on_key, asked, is_light=True)
-        return jobs[:limit], len(jobs) > limit
+        found = self._search(self._statements.lock_on_key, asked, is_light=True)
+        # PostgreSQL looks again at the job that it waited for, and not at the row of its key: it
+        # may have been replaced meanwhile, and be on other keys.
+        jobs = [job for job in found[:limit] if key in job.keys]
+        return jobs, len(found) > limit
 
     def _change(
         self, job_ids: Sequence[str], changes: Sequence[Callable[[Job], Job]]
