@@ -226,6 +226,30 @@ async def test_a_fire_that_waited_looks_at_what_it_waited_for(
     assert fired.run == (one.id,)
 
 
+@pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
+async def test_dedupe_keys_are_taken_in_one_order(store: SqlJobStore, engine: AsyncEngine) -> None:
+    """So that of two who add the same ones, one waits, and not each for the other."""
+    now_ms = await store.now_ms()
+    theirs = [record_of(spec(dedupe_key=key).job(now_ms, now_ms + 60_000)) for key in ("a", "b")]
+    async with engine.begin() as other, engine.connect() as watching:
+        # If there is a deadlock, it is this transaction that fails.
+        await other.execute(text("SET LOCAL deadlock_timeout = '1ms'"))
+        await other.execute(insert(jobs), theirs[0])
+        ours = [spec(dedupe_key=key, on_conflict="keep") for key in ("b", "a")]
+        adding = asyncio.create_task(store.add(ours))
+        blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        async with asyncio.timeout(30):
+            while not await watching.scalar(blocked):
+                await watching.rollback()
+        # We would wait for one another here.
+        await other.execute(insert(jobs), theirs[1])
+        await other.commit()
+        added = await adding
+    assert [isinstance(one, Added) and one.job.id for one in added] == [
+        theirs[1]["id"], theirs[0]["id"],
+    ]  # fmt: skip
+
+
 async def test_a_caller_that_leaves_leaves_no_transaction_open(
     store: SqlJobStore, database: SqlJobStores
 ) -> None:

@@ -438,7 +438,9 @@ class JobTransaction:
     def _write_new(self) -> None:
         if not self._new:
             return
-        jobs = [self._jobs[job_id] for job_id in self._new]
+        # In one order for everyone: who adds the same dedupe keys in another would wait for us while
+        # we wait for them, and PostgreSQL looks for such deadlocks once a second only.
+        jobs = sorted((self._jobs[job_id] for job_id in self._new), key=_dedupe_key)
         records = [record_of(job) for job in jobs]
         self._execute(self._statements.insert_jobs, self._statements.rows(records))
         self._insert_keys(jobs)
@@ -515,3 +517,7 @@ class JobTransaction:
 
     def _execute(self, statement: Any, parameters: Any = None) -> Any:
         return self._connection.execute(statement, parameters)
+
+
+def _dedupe_key(job: Job) -> str:
+    return job.dedupe_key or ""
