@@ -438,8 +438,8 @@ class JobTransaction:
     def _write_new(self) -> None:
         if not self._new:
             return
-        # In one order for everyone: who adds the same dedupe keys in another would wait for us while
-        # we wait for them, and PostgreSQL looks for such deadlocks once a second only.
+        # In one order for everyone: who adds the same dedupe keys in another would wait for us
+        # while we wait for them, and PostgreSQL looks for such deadlocks once a second only.
         jobs = sorted((self._jobs[job_id] for job_id in self._new), key=_dedupe_key)
         records = [record_of(job) for job in jobs]
         self._execute(self._statements.insert_jobs, self._statements.rows(records))
