@@ -149,9 +149,15 @@ class JobTransaction:
             results.append(KeyFired(cancelled=ids, has_more=has_more))
         return results
 
-    def cancel(self, job_ids: Sequence[str]) -> list[Job | JobError]:
+    def cancel(self, asked: Sequence[tuple[str, int | None]]) -> list[Job | JobError]:
         """Cancel jobs."""
-        return self._change(job_ids, [lambda job: rules.cancelled(job, self.now_ms)] * len(job_ids))
+
+        def change(if_version: int | None) -> Callable[[Job], Job]:
+            return lambda job: rules.cancelled(job, self.now_ms, if_version)
+
+        return self._change(
+            [job_id for job_id, _ in asked], [change(if_version) for _, if_version in asked]
+        )
 
     def reschedule(self, moves: Sequence[tuple[str, Deadline, int | None]]) -> list[Job | JobError]:
         """Move deadlines."""
