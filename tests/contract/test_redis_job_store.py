@@ -97,7 +97,9 @@ async def test_what_was_acknowledged_survives_the_server(lone_redis_server: Redi
         async with asyncio.timeout(PATIENCE_S):
             await is_under_way.wait()
         server.kill()
-        ends = await asyncio.gather(*callers, return_exceptions=True)
+        # Each is told: nobody is forgotten with the round trip that was under way.
+        async with asyncio.timeout(PATIENCE_S):
+            ends = await asyncio.gather(*callers, return_exceptions=True)
         assert all(isinstance(end, StoreUnavailableError) for end in ends)
         await asyncio.to_thread(server.start)
         found = await store.get([job.id for job in acknowledged])
