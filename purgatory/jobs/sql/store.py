@@ -151,9 +151,9 @@ class SqlJobStore:
         fired = iter(await self._do("fire", waited_on, limit))
         return [next(fired) if has_jobs else KeyFired() for has_jobs in keys]
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a waiting job; return it."""
-        return await self._change("cancel", job_id)
+        return await self._change("cancel", (job_id, if_version))
 
     async def cancel_for_key(self, key: str, *, limit: int) -> KeyFired:
         """Cancel up to `limit` of the undecided jobs on `key`."""
