@@ -107,6 +107,21 @@ async def test_fires_on_keys_without_jobs_share_a_look_up(
     assert statement.startswith("SELECT")
 
 
+async def test_those_who_ask_for_jobs_share_a_look_up(
+    store: SqlJobStore, statements: list[str]
+) -> None:
+    """So that thousands may wait for the ends of theirs. Each gets what it asked for."""
+    ids = [spec().id for _ in range(100)]
+    added = [spec() for _ in range(100)]
+    await store.add(added)
+    statements.clear()
+    asked = [store.get([one.id, missing]) for one, missing in zip(added, ids, strict=True)]
+    found = await asyncio.gather(*asked)
+    assert [[job and job.id for job in jobs] for jobs in found] == [[one.id, None] for one in added]
+    (statement,) = statements
+    assert statement.startswith("SELECT")
+
+
 async def test_what_is_asked_often_is_searched_by_index(
     store: SqlJobStore, engine: AsyncEngine, database: SqlJobStores
 ) -> None:
