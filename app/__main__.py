@@ -20,14 +20,21 @@ from purgatory.fastapi.uvicorn_protocol import ParkingProtocol
 
 logger = logging.getLogger("purgatory.app")
 
+USAGE = """\
+python -m app                  serve; settings come from the environment: docs/operating.md
+python -m app token SCOPE ...  make a token, and the line of it for the tokens file"""
+
 # Fewer parked requests than this are hardly what anybody starts the service for.
 FEW_FILES = 4096
 
 
 def main() -> int:
     """Run until the process is told to stop; return the exit status."""
-    if sys.argv[1:2] == ["token"]:
+    if sys.argv[1:2] == ["token"] and not {"-h", "--help"} & set(sys.argv):
         return _print_token(sys.argv[2:])
+    if sys.argv[1:]:
+        print(USAGE, file=sys.stdout if {"-h", "--help"} & set(sys.argv) else sys.stderr)
+        return 0 if {"-h", "--help"} & set(sys.argv) else 2
     try:
         settings = Settings()
         app = create_app(settings)
@@ -74,6 +81,11 @@ def _sentence(error: ErrorDetails) -> str:
         return f"{name} is {error['input']!r}: {error['msg']}"
     if name == "TOKENS":
         return f"PURGATORY_TOKENS: {error['msg']}"
+    field = Settings.model_fields.get(name.lower())
+    if field is not None and "Secret" in str(field.annotation):
+        if error["type"] == "too_short":
+            return f"PURGATORY_{name} is too short: give {error['ctx']['min_length']} characters"
+        return f"PURGATORY_{name}: {error['msg']}"
     return f"PURGATORY_{name} is {error['input']!r}: {error['msg']}"
 
 

@@ -59,7 +59,7 @@ class Deferring:
         on_fire: Literal["run", "cancel"] = "run",
         dedupe_key: str | None = None,
         on_conflict: Literal["error", "replace", "keep"] = "error",
-        max_attempts: int = 5,
+        max_attempts: int = 10,
         misfire: Literal["run", "skip", "spread"] = "run",
         ceiling: float | None = None,
     ) -> JobHandle:
@@ -109,7 +109,7 @@ class Deferring:
         on_fire: str = "run",
         dedupe_key: str | None = None,
         on_conflict: str = "error",
-        max_attempts: int = 5,
+        max_attempts: int = 10,
         misfire: str = "run",
         ceiling: float | None = None,
     ) -> JobSpec:

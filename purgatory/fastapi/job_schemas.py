@@ -52,7 +52,7 @@ class JobBody(_Body):
     on_conflict: Literal["error", "replace", "keep"] = Field(
         "error", description="What to do while another job waits with that dedupe key."
     )
-    max_attempts: Annotated[StrictInt, Field(ge=1, le=1000)] = 5
+    max_attempts: Annotated[StrictInt, Field(ge=1, le=1000)] = 10
     misfire: Literal["run", "skip", "spread"] = Field(
         "run", description="What to do where nobody was there at the deadline."
     )

@@ -6,7 +6,7 @@ import asyncio
 import ipaddress
 import socket
 
-from purgatory.jobs.errors import FailJobError, RetryJobError
+from purgatory.jobs.errors import RetryJobError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -38,8 +38,8 @@ async def resolve(host: str, port: int, *, allow_private: bool) -> Address:
     """Return the one address that `host` is to be called at.
 
     The caller connects to this address and to no other, so that a name that means something else
-    the next time it is asked for (DNS rebinding) changes nothing. Raises FailJobError for a host
-    that has any private address, and RetryJobError where it cannot be looked up now.
+    the next time it is asked for (DNS rebinding) changes nothing. Raises RetryJobError for a host
+    that has any private address, and where it cannot be looked up now.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -50,8 +50,10 @@ async def resolve(host: str, port: int, *, allow_private: bool) -> Address:
         raise RetryJobError(f"host {host!r} has no address")
     private = [address for address in addresses if not is_public(address)]
     if private and not allow_private:
-        raise FailJobError(
-            f"host {host!r} is at {private[0]}, which is not on the public internet: operators "
-            "can allow such callbacks"
+        # To be tried again: a service that was started without the setting must not end its jobs.
+        raise RetryJobError(
+            f"host {host!r} is at {private[0]}, which is not on the public internet: operators can "
+            "allow such callbacks with Webhook(allow_private=) or allowed_hosts=, and in the "
+            "service with PURGATORY_CALLBACK_ALLOW_PRIVATE"
         )
     return addresses[0]

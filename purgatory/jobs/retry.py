@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """Exponential backoff with full jitter: anything from 0 to `first_ms * 2 ** (attempt - 1)`.
+    """Exponential backoff with equal jitter: from a half to all of `first_ms * 2 ** (attempt - 1)`.
 
-    Source: "Exponential Backoff And Jitter", M. Brooker, AWS Architecture Blog, 2015.
+    Not full jitter, which begins at nothing: the attempts could all be over before whoever failed
+    has started again. Source: "Exponential Backoff And Jitter", M. Brooker, AWS Architecture Blog,
+    2015.
     """
 
     first_ms: int = 1_000
@@ -31,4 +33,5 @@ class RetryPolicy:
 
     def delay_ms(self, attempt: int) -> int:
         """Return how long to wait after attempt number `attempt` failed."""
-        return random.randint(0, self.ceiling_ms(attempt))
+        most_ms = self.ceiling_ms(attempt)
+        return random.randint(-(-most_ms // 2), most_ms)

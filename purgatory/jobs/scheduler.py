@@ -572,12 +572,13 @@ class JobScheduler:
 
     def _failure(self, job: Job, error: BaseException) -> JobResult:
         logger.error(
-            "job %s (%s) failed in attempt %d of %d",
+            "job %s (%s) failed in attempt %d of %d, its last: %s",
             job.id,
             job.handler,
             job.attempt,
             job.max_attempts,
-            exc_info=error,
+            _text(error),
+            exc_info=_unexpected(error),
             extra={"action": "job-failed"},
         )
         return JobResult(job.claim, JobState.FAILED, _text(error))
@@ -594,6 +595,7 @@ class JobScheduler:
             job.attempt,
             job.max_attempts,
             _text(error),
+            exc_info=_unexpected(error),
             extra={"action": "job-retried"},
         )
         delay_ms = self.settings.retry.delay_ms(job.attempt)
@@ -619,6 +621,11 @@ class JobScheduler:
                 job.handler,
                 extra={"action": "lease-lost"},
             )
+
+
+def _unexpected(error: BaseException) -> BaseException | None:
+    """Return what a traceback would help with: not what a handler said on purpose."""
+    return None if isinstance(error, (FailJobError, RetryJobError)) else error
 
 
 def _text(error: BaseException) -> str:

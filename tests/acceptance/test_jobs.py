@@ -103,7 +103,7 @@ async def test_a_job_from_beginning_to_end(connection: Connection) -> None:
     assert added.headers["location"] == f"{JOBS}/{job['id']}"
     assert added.headers["etag"] == '"1"'
     assert (job["state"], job["outcome"], job["payload"]) == ("waiting", None, {"n": 1})
-    assert (job["keys"], job["dedupe_key"], job["max_attempts"]) == (["a", "b"], "d", 5)
+    assert (job["keys"], job["dedupe_key"], job["max_attempts"]) == (["a", "b"], "d", 10)
     states: list[str] = []
     etag = added.headers["etag"]
     while not states or states[-1] != "done":

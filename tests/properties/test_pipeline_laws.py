@@ -122,7 +122,11 @@ def _watched(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int, int]:
     moves = 0
     while (start_ms := wheel.next_expiration_ms()) is not None and start_ms < timer.end_ms:
         wheel.advance_clock(start_ms)
-        taken = next(found for found in reversed(wheel.levels()) if found._peek(start_ms))
+        taken = next(
+            found
+            for found in reversed(wheel.levels())
+            if any(bucket.expiration_ms == start_ms for bucket in found.buckets())
+        )
         bucket = taken.take(start_ms)
         assert bucket is not None
         if taken is wheel:

@@ -130,7 +130,7 @@ async def test_a_job_runs_at_its_deadline(purgatory: Purgatory, log: Log) -> Non
     [run] = log
     assert on_time([run.at_ms], [before_ms + 900_000])
     assert run.payload == {"n": 1}
-    assert (run.job.id, run.job.attempt, run.job.max_attempts) == (handle.id, 1, 5)
+    assert (run.job.id, run.job.attempt, run.job.max_attempts) == (handle.id, 1, 10)
     assert (run.job.outcome, run.job.fired_key) == (JobOutcome.EXPIRED, None)
     assert run.job.deadline - run.job.created == timedelta(seconds=900)
     assert job.lateness_ms is not None and job.lateness_ms <= 2
