@@ -305,6 +305,9 @@ class JobScheduler:
         self._clock.note(claimed.now_ms, asked_ns)
         if self._watching_since_ms is None:
             self._watching_since_ms = claimed.now_ms
+        if claimed.jobs:
+            # Hundreds of jobs take a while to be read, and all that they bring would be late by it.
+            await self._ask_time()
         await self._take(claimed.jobs, claimed.now_ms, not_mine)
         return claimed.jobs
 
