@@ -25,8 +25,8 @@ from purgatory.timer.clock import NS_PER_MS
 
 logger = logging.getLogger("purgatory.jobs")
 
-# Jobs in one step: what a step brings is dealt with in one turn of the loop.
-BATCH = 500
+# Jobs in one step: what a step brings is dealt with in one turn of the loop, in some 5 ms.
+BATCH = 250
 SLICE = 100
 # What is due sooner than this is looked for at once, the rest together.
 SOON_MS = 1_000

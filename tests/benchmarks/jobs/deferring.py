@@ -38,9 +38,9 @@ async def _in_redis(url: str, store: JobStore, jobs: int, rounds: int) -> Sample
     with redis.Redis.from_url(url) as client:
         for _ in range(rounds):
             # Each on an empty server, so that neither pays for what the other left.
-            client.execute_command("FLUSHALL", "SYNC")  # type: ignore[no-untyped-call]  # redis-py leaves it so
+            client.execute_command("FLUSHALL", "SYNC")
             _note(samples, "by hand", await _called(bare.add, jobs, has_keys=True))
-            client.execute_command("FLUSHALL", "SYNC")  # type: ignore[no-untyped-call]  # redis-py leaves it so
+            client.execute_command("FLUSHALL", "SYNC")
             _note(samples, "purgatory", await _called(_add_to(store), jobs, has_keys=True))
     await bare.close()
     return samples

@@ -19,6 +19,8 @@ class JobsPlan:
     minute_s: float
     backlog: int
     """Jobs that wait while a process recovers."""
+    horizon: int
+    """Jobs that are due soon then, and as many that were missed."""
     peer: int
     """Jobs that are deferred and run beside a peer."""
     peer_s: int
@@ -38,6 +40,7 @@ QUICK = JobsPlan(
     late=2_000,
     minute_s=12,
     backlog=50_000,
+    horizon=5_000,
     peer=3_000,
     peer_s=10,
     expected_s=180,
@@ -50,6 +53,7 @@ FULL = JobsPlan(
     late=10_000,
     minute_s=60,
     backlog=1_000_000,
+    horizon=5_000,
     peer=10_000,
     peer_s=20,
     expected_s=1_500,
@@ -62,6 +66,7 @@ TRIAL = JobsPlan(
     late=100,
     minute_s=2,
     backlog=1_000,
+    horizon=100,
     peer=200,
     peer_s=2,
     expected_s=60,

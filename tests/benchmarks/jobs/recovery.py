@@ -18,9 +18,7 @@ from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.turns import TurnLoop
 
 BATCH = 1_000
-OVERDUE = 5_000
-SOON = 5_000
-"""Due within the horizon."""
+# Within the horizon.
 SOON_S = 55.0
 DAY_S = 24 * 3_600.0
 LOOK_S = 0.002
@@ -33,15 +31,15 @@ async def backlog(database: Database, url: str, *, jobs: int) -> Samples:
     return {}
 
 
-async def horizon(database: Database, url: str) -> Samples:
-    """Store jobs that are due soon, and some that are due already; measures nothing."""
+async def horizon(database: Database, url: str, *, jobs: int) -> Samples:
+    """Store `jobs` that are due soon, and as many that are due already; measures nothing."""
     source = random.Random(24)
-    await _store(database, url, (5 + source.random() * SOON_S for _ in range(SOON)))
-    await _store(database, url, (0.0 for _ in range(OVERDUE)))
+    await _store(database, url, (5 + source.random() * SOON_S for _ in range(jobs)))
+    await _store(database, url, (0.0 for _ in range(jobs)))
     return {}
 
 
-async def recovery(database: Database, url: str, *, name: str) -> Samples:
+async def recovery(database: Database, url: str, *, overdue: int, name: str) -> Samples:
     """Begin, until what was overdue is done; the figures are those of contender `name`."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, TurnLoop)
@@ -59,7 +57,7 @@ async def recovery(database: Database, url: str, *, name: str) -> Samples:
             await asyncio.sleep(LOOK_S)
         ready_ns = wall_ns()
         jobs = purgatory.statistics().jobs
-        while jobs is None or jobs.done < OVERDUE:
+        while jobs is None or jobs.done < overdue:
             await asyncio.sleep(LOOK_S)
             jobs = purgatory.statistics().jobs
         done_ns = wall_ns()

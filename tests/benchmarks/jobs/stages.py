@@ -32,14 +32,15 @@ async def _lateness(database: Database, plan: JobsPlan) -> Samples:
 
 
 async def _recovery(database: Database, plan: JobsPlan) -> Samples:
-    with database.served() as url:
-        await measured("horizon", database=database, url=url)
-        alone = await measured("recovery", database=database, url=url, name="the horizon alone")
-    with database.served() as url:
-        await measured("backlog", database=database, url=url, jobs=plan.backlog)
-        await measured("horizon", database=database, url=url)
-        ours = await measured("recovery", database=database, url=url, name="purgatory")
-    return alone | ours
+    samples: Samples = {}
+    for name, waiting in (("the horizon alone", 0), ("purgatory", plan.backlog)):
+        with database.served() as url:
+            await measured("backlog", database=database, url=url, jobs=waiting)
+            await measured("horizon", database=database, url=url, jobs=plan.horizon)
+            samples |= await measured(
+                "recovery", database=database, url=url, overdue=plan.horizon, name=name
+            )
+    return samples
 
 
 async def _peer(plan: JobsPlan) -> Samples:
