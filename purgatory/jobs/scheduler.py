@@ -468,8 +468,9 @@ class JobScheduler:
     async def _renew(self) -> None:
         asked_ns = self._clock.local_ns()
         claims = list(self._held)
-        for start in range(0, len(claims), BATCH):
-            batch = [claim for claim in claims[start : start + BATCH] if claim in self._held]
+        # Fewer at a time: a job that is due now waits behind one of these steps.
+        for start in range(0, len(claims), SLICE):
+            batch = [claim for claim in claims[start : start + SLICE] if claim in self._held]
             lost = await self._link.call(
                 "renew",
                 lambda: self._store.renew(batch, lease_ms=self._lease_ms),  # noqa: B023 - awaited here
