@@ -34,7 +34,7 @@ define bench
 	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
 endef
 
-.PHONY: help run test load chaos bench bench-full bench-http bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline lock clean
+.PHONY: help run test load chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ bench-full: $(VENV)/.bench ## The same with larger rounds (says how long; ARGS="
 
 bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handler (ARGS="--parked 19000 --rounds 5")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.http $(ARGS)
+
+bench-jobs: $(VENV)/.test $(VENV)/.compiled ## Measure delayed jobs on each store, beside SQL and Redis by hand and SAQ (ARGS="--plan full")
+	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.jobs $(ARGS)
 
 bench-pipeline: $(VENV)/.test ## Measure outcomes and waits of 10 M operations on Spark, beside DuckDB (ARGS="--operations 1000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline $(ARGS)

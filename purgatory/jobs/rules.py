@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import JobChangedError, JobConflictError
-from purgatory.jobs.job import Job, JobClaim, JobOutcome, JobState, OnFire, bounded_error
+from purgatory.jobs.job import Job, JobClaim, JobOutcome, JobState, OnFire, bounded_error, changed
 from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.spec import JobSpec
 from purgatory.jobs.store import JobResult, JobReturn, KeyFire
@@ -21,18 +19,18 @@ def is_held(job: Job, claim: JobClaim) -> bool:
 
 def claimed(job: Job, worker: str, lease_until_ms: int) -> Job:
     """Lease a job."""
-    return replace(job, epoch=job.epoch + 1, worker=worker, lease_until_ms=lease_until_ms)
+    return changed(job, epoch=job.epoch + 1, worker=worker, lease_until_ms=lease_until_ms)
 
 
 def renewed(job: Job, lease_until_ms: int) -> Job:
     """Prolong a lease."""
-    return replace(job, lease_until_ms=lease_until_ms)
+    return changed(job, lease_until_ms=lease_until_ms)
 
 
 def replaced(job: Job, spec: JobSpec, now_ms: int, deadline_ms: int) -> Job:
     """Give a waiting job everything of a new one but for id, time of creation and ceiling."""
     new = spec.job(now_ms, deadline_ms, ceiling_ms=job.ceiling_ms)
-    return replace(
+    return changed(
         new,
         id=job.id,
         created_ms=job.created_ms,
@@ -45,12 +43,12 @@ def replaced(job: Job, spec: JobSpec, now_ms: int, deadline_ms: int) -> Job:
 
 def fired(job: Job, fire: KeyFire, now_ms: int) -> Job:
     """Decide an undecided job: FIRED."""
-    job = replace(
+    job = changed(
         _taken(job), outcome=JobOutcome.FIRED, fired_key=fire.key, fired_json=fire.value_json
     )
     if job.on_fire is OnFire.CANCEL:
-        return replace(job, state=JobState.CANCELLED, finished_ms=now_ms)
-    return replace(job, due_ms=now_ms)
+        return changed(job, state=JobState.CANCELLED, finished_ms=now_ms)
+    return changed(job, due_ms=now_ms)
 
 
 def cancelled(job: Job, now_ms: int, if_version: int | None = None) -> Job:
@@ -61,7 +59,7 @@ def cancelled(job: Job, now_ms: int, if_version: int | None = None) -> Job:
     if job.state is not JobState.WAITING:
         raise JobConflictError(job, "cancelled")
     outcome = JobOutcome.CANCELLED if job.outcome is None else job.outcome
-    return replace(_taken(job), state=JobState.CANCELLED, outcome=outcome, finished_ms=now_ms)
+    return changed(_taken(job), state=JobState.CANCELLED, outcome=outcome, finished_ms=now_ms)
 
 
 def rescheduled(
@@ -74,7 +72,7 @@ def rescheduled(
     deadline_ms = deadline.resolve(now_ms, limits)
     if job.ceiling_ms is not None:
         deadline_ms = min(job.ceiling_ms, deadline_ms)
-    return replace(_taken(job), deadline_ms=deadline_ms, due_ms=deadline_ms)
+    return changed(_taken(job), deadline_ms=deadline_ms, due_ms=deadline_ms)
 
 
 def run_now(job: Job, if_version: int | None, now_ms: int) -> Job:
@@ -82,7 +80,7 @@ def run_now(job: Job, if_version: int | None, now_ms: int) -> Job:
     _check_version(job, if_version)
     if job.state is not JobState.WAITING:
         raise JobConflictError(job, "run now")
-    return job if job.due_ms <= now_ms else replace(_taken(job), due_ms=now_ms)
+    return job if job.due_ms <= now_ms else changed(_taken(job), due_ms=now_ms)
 
 
 def started(job: Job, now_ms: int, lease_ms: int) -> Job:
@@ -92,7 +90,7 @@ def started(job: Job, now_ms: int, lease_ms: int) -> Job:
     lateness_ms = job.lateness_ms
     if lateness_ms is None:
         lateness_ms = max(0, now_ms - min(job.due_ms, job.deadline_ms))
-    return replace(
+    return changed(
         job,
         state=JobState.RUNNING,
         outcome=JobOutcome.EXPIRED if job.outcome is None else job.outcome,
@@ -108,7 +106,7 @@ def finished(job: Job, result: JobResult, now_ms: int, limits: JobLimits) -> Job
     if not is_held(job, result.claim) or job.state is not JobState.RUNNING:
         return job
     error = bounded_error(result.error, limits.max_error_length)
-    return replace(
+    return changed(
         job,
         state=result.state,
         finished_ms=now_ms,
@@ -127,7 +125,7 @@ def missed(job: Job, claim: JobClaim, now_ms: int) -> Job:
     """Let an undecided job not run any more, where the claim is good."""
     if not is_held(job, claim) or not job.is_undecided:
         return job
-    return replace(
+    return changed(
         job,
         state=JobState.CANCELLED,
         outcome=JobOutcome.MISSED,
@@ -149,7 +147,7 @@ def given_back(job: Job, given: JobReturn, now_ms: int, limits: JobLimits) -> Jo
     error = bounded_error(given.error, limits.max_error_length)
     due_ms = job.due_ms if given.delay_ms is None else now_ms + given.delay_ms
     is_changed = (job.state, job.due_ms) != (JobState.WAITING, due_ms)
-    return replace(
+    return changed(
         job,
         state=JobState.WAITING,
         due_ms=due_ms,
@@ -161,7 +159,7 @@ def given_back(job: Job, given: JobReturn, now_ms: int, limits: JobLimits) -> Jo
 
 
 def _taken(job: Job) -> Job:
-    return replace(job, epoch=job.epoch + 1, lease_until_ms=0, version=job.version + 1)
+    return changed(job, epoch=job.epoch + 1, lease_until_ms=0, version=job.version + 1)
 
 
 def _check_version(job: Job, if_version: int | None) -> None:

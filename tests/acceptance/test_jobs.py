@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,8 @@ from purgatory.jobs import (
     CALLBACK,
     JobContext,
     JobLimits,
+    KeyFire,
+    KeyFired,
     MemoryJobStore,
     StoreReadOnlyError,
     StoreUnavailableError,
@@ -34,6 +37,12 @@ class Store(MemoryJobStore):
     """Jobs in memory, which can be made to fail."""
 
     error: Exception | None = None
+    together: asyncio.Barrier | None = None
+
+    async def fire(self, fires: Sequence[KeyFire], *, limit: int) -> list[KeyFired]:
+        if self.together is not None:
+            await self.together.wait()
+        return await super().fire(fires, limit=limit)
 
     def _begin(self) -> int:
         if self.error is not None:
@@ -228,6 +237,20 @@ async def test_running_now(connection: Connection) -> None:
     address = (await add(connection, payload=7)).headers["location"]
     assert (await connection.request("POST", f"{address}/run")).status == 200
     assert (await until(connection, address, "done"))["outcome"] == "expired"
+
+
+async def test_a_batch_of_fires_asks_the_store_together(
+    store: Store, connection: Connection
+) -> None:
+    """So that they share its round trip: one after another, none of them would be let through."""
+    keys = ["a", "b", "c"]
+    assert (await add(connection, keys=keys)).status == 201
+    store.together = asyncio.Barrier(len(keys))
+    batch = [{"key": key} for key in keys]
+    async with asyncio.timeout(PATIENCE):
+        fired = await connection.request("POST", "/purgatory/keys", batch)
+    # The barrier lets them go in any order, and the job is the first one's.
+    assert sorted(result.get("jobs", 0) for result in fired.json()["results"]) == [0, 0, 1]
 
 
 async def test_a_fire_decides_jobs(connection: Connection) -> None:

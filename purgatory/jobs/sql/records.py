@@ -8,11 +8,12 @@ from operator import attrgetter
 from typing import Any
 
 from purgatory.jobs.errors import CorruptJobError
-from purgatory.jobs.job import Job, JobOutcome, JobState, Misfire, OnFire
+from purgatory.jobs.job import Job, JobOutcome, JobState, Misfire, OnFire, job_with
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _NAMES = tuple(name for name in Job.__slots__ if name != "keys")
 _values_of = attrgetter(*_NAMES)
+_decode = json.JSONDecoder().decode
 _NUMBERS = (
     "deadline_ms",
     "due_ms",
@@ -26,6 +27,14 @@ _NUMBERS = (
 _OPTIONAL_NUMBERS = ("ceiling_ms", "lateness_ms", "finished_ms")
 _TEXTS = ("id", "handler", "payload_json", "keys_json")
 _OPTIONAL_TEXTS = ("dedupe_key", "fired_key", "fired_json", "worker", "error")
+_NONE = type(None)
+# Exact types: looked up once for each value of each job that is claimed.
+_KINDS: dict[str, frozenset[type]] = {
+    **dict.fromkeys(_NUMBERS, frozenset({int})),
+    **dict.fromkeys(_OPTIONAL_NUMBERS, frozenset({int, _NONE})),
+    **dict.fromkeys(_TEXTS, frozenset({str})),
+    **dict.fromkeys(_OPTIONAL_TEXTS, frozenset({str, _NONE})),
+}
 
 
 def record_of(job: Job) -> dict[str, Any]:
@@ -58,38 +67,35 @@ def storable(value: Any) -> Any:
 def _job_of(record: Mapping[str, Any]) -> Job:
     fields = dict(record)
     _check(fields)
-    json.loads(fields["payload_json"])
+    _decode(fields["payload_json"])
     if fields["fired_json"] is not None:
-        json.loads(fields["fired_json"])
+        _decode(fields["fired_json"])
     outcome = fields["outcome"]
     fields["outcome"] = None if outcome is None else JobOutcome(outcome)
     fields["state"] = JobState(fields["state"])
     fields["on_fire"] = OnFire(fields["on_fire"])
     fields["misfire"] = Misfire(fields["misfire"])
     fields["keys"] = _keys_of(fields.pop("keys_json"))
-    job = Job(**fields)
+    job = job_with(fields)
     _check_invariants(job)
     return job
 
 
 def _check(fields: Mapping[str, Any]) -> None:
     # SQLite stores any value in any column.
-    for names, kind in (
-        (_NUMBERS, int),
-        (_OPTIONAL_NUMBERS, int | None),
-        (_TEXTS, str),
-        (_OPTIONAL_TEXTS, str | None),
-    ):
-        for name in names:
-            value = fields[name]
-            if not isinstance(value, kind):
-                raise TypeError(f"{name} is {str(value)[:64]!r}")
-            if isinstance(value, str):
-                value.encode()  # raises UnicodeEncodeError for what was not UTF-8
+    for name, kinds in _KINDS.items():
+        value = fields[name]
+        kind = type(value)
+        if kind not in kinds:
+            raise TypeError(f"{name} is {str(value)[:64]!r}")
+        if kind is str and not value.isascii():
+            value.encode()  # raises UnicodeEncodeError for what was not UTF-8
 
 
 def _keys_of(keys_json: str) -> tuple[str, ...]:
-    keys = json.loads(keys_json)
+    if keys_json == "[]":
+        return ()
+    keys = _decode(keys_json)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise TypeError(f"keys_json is {keys_json[:64]!r}")
     return tuple(keys)

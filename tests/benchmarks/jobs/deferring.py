@@ -1,0 +1,106 @@
+"""Defer and acknowledge, beside what one would write by hand on the same server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import redis
+
+from purgatory.bench.race import Samples
+from purgatory.bench.stopwatch import wall_ns
+from purgatory.jobs import Added, JobSpec, JobStore
+from purgatory.timer import SystemClock
+from tests.benchmarks.jobs.bare_redis import BareRedis
+from tests.benchmarks.jobs.bare_sql import BareSql
+from tests.benchmarks.jobs.databases import Database
+
+CALLERS = 64
+PAYLOAD = {"order": 42, "customer": "c-1001", "reason": "unpaid"}
+MEASURE = "defer + acknowledge"
+
+Add = Callable[[JobSpec], Awaitable[None]]
+
+
+async def deferring(database: Database, url: str, *, jobs: int, rounds: int) -> Samples:
+    """Measure `jobs` in each round, first by hand and then ours."""
+    store = await database.store(url)
+    await store.open()
+    measure = _in_redis if database is Database.REDIS else _in_sql
+    samples = await measure(url, store, jobs, rounds)
+    await store.close()
+    return samples
+
+
+async def _in_redis(url: str, store: JobStore, jobs: int, rounds: int) -> Samples:
+    bare = BareRedis(url)
+    samples = _samples()
+    with redis.Redis.from_url(url) as client:
+        for _ in range(rounds):
+            # Each on an empty server, so that neither pays for what the other left.
+            client.execute_command("FLUSHALL", "SYNC")
+            _note(samples, "by hand", await _called(bare.add, jobs, has_keys=True))
+            client.execute_command("FLUSHALL", "SYNC")
+            _note(samples, "purgatory", await _called(_add_to(store), jobs, has_keys=True))
+    await bare.close()
+    return samples
+
+
+async def _in_sql(url: str, store: JobStore, jobs: int, rounds: int) -> Samples:
+    bare = BareSql(url)
+    await bare.open()
+    samples = _samples()
+    await _called(_add_to(store), 2 * CALLERS, has_keys=False)
+    for _ in range(rounds):
+        _note(samples, "by hand", await _inserted(bare, jobs))
+        _note(samples, "purgatory", await _called(_add_to(store), jobs, has_keys=False))
+    await bare.close()
+    return samples
+
+
+def _samples() -> Samples:
+    return {"purgatory": {MEASURE: []}, "by hand": {MEASURE: []}}
+
+
+def _note(samples: Samples, contender: str, figure: float) -> None:
+    samples[contender][MEASURE].append(figure)
+
+
+async def _inserted(bare: BareSql, jobs: int) -> float:
+    """Return what a row takes that is inserted with 63 others, in us."""
+    started_ns = wall_ns()
+    for _ in range(jobs // CALLERS):
+        await bare.insert(PAYLOAD, wall_ms=SystemClock().wall_ms(), batch=CALLERS)
+    return (wall_ns() - started_ns) / jobs / 1_000
+
+
+async def _called(add: Add, jobs: int, *, has_keys: bool) -> float:
+    """Return what a job takes, in us, where each caller waits for its acknowledgement."""
+    left = [_spec(number, has_keys=has_keys) for number in range(jobs)]
+
+    async def call() -> None:
+        while left:
+            await add(left.pop())
+
+    started_ns = wall_ns()
+    await asyncio.gather(*(call() for _ in range(CALLERS)))
+    return (wall_ns() - started_ns) / jobs / 1_000
+
+
+def _spec(number: int, *, has_keys: bool) -> JobSpec:
+    """Return a job of the next hour, one in two with a watch key."""
+    return JobSpec.of(
+        "cancel-order",
+        PAYLOAD,
+        wall_ms=SystemClock().wall_ms(),
+        delay=60 + number % 3_600,
+        keys=[f"order:{number}:paid"] if has_keys and number % 2 else [],
+    )
+
+
+def _add_to(store: JobStore) -> Add:
+    async def add(spec: JobSpec) -> None:
+        (added,) = await store.add([spec])
+        assert isinstance(added, Added), added
+
+    return add
