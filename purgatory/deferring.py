@@ -161,7 +161,7 @@ class Deferring:
 
         Raises JobNotFoundError; JobConflictError while it runs, and once it is done or failed.
         """
-        return await self._require_desk().ready().cancel(job_id)
+        return await self._require_desk().cancel(job_id)
 
     async def cancel_jobs_for_key(self, key: str) -> int:
         """Cancel every job that waits on `key` and was not decided; return how many."""
