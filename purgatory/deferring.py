@@ -156,12 +156,13 @@ class Deferring:
         where = JobFilter(state=state, handler=handler, key=key)
         return await self._require_desk().ready().query(where, after=after, limit=limit)
 
-    async def cancel_job(self, job_id: str) -> Job:
+    async def cancel_job(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a waiting job and return it: from then on it never runs. Repeating is safe.
 
-        Raises JobNotFoundError; JobConflictError while it runs, and once it is done or failed.
+        Raises JobNotFoundError; JobConflictError while it runs, and once it is done or failed;
+        JobChangedError where it is not at `if_version`, as it is not once it is cancelled.
         """
-        return await self._require_desk().cancel(job_id)
+        return await self._require_desk().cancel(job_id, if_version=if_version)
 
     async def cancel_jobs_for_key(self, key: str) -> int:
         """Cancel every job that waits on `key` and was not decided; return how many."""

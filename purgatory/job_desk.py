@@ -101,7 +101,8 @@ class JobDesk:
     async def opened(self) -> None:
         """Return once the store is open, or was found out of reach and will be tried again.
 
-        Raises StoreNotReadyError, and whatever else the store raises when it cannot be opened.
+        Raises StoreNotReadyError, and whatever else the store raises when it cannot be opened;
+        PurgatoryClosedError where it is drained meanwhile.
         """
         assert self._first_try is not None
         await asyncio.shield(self._first_try)
@@ -118,8 +119,10 @@ class JobDesk:
         self._unsubscribe()
         self._is_open = False
         self._error = "it is closed"
-        await self.handlers.close()
-        await self.store.close()
+        try:
+            await self.handlers.close()
+        finally:
+            await self.store.close()
 
     @property
     def missing(self) -> list[str]:
@@ -164,9 +167,9 @@ class JobDesk:
         fire = KeyFire(key, encode_payload(value, max_value_bytes))
         return await _to_the_end(self._fire(store, fire))
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a job and return it; raises what the store's `cancel` does."""
-        job = await self.ready().cancel(job_id)
+        job = await self.ready().cancel(job_id, if_version=if_version)
         if self._on_end is not None:
             self._on_end(job)
         return job
@@ -269,6 +272,12 @@ class JobDesk:
             # Unless it is done already.
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
+        if self._first_try is not None and not self._first_try.done():
+            self._first_try.set_exception(
+                PurgatoryClosedError("the purgatory was drained before its store of jobs was open")
+            )
+            # Nobody waits for it where the purgatory was opened without waiting.
+            self._first_try.exception()
         await self._scheduler.drain(self.settings.grace)
 
     async def _fire(self, store: JobStore, fire: KeyFire) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from purgatory.errors import PurgatoryDrainingError
 from purgatory.job_desk import JobDesk
@@ -62,7 +63,7 @@ class JobHandle:
             end_ns = desk.clock.now_ns() + round(timeout * NS_PER_SECOND)
         while True:
             ended: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-            wait = desk.listen(self.id, ended.set_result)
+            wait = desk.listen(self.id, partial(_end, ended))
             try:
                 job = await desk.get(self.id)
                 if is_so(job):
@@ -82,3 +83,9 @@ class JobHandle:
                 raise PurgatoryDrainingError(
                     f"the purgatory drains while job {self.id} is {job.state}: ask another process"
                 )
+
+
+def _end(ended: asyncio.Future[Status], status: Status) -> None:
+    # Who waited may have been cancelled in this turn of the loop, and be about to leave.
+    if not ended.done():
+        ended.set_result(status)

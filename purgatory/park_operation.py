@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from purgatory.outcome import Outcome
 from purgatory.signals.memory import MemorySignals
@@ -21,7 +21,7 @@ _FIRED = Status.FIRED
 class ParkOperation(WatchOperation):
     """Completes a future with an Outcome: no task, no handle and no closure for each call."""
 
-    kind: ClassVar[str] = "park"
+    kind = "park"
 
     __slots__ = ("_clock", "_key", "_started_ns", "_until", "future")
 

@@ -1,5 +1,6 @@
 cimport cython
 from purgatory.delayed_operation_purgatory cimport DelayedOperationPurgatory
+from purgatory.operation cimport DelayedOperation
 from purgatory.park_operation cimport ParkOperation
 from purgatory.signals.memory cimport MemorySignals
 from purgatory.signals.signal cimport Signal
@@ -23,6 +24,7 @@ cdef class Parking:
 
     @cython.locals(operation=ParkOperation, positions=dict, watched=tuple)
     cpdef ParkOperation park(self, tuple keys, timeout, until, cursor)
+    cpdef bint watch(self, DelayedOperation operation, tuple keys, bint is_bounded)
     @cython.locals(signal=Signal, trim=TimerTask)
     cpdef Signal keep(self, key, value)
     cpdef require_open(self)

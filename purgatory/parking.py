@@ -11,11 +11,13 @@ from purgatory.errors import (
     InvalidTimeoutError,
     LimitReachedError,
     PurgatoryClosedError,
+    PurgatoryDrainingError,
     WrongThreadError,
 )
 from purgatory.history_trim import HistoryTrim
 from purgatory.keys import MAX_KEY_LENGTH, check_key
 from purgatory.limits import Limits
+from purgatory.operation import DelayedOperation
 from purgatory.park_operation import ParkOperation
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.signal import Signal
@@ -99,6 +101,19 @@ class Parking:
             self.check_limits(watched)
             self._operations.try_complete_else_watch(operation, watched)
         return operation
+
+    def watch(self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool) -> bool:
+        """Do what `Purgatory.watch` does."""
+        self.require_open()
+        self.check_count(len(keys))
+        for key in keys:
+            if not (type(key) is str and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH):
+                check_key(key)
+        if self.is_draining:
+            raise PurgatoryDrainingError(f"purgatory {self._name!r} drains, and parks nobody more")
+        if is_bounded:
+            self.check_limits(keys)
+        return self._operations.try_complete_else_watch(operation, keys)
 
     def keep(self, key: str, value: object) -> Signal:
         """Keep a signal of `key`, whose operations are still to be tried."""

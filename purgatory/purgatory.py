@@ -15,7 +15,6 @@ from purgatory.deferring import Deferring
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.errors import (
     PurgatoryClosedError,
-    PurgatoryDrainingError,
     WrongThreadError,
 )
 from purgatory.history_trim import HistoryTrim
@@ -383,18 +382,9 @@ class Purgatory(Deferring):
         Raises LimitReachedError where no more may wait, InvalidKeyError, PurgatoryDrainingError,
         PurgatoryClosedError and WrongThreadError.
         """
-        self._parking.require_open()
         if isinstance(keys, str):
             raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
-        keys = tuple(keys)
-        self._parking.check_count(len(keys))
-        for key in keys:
-            check_key(key)
-        if self._parking.is_draining:
-            raise PurgatoryDrainingError(f"purgatory {self.name!r} drains, and parks nobody more")
-        if is_bounded:
-            self._parking.check_limits(keys)
-        return self._operations.try_complete_else_watch(operation, keys)
+        return self._parking.watch(operation, tuple(keys), is_bounded)
 
     def check(self, key: str) -> asyncio.Future[int]:
         """Try every operation on `key` without a signal, for conditions of your own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
@@ -19,8 +20,10 @@ from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.jobs import AddStatus, JobError, JobSpec
 
-# Lines that are read, stored and answered together: one turn of the loop, and one step of a store.
+# Lines that are stored and answered together: one step of a store.
 CHUNK = 250
+# Of lines that are large, fewer are read in one turn.
+TURN_BYTES = 64 * 1024
 
 
 class JobBatchEndpoint:
@@ -77,11 +80,16 @@ class JobBatchEndpoint:
         for start in range(0, len(lines), CHUNK):
             results: dict[int, BatchLine] = {}
             specs: dict[int, JobSpec] = {}
+            read = 0
             for number, line in enumerate(lines[start : start + CHUNK], start + 1):
                 try:
                     specs[number] = self._spec(raw, line)
                 except Exception as exc:
                     results[number] = self._refused(raw, number, problem_from(exc))
+                read += len(line)
+                if read >= TURN_BYTES:
+                    read = 0
+                    await asyncio.sleep(0)
             if specs:
                 results |= await self._add(raw, specs)
             yield [results[number] for number in sorted(results)]

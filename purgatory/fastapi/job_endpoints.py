@@ -80,7 +80,8 @@ class JobEndpoints:
         """Cancel a job."""
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
         raw.query(NO_QUERY)
-        return answer_job(await self._purgatory.cancel_job(raw.tail))
+        if_version = await self._if_version(raw)
+        return answer_job(await self._purgatory.cancel_job(raw.tail, if_version=if_version))
 
     async def list_jobs(self, raw: RawRequest) -> Answer:
         """List jobs, a page at a time."""

@@ -171,6 +171,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
 
     def cancel_job(
         id: JobId,  # noqa: A002 - the parameter's name in the interface
+        if_match: IfMatch = None,
     ) -> None:
         """Cancel a job that waits: from then on it never runs. Repeating is safe."""
 
@@ -181,7 +182,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         TaskEndpoint(room, endpoints.cancel, tail="id"),
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
-        refusals=(*asking, "job-decided"),
+        refusals=changing,
         responses={200: {"headers": ETAG}},
     )
 

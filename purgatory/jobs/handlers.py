@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from contextlib import AsyncExitStack
 from contextvars import copy_context
 from typing import Any, TypeVar, get_type_hints
 
@@ -134,9 +135,10 @@ class JobHandlers:
         )
 
     async def close(self) -> None:
-        """Close what handlers have open."""
-        for handler in self._handlers.values():
-            await handler.close()
+        """Close what handlers have open: all of it, and then raise what one of them raised."""
+        async with AsyncExitStack() as stack:
+            for handler in self._handlers.values():
+                stack.push_async_callback(handler.close)
 
 
 def _check_name(name: str) -> None:

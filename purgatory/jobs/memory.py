@@ -100,10 +100,10 @@ class MemoryJobStore:
         now_ms = self._begin()
         return [self._fire(fire, limit, now_ms) for fire in fires]
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a waiting job; return it."""
         now_ms = self._begin()
-        return self._put(rules.cancelled(self._get(job_id), now_ms), now_ms)
+        return self._put(rules.cancelled(self._get(job_id), now_ms, if_version), now_ms)
 
     async def cancel_for_key(self, key: str, *, limit: int) -> KeyFired:
         """Cancel up to `limit` of the undecided jobs on `key`."""

@@ -10,6 +10,13 @@ from purgatory.jobs.errors import FailJobError, RetryJobError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+# All that was ever given to anybody; site-local addresses, and IPv4 addresses as the last 32 bits
+# of a row of zeros, lie outside, though `is_global` says nothing against them.
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+# For protocols, not for hosts (RFC 6890); some versions of Python know parts of it only.
+_PROTOCOLS = ipaddress.IPv4Network("192.0.0.0/24")
+
 
 def is_public(address: Address) -> bool:
     """Return True iff `address` is one of the internet's, however it is written."""
@@ -18,8 +25,12 @@ def is_public(address: Address) -> bool:
         if inner is not None and not is_public(inner):
             return False
         # NAT64 (RFC 6052): the last 32 bits are an IPv4 address.
-        if address in ipaddress.IPv6Network("64:ff9b::/96"):
+        if address in _NAT64:
             return is_public(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+        if address not in _GLOBAL_UNICAST:
+            return False
+    elif address in _PROTOCOLS:
+        return False
     return address.is_global and not address.is_multicast
 
 

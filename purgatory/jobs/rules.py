@@ -53,8 +53,9 @@ def fired(job: Job, fire: KeyFire, now_ms: int) -> Job:
     return replace(job, due_ms=now_ms)
 
 
-def cancelled(job: Job, now_ms: int) -> Job:
+def cancelled(job: Job, now_ms: int, if_version: int | None = None) -> Job:
     """Cancel a waiting job; raise JobConflictError for one that runs or is finished."""
+    _check_version(job, if_version)
     if job.state is JobState.CANCELLED:
         return job
     if job.state is not JobState.WAITING:

@@ -76,6 +76,8 @@ class JobScheduler:
         self._limits = limits
         self._on_end = on_end
         self._lease_ms = self.settings.lease_ms if lease_ms is None else lease_ms
+        # A store returns no more at once: fewer than were asked for would look like all.
+        self._batch = min(BATCH, limits.max_batch)
         self._clock = StoreClock(timer.clock)
         self._link = StoreLink(self._on_back)
         self._held: dict[JobClaim, HeldJob] = {}
@@ -175,7 +177,7 @@ class JobScheduler:
 
     def on_due(self, due_ms: int) -> None:
         """Look at once for what is due soon, and a little later for the rest of the horizon."""
-        if self._is_deaf:
+        if self._is_deaf and self._clock.remaining_ms(due_ms) >= self._not_news_ms:
             return
         self._is_told = True
         if self._claimed_ns is None or self._clock.remaining_ms(due_ms) <= SOON_MS:
@@ -186,6 +188,11 @@ class JobScheduler:
 
     def on_change(self, job_id: str) -> None:
         """Nothing: a claim that is no longer good is found out when the job is started."""
+
+    @property
+    def _not_news_ms(self) -> int:
+        # What is given back is put off by more, where it is due.
+        return min(SOON_MS, self.settings.not_mine_ms)
 
     def _collected(self) -> None:
         self._wake_handle = None
@@ -233,11 +240,11 @@ class JobScheduler:
         now_ms = await self._ask_time()
         before_ms = now_ms - self._limits.history_age_ms
         keep = self._limits.history_count
-        pruned = BATCH
-        while pruned == BATCH:
+        pruned = limit = self._batch
+        while pruned == limit:
             pruned = await self._link.call(
                 "prune",
-                lambda: self._store.prune(finished_before_ms=before_ms, keep=keep, limit=BATCH),
+                lambda: self._store.prune(finished_before_ms=before_ms, keep=keep, limit=limit),
             )
             # Others want the store too.
             await asyncio.sleep(PRUNE_PAUSE)
@@ -295,10 +302,10 @@ class JobScheduler:
         """Return how far ahead to claim, and how many."""
         room = self.settings.max_held - len(self._held)
         if room > 0:
-            return self._limits.horizon_ms, min(room, BATCH)
+            return self._limits.horizon_ms, min(room, self._batch)
         # Those that are held may be due later than one that was deferred since.
         room = self.settings.max_held - len(self._due) - len(self._running)
-        return SOON_MS, min(room, 2 * self.settings.max_held - len(self._held), BATCH)
+        return SOON_MS, min(room, 2 * self.settings.max_held - len(self._held), self._batch)
 
     async def _claim_batch(self, within_ms: int, limit: int, not_mine: list[Job]) -> list[Job]:
         asked_ns = self._clock.local_ns()

@@ -259,13 +259,13 @@ class JobStore(Protocol):
         """
         ...
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a waiting job, held or not; return it: CANCELLED, never to be started again.
 
         The outcome is CANCELLED, but for a job that was decided before (fired and not started yet,
         or to be tried again), which keeps its outcome. One that is CANCELLED already is returned
-        as it is: repeating is safe. Raises JobNotFoundError; JobConflictError while it runs and
-        once it is DONE or FAILED.
+        as it is: repeating is safe. Raises JobNotFoundError; JobChangedError for another version
+        than `if_version`; JobConflictError while it runs and once it is DONE or FAILED.
         """
         ...
 

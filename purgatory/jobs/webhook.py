@@ -77,9 +77,11 @@ class Webhook:
 
     async def __call__(self, job: JobContext, callback: Callback) -> None:
         """Make the request; raise RetryJobError or FailJobError unless it is answered 2xx."""
-        request = await self._request(job, callback)
         try:
-            response = await self._send(request)
+            # httpx's own timeout is for each read, and there is none for looking up a name: who
+            # sends a byte at a time, or whose name server is silent, would hold us for ever.
+            async with asyncio.timeout(self._timeout):
+                response = await self._send(await self._request(job, callback))
         except (httpx.TimeoutException, TimeoutError) as exc:
             raise RetryJobError(
                 f"{callback.url} did not answer within {self._timeout:g} seconds"
@@ -144,17 +146,15 @@ class Webhook:
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         client = self._open_client()
-        # httpx's own timeout is for each read: who sends a byte at a time would hold us for ever.
-        async with asyncio.timeout(self._timeout):
-            response = await client.send(request, stream=True)
-            try:
-                received = 0
-                async for chunk in response.aiter_raw():
-                    received += len(chunk)
-                    if received > MAX_RESPONSE_BYTES:
-                        break
-            finally:
-                await response.aclose()
+        response = await client.send(request, stream=True)
+        try:
+            received = 0
+            async for chunk in response.aiter_raw():
+                received += len(chunk)
+                if received > MAX_RESPONSE_BYTES:
+                    break
+        finally:
+            await response.aclose()
         return response
 
     def _refuse(self, callback: Callback, response: httpx.Response) -> None:
@@ -173,7 +173,7 @@ class Webhook:
         else:
             try:
                 moment = parsedate_to_datetime(text)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 return None
             if moment.tzinfo is None:
                 moment = moment.replace(tzinfo=UTC)

@@ -181,6 +181,9 @@ async def test_moving_a_deadline(connection: Connection) -> None:
 async def test_cancelling(connection: Connection) -> None:
     """200 with the job, again and again; 409 once it is done; 404 for none."""
     address = (await add(connection)).headers["location"]
+    for tag in ('"7"', '"other"'):
+        changed = await connection.request("DELETE", address, headers={"If-Match": tag})
+        assert check_refusal(changed, 412, "job-changed", tag.strip('"'))["etag"] == '"1"'
     for _ in range(2):
         cancelled = await connection.request("DELETE", address)
         assert cancelled.status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -97,6 +98,13 @@ def test_what_is_no_signature(header: str) -> None:
     assert verify_signature(SECRET, sign(SECRET, "id", 1, b""), "id", b"", now=1)
 
 
+def test_a_signature_says_where_the_id_ends() -> None:
+    """The beginning of a body is not taken for the end of an id."""
+    header = sign(SECRET, "id", 1, b'first."second"')
+    assert verify_signature(SECRET, header, "id", b'first."second"', now=1)
+    assert not verify_signature(SECRET, header, "id.first", b'"second"', now=1)
+
+
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
 async def test_other_methods(receiver: CallbackReceiver, webhook: Webhook, method: str) -> None:
     """A GET has no body."""
@@ -115,7 +123,12 @@ async def test_what_is_tried_again(
     with pytest.raises(RetryJobError, match=str(status)) as caught:
         await webhook(CONTEXT, callback)
     assert caught.value.after is None
-    for text, least, most in [("7", 7, 7.7), ("999999", 3_600, 3_960), ("soon", None, None)]:
+    for text, least, most in [
+        ("7", 7, 7.7),
+        ("999999", 3_600, 3_960),
+        ("soon", None, None),
+        ("Fri, 31 Dec 1999 23:59:59 +" + "9" * 30, None, None),
+    ]:
         receiver.retry_after = text
         with pytest.raises(RetryJobError) as caught:
             await webhook(CONTEXT, callback)
@@ -175,6 +188,21 @@ async def test_private_addresses_are_not_called(host: str) -> None:
         await webhook(CONTEXT, Callback.of(f"http://{host}/"))
 
 
+async def test_looking_up_a_host_takes_no_longer_than_a_request_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever has a name server that does not answer holds nobody up."""
+
+    async def hang(host: str, port: int, *, allow_private: bool) -> Any:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("purgatory.jobs.webhook.resolve", hang)
+    webhook = Webhook(timeout=0.1)
+    async with asyncio.timeout(10):
+        with pytest.raises(RetryJobError, match=r"within 0\.1 seconds"):
+            await webhook(CONTEXT, Callback.of("http://slow.example/"))
+
+
 async def test_a_host_may_be_allowed_by_name(receiver: CallbackReceiver) -> None:
     """That one, and no other."""
     webhook = Webhook(allowed_hosts=["LocalHost"])
@@ -194,7 +222,13 @@ def test_public_addresses(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["224.0.0.1", "255.255.255.255", "2002:7f00:1::", "64:ff9b::7f00:1", "ff02::1", "192.0.2.1"],
+    [
+        *("224.0.0.1", "255.255.255.255", "192.0.2.1", "192.0.0.8", "ff02::1"),
+        # IPv4 addresses in the clothes of IPv6.
+        *("2002:7f00:1::", "64:ff9b::7f00:1", "64:ff9b:1::7f00:1", "::7f00:1", "::ffff:7f00:1"),
+        # Site-local, and what nobody was given yet.
+        *("fec0::1", "4000::1", "5f00::1"),
+    ],
 )
 def test_addresses_that_are_not(text: str) -> None:
     assert not is_public(ip_address(text))

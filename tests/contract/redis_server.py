@@ -77,7 +77,7 @@ def _free_port() -> int:
 def _is_ready(client: redis.Redis) -> bool:
     try:
         return bool(client.ping())
-    except redis.ConnectionError:
+    except (redis.ConnectionError, redis.TimeoutError):
         return False
 
 

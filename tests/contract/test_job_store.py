@@ -686,6 +686,8 @@ async def test_a_version_that_is_not_the_jobs_is_refused(world: World) -> None:
         await world.here.run_now(job.id, if_version=7)
     assert caught.value.job == job
     deadline = Deadline(delay_ms=9_000)
+    with pytest.raises(JobChangedError, match="not 7"):
+        await world.here.cancel(job.id, if_version=7)
     moved = await world.here.reschedule(job.id, deadline, if_version=job.version)
     with pytest.raises(JobChangedError):
         await world.here.reschedule(job.id, deadline, if_version=job.version)

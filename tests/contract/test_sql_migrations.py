@@ -147,6 +147,15 @@ async def test_tables_of_another_version_are_refused(
         await SqlJobStore(url).open()
 
 
+async def test_two_versions_at_once_are_refused(url: URL) -> None:
+    """Such as where one of two ways to migrate was used to upgrade, and the other before."""
+    await migrate(url)
+    also = text(f"INSERT INTO {VERSION_TABLE} VALUES ('purgatory_9999')")
+    await run(url, lambda connection: connection.execute(also))
+    with pytest.raises(StoreNotReadyError, match="purgatory_0001, purgatory_9999"):
+        await SqlJobStore(url).open()
+
+
 async def test_tables_that_vanish_are_said_to_be_missing(url: URL) -> None:
     """Also once it is open."""
     await migrate(url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -13,7 +13,14 @@ from typing import Any
 
 import pytest
 
-from purgatory import InvalidKeyError, LimitReachedError, Limits, Purgatory, PurgatoryDrainingError
+from purgatory import (
+    InvalidKeyError,
+    LimitReachedError,
+    Limits,
+    Purgatory,
+    PurgatoryClosedError,
+    PurgatoryDrainingError,
+)
 from purgatory.jobs import (
     AddStatus,
     DuplicateJobError,
@@ -27,6 +34,7 @@ from purgatory.jobs import (
     JobLimits,
     JobNotFoundError,
     JobOutcome,
+    JobReturn,
     JobsNotFiredError,
     JobState,
     MemoryJobStore,
@@ -128,7 +136,7 @@ async def test_a_job_runs_at_its_deadline(purgatory: Purgatory, log: Log) -> Non
     assert job.lateness_ms is not None and job.lateness_ms <= 2
 
 
-@pytest.mark.parametrize("delay", [0, 0.001, 1, 59, 60, 61, 3_600, 30 * 24 * 3_600])
+@pytest.mark.parametrize("delay", [0, 0.001, 1, 59, 60, 61, 3_600, 24 * 3_600])
 async def test_near_and_far_deadlines(purgatory: Purgatory, log: Log, delay: float) -> None:
     """On time, in the horizon and beyond it."""
     at_ms = now_ms() + round(delay * 1000)
@@ -488,6 +496,19 @@ async def test_waiting_for_a_job(purgatory: Purgatory) -> None:
     assert (await handle.wait()).state is JobState.DONE
 
 
+async def test_who_stops_waiting_is_not_in_the_way(purgatory: Purgatory) -> None:
+    """Of the one who changes the job at that very moment."""
+    handle = await purgatory.defer("note", delay=100)
+    waiting = asyncio.create_task(handle.wait())
+    await asyncio.sleep(1)
+    waiting.cancel()
+    # A store in memory lets nobody in between.
+    assert (await handle.cancel()).state is JobState.CANCELLED
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert purgatory.parked == 0
+
+
 async def test_waiting_for_a_change(purgatory: Purgatory) -> None:
     """Every version, as it comes."""
     handle = await purgatory.defer("note", delay=100)
@@ -732,6 +753,50 @@ async def test_jobs_for_others_are_left_to_them(
     assert len(log) == 3
 
 
+async def test_a_store_of_small_steps_is_used_as_well(make_purgatory: Make, log: Log) -> None:
+    """Whoever asks it for more than it does at once goes on asking."""
+    leap(1_800_000_000_000)
+    store = MemoryJobStore(now_ms=now_ms, limits=JobLimits(max_batch=2, history_count=1))
+    purgatory = make_purgatory(jobs=store)
+    async with purgatory:
+        purgatory.handled_elsewhere(["note"])
+        for number in range(20):
+            await purgatory.defer("note", number, delay=1)
+        await asyncio.sleep(1)
+        before_ms = now_ms()
+        purgatory.handler("note")(log)
+        await asyncio.sleep(1)
+        assert len(log) == 20 and all(run.at_ms - before_ms <= 10 for run in log)
+        await asyncio.sleep(100)
+        assert (await purgatory.job_counts()).done == 1
+
+
+async def test_what_others_are_left_to_do_does_not_deafen(
+    store: FailingJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """A job that is deferred while others are given back runs at once."""
+    is_giving_back, may_go_on = asyncio.Event(), asyncio.Event()
+    give_back = store.give_back
+
+    async def slowly(returns: Sequence[JobReturn]) -> list[bool]:
+        is_giving_back.set()
+        await may_go_on.wait()
+        return await give_back(returns)
+
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    purgatory.handled_elsewhere(["other"])
+    async with purgatory:
+        store.give_back = slowly  # type: ignore[method-assign] # the connection is slow
+        await purgatory.defer("other", delay=0)
+        await is_giving_back.wait()
+        handle = await purgatory.defer("note", delay=0)
+        at_ms = now_ms()
+        may_go_on.set()
+        await handle.wait()
+        assert on_time([run.at_ms for run in log], [at_ms])
+
+
 async def test_an_idle_worker_hardly_asks(purgatory: Purgatory, store: FailingJobStore) -> None:
     """A few times a minute, for leases that have run out; what is deferred it is told."""
     await asyncio.sleep(10)
@@ -856,6 +921,50 @@ async def test_a_store_that_is_away_at_the_start(
         store.is_down = False
         await asyncio.sleep(10)
         assert (await (await purgatory.defer("note", delay=1)).wait()).state is JobState.DONE
+
+
+async def test_a_start_that_is_drained_ends(make_purgatory: Make) -> None:
+    """Though the store hangs: whoever opened it is told, and nothing is left open."""
+
+    class Hanging(MemoryJobStore):
+        async def open(self) -> None:
+            await asyncio.Event().wait()
+
+    purgatory = make_purgatory(jobs=Hanging())
+    opening = asyncio.create_task(purgatory.__aenter__())
+    await asyncio.sleep(1)
+    await purgatory.drain()
+    with pytest.raises(PurgatoryClosedError):
+        await opening
+    assert not purgatory.is_open
+
+
+async def test_a_handler_that_cannot_be_closed_keeps_nothing_open(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """The others are closed, and so is the store; whoever closes is told of it."""
+    closed = []
+
+    class Client:
+        def __init__(self, error: Exception | None) -> None:
+            self._error = error
+
+        async def __call__(self, job: JobContext) -> None: ...
+
+        async def aclose(self) -> None:
+            closed.append(self)
+            if self._error is not None:
+                raise self._error
+
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("bad")(Client(OSError("it does not close")))
+    purgatory.handler("good")(Client(None))
+    await purgatory.__aenter__()
+    with pytest.raises(OSError, match="it does not close"):
+        await purgatory.close()
+    assert len(closed) == 2
+    with pytest.raises(PurgatoryClosedError):
+        await store.counts()
 
 
 async def test_a_store_that_is_not_set_up_stops_the_start(make_purgatory: Make) -> None:

@@ -52,6 +52,9 @@ class GroupCommit:
             while self._waiting:
                 await self._send_batch()
         finally:
+            # Not empty only if the loop is being torn down: nobody waits for ever.
+            while self._waiting:
+                self._waiting.popleft()[1].cancel()
             self._task = None
 
     async def _send_batch(self) -> None:
@@ -66,7 +69,6 @@ class GroupCommit:
                     future.set_exception(_copy(exc))
             return
         except BaseException:
-            # The loop is being torn down: nobody waits for ever.
             for _, future in batch:
                 future.cancel()
             raise
@@ -98,6 +100,10 @@ class GroupCommit:
 
 def _copy(exc: Exception) -> Exception:
     # One for each: raised in several tasks, one exception would collect all their tracebacks.
-    copy = type(exc)(*exc.args)
+    try:
+        copy = type(exc)(*exc.args)
+    except Exception:
+        # It is made of something else than it says. Better one for all than nobody told.
+        return exc
     copy.__cause__ = exc.__cause__
     return copy

@@ -77,6 +77,10 @@ class RedisHearing:
                     exc,
                     extra={"action": "jobs.redis.hear"},
                 )
+            except Exception:
+                # A fault of ours or of the client's, such as what it cannot read: heard of, and
+                # no reason to be deaf for good.
+                _logger.exception("hearing others failed", extra={"action": "jobs.redis.hear"})
             finally:
                 self.is_hearing = False
                 self._is_first_over.set()

@@ -524,6 +524,9 @@ function steps.cancel(step)
   if not job then
     return 'missing'
   end
+  if step[3] ~= '' and job[VERSION] ~= tonumber(step[3]) then
+    return 'changed\0' .. found(job)
+  end
   if job[STATE] == 'waiting' then
     cancel(job)
   elseif job[STATE] ~= 'cancelled' then

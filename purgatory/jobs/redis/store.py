@@ -202,9 +202,10 @@ class RedisJobStore:
         (cancelled,) = await self._shards.on_keys([("cancel_for_key", key)], self._cut(limit))
         return cancelled
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a waiting job; return it."""
-        return await self._change(step_of("cancel", job_id), job_id, "cancelled")
+        step = step_of("cancel", job_id, if_version)
+        return await self._change(step, job_id, "cancelled", None, if_version)
 
     async def reschedule(
         self, job_id: str, deadline: Deadline, *, if_version: int | None = None

@@ -149,9 +149,15 @@ class JobTransaction:
             results.append(KeyFired(cancelled=ids, has_more=has_more))
         return results
 
-    def cancel(self, job_ids: Sequence[str]) -> list[Job | JobError]:
+    def cancel(self, asked: Sequence[tuple[str, int | None]]) -> list[Job | JobError]:
         """Cancel jobs."""
-        return self._change(job_ids, [lambda job: rules.cancelled(job, self.now_ms)] * len(job_ids))
+
+        def change(if_version: int | None) -> Callable[[Job], Job]:
+            return lambda job: rules.cancelled(job, self.now_ms, if_version)
+
+        return self._change(
+            [job_id for job_id, _ in asked], [change(if_version) for _, if_version in asked]
+        )
 
     def reschedule(self, moves: Sequence[tuple[str, Deadline, int | None]]) -> list[Job | JobError]:
         """Move deadlines."""
@@ -335,8 +341,11 @@ class JobTransaction:
         """Return some of the undecided jobs on `key`, locked, and whether there are more."""
         limit = self._cut(limit)
         asked = {"key": key, "limit": limit + 1}
-        jobs = self._search(self._statements.lock_on_key, asked, is_light=True)
-        return jobs[:limit], len(jobs) > limit
+        found = self._search(self._statements.lock_on_key, asked, is_light=True)
+        # PostgreSQL looks again at the job that it waited for, and not at the row of its key: it
+        # may have been replaced meanwhile, and be on other keys.
+        jobs = [job for job in found[:limit] if key in job.keys]
+        return jobs, len(found) > limit
 
     def _change(
         self, job_ids: Sequence[str], changes: Sequence[Callable[[Job], Job]]
@@ -435,7 +444,9 @@ class JobTransaction:
     def _write_new(self) -> None:
         if not self._new:
             return
-        jobs = [self._jobs[job_id] for job_id in self._new]
+        # In one order for everyone: who adds the same dedupe keys in another would wait for us
+        # while we wait for them, and PostgreSQL looks for such deadlocks once a second only.
+        jobs = sorted((self._jobs[job_id] for job_id in self._new), key=_dedupe_key)
         records = [record_of(job) for job in jobs]
         self._execute(self._statements.insert_jobs, self._statements.rows(records))
         self._insert_keys(jobs)
@@ -512,3 +523,7 @@ class JobTransaction:
 
     def _execute(self, statement: Any, parameters: Any = None) -> Any:
         return self._connection.execute(statement, parameters)
+
+
+def _dedupe_key(job: Job) -> str:
+    return job.dedupe_key or ""

@@ -64,9 +64,10 @@ def check_revision(connection: Connection) -> None:
         return
     if not found:
         raise StoreNotReadyError(f"the database has no tables for jobs: {HOW_TO_MIGRATE}")
-    (revision,) = found
+    # Several where both tables of versions are there, and say different things.
+    revision = ", ".join(sorted(found))
     known = {script.revision for script in _scripts().walk_revisions()}
-    if revision in known:
+    if found <= known:
         raise StoreNotReadyError(
             f"the tables of jobs are at revision {revision}, and this version needs {head}: "
             f"{HOW_TO_MIGRATE}"

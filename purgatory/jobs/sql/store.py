@@ -79,6 +79,8 @@ class SqlJobStore:
         self._clock = StoreClock(self._statements, now_ms)
         self._commit = GroupCommit(self._run, max_items=self.limits.max_batch)
         self._fires = GroupCommit(self._look_up, max_items=self.limits.max_batch)
+        # Thousands may poll for the end of a job each: they share one question too.
+        self._gets = GroupCommit(self._get_all, max_items=self.limits.max_batch)
         self._shard = secrets.randbelow(_SHARDS)
         self._active, self._counted_at = 0, -inf
         self._is_open = False
@@ -99,6 +101,7 @@ class SqlJobStore:
         """Wait for the steps under way, then let go of every connection."""
         self._is_open = False
         await self._fires.join()
+        await self._gets.join()
         await self._commit.join()
         while self._reads:
             await asyncio.wait(self._reads)
@@ -151,9 +154,9 @@ class SqlJobStore:
         fired = iter(await self._do("fire", waited_on, limit))
         return [next(fired) if has_jobs else KeyFired() for has_jobs in keys]
 
-    async def cancel(self, job_id: str) -> Job:
+    async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a waiting job; return it."""
-        return await self._change("cancel", job_id)
+        return await self._change("cancel", (job_id, if_version))
 
     async def cancel_for_key(self, key: str, *, limit: int) -> KeyFired:
         """Cancel up to `limit` of the undecided jobs on `key`."""
@@ -214,9 +217,10 @@ class SqlJobStore:
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Return jobs by id; None for what there is not."""
         self._check_open()
-        ids = [job_id for job_id in job_ids if is_storable(job_id)]
-        jobs = await self._get(ids) if ids else {}
-        return [jobs.get(job_id) for job_id in job_ids]
+        if not job_ids:
+            return []
+        jobs: list[Job | None] = await self._gets.do("get", job_ids)
+        return jobs
 
     async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
         """Return a page of the jobs that match, having looked at no more than a batch."""
@@ -382,6 +386,12 @@ class SqlJobStore:
             await self._database.read(lambda connection: connection.scalars(statement, asked).all())
         )
         return [[key in found for key in step.items] for step in batch]
+
+    async def _get_all(self, batch: list[Step]) -> list[Any]:
+        """Return for each step the jobs of its ids."""
+        ids = list({job_id for step in batch for job_id in step.items if is_storable(job_id)})
+        jobs = await self._get(ids) if ids else {}
+        return [[jobs.get(job_id) for job_id in step.items] for step in batch]
 
     async def _get(self, job_ids: Sequence[str]) -> dict[str, Job]:
         asked = {"ids": self._statements.many(job_ids)}
