@@ -26,7 +26,7 @@ from purgatory.errors import (
     WrongThreadError,
 )
 from purgatory.job_handle import JobHandle
-from purgatory.lifecycle import Listener, OperationEvent, Recorder
+from purgatory.lifecycle import JobRecorder, Listener, OperationEvent, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
@@ -56,6 +56,7 @@ __all__ = [
     "InvalidTimeoutError",
     "InvalidValueError",
     "JobHandle",
+    "JobRecorder",
     "LevelStatistics",
     "LimitReachedError",
     "Limits",

@@ -162,7 +162,7 @@ class Deferring:
         Raises JobNotFoundError; JobConflictError while it runs, and once it is done or failed;
         JobChangedError where it is not at `if_version`, as it is not once it is cancelled.
         """
-        return await self._require_desk().ready().cancel(job_id, if_version=if_version)
+        return await self._require_desk().cancel(job_id, if_version=if_version)
 
     async def cancel_jobs_for_key(self, key: str) -> int:
         """Cancel every job that waits on `key` and was not decided; return how many."""

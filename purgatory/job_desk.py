@@ -20,6 +20,7 @@ from purgatory.jobs.errors import (
     StoreUnavailableError,
 )
 from purgatory.jobs.handlers import JobHandlers
+from purgatory.jobs.history import OnJobEnd
 from purgatory.jobs.job import Job
 from purgatory.jobs.job_wait import JobWait
 from purgatory.jobs.scheduler import JobScheduler
@@ -58,8 +59,12 @@ class JobDesk:
         watch: Watch,
         require_open: Callable[[], object],
         settings: SchedulerSettings | None = None,
+        on_end: OnJobEnd | None = None,
     ) -> None:
-        """Prepare; `watch` parks an operation, `require_open` raises where nothing may be asked."""
+        """Prepare; `watch` parks an operation, `require_open` raises where nothing may be asked.
+
+        `on_end` is called with each job that ended by this process, once the store has it so.
+        """
         self.store = store
         self.handlers = handlers
         self.limits = store.limits
@@ -67,6 +72,7 @@ class JobDesk:
         self.require_open = require_open
         self.clock = timer.clock
         self._watch = watch
+        self._on_end = on_end
         self._scheduler = JobScheduler(
             store,
             handlers,
@@ -74,6 +80,7 @@ class JobDesk:
             limits=store.limits,
             worker=_worker_name(),
             settings=self.settings,
+            on_end=on_end,
         )
         # {job id: those who wait for it to change}
         self._waits: dict[str, set[JobWait]] = {}
@@ -159,6 +166,13 @@ class JobDesk:
         store = self.ready()
         fire = KeyFire(key, encode_payload(value, max_value_bytes))
         return await _to_the_end(self._fire(store, fire))
+
+    async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
+        """Cancel a job and return it; raises what the store's `cancel` does."""
+        job = await self.ready().cancel(job_id, if_version=if_version)
+        if self._on_end is not None:
+            self._on_end(job)
+        return job
 
     async def cancel_for_key(self, key: str) -> int:
         """Cancel every job on `key`; return how many. It goes on if the caller is cancelled."""
@@ -271,6 +285,7 @@ class JobDesk:
         while True:
             [fired] = await store.fire([fire], limit=self.limits.max_batch)
             count += len(fired.run) + len(fired.cancelled)
+            await self._tell_ends(store, fired.cancelled)
             if not fired.has_more:
                 return count
 
@@ -279,8 +294,28 @@ class JobDesk:
         while True:
             fired = await store.cancel_for_key(key, limit=self.limits.max_batch)
             count += len(fired.cancelled)
+            await self._tell_ends(store, fired.cancelled)
             if not fired.has_more:
                 return count
+
+    async def _tell_ends(self, store: JobStore, job_ids: Sequence[str]) -> None:
+        """Tell of jobs that a key ended: of these the store has said no more than their ids."""
+        if self._on_end is None or not job_ids:
+            return
+        try:
+            jobs = await store.get(job_ids)
+        except (StoreError, PurgatoryClosedError) as exc:
+            # What was asked for is done, whether or not it can be told.
+            logger.warning(
+                "how %d jobs ended is not told (%s)",
+                len(job_ids),
+                exc,
+                extra={"action": "ends-untold"},
+            )
+            return
+        for job in jobs:
+            if job is not None and job.state.is_final:
+                self._on_end(job)
 
 
 async def _to_the_end(work: Awaitable[Result]) -> Result:

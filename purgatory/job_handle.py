@@ -42,7 +42,7 @@ class JobHandle:
 
     async def cancel(self) -> Job:
         """Cancel the job and return it; see `Purgatory.cancel_job`."""
-        return await self._desk.ready().cancel(self.id)
+        return await self._desk.cancel(self.id)
 
     async def wait(self, timeout: float | None = None) -> Job:
         """Return the job once it is done, failed or cancelled.

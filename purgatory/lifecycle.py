@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from purgatory.operation import DelayedOperation
@@ -53,6 +53,37 @@ class Recorder(Protocol):
     @property
     def record(self) -> Record:
         """Asked for once; what it returns is called in place of the listener."""
+        ...
+
+
+@runtime_checkable
+class JobRecorder(Protocol):
+    """A Listener or Recorder that is told, too, how delayed jobs ended; the same holds for it.
+
+    Whatever has this method is one. Of a job that ended the process tells that ended it, by running
+    or by cancelling it, once its store has it so. To cancel it again tells it again.
+    """
+
+    def job_event(
+        self,
+        status: Status,
+        *,
+        job_id: str,
+        handler: str,
+        state: str,
+        deferred_at_ms: int,
+        deadline_ms: int,
+        keys: Iterable[str] = (),
+        key: str | None = None,
+        attempt: int = 0,
+        error: str | None = None,
+        lateness_ms: int | None = None,
+    ) -> None:
+        """Take note of a job whose `state` is final; times are milliseconds UTC, by its store.
+
+        `status` is what decided it, `key` the one that fired, `lateness_ms` that of its first
+        start, None if there was none.
+        """
         ...
 
 

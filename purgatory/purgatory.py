@@ -27,6 +27,7 @@ from purgatory.jobs import (
     SchedulerSettings,
     StoreError,
 )
+from purgatory.jobs.history import on_job_end
 from purgatory.keys import check_key
 from purgatory.lifecycle import Listener, Recorder
 from purgatory.limits import Limits
@@ -128,6 +129,7 @@ class Purgatory(Deferring):
     ) -> None:
         """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late.
 
+        `listeners` are told of operations; those that are JobRecorders, of the ends of jobs, too.
         It opens and closes `jobs`, and runs those jobs for which it has a handler.
         """
         self.name: str = name
@@ -141,6 +143,7 @@ class Purgatory(Deferring):
             max_value_bytes=self.limits.max_value_bytes,
         )
         self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock)
+        listeners = tuple(listeners)
         self._operations = DelayedOperationPurgatory(name, self._timer, listeners=listeners)
         self._trim = HistoryTrim(
             self.signals, self._timer, math.ceil(self.limits.max_signal_age * 1000)
@@ -160,6 +163,7 @@ class Purgatory(Deferring):
                 watch=self.watch,
                 require_open=self._parking.require_open,
                 settings=job_settings,
+                on_end=on_job_end(listeners),
             )
 
     async def __aenter__(self) -> Self:

@@ -8,12 +8,14 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.errors import FailJobError, JobError, RetryJobError
 from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.held_job import HeldJob
-from purgatory.jobs.job import Job, JobClaim, JobState, Misfire
+from purgatory.jobs.history import OnJobEnd
+from purgatory.jobs.job import Job, JobClaim, JobOutcome, JobState, Misfire, bounded_error
 from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.scheduler_settings import SchedulerSettings
 from purgatory.jobs.statistics import JobStatistics, LatenessRecord, Recovery
@@ -60,14 +62,19 @@ class JobScheduler:
         worker: str,
         lease_ms: int | None = None,
         settings: SchedulerSettings | None = None,
+        on_end: OnJobEnd | None = None,
     ) -> None:
-        """Prepare to work on `store`, which is open; `worker` is how others know this process."""
+        """Prepare to work on `store`, which is open; `worker` is how others know this process.
+
+        `on_end` is called with each job that ended here, once the store has it so.
+        """
         self.settings = SchedulerSettings() if settings is None else settings
         self.worker = worker
         self._store = store
         self._handlers = handlers
         self._timer = timer
         self._limits = limits
+        self._on_end = on_end
         self._lease_ms = self.settings.lease_ms if lease_ms is None else lease_ms
         # A store returns no more at once: fewer than were asked for would look like all.
         self._batch = min(BATCH, limits.max_batch)
@@ -319,7 +326,8 @@ class JobScheduler:
         return claimed.jobs
 
     async def _take(self, jobs: list[Job], now_ms: int, not_mine: list[Job]) -> None:
-        missed, spread, given_up = [], [], []
+        missed: list[Job] = []
+        spread, given_up = [], []
         for number, job in enumerate(jobs, 1):
             if job.handler not in self._handlers:
                 not_mine.append(job)
@@ -328,14 +336,14 @@ class JobScheduler:
             elif not self._is_missed(job) or job.misfire is Misfire.RUN:
                 self._hold(job)
             elif job.misfire is Misfire.SKIP:
-                missed.append(job.claim)
+                missed.append(job)
             else:
                 spread.append(job.claim)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         self._count_recovered(sum(job.due_ms < now_ms for job in jobs), len(missed), len(spread))
         if missed:
-            await self._link.call("miss", lambda: self._store.miss(missed))
+            await self._miss(missed)
         if spread:
             returns = [
                 JobReturn(claim, delay_ms=random.randint(0, self.settings.spread_ms))
@@ -344,6 +352,14 @@ class JobScheduler:
             await self._link.call("give_back", lambda: self._store.give_back(returns))
         if given_up:
             await self._give_up(given_up)
+
+    async def _miss(self, jobs: list[Job]) -> None:
+        claims = [job.claim for job in jobs]
+        done = await self._link.call("miss", lambda: self._store.miss(claims))
+        if self._on_end is not None:
+            for job, is_missed in zip(jobs, done, strict=True):
+                if is_missed:
+                    self._on_end(replace(job, state=JobState.CANCELLED, outcome=JobOutcome.MISSED))
 
     def _is_missed(self, job: Job) -> bool:
         assert self._watching_since_ms is not None
@@ -365,9 +381,11 @@ class JobScheduler:
             )
             for job in jobs
         ]
-        await self._link.call("finish", lambda: self._store.finish(results))
+        done = await self._link.call("finish", lambda: self._store.finish(results))
         self._failed += len(results)
-        for job in jobs:
+        for job, result, is_recorded in zip(jobs, results, done, strict=True):
+            if is_recorded:
+                self._tell_end(job, result)
             logger.error(
                 "job %s (%s) is failed: it was started %d times and never ended",
                 job.id,
@@ -614,6 +632,8 @@ class JobScheduler:
                 self._done += 1
             elif is_recorded:
                 self._failed += 1
+            if is_recorded:
+                self._tell_end(job, end)
         else:
             [is_recorded] = await self._link.call("give_back", lambda: self._store.give_back([end]))
             self._retried += is_recorded
@@ -625,6 +645,11 @@ class JobScheduler:
                 job.handler,
                 extra={"action": "lease-lost"},
             )
+
+    def _tell_end(self, job: Job, end: JobResult) -> None:
+        if self._on_end is not None:
+            error = bounded_error(end.error, self._limits.max_error_length)
+            self._on_end(replace(job, state=end.state, error=error))
 
 
 def _unexpected(error: BaseException) -> BaseException | None:

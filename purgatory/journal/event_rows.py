@@ -163,6 +163,7 @@ class EventRows:
             attempt=job.attempt,
             state=job.state,
             error=job.error,
+            lateness_us=None if job.lateness_ms is None else job.lateness_ms * _US_PER_MS,
         )
         self._rows.append(
             (

@@ -22,3 +22,5 @@ class JobEvent(NamedTuple):
     deadline_ms: int
     at_ns: int
     """Monotonic, as that of operations."""
+    lateness_ms: int | None = None
+    """That of its first start, by its store; None where nobody says."""

@@ -192,11 +192,14 @@ class Journal:
         key: str | None = None,
         attempt: int = 0,
         error: str | None = None,
+        lateness_ms: int | None = None,
     ) -> None:
         """Record that a job was deferred (status "pending"), or how it ended; of kind job:HANDLER.
 
-        Times are milliseconds UTC, as the store has them; `key` is the one that completed it. Call
-        it on the purgatory's thread. Never waits and never raises for a journal that is slow.
+        `Purgatory(listeners=[journal], jobs=...)` calls it for each job that ends in this process.
+        Times are milliseconds UTC, as the store has them; `key` is the one that completed it, and
+        `lateness_ms` how late an expired one was started, without which it is how late this call
+        is. Call it on the purgatory's thread. Never waits, nor raises for a journal that is slow.
         """
         self._buffer.put(
             JobEvent(
@@ -211,6 +214,7 @@ class Journal:
                 deferred_at_ms=deferred_at_ms,
                 deadline_ms=deadline_ms,
                 at_ns=self._clock.now_ns(),
+                lateness_ms=lateness_ms,
             )
         )
 

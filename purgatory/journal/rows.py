@@ -41,6 +41,8 @@ class JobColumns(NamedTuple):
     attempt: int
     state: str
     error: str | None
+    lateness_us: int | None
+    """Of its start; None: that of the row."""
 
 
 def batch_of(
@@ -64,6 +66,10 @@ def batch_of(
     deadlines = pc.add(pa.array(deadlines_us, pa.int64()), offset_us)
     # Never early, but for a microsecond of rounding.
     lateness = pc.max_element_wise(pc.subtract(at, deadlines), 0)
+    if jobs:
+        # A job ends when its handler has, which says nothing of when it was started.
+        known = [jobs[row].lateness_us if row in jobs else None for row in range(len(rows))]
+        lateness = pc.coalesce(pa.array(known, pa.int64()), lateness)
     columns: dict[str, Any] = {
         "operation_id": _identifiers(numbers, jobs, start),
         "event": pa.DictionaryArray.from_arrays(codes, _EVENT_NAMES),
@@ -100,7 +106,7 @@ def _identifiers(numbers: Sequence[int], jobs: dict[int, JobColumns], start: str
 
 
 def _job_columns(count: int, jobs: dict[int, JobColumns]) -> dict[str, Any]:
-    names = JobColumns._fields[1:]
+    names = JobColumns._fields[1:-1]
     if not jobs:
         return {name: pa.nulls(count, EVENT_SCHEMA.field(name).type) for name in names}
     return {name: _job_column(name, count, jobs) for name in names}

@@ -17,6 +17,7 @@ from purgatory.pipeline.errors import (
     RefusedRowsError,
 )
 from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.job_events import job_events
 from purgatory.pipeline.job_rows import JobRows
 from purgatory.pipeline.live import Watch, window_keys, window_waits
 from purgatory.pipeline.live_queries import LiveQueries, live_events, wait_for
@@ -72,6 +73,7 @@ __all__ = [
     "Wishes",
     "advise",
     "hot_keys",
+    "job_events",
     "kaplan_meier",
     "live_events",
     "outcomes",

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
 from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
 
 from purgatory.errors import PurgatoryError
 from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.command import Call, Command
 from purgatory.pipeline.commands import COMMANDS
+from purgatory.pipeline.folder import Folder
 from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.progress import Progress
 from purgatory.pipeline.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
@@ -33,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         spark = spark_session(
             f"purgatory {command.name}", master=options.master, memory=options.memory
         )
+        _check_folders(spark, options)
         said = command.run(Call(options=options, spark=spark, say=say))
     except (PurgatoryError, ValueError) as error:
         return _failed(command, str(error))
@@ -44,6 +47,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if said:
         sys.stdout.write(f"{said}\n")
     return 0
+
+
+def _check_folders(spark: SparkSession, options: argparse.Namespace) -> None:
+    # Else a table would be made from all of the journal before it is found out.
+    for name in ("journal", "out"):
+        path = getattr(options, name)
+        if path and Folder(spark, path).is_file():
+            raise ValueError(f"--{name} {path} is a file: give the folder")
 
 
 def _failed(command: Command, sentence: str) -> int:

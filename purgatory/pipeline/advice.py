@@ -16,6 +16,7 @@ from purgatory.pipeline.geometry import GeometryAdvice, Timer, advise_geometry
 from purgatory.pipeline.histogram import bucket_end
 from purgatory.pipeline.outcome_table import OutcomeTable
 from purgatory.pipeline.progress import Say
+from purgatory.pipeline.schema import JOB_KIND
 from purgatory.pipeline.survival import Step, kaplan_meier
 from purgatory.pipeline.tables import Tables
 from purgatory.pipeline.timeouts import Ended, TimeoutAdvice, advise_timeout
@@ -96,13 +97,17 @@ def advise(
     timers: Sequence[Timer],
     wishes: Wishes,
 ) -> Advice:
-    """Return the advice from the rows of the tables of the job `waits`, and a sample of timers."""
+    """Return the advice from the rows of the tables of the job `waits`, and a sample of timers.
+
+    Delayed jobs are parked nowhere, and where nothing ever fires them their deadline is no timeout.
+    """
     survival = {kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()}
     timeouts = [
         advise_timeout(_ended(row), survival.get(row["kind"], []), wishes.expired_share)
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
+        if row["fired"] or not is_job(row)
     ]
-    minutes, peak_parked = _minutes(parked)
+    minutes, peak_parked = _minutes(row for row in parked if not is_job(row))
     return Advice(
         timeouts=tuple(timeouts),
         geometry=advise_geometry(timers, peak_parked, wishes.max_tick_ms),
@@ -125,16 +130,22 @@ def waits_of_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[in
     return dict(found)
 
 
+def is_job(row: Mapping[str, Any]) -> bool:
+    """Return whether a row with a `kind` is of delayed jobs."""
+    return str(row["kind"]).startswith(JOB_KIND)
+
+
 def timer_sample(outcomes: DataFrame, *, as_of: datetime, most: int = _TIMERS) -> list[Timer]:
     """Return the timers of some operations, drawn evenly and always the same ones.
 
-    What completed at once never had a timer.
+    What completed at once never had a timer, and a job has one for its last moments only.
     """
     end = F.when(F.col("outcome") == "lost", F.col("deadline")).otherwise(
         F.coalesce("completed_at", F.lit(as_of))
     )
     rows = (
         outcomes.where(F.coalesce("wait_us", F.lit(1)) > 0)
+        .where(~F.col("kind").startswith(JOB_KIND))
         .orderBy(F.xxhash64("operation_id"))
         .limit(most)
         .select(

@@ -58,6 +58,11 @@ class Folder:
         """Return whether there is a file or folder at `path`."""
         return bool(self._files.exists(self.java_path(path)))
 
+    def is_file(self) -> bool:
+        """Return whether what is here is a file, and so no folder."""
+        path = self._hadoop.Path(self.uri)
+        return bool(self._files.exists(path) and self._files.getFileStatus(path).isFile())
+
     def files(self, suffix: str) -> list[File]:
         """Return the files below this folder that end with `suffix`, sorted; [] if it is missing.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from purgatory.errors import PurgatoryError
 from purgatory.jobs import JobError, JobLimits, JobSpec
+from purgatory.timer.clock import Clock, SystemClock
 
 COLUMNS = (
     *("handler", "payload", "delay", "at", "keys", "on_fire", "dedupe_key", "max_attempts"),
@@ -27,13 +28,16 @@ class JobRows:
 
     The id of a job comes from `name` and from the row's `id`, else its `dedupe_key`, else all of
     the row. So a row that was added before is found again, whatever became of its job; and rows
-    that are alike in everything are one job. A `delay` counts from `started_ms`.
+    that are alike in everything are one job. A `delay` counts from `started_ms`; if it is over by
+    the time that its row comes to be added, the job is due at once.
     """
 
     name: str
     started_ms: int
     on_conflict: str = "keep"
     limits: JobLimits
+    clock: Clock = field(default_factory=SystemClock, compare=False)
+    """The machine's; it makes no difference to an id."""
 
     def spec(self, row: Mapping[str, Any]) -> JobSpec:
         """Return the job of a row. Raises ValueError, TypeError or PurgatoryError, saying why."""
@@ -61,8 +65,9 @@ class JobRows:
             return at.astimezone(UTC)
         # Checks what is too long, negative or no number at all.
         delay_ms = JobSpec.of("x", wall_ms=0, delay=delay, limits=self.limits).deadline.delay_ms
-        started = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=self.started_ms)
-        return started + timedelta(milliseconds=delay_ms or 0)
+        # Not in the past, which the store would refuse: it takes minutes to add millions.
+        at_ms = max(self.started_ms + (delay_ms or 0), self.clock.wall_ms())
+        return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at_ms)
 
     def _id(self, row: Mapping[str, Any]) -> str:
         identity = next(

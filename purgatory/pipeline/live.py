@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.outcomes import is_event
-from purgatory.pipeline.schema import COMPLETIONS, WATCHED
+from purgatory.pipeline.schema import COMPLETIONS, JOB_KIND, WATCHED
 
 EXPLODING = "exploding-timeouts"
 STUCK = "stuck-key"
@@ -65,9 +65,12 @@ def window_waits(events: DataFrame, watch: Watch) -> DataFrame:
 
 
 def window_keys(events: DataFrame, watch: Watch) -> DataFrame:
-    """Return one row for each window and stuck key: so many expired on it, and none fired."""
+    """Return one row for each window and stuck key: so many expired on it, and none fired.
+
+    Delayed jobs do not count: to come to their deadline is what they are for.
+    """
     counted = (
-        _once(events, watch)
+        _once(events.where(~_is_job()), watch)
         .withColumn("key", F.explode("keys"))
         .groupBy(F.window("at", f"{watch.window_s} seconds").alias("window"), "key")
         .agg(*(_count(event) for event in (WATCHED, "fired", "expired")))
@@ -79,10 +82,10 @@ def window_keys(events: DataFrame, watch: Watch) -> DataFrame:
 
 
 def exploding(waits: DataFrame, watch: Watch) -> DataFrame:
-    """Return an alert for each row of `window_waits` in which too much expired."""
+    """Return an alert for each row of `window_waits` in which too much expired; not of jobs."""
     ended = sum((F.col(event) for event in COMPLETIONS[1:]), F.col(COMPLETIONS[0]))
     is_too_much = (ended >= watch.least_ended) & (F.col("expired") >= watch.expired_share * ended)
-    return waits.where(is_too_much).select(
+    return waits.where(is_too_much & ~_is_job()).select(
         F.lit(EXPLODING).alias("alert"),
         F.col("kind").alias("subject"),
         "start",
@@ -109,6 +112,10 @@ def _once(events: DataFrame, watch: Watch) -> DataFrame:
     if known.isStreaming:
         return known.dropDuplicatesWithinWatermark(repeated)
     return known.dropDuplicates(repeated)
+
+
+def _is_job() -> Column:
+    return F.col("kind").startswith(JOB_KIND)
 
 
 def _count(event: str) -> Column:

@@ -104,8 +104,11 @@ def _gathered(records: DataFrame, tasks: int, files_per_hour: int) -> DataFrame:
 
 def _best_record(records: DataFrame) -> DataFrame:
     is_end = ~F.col("is_watched")
+    # The end of a job may be told by a worker's journal and by the jobs' store: it is the same one.
+    is_job = F.col("job_id").isNotNull()
+    teller = [F.when(~is_job, F.col(name)) for name in ("seq", "worker")]
     # A number stands for an end: cheaper to compare than its words, for each record.
-    end = F.when(is_end, F.xxhash64("event", "seq", "worker"))
+    end = F.when(is_end, F.xxhash64("event", *teller))
     # One struct, compared from its left: the best record as a whole, in one aggregate.
     best = F.min(F.struct(*_PREFERENCE, *_CARRIED)).alias("best")
     # The task is where the rows lie already: named here, nothing is moved again.

@@ -7,6 +7,7 @@ import time
 from dataclasses import fields
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.command import Call, Command
 from purgatory.pipeline.replay import replay, replay_synthetic
@@ -16,6 +17,7 @@ from purgatory.pipeline.replay_summary import (
     replay_by_time,
     replay_summary,
 )
+from purgatory.pipeline.schema import JOB_KIND
 from purgatory.pipeline.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
 from purgatory.pipeline.what_if import Growth, WhatIf
 
@@ -71,7 +73,9 @@ def described(summary: ReplaySummary, seconds: float) -> str:
 def _replayed(call: Call, what_if: WhatIf) -> DataFrame:
     options = call.options
     if options.load == "recorded":
-        return replay(call.outcomes.read(), what_if, shards=options.shards, slice_s=options.slice)
+        # Jobs waited in their store, and would be parked here for as long.
+        parked = call.outcomes.read().where(~F.col("kind").startswith(JOB_KIND))
+        return replay(parked, what_if, shards=options.shards, slice_s=options.slice)
     given = {
         field.name: value
         for field in fields(SyntheticLoad)

@@ -26,6 +26,9 @@ COMPLETIONS: Final = ("fired", "expired", "cancelled", "drained")
 OUTCOMES: Final = (*COMPLETIONS, "lost", "open")
 """What became of an operation. Lost: its worker ended without a word. Open: it may still wait."""
 
+JOB_KIND: Final = "job:"
+"""How the kind of a delayed job begins. It waits in a store of jobs, and is parked nowhere."""
+
 _STRING, _LONG, _TIME = StringType(), LongType(), TimestampType()
 
 EVENT_SCHEMA: Final = StructType(

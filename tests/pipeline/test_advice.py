@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
+from purgatory.pipeline.advice import Wishes, advise
 from purgatory.pipeline.geometry import (
     BUCKET_BYTES,
     DEFAULT,
@@ -158,3 +161,30 @@ def test_a_short_look_is_too_thin() -> None:
         found = advise_workers(few)
         assert (found.workers, found.is_thin) == (None, True)
         assert "too thin" in found.reason
+
+
+def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
+    """They wait in a store, and one that no key ends is to run at its deadline."""
+
+    def kind_row(kind: str, fired: int) -> dict[str, Any]:
+        row = {"kind": kind, "operations": 5_000, "fired": fired, "expired": 5_000 - fired}
+        return row | {"lost": 0, "timeout_us_p50": TIMEOUT_US}
+
+    def minutes_of(kind: str, waits_s: float) -> list[dict[str, Any]]:
+        hour = [datetime(2026, 11, 20, 6, minute, tzinfo=UTC) for minute in range(60)]
+        row = {"kind": kind, "began": 600, "wait_s": waits_s * 600, "parked_peak": 10 * waits_s}
+        return [row | {"minute": minute, "parked_mean": 10 * waits_s} for minute in hour]
+
+    ends = {"outcome": "fired", "bucket": 1_000, "count": 4_000}
+    found = advise(
+        by_kind=[kind_row("park", 4_000), kind_row("job:mail", 0), kind_row("job:cancel", 4_000)],
+        wait_counts=[ends | {"kind": kind} for kind in ("park", "job:cancel")],
+        parked=[*minutes_of("park", 2), *minutes_of("job:mail", 900)],
+        timers=[],
+        wishes=Wishes(),
+    )
+    assert {timeout.kind for timeout in found.timeouts} == {"park", "job:cancel"}
+    assert found.workers.parked is not None and found.workers.arrivals_per_s is not None
+    assert found.workers.arrivals_per_s.value == pytest.approx(10)
+    assert found.workers.parked.value == pytest.approx(20)
+    assert found.geometry.peak_parked == 20

@@ -190,6 +190,24 @@ def test_what_is_missing_is_said_in_a_sentence(
     assert "Traceback" not in said and "\tat " not in said
 
 
+@pytest.mark.parametrize("name", ["journal", "out"])
+def test_a_file_in_place_of_a_folder_is_said_at_once(
+    spark: SparkSession,
+    small: Written,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+) -> None:
+    """By the option's name, before anything is read."""
+    path = tmp_path / "part.parquet"
+    path.write_bytes(b"")
+    folders = {"journal": str(small.folder), "out": str(tmp_path / "out"), name: str(path)}
+    arguments = (part for key, value in folders.items() for part in (f"--{key}", value))
+    assert main(["outcomes", *arguments]) == 1
+    assert f"--{name} {path} is a file: give the folder" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_bad_file_can_end_it(
     spark: SparkSession, small: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -22,7 +22,7 @@ from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.alerts import Alert, AlertService
 from purgatory.pipeline.errors import AlertRefusedError
 from purgatory.pipeline.folder import Folder
-from purgatory.pipeline.live import Watch
+from purgatory.pipeline.live import Watch, exploding, window_keys, window_waits
 from purgatory.pipeline.live_queries import LiveQueries, live_events, wait_for
 from purgatory.pipeline.source import register
 from tests.acceptance.process_server import ProcessServer
@@ -152,6 +152,19 @@ def test_windows_are_told_once_and_alerts_are_fired_once(
     }
     stuck = [one["subject"] for one in signals(service, "stuck-key")]
     assert stuck == ["order:1", "order:4"]
+
+
+def test_jobs_that_run_at_their_deadline_are_no_alert(spark: SparkSession) -> None:
+    """To expire is what a delayed job is for: it is counted, and nobody is woken."""
+    rows = [event(number, "expired", number, "orders", "job:remind") for number in range(40)]
+    frame = spark.createDataFrame(
+        [Row(*(row.get(name) for name in EVENT_SCHEMA.names)) for row in rows], EVENT_SCHEMA
+    )
+    watch = Watch()
+    waits = window_waits(frame, watch)
+    assert [(row["kind"], row["expired"]) for row in waits.collect()] == [("job:remind", 40)]
+    assert exploding(waits, watch).isEmpty()
+    assert window_keys(frame, watch).isEmpty()
 
 
 def test_the_command_follows_to_the_end(

@@ -25,13 +25,18 @@ OPERATIONS = 5_000
 
 
 @pytest.fixture(scope="module")
-def recorded(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DataFrame]:
-    """The outcomes of a small journal, with a restart in it."""
+def out(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the outcomes of a small journal, with a restart in it."""
     folder = tmp_path_factory.mktemp("replay")
     written = write(folder / "journal", operations=OPERATIONS, drains=(2.1,))
-    table = OutcomeTable(spark, str(folder / "outcomes"))
-    table.update(str(written.folder))
-    found = table.read().cache()
+    OutcomeTable(spark, str(folder / "outcomes")).update(str(written.folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recorded(spark: SparkSession, out: Path) -> Iterator[DataFrame]:
+    """Its outcomes."""
+    found = OutcomeTable(spark, str(out / "outcomes")).read().cache()
     yield found
     found.unpersist()
 
@@ -157,6 +162,16 @@ def test_the_command_plays_a_drawn_load(
     assert "1 B take" in said
     for name in ("slices", "by_time", "by_shard"):
         assert spark.read.parquet(f"{tmp_path}/replay/{name}").count() > 0
+
+
+def test_the_command_leaves_jobs_out(
+    recorded: DataFrame, out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They waited in a store, not in a purgatory."""
+    parked = recorded.where("kind NOT LIKE 'job:%'").count()
+    assert 0 < parked < OPERATIONS
+    assert main(["replay", "--out", str(out), "--shards", "2"]) == 0
+    assert capsys.readouterr().out.startswith(f"{parked:,} operations in")
 
 
 def test_the_command_says_what_is_missing(

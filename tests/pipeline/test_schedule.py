@@ -14,12 +14,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.jobs import Job, JobFilter, JobLimits, JobSpec
+from purgatory.jobs import InvalidDeadlineError, Job, JobFilter, JobLimits, JobSpec
 from purgatory.jobs.sql import migrate
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.job_adder import JobAdder, opened
 from purgatory.pipeline.job_address import JobAddress
 from purgatory.pipeline.job_rows import JobRows
+from purgatory.testing import MockClock
 from tests.valkey_server import ValkeyServer
 
 STARTED_MS = 1_900_000_000_000
@@ -78,6 +79,19 @@ def test_a_delay_counts_from_the_start_of_the_run() -> None:
     assert spec(delay=0.5).deadline.at_ms == STARTED_MS + 500
     at = datetime(2031, 5, 1, 12, tzinfo=UTC)
     assert spec(delay=None, at=at).deadline.at_ms == int(at.timestamp() * 1_000)
+
+
+def test_a_delay_that_is_over_before_its_row_is_added_is_due_at_once() -> None:
+    """A long run, or one that goes on an hour later, refuses no row for what it took itself."""
+    clock = MockClock()
+    clock.set_wall(STARTED_MS + 3_600_000)
+    late = rows(clock=clock)
+    row = {"handler": "remind", "delay": 5.0, "id": "7"}
+    assert late.spec(row).deadline.resolve(clock.wall_ms(), JobLimits()) == clock.wall_ms()
+    assert late.spec(row).id == rows().spec(row).id
+    past = {"handler": "remind", "at": datetime(2001, 1, 1, tzinfo=UTC)}
+    with pytest.raises(InvalidDeadlineError, match="in the past"):
+        late.spec(past).deadline.resolve(clock.wall_ms(), JobLimits())
 
 
 def test_what_a_row_may_say() -> None:

@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import redis
 from pyspark.errors import PySparkException
@@ -18,14 +20,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from pyspark.sql.datasource import GreaterThanOrEqual
 
+from purgatory import SystemClock
+from purgatory.jobs import JobResult, JobState
 from purgatory.jobs.sql import migrate
-from purgatory.pipeline import EVENT_SCHEMA
+from purgatory.journal import ParquetFiles
+from purgatory.pipeline import EVENT_SCHEMA, job_events, outcomes
 from purgatory.pipeline.bad_files import OnBadFile
+from purgatory.pipeline.job_adder import opened
 from purgatory.pipeline.job_address import JobAddress
 from purgatory.pipeline.source import register
 from purgatory.pipeline.source.journal_reader import Files, JournalReader
+from purgatory.pipeline.source.journal_writer import JournalWriter
 from purgatory.pipeline.source.rows import EVENTS
 from tests.contract.postgresql_server import PostgresqlServer
+from tests.journal_batches import complete_files
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import inject
 from tests.valkey_server import ValkeyServer
@@ -270,10 +278,68 @@ def test_jobs_are_written_and_read(spark: SparkSession, address: JobAddress) -> 
     assert seventh["deadline"].timestamp() == 1_900_000_007.0
     assert table.where("handler = 'handler-2' and state = 'waiting'").count() == 20
     assert table.where("state = 'done'").isEmpty()
+    assert table.where("state in ('waiting', 'done')").count() == 60
     columns = (
         spark.read.format("purgatory").options(**options).schema("id string, keys array<string>")
     )
     assert len(columns.load(address.url).first() or ()) == 2
+
+
+def test_jobs_that_ended_become_events(spark: SparkSession, tmp_path: Path) -> None:
+    """With those of a journal that has some of them too, each job is one operation."""
+    address = JobAddress(url=f"sqlite:///{tmp_path}/jobs.db")
+    asyncio.run(migrate(address.url))
+    writer = jobs_frame(spark, 4).write.format("purgatory").mode("append")
+    started_ms = time.time_ns() // 1_000_000 + 3_600_000
+    writer.options(**options_of(address), startedMs=started_ms).save(address.url)
+    table = spark.read.format("purgatory").options(**options_of(address)).load(address.url)
+    ids = {row["dedupe_key"]: row["id"] for row in table.collect()}
+    asyncio.run(end_jobs(address, cancelled=ids["cancel-3"], failed=ids["cancel-0"]))
+    found = job_events(table)
+    assert found.schema.simpleString() == EVENT_SCHEMA.simpleString()
+    rows = {row["job_id"]: row for row in found.collect()}
+    assert rows.keys() == {ids["cancel-3"], ids["cancel-0"]}
+    cancelled, failed = rows[ids["cancel-3"]], rows[ids["cancel-0"]]
+    assert (cancelled["event"], cancelled["state"], cancelled["attempt"]) == (
+        *("cancelled", "cancelled"),
+        0,
+    )
+    assert (failed["event"], failed["state"], failed["error"]) == ("expired", "failed", "no use")
+    assert failed["lateness_us"] >= 0 and cancelled["lateness_us"] is None
+    assert failed["kind"] == f"job:{failed['handler']}"
+    found.write.format("purgatory").mode("append").save(str(tmp_path / "journal"))
+    of_journal = found.withColumns({"seq": F.lit(7).cast("long"), "worker": F.lit("host:1")})
+    both = spark.read.format("purgatory").load(str(tmp_path / "journal")).unionByName(of_journal)
+    as_of = datetime.now(UTC)
+    ended = outcomes(both, as_of=as_of, grace_s=900).collect()
+    assert {(row["job_id"], row["records"], row["is_contested"]) for row in ended} == {
+        (job_id, 2, False) for job_id in rows
+    }
+
+
+async def end_jobs(address: JobAddress, *, cancelled: str, failed: str) -> None:
+    async with opened(address) as store:
+        await store.cancel(cancelled)
+        await store.run_now(failed)
+        claimed = await store.claim("test", within_ms=0, limit=9, lease_ms=60_000)
+        [claim] = [job.claim for job in claimed.jobs]
+        await store.start([claim], lease_ms=60_000)
+        await store.finish([JobResult(claim, JobState.FAILED, "no use")])
+
+
+def test_a_journal_that_is_opened_meanwhile_takes_nothing_for_a_leftover(
+    small: Written, tmp_path: Path
+) -> None:
+    """A service may start between the writing of Spark's files and their renaming."""
+    [path, *_] = sorted(small.folder.rglob("*.parquet"))
+    writer = JournalWriter(str(tmp_path))
+    message = writer.write(iter(pq.ParquetFile(path).read().to_batches()))
+    assert not complete_files(tmp_path)
+    ParquetFiles(tmp_path).open("another", SystemClock())
+    writer.commit([message])
+    assert [pq.ParquetFile(file).metadata.num_rows for file in complete_files(tmp_path)] == [
+        pq.ParquetFile(path).metadata.num_rows
+    ]
 
 
 def test_rows_that_became_no_jobs_are_told(spark: SparkSession, address: JobAddress) -> None:

@@ -175,7 +175,7 @@ def test_a_flush_makes_safe_what_was_recorded(
 
 
 def test_jobs_are_written_among_operations(clock: MockClock, tmp_path: Path) -> None:
-    """By what runs them: the purgatory does not know of jobs."""
+    """By whoever runs them, and calls it."""
     clock.set_wall(1_700_000_000_000)
     with Journal(ParquetFiles(tmp_path), clock=clock) as journal:
         for status, state in ((Status.PENDING, "waiting"), (Status.FIRED, "done")):

@@ -9,7 +9,7 @@ from typing import Any
 
 from purgatory.pipeline.advice import FILE as ADVICE_FILE
 from purgatory.pipeline.advice import JOB as ADVICE
-from purgatory.pipeline.advice import waits_of_kinds
+from purgatory.pipeline.advice import is_job, waits_of_kinds
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.manifest import Manifest
 from purgatory.pipeline.outcome_table import OutcomeTable
@@ -33,6 +33,7 @@ class Findings:
     by_key_prefix: Rows
     hot_keys: Rows
     parked: Rows
+    """Without jobs, which wait in their store."""
     timeline: Rows
     wait_counts: Rows
     lateness_counts: Rows
@@ -65,7 +66,7 @@ def findings(outcome_table: OutcomeTable, tables: Tables) -> Findings:
         by_kind=_most_first(tables.rows(WAITS, "by_kind"), "kind"),
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
-        parked=tables.rows(WAITS, "parked"),
+        parked=[row for row in tables.rows(WAITS, "parked") if not is_job(row)],
         timeline=tables.rows(WAITS, "timeline"),
         wait_counts=wait_counts,
         lateness_counts=tables.rows(WAITS, "lateness_counts"),

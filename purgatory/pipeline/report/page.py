@@ -96,7 +96,9 @@ def _notices(findings: Findings) -> str:
     return "".join(f'<p class="notice" role="note">{text}</p>' for text in found)
 
 
-def _timeouts(timeouts: Iterable[dict[str, Any]]) -> str:
+def _timeouts(timeouts: Sequence[dict[str, Any]]) -> str:
+    if not timeouts:
+        return "<p>There is no kind that has a timeout.</p>"
     rows = []
     for advice in timeouts:
         between = (
@@ -116,7 +118,7 @@ def _timeouts(timeouts: Iterable[dict[str, Any]]) -> str:
                 _reason(advice),
             ]
         )
-    share = next((f"{advice['chosen_share']:.2%}" for advice in timeouts), "so many")
+    share = f"{timeouts[0]['chosen_share']:.2%}"
     return _table(
         ("kind", "timeout today", "expired (95 %)", f"timeout for {share} (95 %)", "why"),
         rows,

@@ -55,10 +55,11 @@ class JobsReader(DataSourceReader):
         wanted: dict[str, str] = {}
         for given in filters:
             column = column_of(given)
-            is_known = column == "handler" or (
-                column == "state" and getattr(given, "value", None) in set(JobState)
-            )
-            if isinstance(given, EqualTo) and column and is_known and column not in wanted:
+            if (
+                isinstance(given, EqualTo)
+                and column not in wanted
+                and (column == "handler" or (column == "state" and given.value in set(JobState)))
+            ):
                 wanted[column] = str(given.value)
             else:
                 yield given

@@ -16,6 +16,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from purgatory.journal.schema import EVENT_SCHEMA, WRITER_OPTIONS
 
 _ROWS_A_FILE = 1_000_000
+# Another than that of the journal's own, which a service that starts takes for leftovers unless
+# they are locked: these wait for the driver, when the task that could lock them is over.
+_SUFFIX = ".new"
 
 
 @dataclass
@@ -51,7 +54,7 @@ class JournalWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Let readers see the files."""
         for path in _paths(messages):
-            path.rename(path.with_name(path.name.removeprefix(".").removesuffix(".tmp")))
+            path.rename(path.with_name(path.name.removeprefix(".").removesuffix(_SUFFIX)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the files."""
@@ -71,7 +74,7 @@ class JournalWriter(DataSourceArrowWriter):
         moment = datetime.fromtimestamp(hour.cast(pa.int64()).as_py() / 1e6, UTC)
         folder = Path(self._folder, f"date={moment:%Y-%m-%d}", f"hour={moment:%H}")
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f".spark-{secrets.token_hex(8)}.parquet.tmp"
+        path = folder / f".spark-{secrets.token_hex(8)}.parquet{_SUFFIX}"
         pq.write_table(table, path, **WRITER_OPTIONS)
         return str(path)
 
