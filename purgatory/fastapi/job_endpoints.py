@@ -107,7 +107,9 @@ class JobEndpoints:
         header = raw.header(b"if-match")
         if header is None or header.strip() == "*":
             return None
-        tag = parse_etag_cursor(header, "If-Match")
+        tag = parse_etag_cursor(
+            header, "If-Match", "the ETag of an earlier answer, with its quotes"
+        )
         if tag is not None and tag.isascii() and tag.isdigit() and len(tag) < 16:
             return int(tag)
         # None of ours: whatever the job is at, it is not this.

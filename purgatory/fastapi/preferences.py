@@ -53,11 +53,15 @@ def parse_preferences(headers: Sequence[str]) -> Preferences:
     return Preferences(wait, found.get("return", "").lower() == "minimal")
 
 
-def parse_etag_cursor(header: str | None, name: str = "If-None-Match") -> str | None:
+def parse_etag_cursor(
+    header: str | None,
+    name: str = "If-None-Match",
+    allowed: str = 'one cursor in quotes: "<cursor>"',
+) -> str | None:
     """Return the cursor in a header of one entity tag, or None without one."""
     if header is None:
         return None
     text = header.strip().removeprefix("W/")
     if len(text) < 2 or text[0] != '"' or text[-1] != '"' or '"' in text[1:-1]:
-        raise bad_parameter(name, f"{name} is {header[:64]!r}", 'one cursor in quotes: "<cursor>"')
+        raise bad_parameter(name, f"{name} is {header[:64]!r}", allowed)
     return text[1:-1]

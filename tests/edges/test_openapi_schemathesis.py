@@ -34,6 +34,7 @@ NEEDS_MORE = {
     "GET /purgatory/jobs",
     "POST /purgatory/jobs:batch",
     "PATCH /purgatory/jobs/{id}",
+    "DELETE /purgatory/jobs/{id}",
     "POST /purgatory/jobs/{id}/run",
 }
 ACCEPTANCE: list[Any] = [CHECKS.get_one("positive_data_acceptance")]
