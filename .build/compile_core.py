@@ -28,7 +28,6 @@ MODULES = (
     "purgatory/event_buffer.py",
     "purgatory/signals/signal.py",
     "purgatory/signals/memory.py",
-    "purgatory/watch_operation.py",
     "purgatory/park_operation.py",
     "purgatory/parking.py",
 )

@@ -6,24 +6,33 @@ from asyncio import Future
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
+from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.signal import Signal
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
-from purgatory.watch_operation import WatchOperation
 
 # As a named tuple's own constructor does it, without a call of Python in between.
 _new_tuple = tuple.__new__
 _FIRED = Status.FIRED
 
 
-class ParkOperation(WatchOperation):
+class ParkOperation(DelayedOperation):
     """Completes a future with an Outcome: no task, no handle and no closure for each call."""
 
     kind = "park"
 
-    __slots__ = ("_clock", "_key", "_started_ns", "_until", "future")
+    __slots__ = (
+        "_clock",
+        "_key",
+        "_seen",
+        "_started_ns",
+        "_until",
+        "future",
+        "positions",
+        "signals",
+    )
 
     def __init__(
         self,
@@ -35,17 +44,21 @@ class ParkOperation(WatchOperation):
         until: Callable[[], object] | None,
     ) -> None:
         """Complete `future` when a key fires or, where it is given, when `until()` is true."""
-        WatchOperation.__init__(self, delay_ms, signals, positions)
+        DelayedOperation.__init__(self, delay_ms)
+        self.signals = signals
+        self.positions = positions
         self.future = future
         self._clock = clock
         self._until = until
         self._key: str | None = None
+        # The head of all signals at the last try: while it stays, there is nothing new to see.
+        self._seen = -1
         self._started_ns = clock.now_ns()
 
     def try_complete(self) -> bool:
         """Complete if a key fired, or if the predicate holds; its failure fails the caller."""
         if self._until is None:
-            return WatchOperation.try_complete(self)
+            return self._try_signals()
         try:
             is_true = self._until()
         except Exception as exc:
@@ -62,6 +75,22 @@ class ParkOperation(WatchOperation):
             # A key of somebody else is checked where its callback looks at this operation.
             self._key = checked if checked in self.positions else None
         return self.force_complete()
+
+    def _try_signals(self) -> bool:
+        signals = self.signals
+        head = signals.head()
+        if head == self._seen:
+            return False
+        self._seen = head
+        return self._fired_key() is not None and self.force_complete()
+
+    def _fired_key(self) -> str | None:
+        """Return the first key that fired, whether or not its signal is still kept."""
+        signals = self.signals
+        for key, position in self.positions.items():
+            if signals.has_after(key, position, 1):
+                return key
+        return None
 
     def on_complete(self) -> None:
         """Answer the caller: fired or expired."""
@@ -106,7 +135,7 @@ class ParkOperation(WatchOperation):
             else:
                 # The signal itself has made way, and all that is known is that there was one; or
                 # somebody completed the operation by hand.
-                key = next(iter(self.fired_keys()), None)
+                key = self._fired_key()
         waited_ms = (self._clock.now_ns() - self._started_ns) // NS_PER_MS
         fields = (self.status, key, value, signals.cursor(position), waited_ms)
         return _new_tuple(Outcome, fields)

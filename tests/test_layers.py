@@ -44,7 +44,6 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.park_operation": (3, "facade"),
     "purgatory.parking": (3, "facade"),
     "purgatory.purgatory": (3, "facade"),
-    "purgatory.watch_operation": (3, "facade"),
     "purgatory": (3, "public names"),
     "purgatory.fastapi": (4, "fastapi"),
     "purgatory.metrics": (4, "metrics"),
