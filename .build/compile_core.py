@@ -26,6 +26,7 @@ MODULES = (
     "purgatory/operation.py",
     "purgatory/delayed_operation_purgatory.py",
     "purgatory/event_buffer.py",
+    "purgatory/keys.py",
     "purgatory/signals/signal.py",
     "purgatory/signals/memory.py",
     "purgatory/park_operation.py",

@@ -1,5 +1,6 @@
 cimport cython
 from purgatory.delayed_operation_purgatory cimport DelayedOperationPurgatory
+from purgatory.keys cimport check_key
 from purgatory.operation cimport DelayedOperation
 from purgatory.park_operation cimport ParkOperation
 from purgatory.signals.memory cimport MemorySignals

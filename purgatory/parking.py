@@ -15,7 +15,7 @@ from purgatory.errors import (
     WrongThreadError,
 )
 from purgatory.history_trim import HistoryTrim
-from purgatory.keys import MAX_KEY_LENGTH, check_key
+from purgatory.keys import check_key
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.park_operation import ParkOperation
@@ -107,8 +107,7 @@ class Parking:
         self.require_open()
         self.check_count(len(keys))
         for key in keys:
-            if not (type(key) is str and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH):
-                check_key(key)
+            check_key(key)
         if self.is_draining:
             raise PurgatoryDrainingError(f"purgatory {self._name!r} drains, and parks nobody more")
         if is_bounded:
@@ -118,9 +117,7 @@ class Parking:
     def keep(self, key: str, value: object) -> Signal:
         """Keep a signal of `key`, whose operations are still to be tried."""
         self.require_open()
-        # As check_key, written out.
-        if not (type(key) is str and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH):
-            check_key(key)
+        check_key(key)
         signal = self._signals.append(key, value)
         trim = self._trim
         if trim._pending is None:
@@ -167,8 +164,7 @@ class Parking:
         if cursor is not None and not isinstance(cursor, (str, Mapping)):
             raise TypeError(f"cursor is {cursor!r}: give a string, or a mapping of keys to strings")
         for key in positions:
-            if not (type(key) is str and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH):
-                check_key(key)
+            check_key(key)
             if cursor is None:
                 continue
             own = cursor.get(key) if isinstance(cursor, Mapping) else cursor

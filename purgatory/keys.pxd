@@ -1,0 +1,1 @@
+cpdef check_key(key)
