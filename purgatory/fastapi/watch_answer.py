@@ -36,9 +36,6 @@ class WatchAnswers:
         self._last_answer: Answer | None = None
         self._last_range: tuple[str, int, int] | None = None
         self._last_encoded = b""
-        # The last position that was written, and how: that of the head, as a rule.
-        self._cursor_position = -1
-        self._cursor_text = b""
         # The last second that was written, and how.
         self._second = -1
         self._second_text = b""
@@ -159,10 +156,7 @@ class WatchAnswers:
         )
 
     def _cursor(self, position: int) -> bytes:
-        if position != self._cursor_position:
-            self._cursor_position = position
-            self._cursor_text = self._signals.cursor(position).encode()
-        return self._cursor_text
+        return self._signals.cursor(position).encode()
 
     def _timestamp(self, at_ms: int) -> bytes:
         """Return UTC milliseconds as RFC 3339."""
