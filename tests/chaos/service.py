@@ -13,7 +13,6 @@ from app.job_store import make_job_store
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
 from purgatory.jobs import JobContext, JobStore, SchedulerSettings
-from purgatory.jobs.sql import migrate
 from tests.chaos.ledger import RunBook
 
 # A job that its worker left behind is with another after this.
@@ -23,12 +22,6 @@ LEASE_MS = 2_000
 def make_store(url: str) -> JobStore:
     """Return the store at `url`, as the service would make it."""
     return make_job_store(url, Path())
-
-
-async def prepare_store(url: str) -> None:
-    """Make the tables, where there are to be some."""
-    if url.startswith(("sqlite", "postgresql")):
-        await migrate(url)
 
 
 def create_app(url: str, folder: Path) -> FastAPI:

@@ -8,7 +8,7 @@ from pathlib import Path
 from purgatory.jobs import Job, JobFilter, JobStore
 from tests.chaos.ledger import RunBook
 from tests.chaos.machines import Machine, PostgresMachine, SqliteMachine, ValkeyMachine
-from tests.chaos.service import make_store, prepare_store
+from tests.chaos.service import make_store
 from tests.chaos.storm import Plan, Storm
 from tests.chaos.verdict import Verdict, judge
 
@@ -26,7 +26,6 @@ async def run_trial(kind: str, plan: Plan, folder: Path, say: Callable[[str], ob
     machine.start()
     storm = Storm(plan, machine, folder, say)
     try:
-        await prepare_store(machine.url)
         await storm.blow()
         await storm.calm_down()
         store = make_store(machine.url)
