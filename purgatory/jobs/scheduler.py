@@ -593,16 +593,7 @@ class JobScheduler:
         return JobResult(job.claim, JobState.DONE)
 
     def _failure(self, job: Job, error: BaseException) -> JobResult:
-        logger.error(
-            "job %s (%s) failed in attempt %d of %d, its last: %s",
-            job.id,
-            job.handler,
-            job.attempt,
-            job.max_attempts,
-            _text(error),
-            exc_info=_unexpected(error),
-            extra={"action": "job-failed"},
-        )
+        _log_failure(job, error, logging.ERROR, "for good", "job-failed")
         return JobResult(job.claim, JobState.FAILED, _text(error))
 
     def _retry(
@@ -610,16 +601,7 @@ class JobScheduler:
     ) -> JobResult | JobReturn:
         if job.attempt >= job.max_attempts:
             return self._failure(job, error)
-        logger.warning(
-            "job %s (%s) failed in attempt %d of %d and is tried again: %s",
-            job.id,
-            job.handler,
-            job.attempt,
-            job.max_attempts,
-            _text(error),
-            exc_info=_unexpected(error),
-            extra={"action": "job-retried"},
-        )
+        _log_failure(job, error, logging.WARNING, "and is tried again", "job-retried")
         delay_ms = self.settings.retry.delay_ms(job.attempt)
         if after is not None:
             delay_ms = round(min(max(after, 0), MOST_RETRY_SECONDS) * 1000)
@@ -652,9 +634,21 @@ class JobScheduler:
             self._on_end(replace(job, state=end.state, error=error))
 
 
-def _unexpected(error: BaseException) -> BaseException | None:
-    """Return what a traceback would help with: not what a handler said on purpose."""
-    return None if isinstance(error, (FailJobError, RetryJobError)) else error
+def _log_failure(job: Job, error: BaseException, level: int, what_now: str, action: str) -> None:
+    # A traceback would not help with what a handler said on purpose.
+    is_on_purpose = isinstance(error, (FailJobError, RetryJobError))
+    logger.log(
+        level,
+        "job %s (%s) failed in attempt %d of %d %s: %s",
+        job.id,
+        job.handler,
+        job.attempt,
+        job.max_attempts,
+        what_now,
+        _text(error),
+        exc_info=None if is_on_purpose else error,
+        extra={"action": action},
+    )
 
 
 def _text(error: BaseException) -> str:
