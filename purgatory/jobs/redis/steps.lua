@@ -519,13 +519,22 @@ function steps.cancel_for_key(step)
   return (job and '1' or '') .. '\0\0' .. concat(cancelled, '\1')
 end
 
-function steps.cancel(step)
-  local job = read(step[2])
+-- The job, if it is there and, where a version is given, at that; else nil and the answer.
+local function at_version(id, version)
+  local job = read(id)
   if not job then
-    return 'missing'
+    return nil, 'missing'
   end
-  if step[3] ~= '' and job[VERSION] ~= tonumber(step[3]) then
-    return 'changed\0' .. found(job)
+  if version ~= '' and job[VERSION] ~= tonumber(version) then
+    return nil, 'changed\0' .. found(job)
+  end
+  return job
+end
+
+function steps.cancel(step)
+  local job, refusal = at_version(step[2], step[3])
+  if not job then
+    return refusal
   end
   if job[STATE] == 'waiting' then
     cancel(job)
@@ -536,12 +545,9 @@ function steps.cancel(step)
 end
 
 function steps.reschedule(step)
-  local job = read(step[2])
+  local job, refusal = at_version(step[2], step[5])
   if not job then
-    return 'missing'
-  end
-  if step[5] ~= '' and job[VERSION] ~= tonumber(step[5]) then
-    return 'changed\0' .. found(job)
+    return refusal
   end
   if not is_undecided(job) then
     return 'conflict\0' .. found(job)
@@ -558,12 +564,9 @@ function steps.reschedule(step)
 end
 
 function steps.run_now(step)
-  local job = read(step[2])
+  local job, refusal = at_version(step[2], step[3])
   if not job then
-    return 'missing'
-  end
-  if step[3] ~= '' and job[VERSION] ~= tonumber(step[3]) then
-    return 'changed\0' .. found(job)
+    return refusal
   end
   if job[STATE] ~= 'waiting' then
     return 'conflict\0' .. found(job)
