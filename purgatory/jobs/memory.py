@@ -16,6 +16,7 @@ from purgatory.jobs.errors import (
 from purgatory.jobs.job import Job, JobClaim, JobState
 from purgatory.jobs.job_table import JobTable
 from purgatory.jobs.limits import JobLimits
+from purgatory.jobs.listeners import StoreListeners
 from purgatory.jobs.spec import JobSpec, OnConflict
 from purgatory.jobs.store import (
     Added,
@@ -50,8 +51,7 @@ class MemoryJobStore:
         self._now_ms = SystemClock().wall_ms if now_ms is None else now_ms
         self._table = JobTable()
         self._is_open = False
-        # {listener: None}: order of arrival and O(1) removal.
-        self._listeners: dict[StoreListener, None] = {}
+        self._listeners = StoreListeners()
 
     async def open(self) -> None:
         """Begin. Jobs of before a `close` are still there."""
@@ -77,8 +77,7 @@ class MemoryJobStore:
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
         """Tell `listener` of changes; return the function that ends it."""
-        self._listeners[listener] = None
-        return lambda: self._listeners.pop(listener, None)
+        return self._listeners.subscribe(listener)
 
     async def add(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
         """Store jobs; return for each what was done, or why it was refused."""
@@ -231,13 +230,7 @@ class MemoryJobStore:
 
     def _keep(self, job: Job, now_ms: int) -> None:
         self._table.put(job)
-        is_free = not job.state.is_final and not job.lease_until_ms
-        is_soon = is_free and job.due_ms <= now_ms + self.limits.horizon_ms
-        # A copy: a listener may end its subscription.
-        for listener in list(self._listeners):
-            listener.on_change(job.id)
-            if is_soon:
-                listener.on_due(job.due_ms)
+        self._listeners.tell_of(job, now_ms + self.limits.horizon_ms)
 
     def _add(self, spec: JobSpec, now_ms: int) -> Added:
         job = self._table.get(spec.id)

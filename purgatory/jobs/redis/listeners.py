@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 
+from purgatory.jobs.listeners import StoreListeners
 from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
-from purgatory.jobs.store import StoreListener
 
 
-class RedisListeners:
-    """The listeners of one store object, called on its event loop."""
+class RedisListeners(StoreListeners):
+    """Tells what replies and messages of the server say."""
 
     def __init__(self) -> None:
+        super().__init__()
         # Tells our own messages from those of others.
         self.name = secrets.token_hex(8)
-        # {listener: None}: order of arrival and O(1) removal.
-        self._listeners: dict[StoreListener, None] = {}
-
-    def subscribe(self, listener: StoreListener) -> Callable[[], None]:
-        """Tell `listener` from now on; return the function that ends it."""
-        self._listeners[listener] = None
-        return lambda: self._listeners.pop(listener, None)
-
-    def tell(self, job_id: str | None, due_ms: int | None) -> None:
-        """Tell that a job changed, and that something is due soon."""
-        # A copy: a listener may end its subscription.
-        for listener in list(self._listeners):
-            if job_id is not None:
-                listener.on_change(job_id)
-            if due_ms is not None:
-                listener.on_due(due_ms)
 
     def on_reply(self, soonest_ms: int | None, changes: list[str]) -> None:
         """Tell what a round trip of ours changed, as `RedisShard` says."""

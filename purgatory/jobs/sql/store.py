@@ -20,6 +20,7 @@ from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import CorruptJobError, JobError, StoreError, StoreUnavailableError
 from purgatory.jobs.job import Job, JobClaim
 from purgatory.jobs.limits import JobLimits
+from purgatory.jobs.listeners import StoreListeners
 from purgatory.jobs.spec import JobSpec
 from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.database_errors import is_to_be_repeated, store_error
@@ -85,8 +86,7 @@ class SqlJobStore:
         self._active, self._counted_at = 0, -inf
         self._is_open = False
         self._reads: set[asyncio.Task[Any]] = set()
-        # {listener: None}: order of arrival and O(1) removal.
-        self._listeners: dict[StoreListener, None] = {}
+        self._listeners = StoreListeners()
 
     async def open(self) -> None:
         """Connect, and look whether the tables are those that this version works with."""
@@ -127,8 +127,7 @@ class SqlJobStore:
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
         """Tell `listener` of changes made through this object; return the function that ends it."""
-        self._listeners[listener] = None
-        return lambda: self._listeners.pop(listener, None)
+        return self._listeners.subscribe(listener)
 
     # Those who want something done
 
@@ -368,12 +367,7 @@ class SqlJobStore:
             return
         until_ms = transaction.now_ms + self.limits.horizon_ms
         for job in transaction.announced.values():
-            is_free = not job.state.is_final and not job.lease_until_ms
-            # A copy: a listener may end its subscription.
-            for listener in list(self._listeners):
-                listener.on_change(job.id)
-                if is_free and job.due_ms <= until_ms:
-                    listener.on_due(job.due_ms)
+            self._listeners.tell_of(job, until_ms)
 
     # Reading
 
