@@ -311,10 +311,10 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
 
 async def test_a_server_that_hangs_is_unavailable(lone_redis_server: RedisServer) -> None:
     """After the timeout; the next call has a connection that is not confused by late answers."""
-    async with opened(lone_redis_server.url, timeout=0.2) as store:
+    async with opened(lone_redis_server.url, timeout=1.0) as store:
         (job,) = await added(store, spec())
         with lone_redis_server.client() as client:
-            client.client_pause(600)
+            client.client_pause(2_000)
             with pytest.raises(StoreUnavailableError):
                 await store.cancel(job.id)
             client.client_unpause()
