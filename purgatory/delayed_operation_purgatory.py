@@ -156,8 +156,8 @@ class DelayedOperationPurgatory:
                     self._tell(operation, operation._keys)
         except BaseException:
             if operation.status is _PENDING:
-                if operation._pending is not None:
-                    operation._pending.remove(operation)
+                if operation._array is not None:
+                    operation._array.remove(operation)
                 self._leave(operation)
             raise
         return False

@@ -1,5 +1,5 @@
 cimport cython
-from purgatory.timer.task cimport PendingTasks, TimerTask
+from purgatory.timer.task cimport TaskArray, TimerTask
 
 
 cdef class DelayedOperation(TimerTask):
@@ -7,7 +7,8 @@ cdef class DelayedOperation(TimerTask):
     cdef public object _purgatory
     cdef readonly object status
 
-    @cython.locals(pending=PendingTasks, previous=TimerTask, following=TimerTask)
+    @cython.locals(array=TaskArray)
     cpdef bint force_complete(self)
     cpdef bint _cancel(self, object status)
+    @cython.locals(array=TaskArray)
     cpdef bint _settle(self, object status)

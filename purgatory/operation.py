@@ -46,7 +46,7 @@ class DelayedOperation(TimerTask):
             refuse_delay(delay_ms)
         self.delay_ms = delay_ms
         self.expiration_ms = NOT_SCHEDULED
-        self._pending = None
+        self._array = None
         self.status = _PENDING
         self._keys = ()
         self._purgatory = None
@@ -85,17 +85,9 @@ class DelayedOperation(TimerTask):
         if self.status is not _PENDING:
             return False
         self.status = _FIRED
-        pending = self._pending
-        if pending is not None:
-            # PendingTasks.remove, written out.
-            previous = self._previous
-            following = self._next
-            previous._next = following  # type: ignore[union-attr] # a pending task has neighbours
-            following._previous = previous  # type: ignore[union-attr] # as above
-            self._pending = None
-            self._next = None
-            self._previous = None
-            pending.count -= 1
+        array = self._array
+        if array is not None:
+            array.remove(self)
         purgatory = self._purgatory
         if purgatory is not None:
             purgatory._leave(self)
@@ -127,9 +119,9 @@ class DelayedOperation(TimerTask):
         if self.status is not _PENDING:
             return False
         self.status = status
-        pending = self._pending
-        if pending is not None:
-            pending.remove(self)
+        array = self._array
+        if array is not None:
+            array.remove(self)
         purgatory = self._purgatory
         if purgatory is not None:
             purgatory._leave(self)

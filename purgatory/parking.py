@@ -120,7 +120,7 @@ class Parking:
         check_key(key)
         signal = self._signals.append(key, value)
         trim = self._trim
-        if trim._pending is None:
+        if trim._array is None:
             trim.wake()
         return signal
 

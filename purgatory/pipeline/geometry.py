@@ -11,10 +11,10 @@ WHEEL_SIZES = (20, 64, 128, 256, 512, 1024)
 DEFAULT = (1, 256)
 """The tick and size that a purgatory has unless it is told otherwise."""
 
-TIMER_BYTES = 80
+TIMER_BYTES = 75
 """A pending timer, as docs/performance.md has it."""
-BUCKET_BYTES = 200
-"""A bucket that has, or had, a timer, and its start in the queue; measured, plain Python."""
+BUCKET_BYTES = 400
+"""A bucket that has, or had, a timer, and its start in the queue; measured."""
 SLOT_BYTES = 8
 """A bucket's place in its level, whether it is there or not."""
 

@@ -32,7 +32,7 @@ class ScheduledCall(TimerTask):
             refuse_delay(delay_ms)
         self.delay_ms = delay_ms
         self.expiration_ms = NOT_SCHEDULED
-        self._pending = None
+        self._array = None
         self.callback = callback
         self.args = args
 
@@ -53,18 +53,26 @@ class ScheduledCall(TimerTask):
     def cancel(self) -> bool:
         """Leave the timer and let go of the callback; True iff it was pending. Idempotent."""
         # As TimerTask.cancel, written out.
-        pending = self._pending
+        array = self._array
         self.callback = None
         self.args = ()
-        if pending is None:
+        if array is None:
             return False
-        previous = self._previous
-        following = self._next
-        previous._next = following  # type: ignore[union-attr] # a pending task has neighbours
-        following._previous = previous  # type: ignore[union-attr] # as above
-        self._pending = None
-        self._next = None
-        self._previous = None
         self.expiration_ms = NOT_SCHEDULED
-        pending.count -= 1
+        if cython.compiled:
+            array.remove(self)
+        else:
+            # TaskArray.remove, written out.
+            self._array = None
+            array.pending.count -= 1
+            items = array.items
+            if items[-1] is self:
+                items.pop()
+                if len(items) <= array.holes:
+                    array.become_empty()
+            else:
+                items[self._index] = None
+                array.holes = holes = array.holes + 1
+                if holes * 4 > len(items) * 3:
+                    array.close_up()
         return True

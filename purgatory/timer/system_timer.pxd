@@ -1,12 +1,15 @@
 cimport cython
+from purgatory.timer.array_list cimport ArrayList
+from purgatory.timer.c_list cimport fetch_ahead
 from purgatory.timer.c_clock cimport system_now_ns
 from purgatory.timer.scheduled_call cimport ScheduledCall
-from purgatory.timer.task cimport PendingTasks, TimerTask
+from purgatory.timer.task cimport PendingTasks, TaskArray, TimerTask
 from purgatory.timer.task_list cimport TimerTaskList
 from purgatory.timer.wheel cimport TimingWheel
 
 cdef long long NS_PER_MS
 cdef long long NOT_SCHEDULED
+cdef Py_ssize_t _ARRAY_SIZE
 cdef long long _MAX_DELAY_MS
 
 
@@ -33,9 +36,9 @@ cdef class SystemTimer:
     cdef public object on_earlier
 
     @cython.locals(
-        delay_ms=cython.longlong, pending=PendingTasks, now_ns=cython.longlong,
+        delay_ms=cython.longlong, array=TaskArray, now_ns=cython.longlong,
         expiration_ms=cython.longlong, tick_ms=cython.longlong, tick=cython.longlong,
-        bucket=TimerTaskList, root=TimerTask, last=TimerTask,
+        bucket=TimerTaskList, items=list, index=cython.Py_ssize_t,
     )
     cpdef add(self, TimerTask task)
     @cython.locals(call=ScheduledCall)
@@ -44,8 +47,9 @@ cdef class SystemTimer:
     @cython.locals(wheel=TimingWheel, now_ms=cython.longlong)
     cdef long long _settle_clock(self, long long now_ns)
     @cython.locals(
-        root=TimerTask, pending=PendingTasks, task=TimerTask, following=TimerTask,
-        call=ScheduledCall, args=tuple, count=cython.longlong,
+        array=TaskArray, items=list, pending=PendingTasks, first=cython.longlong,
+        end=cython.longlong, index=cython.longlong, task=TimerTask, call=ScheduledCall, args=tuple,
+        count=cython.longlong,
     )
     cdef long long _run_some(self, TimerTaskList bucket, long long limit)
     cdef _note_lateness(self, TimerTaskList bucket)

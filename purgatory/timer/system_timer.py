@@ -16,14 +16,15 @@ except ImportError:
 
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
 from purgatory.timer.scheduled_call import ScheduledCall
-from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, refuse_delay
+from purgatory.timer.task import ARRAY_SIZE, MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, refuse_delay
 from purgatory.timer.task_list import TimerTaskList
 from purgatory.timer.wheel import TimingWheel
 
 logger = logging.getLogger("purgatory.timer")
 
-# A second name, which the compiler may make a plain C integer of.
+# Second names, which the compiler may make plain C integers of.
 _MAX_DELAY_MS = MAX_DELAY_MS
+_ARRAY_SIZE = ARRAY_SIZE
 _NO_LIMIT: Final = 2**62
 
 is_compiled: Final[bool] = cython.compiled
@@ -162,9 +163,9 @@ class SystemTimer:
         if not 0 < delay_ms <= _MAX_DELAY_MS:
             self._add_at_once(task)
             return
-        pending = task._pending
-        if pending is not None:
-            pending.remove(task)
+        array = task._array
+        if array is not None:
+            array.remove(task)
         if cython.compiled and self._is_system:
             now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
@@ -191,15 +192,20 @@ class SystemTimer:
         if bucket is None or bucket.expiration_ms != tick * tick_ms:
             self._place(task)
             return
-        root = bucket._root
-        last = root._previous
-        pending = bucket._pending
-        task._pending = pending
-        task._previous = last
-        task._next = root
-        last._next = task  # type: ignore[union-attr] # a root always has neighbours
-        root._previous = task
-        pending.count += 1
+        array = bucket.last
+        if array is None:
+            self._place(task)
+            return
+        items = array.items
+        index = len(items)
+        if index >= _ARRAY_SIZE:
+            self._place(task)
+            return
+        # TaskArray.append, written out.
+        task._array = array
+        task._index = index
+        items.append(task)
+        array.pending.count += 1
 
     def advance_clock(self, limit: int | None = None) -> int:
         """Run what is due by now and return how many tasks ran.
@@ -242,16 +248,16 @@ class SystemTimer:
     def close(self) -> list[TimerTask]:
         """Take out every task, without running it, and return them in the order they were due."""
         tasks: list[TimerTask] = []
-        # Of one tick, those in an upper level were there before those in a lower one, and those
-        # without delay came last: sorting keeps that order.
-        lists = [*self._ready]
         if self._cascading is not None:
-            lists.append(self._cascading[1])
-        for task_list in lists:
+            # What has come down of a bucket was added before what has not.
+            wheel, bucket = self._cascading
+            wheel.cascade(bucket, _NO_LIMIT)
+            self._cascading = None
+        for task_list in self._ready:
             task_list.flush(tasks.append)
         self._ready.clear()
-        self._cascading = None
         tasks += self._wheel.clear()
+        # Those without delay came last; sorting keeps the order of those of one tick.
         self._due_now.flush(tasks.append)
         return sorted(tasks, key=_expiration_ms)
 
@@ -271,8 +277,8 @@ class SystemTimer:
         """Add a task without delay, or refuse one with a delay beyond the limit."""
         if task.delay_ms > 0:
             refuse_delay(task.delay_ms)
-        if task._pending is not None:
-            task._pending.remove(task)
+        if task._array is not None:
+            task._array.remove(task)
         now_ms = self._settle_clock(self._now_ns()) // NS_PER_MS
         task.expiration_ms = now_ms - now_ms % self._tick_ms
         if self._is_advancing:
@@ -295,24 +301,26 @@ class SystemTimer:
 
     def _run_some(self, bucket: TimerTaskList, limit: int) -> int:
         """Run up to `limit` tasks of an open bucket, which leaves `_ready` when it is empty."""
-        root = bucket._root
-        pending = bucket._pending
-        task = root
         count = 0
+        task: TimerTask | None = None
         while count < limit:
+            array = bucket.open_array()
+            if array is None:
+                break
+            items = array.items
+            pending = array.pending
+            first = array.first
+            end = min(len(items), first + limit - count)
             # Around the loop, not in it: entering costs the compiled form as much as a task does.
             try:
-                while count < limit:
-                    task = root._next  # type: ignore[assignment] # a root always has neighbours
-                    if task is root:
-                        break
-                    # PendingTasks.remove, written out.
-                    following = task._next
-                    root._next = following
-                    following._previous = root  # type: ignore[union-attr] # as above
-                    task._pending = None
-                    task._next = None
-                    task._previous = None
+                for index in range(first, end):
+                    if cython.compiled:
+                        fetch_ahead(items, index)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+                    task = items[index]
+                    if task is None:
+                        continue
+                    items[index] = None
+                    task._array = None
                     pending.count -= 1
                     count += 1
                     if type(task) is ScheduledCall:
@@ -329,11 +337,12 @@ class SystemTimer:
                                 callback()
                             continue
                     task.run()
-                break
+                array.first = end
             except Exception:
+                array.first = index + 1
                 self._log_failure(task)
         # A task may have closed the timer, or advanced it by itself.
-        if root._next is root and self._ready and self._ready[0] is bucket:
+        if not bucket and self._ready and self._ready[0] is bucket:
             self._ready.popleft()
             self._note_lateness(bucket)
         return count
@@ -343,7 +352,7 @@ class SystemTimer:
             late_ms = self.now_ms() - bucket.expiration_ms
             self.longest_lateness_ms = max(self.longest_lateness_ms, late_ms)
 
-    def _log_failure(self, task: TimerTask) -> None:
+    def _log_failure(self, task: TimerTask | None) -> None:
         logger.exception("a timer task failed: %r", task, extra={"action": "timer-task-failed"})
 
     def _place(self, task: TimerTask) -> None:

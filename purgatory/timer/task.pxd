@@ -1,18 +1,38 @@
 cimport cython
+from purgatory.timer.c_list cimport fetch_first, untrack
 
 
 @cython.final
 cdef class PendingTasks:
     cdef readonly Py_ssize_t count
 
-    @cython.locals(previous=TimerTask, following=TimerTask)
+
+@cython.final
+@cython.no_gc
+cdef class TaskArray:
+    cdef Py_ssize_t first
+    cdef Py_ssize_t holes
+    cdef bint is_open
+    cdef list items
+    cdef object owner
+    cdef PendingTasks pending
+    cdef Py_ssize_t position
+
+    @cython.locals(rest=list)
+    cpdef bint has_tasks(self)
+    cpdef list tasks(self)
+    cpdef append(self, TimerTask task)
+    @cython.locals(items=list, index=cython.Py_ssize_t, holes=cython.Py_ssize_t)
     cpdef remove(self, TimerTask task)
+    cdef open(self)
+    @cython.locals(items=list, index=cython.Py_ssize_t, task=TimerTask)
+    cdef close_up(self)
+    cdef become_empty(self)
 
 
 @cython.no_gc
 cdef class TimerTask:
-    cdef TimerTask _next
-    cdef PendingTasks _pending
-    cdef TimerTask _previous
+    cdef TaskArray _array
+    cdef Py_ssize_t _index
     cdef public long long delay_ms
     cdef public long long expiration_ms

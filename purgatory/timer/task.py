@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 try:
     # The compiler wants these very words here; without it a stand-in says that nobody compiled.
@@ -15,6 +15,11 @@ except ImportError:
 MAX_DELAY_MS: Final = 100 * 366 * 24 * 3600 * 1000
 
 NOT_SCHEDULED = -1
+
+# With one place more, for the end of a walk, a list of 512 bytes: larger ones do not come from the
+# same memory as the tasks, and are given back later or never. Each index is an int that plain
+# Python has anyway. And where an array closes up, no more than this are moved.
+ARRAY_SIZE: Final = 63
 
 
 def refuse_delay(delay_ms: object) -> NoReturn:
@@ -30,11 +35,7 @@ def refuse_delay(delay_ms: object) -> NoReturn:
 
 
 class PendingTasks:
-    """The tasks that are pending in one timer: how many, and the way out for each.
-
-    Shared by all the buckets of the timer, and known to every task in one of them. A task knows
-    this rather than its bucket: that is enough to leave, and it is the same in every bucket.
-    """
+    """How many tasks are pending in one timer. Shared by all of its buckets."""
 
     __slots__ = ("count",)
 
@@ -44,22 +45,121 @@ class PendingTasks:
         """Begin with none."""
         self.count = 0
 
+
+# Neither this nor the tasks are looked at by the cyclic collector, see TimerTask.
+@cython.no_gc
+@cython.cclass
+class TaskArray:
+    """Some of the tasks of a bucket, up to ARRAY_SIZE, in order of arrival.
+
+    A task that leaves leaves a hole. Whoever walks all of a bucket touches tasks that are anywhere
+    in memory, and spends most of the time waiting for it; in an array the next ones can be seen
+    coming, and be fetched meanwhile, which no links allow.
+    """
+
+    # Invariant: items[task._index] is task, for each task with task._array is self
+    # Invariant: is_open or first == 0 and holes == items.count(None)
+    # Invariant: owner is None or there is a task
+    __slots__ = ("first", "holes", "is_open", "items", "owner", "pending", "position")
+
+    # Who is to let go of the array once it is empty, if anybody. Of any type, as the compiled form
+    # wants it: the owner's type knows this one.
+    owner: Any
+    items: list[TimerTask | None]
+    pending: PendingTasks
+    # Its place among the arrays of its bucket.
+    position: int
+    # The holes, of an array that is not open.
+    holes: int
+    # Where the next task is to be looked for.
+    first: int
+    # Once it is, nobody but a walk over it changes its length.
+    is_open: bool
+
+    def __init__(self, pending: PendingTasks, position: int) -> None:
+        """Make an empty array of the timer whose tasks `pending` counts."""
+        self.owner = None
+        self.items = []
+        self.pending = pending
+        self.position = position
+        self.holes = 0
+        self.first = 0
+        self.is_open = False
+        if cython.compiled:
+            # The collector would go through the tasks otherwise, to find that it need not.
+            untrack(self.items)  # type: ignore[name-defined] # noqa: F821 - it is in c_list.pxd
+
+    def has_tasks(self) -> bool:
+        """Say whether there is a task."""
+        if not self.is_open:
+            return len(self.items) > self.holes
+        rest = self.items[self.first :]
+        return rest.count(None) < len(rest)
+
+    def tasks(self) -> list[TimerTask]:
+        """Return the tasks, in order of arrival."""
+        return [task for task in self.items if task is not None]
+
+    def append(self, task: TimerTask) -> None:
+        """Put `task`, which is in no array, last. The caller sees that there is room."""
+        task._array = self
+        task._index = len(self.items)
+        self.items.append(task)
+        self.pending.count += 1
+
     def remove(self, task: TimerTask) -> None:
-        """Take `task`, which is pending here, out of its bucket. O(1)."""
-        previous = task._previous
-        following = task._next
-        # A pending task has neighbours: the bucket's own root, if nobody else.
-        previous._next = following  # type: ignore[union-attr] # see above
-        following._previous = previous  # type: ignore[union-attr] # see above
-        task._pending = None
-        task._next = None
-        task._previous = None
-        self.count -= 1
+        """Take out `task`, which is in this array. O(1), seen over many."""
+        items = self.items
+        index = task._index
+        task._array = None
+        self.pending.count -= 1
+        if index == len(items) - 1:
+            items.pop()
+            if len(items) <= self.holes:
+                self.become_empty()
+            return
+        items[index] = None
+        holes = self.holes + 1
+        self.holes = holes
+        if holes * 4 > len(items) * 3:
+            self.close_up()
+
+    def open(self) -> None:
+        """Begin a walk: from here on the array neither shrinks nor closes up."""
+        if not self.is_open:
+            self.is_open = True
+            self.owner = None
+            # No task is last any more, so that none is popped when it leaves.
+            self.items.append(None)
+            if cython.compiled:
+                fetch_first(self.items)  # type: ignore[name-defined] # noqa: F821 - as above
+
+    def close_up(self) -> None:
+        """Let the holes go, unless somebody walks over the array."""
+        if self.is_open:
+            return
+        items = self.items
+        items[:] = [task for task in items if task is not None]
+        for index, task in enumerate(items):
+            task._index = index  # type: ignore[union-attr] # see above
+        self.holes = 0
+        if not items:
+            self.become_empty()
+
+    def become_empty(self) -> None:
+        """Let go of the memory, now that the last task has left."""
+        if self.holes:
+            self.items.clear()
+            self.holes = 0
+        owner = self.owner
+        if owner is not None:
+            self.owner = None
+            owner.drop(self)
 
 
 # Compiled, tasks are outside the cyclic collector: it would visit every pending one again and
-# again, which takes longer than all else. A timer undoes the links between them when it is closed
-# or dropped. Written here and in the .pxd: what imports the one is not told by the other.
+# again, which takes longer than all else. A timer lets go of them when it is closed or dropped.
+# Written here and in the .pxd: what imports the one is not told by the other.
 @cython.no_gc
 @cython.cclass
 class TimerTask:
@@ -68,16 +168,15 @@ class TimerTask:
     A timer calls `run` on the thread that advances it. A task is in one bucket at most; adding it
     again reschedules it, and it may add itself again while it runs (a periodic task).
 
-    Source: Kafka's `TimerTask` and `TimerTaskEntry`, in one object: the task is the list node,
-    which saves a second object and a pointer to it for every pending timer.
+    Source: Kafka's `TimerTask` and `TimerTaskEntry`, in one object: the task knows its own place in
+    its bucket, which saves a second object and a pointer to it for every pending timer.
     """
 
-    # Invariant: a task with _pending has both neighbours; one without has none, or None.
-    __slots__ = ("_next", "_pending", "_previous", "delay_ms", "expiration_ms")
+    __slots__ = ("_array", "_index", "delay_ms", "expiration_ms")
 
-    _next: TimerTask | None
-    _pending: PendingTasks | None
-    _previous: TimerTask | None
+    # Where it is, while it is pending, and its place there.
+    _array: TaskArray | None
+    _index: int
     delay_ms: int
     # The deadline of the last time it was added, rounded up to a tick; NOT_SCHEDULED before that
     # and after `cancel`.
@@ -93,12 +192,12 @@ class TimerTask:
             refuse_delay(delay_ms)
         self.delay_ms = delay_ms
         self.expiration_ms = NOT_SCHEDULED
-        self._pending = None
+        self._array = None
 
     @property
     def is_pending(self) -> bool:
         """True iff the task is in a bucket: added, and neither run nor cancelled since."""
-        return self._pending is not None
+        return self._array is not None
 
     def run(self) -> None:
         """Do the work. An exception is logged by the timer and stops no other task."""
@@ -106,17 +205,9 @@ class TimerTask:
 
     def cancel(self) -> bool:
         """Leave the timer; return True iff the task was pending. O(1), and idempotent."""
-        pending = self._pending
-        if pending is None:
+        array = self._array
+        if array is None:
             return False
-        # PendingTasks.remove, written out: leaving is as hot as coming.
-        previous = self._previous
-        following = self._next
-        previous._next = following  # type: ignore[union-attr] # a pending task has neighbours
-        following._previous = previous  # type: ignore[union-attr] # as above
-        self._pending = None
-        self._next = None
-        self._previous = None
         self.expiration_ms = NOT_SCHEDULED
-        pending.count -= 1
+        array.remove(self)
         return True

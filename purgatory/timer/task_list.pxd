@@ -1,25 +1,23 @@
 cimport cython
-from purgatory.timer.task cimport PendingTasks, TimerTask
+from purgatory.timer.array_list cimport ArrayList
+from purgatory.timer.task cimport TaskArray, TimerTask
 
 
 @cython.final
-cdef class TimerTaskList:
-    cdef PendingTasks _pending
-    cdef TimerTask _root
+cdef class TimerTaskList(ArrayList):
+    cdef ArrayList _descended
     cdef readonly long long expiration_ms
 
-    cdef bint _has_tasks(self)
-    @cython.locals(task=TimerTask)
+    @cython.locals(descended=ArrayList, tasks=list)
     cpdef list tasks(self)
     cpdef bint set_expiration(self, long long expiration_ms)
-    @cython.locals(root=TimerTask, last=TimerTask)
+    @cython.locals(array=TaskArray)
     cpdef add(self, TimerTask task)
-    @cython.locals(root=TimerTask, first=TimerTask)
-    cpdef add_first(self, TimerTask task)
-    @cython.locals(task=TimerTask)
-    cpdef TimerTask pop_first(self)
-    @cython.locals(task=TimerTask)
-    cpdef TimerTask pop_last(self)
-    @cython.locals(task=TimerTask)
+    @cython.locals(descended=ArrayList)
+    cdef TaskArray descend_to(self)
+    @cython.locals(descended=ArrayList, array=TaskArray)
+    cdef TaskArray open_array(self)
+    @cython.locals(task=TimerTask, array=TaskArray)
     cpdef flush(self, object consume)
-    cdef _release(self, TimerTask task)
+    @cython.locals(descended=ArrayList)
+    cdef bint has_tasks(self)

@@ -1,6 +1,10 @@
 cimport cython
-from purgatory.timer.task cimport PendingTasks, TimerTask
+from purgatory.timer.array_list cimport ArrayList
+from purgatory.timer.c_list cimport fetch_ahead
+from purgatory.timer.task cimport PendingTasks, TaskArray, TimerTask
 from purgatory.timer.task_list cimport TimerTaskList
+
+cdef Py_ssize_t _ARRAY_SIZE
 
 
 @cython.final
@@ -22,9 +26,10 @@ cdef class TimingWheel:
     @cython.locals(bucket=TimerTaskList)
     cpdef TimerTaskList take(self, long long start_ms)
     @cython.locals(
-        lower=TimingWheel, tick_ms=cython.longlong, wheel_size=cython.longlong, buckets=list, root=TimerTask,
-        moved=cython.longlong, task=TimerTask, previous=TimerTask, expiration_ms=cython.longlong,
-        finer=TimerTaskList, finer_root=TimerTask, first=TimerTask,
+        lower=TimingWheel, tick_ms=cython.longlong, wheel_size=cython.longlong, buckets=list,
+        moved=cython.longlong, array=TaskArray, items=list, first=cython.longlong,
+        end=cython.longlong, index=cython.longlong, task=TimerTask, expiration_ms=cython.longlong,
+        finer=TimerTaskList, descended=ArrayList, target=TaskArray,
     )
     cpdef long long cascade(self, TimerTaskList bucket, long long limit)
     @cython.locals(wheel=TimingWheel)
@@ -33,7 +38,7 @@ cdef class TimingWheel:
     cpdef next_expiration_ms(self)
     @cython.locals(queue=list, wheel=TimingWheel)
     cpdef drop(self, long long start_ms)
-    @cython.locals(tasks=list, wheel=TimingWheel, task=TimerTask)
+    @cython.locals(tasks=list, wheel=TimingWheel, task=TimerTask, array=TaskArray)
     cpdef list clear(self)
     @cython.locals(bucket=TimerTaskList)
     cdef TimerTaskList _peek(self, long long start_ms)

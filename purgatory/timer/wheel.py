@@ -6,8 +6,17 @@ from heapq import heappop, heappush
 from itertools import chain
 from operator import attrgetter
 
-from purgatory.timer.task import PendingTasks, TimerTask
+try:
+    # The compiler wants these very words here; without it a stand-in says that nobody compiled.
+    import cython  # type: ignore[import-untyped,unused-ignore] # it ships no types
+except ImportError:
+    from purgatory.timer import not_compiled as cython
+
+from purgatory.timer.task import ARRAY_SIZE, PendingTasks, TimerTask
 from purgatory.timer.task_list import TimerTaskList
+
+# A second name, which the compiler may make a plain C integer of.
+_ARRAY_SIZE = ARRAY_SIZE
 
 _expiration_ms = attrgetter("expiration_ms")
 
@@ -104,34 +113,41 @@ class TimingWheel:
     def cascade(self, bucket: TimerTaskList, limit: int) -> int:
         """Move up to `limit` tasks of a bucket taken from this level down; return how many.
 
-        From the last to the first, each put first in its finer bucket: whatever is in the lower
-        wheel for the same tick was added later, when that tick had come within reach, so this keeps
-        the tasks of one tick in the order in which they were added.
+        In order, and to arrays of their own: whatever is in the lower wheel for the same tick was
+        added later, when that tick had come within reach.
         """
         lower = self.lower
         assert lower is not None
         tick_ms, wheel_size, buckets = lower.tick_ms, lower.wheel_size, lower._buckets
-        root = bucket._root
         moved = 0
-        # Written out, as in SystemTimer.add: a million tasks may be in one bucket.
         while moved < limit:
-            task = root._previous
-            if task is None or task is root:
+            array = bucket.open_array()
+            if array is None:
                 break
-            previous = task._previous
-            previous._next = root  # type: ignore[union-attr] # a pending task has neighbours
-            root._previous = previous
-            expiration_ms = task.expiration_ms
-            finer = buckets[expiration_ms // tick_ms % wheel_size]
-            if finer is None or finer.expiration_ms != expiration_ms - expiration_ms % tick_ms:
-                finer = lower.bucket_for(expiration_ms)
-            finer_root = finer._root
-            first = finer_root._next
-            task._previous = finer_root
-            task._next = first
-            first._previous = task  # type: ignore[union-attr] # a root always has neighbours
-            finer_root._next = task
-            moved += 1
+            items = array.items
+            first = array.first
+            end = min(len(items), first + limit - moved)
+            # Written out, as in SystemTimer.add: a million tasks may be in one bucket.
+            for index in range(first, end):
+                if cython.compiled:
+                    fetch_ahead(items, index)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+                task = items[index]
+                if task is None:
+                    continue
+                expiration_ms = task.expiration_ms
+                finer = buckets[expiration_ms // tick_ms % wheel_size]
+                if finer is None or finer.expiration_ms != expiration_ms - expiration_ms % tick_ms:
+                    finer = lower.bucket_for(expiration_ms)
+                descended = finer._descended
+                target = None if descended is None else descended.last
+                if target is None or len(target.items) >= _ARRAY_SIZE:
+                    target = finer.descend_to()
+                task._array = target
+                task._index = len(target.items)
+                target.items.append(task)
+                items[index] = None
+                moved += 1
+            array.first = end
         return moved
 
     def advance_clock(self, time_ms: int) -> None:
@@ -182,7 +198,9 @@ class TimingWheel:
         buckets = [bucket for wheel in reversed(self.levels()) for bucket in wheel.buckets()]
         tasks = sorted(chain.from_iterable(buckets), key=_expiration_ms)
         for task in tasks:
-            self.pending.remove(task)
+            array = task._array
+            assert array is not None
+            array.remove(task)
         self.queue.clear()
         for wheel in self.levels():
             # In place: the timer has copies of the lists.

@@ -15,6 +15,7 @@ from purgatory.pipeline.geometry import (
     BUCKET_BYTES,
     DEFAULT,
     LEAST_TIMERS,
+    TIMER_BYTES,
     Timer,
     advise_geometry,
     measure,
@@ -117,9 +118,9 @@ def test_a_coarser_tick_is_used_if_it_is_allowed() -> None:
 def test_memory_is_of_timers_buckets_and_slots() -> None:
     """With few timers each has a bucket; with many there are no more buckets than slots."""
     few = measure(timers(200, 100, 1), 1, 256, peak_parked=10)
-    assert few.bytes == 10 * 80 + 10 * BUCKET_BYTES + 256 * 8
+    assert few.bytes == 10 * TIMER_BYTES + 10 * BUCKET_BYTES + 256 * 8
     many = measure(timers(200, 100, 1), 1, 256, peak_parked=10_000)
-    assert many.bytes == 10_000 * 80 + 256 * BUCKET_BYTES + 256 * 8
+    assert many.bytes == 10_000 * TIMER_BYTES + 256 * BUCKET_BYTES + 256 * 8
 
 
 def test_few_timers_are_too_thin() -> None:

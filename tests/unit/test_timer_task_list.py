@@ -1,7 +1,15 @@
 """Cases 11 and 12 of Kafka's TimerTaskList, and the order of a bucket."""
 
+import tracemalloc
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from purgatory import TimerTask, TimerTaskList
 from purgatory.timer import PendingTasks
+from purgatory.timer.task import ARRAY_SIZE
 
 
 def tasks_of(count: int) -> list[TimerTask]:
@@ -83,19 +91,6 @@ def test_a_flush_keeps_what_is_added_meanwhile() -> None:
     assert list(bucket) == [task]
 
 
-def test_first_and_last() -> None:
-    """A task goes to either end, and comes out of either end."""
-    bucket = TimerTaskList(PendingTasks())
-    a, b, c, d = tasks_of(4)
-    for task in (b, c):
-        bucket.add(task)
-    bucket.add_first(a)
-    bucket.add(d)
-    assert list(bucket) == [a, b, c, d]
-    assert (bucket.pop_first(), bucket.pop_last(), bucket.pop_first()) == (a, d, b)
-    assert (bucket.pop_last(), bucket.pop_last(), bucket.pop_first()) == (c, None, None)
-
-
 def test_adding_a_task_again_moves_it_to_the_end() -> None:
     """A task is in a bucket once, in the place of its last arrival."""
     counter = PendingTasks()
@@ -104,19 +99,80 @@ def test_adding_a_task_again_moves_it_to_the_end() -> None:
     for task in (a, b, a):
         bucket.add(task)
     assert (list(bucket), counter.count) == ([b, a], 2)
-    bucket.add_first(a)
-    assert (list(bucket), counter.count) == ([a, b], 2)
 
 
 def test_removing_from_the_middle_keeps_the_order() -> None:
-    """A removed task leaves its neighbours linked, in both directions, and itself unlinked."""
+    """A removed task leaves its neighbours as they were, and what comes next comes last."""
     bucket = TimerTaskList(PendingTasks())
     a, b, c = tasks_of(3)
     for task in (a, b, c):
         bucket.add(task)
     b.cancel()
     assert (list(bucket), b.is_pending) == ([a, c], False)
-    assert (bucket.pop_last(), bucket.pop_last()) == (c, a)
+    bucket.add(b)
+    assert list(bucket) == [a, c, b]
+
+
+@pytest.mark.parametrize("count", [1, ARRAY_SIZE, ARRAY_SIZE + 1, 3 * ARRAY_SIZE])
+def test_a_bucket_holds_any_number(count: int) -> None:
+    """However many arrays it takes, the order is that of arrival."""
+    counter = PendingTasks()
+    bucket = TimerTaskList(counter)
+    tasks = tasks_of(count)
+    for task in tasks:
+        bucket.add(task)
+    assert (list(bucket), counter.count) == (tasks, count)
+    seen: list[TimerTask] = []
+    bucket.flush(seen.append)
+    assert (seen, counter.count, bool(bucket)) == (tasks, 0, False)
+
+
+@given(
+    count=st.integers(1, 3 * ARRAY_SIZE),
+    share=st.sampled_from([0.05, 0.5, 0.95, 1]),
+    random=st.randoms(use_true_random=False),
+)
+def test_whatever_leaves_the_rest_stays_in_order(count: int, share: float, random: Random) -> None:
+    """Holes are let go of, in any order in which they come about, and the rest can still leave."""
+    counter = PendingTasks()
+    bucket = TimerTaskList(counter)
+    tasks = tasks_of(count)
+    for task in tasks:
+        bucket.add(task)
+    gone = set(random.sample(tasks, int(count * share)))
+    for task in gone:
+        assert task.cancel()
+    more = tasks_of(3)
+    for task in more:
+        bucket.add(task)
+    kept = [task for task in tasks if task not in gone] + more
+    assert (list(bucket), counter.count) == (kept, len(kept))
+    random.shuffle(kept)
+    for task in kept:
+        assert bucket and task.cancel() and not task.cancel()
+    assert (list(bucket), bool(bucket), counter.count) == ([], False, 0)
+
+
+def test_many_that_come_and_go_leave_nothing_behind() -> None:
+    """A bucket far away, in which nothing stays long, does not grow."""
+    bucket = TimerTaskList(PendingTasks())
+    (first,) = tasks_of(1)
+    bucket.add(first)
+    rounds = 2_000
+    tracemalloc.start()
+    try:
+        for _ in range(rounds):
+            tasks = tasks_of(ARRAY_SIZE)
+            for task in tasks:
+                bucket.add(task)
+            for task in tasks:
+                task.cancel()
+        del tasks, task
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < rounds * 20
+    assert list(bucket) == [first]
 
 
 def test_a_bucket_is_true_while_it_holds_a_task() -> None:
