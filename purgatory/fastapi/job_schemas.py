@@ -17,7 +17,10 @@ Delay = Annotated[
 ]
 At = Annotated[
     Annotated[AwareDatetime, Field(strict=True)] | None,
-    Field(description="A moment, RFC 3339 with a zone. This or `delay`."),
+    Field(
+        description="A moment, RFC 3339 with a zone. This or `delay`.",
+        examples=["2026-11-21T15:04:05Z"],
+    ),
 ]
 
 

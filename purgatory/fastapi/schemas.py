@@ -19,7 +19,10 @@ Key = Annotated[
 ]
 Cursor = Annotated[
     StrictStr,
-    Field(description="Opaque, from an earlier answer; 0: the earliest kept."),
+    Field(
+        description="Opaque, from an earlier answer; 0: the earliest kept.",
+        examples=["8c1f0a9be2d4-1", "0"],
+    ),
 ]
 MAX_BATCH = 1000
 
@@ -60,7 +63,9 @@ class WatchBody(_Body):
             json_schema_extra={"propertyNames": {"maxLength": 256, "pattern": KEY_PATTERN}},
         ),
     ]
-    wait: StrictFloat | StrictStr | None = Field(None, description="As the query parameter `wait`.")
+    wait: StrictFloat | StrictStr | None = Field(
+        None, description="As the query parameter `wait`.", examples=[25, "500ms"]
+    )
     until: Literal["any", "all"] | CountOfKeys = Field(
         "any", description="How many of the keys have to fire before the answer comes."
     )

@@ -223,6 +223,53 @@ async def test_pointers_are_json_pointers(connection: Connection) -> None:
     assert document["errors"][0]["pointer"] == "/keys/a~1b~0c"
 
 
+@pytest.mark.parametrize(
+    ("target", "body", "pointer", "param", "allowed"),
+    [
+        (WATCH, {"until": "some"}, "/until", "until", '"any" or "all", or an object with the'),
+        (WATCH, {"until": None}, "/until", "until", "the field count"),
+        (WATCH, {"until": {}}, "/until/count", "until.count", "a whole number from 1 to 100"),
+        (WATCH, {"until": {"count": 0}}, "/until/count", "until.count", "from 1 to 100"),
+        (WATCH, {"until": {"count": 2}}, "/until/count", "until.count", "from 1 to 1,"),
+        (WATCH, {"until": {"count": 1, "of": 2}}, "/until/of", "until.of", "the field count"),
+        (WATCH, {"wait": True}, "/wait", "wait", 'such as 25, "500ms"'),
+        (WATCH, {"limit": "1"}, "/limit", "limit", "a whole number from 1 to 1000"),
+        (WATCH, {"keys": {"k": 0}}, "/keys/k", "keys", "a text such as"),
+        (WATCH, {"keys": {}}, "/keys", "keys", "an object of 1 to 100 names"),
+        (WATCH, {"unknown": 1}, "/unknown", "unknown", "the fields keys, wait, until"),
+        (WATCH, None, "", "body", "an object with the fields keys"),
+        (FIRE, {"values": 1}, "/values", "values", "the field value"),
+        (BATCH, {}, "", "body", "a list of 1 to 1000 items, each of them an object"),
+        (BATCH, [{"key": "k"}, {"key": 1}], "/1/key", "key", "1 to 256 characters"),
+        (BATCH, [{"key": "k"}, {}], "/1/key", "key", "none of them control"),
+    ],
+    ids=str,
+)
+async def test_what_is_allowed_is_told_of_the_very_field(
+    connection: Connection, target: str, body: Any, pointer: str, param: str, allowed: str
+) -> None:
+    """Where it stands in what the client sent, and nothing of how it is checked."""
+    if target == WATCH and body is not None:
+        body = {"keys": {"k": None}, "wait": 0, **body}
+    reply = await _post(connection, target, json.dumps(body).encode())
+    document = check_refusal(reply, 422, "bad-parameter", pointer, allowed)
+    assert (document["param"], allowed in document["allowed"]) == (param, True), document
+    [error] = document["errors"]
+    assert (error["pointer"], error["allowed"]) == (pointer, document["allowed"])
+    for inner in ("literal", "CountOfKeys", "float", "str]"):
+        assert inner not in reply.body.decode()
+
+
+async def test_a_value_that_is_refused_is_named(connection: Connection) -> None:
+    """Its beginning, where it is not a whole object."""
+    body = {"keys": {"k": None}, "wait": 0, "until": "x" * 1000, "limit": -5, "min": []}
+    reply = await _post(connection, WATCH, json.dumps(body).encode())
+    errors = check_refusal(reply, 422, "bad-parameter")["errors"]
+    shown = {error["pointer"]: error["detail"].partition(":")[0] for error in errors}
+    assert shown["/until"] == f'it is "{"x" * 64}", none of what is allowed'
+    assert (shown["/limit"], shown["/min"]) == ("it is -5", "it is a list")
+
+
 async def test_many_mistakes_are_told_briefly(connection: Connection) -> None:
     """The answer to a large bad body is a small one."""
     body = json.dumps([{"x" * 500: 1}] * 1000).encode()
