@@ -32,7 +32,8 @@ def _header(name: str, description: str) -> dict[str, Any]:
 
 ETAG = _header("ETag", "The job's version, in quotes.")
 LOCATION = _header("Location", "The address of the job.")
-WRITING = ("bad-json", "body-too-large", "not-open", "store-unavailable")
+BODY = ("bad-json", "body-too-large", "unsupported-media-type")
+WRITING = (*BODY, "not-open", "store-unavailable")
 
 
 def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> None:
@@ -109,7 +110,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         add_jobs,
         JobBatchEndpoint(room, max_body=MAX_BATCH_BODY),
         action=Action.DEFER,
-        refusals=("body-too-large", "not-open", "store-unavailable"),
+        refusals=("body-too-large", "unsupported-media-type", "not-open", "store-unavailable"),
         responses={
             200: {
                 "description": "What became of each line.",
@@ -165,7 +166,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         TaskEndpoint(room, endpoints.change, tail="id", max_body=MAX_JOB_BODY),
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
-        refusals=(*changing, "bad-json", "body-too-large"),
+        refusals=(*changing, *BODY),
         responses={200: {"headers": ETAG}},
     )
 

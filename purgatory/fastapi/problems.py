@@ -162,6 +162,12 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Store what is large elsewhere and fire its address.",
         ),
         ProblemKind(
+            "unsupported-media-type",
+            415,
+            "The Content-Type is one that a page of any web site can send",
+            "Send `Content-Type: application/json`; with curl, `--json` in place of `-d`.",
+        ),
+        ProblemKind(
             "bad-parameter",
             422,
             "A parameter has a value that is not allowed",

@@ -297,7 +297,7 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         WatchEndpoint(room, parse_watch_many, max_body=MAX_WATCH_BODY),
         action=Action.WAIT,
         answer=schemas.WatchManyAnswer,
-        refusals=("bad-json", *refusals, "body-too-large"),
+        refusals=("bad-json", *refusals, "body-too-large", "unsupported-media-type"),
         responses={
             200: {"headers": PREFERENCE_APPLIED},
             204: {
@@ -335,7 +335,7 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
 def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
     endpoints = KeyEndpoints(room.purgatory)
     max_body = room.purgatory.limits.max_value_bytes + ENVELOPE
-    writing = ("bad-json", "body-too-large", "not-open")
+    writing = ("bad-json", "body-too-large", "unsupported-media-type", "not-open")
 
     def fire_key(
         key: KeyPath,

@@ -31,6 +31,73 @@ def nothing_is_fired(server: ThreadServer) -> Iterable[None]:
     assert server.purgatory.signals.statistics() == before
 
 
+async def _post_as(
+    connection: Connection, target: str, body: bytes, *lines: str, method: str = "POST"
+) -> Reply:
+    head = [f"{method} {target} HTTP/1.1", "Host: h:80", f"Content-Length: {len(body)}", *lines]
+    connection.write("\r\n".join([*head, "", ""]).encode() + body)
+    return await connection.reply()
+
+
+@pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "text/plain;charset=UTF-8",
+        " Text/Plain ",
+    ],
+)
+async def test_what_a_form_of_any_site_can_send(
+    connection: Connection, target: str, media_type: str
+) -> None:
+    """415 says how to send it, also to those who use curl, and also where there is no body."""
+    for body in (b'{"value": 1}', b""):
+        reply = await _post_as(connection, target, body, f"Content-Type: {media_type}")
+        check_refusal(reply, 415, "unsupported-media-type", media_type.strip(), "--json")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Origin: http://elsewhere"],
+        ["Origin: null"],
+        ["Origin: http://h:81"],
+        ["Origin: http://h:80", "Sec-Fetch-Site: cross-site"],
+        ["Origin: http://h:80", "Sec-Fetch-Site: same-site"],
+        ["Origin: http://elsewhere", "Content-Type: "],
+    ],
+    ids=str,
+)
+async def test_a_page_of_another_site_that_names_no_type(
+    connection: Connection, lines: list[str]
+) -> None:
+    """Its browser asks nobody for that either, but says where it is from."""
+    for target in (FIRE, BATCH, WATCH):
+        reply = await _post_as(connection, target, b"", *lines)
+        check_refusal(reply, 415, "unsupported-media-type", "another web site")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["Content-Type: application/json"],
+        ["Content-Type: application/json; charset=utf-8"],
+        ["Content-Type: application/cloudevents+json", "Origin: http://elsewhere"],
+        ["Origin: http://h:80"],
+        ["Origin: http://outside", "Sec-Fetch-Site: same-origin"],
+    ],
+    ids=str,
+)
+async def test_other_types_are_read(connection: Connection, lines: list[str]) -> None:
+    """JSON under any name, none at all, and what pages of this site send."""
+    for target in (FIRE, BATCH, WATCH):
+        reply = await _post_as(connection, target, b"{", *lines)
+        check_refusal(reply, 400, "bad-json")
+
+
 NOT_JSON = {
     "text": b"hello",
     "half an object": b'{"value": ',

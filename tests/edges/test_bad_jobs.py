@@ -190,6 +190,16 @@ async def test_lists_that_make_no_sense(connection: Connection, query: str) -> N
     check_refusal(await connection.get(f"{JOBS}?{query}"), 422, "bad-parameter")
 
 
+@pytest.mark.parametrize("target", [JOBS, f"{JOBS}:batch", f"{JOBS}/x"])
+async def test_jobs_from_a_form(connection: Connection, target: str) -> None:
+    """A page of any site could send it: 415, and nothing is stored."""
+    body = b'{"handler": "note", "delay": 1}'
+    method = "PATCH" if target.endswith("/x") else "POST"
+    head = f"{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
+    connection.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    check_refusal(await connection.reply(), 415, "unsupported-media-type", "--json")
+
+
 @pytest.mark.parametrize("after", ["made-up", "0", "x" * 2_000, "g" * 32, "A" * 32])
 async def test_a_page_behind_nothing(connection: Connection, after: str) -> None:
     """A cursor that no page can have ended with is refused, not taken for an empty list."""
