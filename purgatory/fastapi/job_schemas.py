@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
-from purgatory.fastapi.schemas import Key
+from purgatory.fastapi.schemas import Key, Moment
+from purgatory.jobs import CALLBACK
 
 MAX_JOB_LINES = 10_000
 
@@ -93,24 +93,36 @@ class ListedJob(BaseModel):
     """A job, without what may be large."""
 
     id: str
-    handler: str | None = Field(description="Null for a callback.")
+    handler: str = Field(
+        description="Its name; that of a callback is `purgatory.callback`.",
+        examples=["cancel-order", CALLBACK],
+    )
     state: State
     outcome: Literal["fired", "expired", "cancelled", "missed"] | None = Field(
         description="What decided it: recorded once, and never changed."
     )
+    by_hand: bool = Field(
+        description="Somebody had it run before its deadline: `POST .../run`. Its outcome is then "
+        "`expired`. False again once another attempt is due behind the deadline."
+    )
     version: int = Field(description="Changes with every change; the ETag.")
-    deadline: datetime = Field(description="When it is to run unless a key fires first.")
-    due: datetime = Field(description="When it is to run next.")
-    created: datetime
-    finished: datetime | None
-    ceiling: datetime | None
-    keys: list[str]
-    on_fire: Literal["run", "cancel"]
-    dedupe_key: str | None
-    misfire: Literal["run", "skip", "spread"]
+    deadline: Moment = Field(description="When it is to run unless a key fires first.")
+    due: Moment = Field(
+        description="When it is to run next, or was last: before the deadline if a key fired or it "
+        "was run by hand, behind it if it was spread or is tried again."
+    )
+    created: Moment = Field(description="When it was added.")
+    finished: Moment | None = Field(description="When it was done, failed or cancelled.")
+    ceiling: Moment | None = Field(description="The deadline is never moved beyond this.")
+    keys: list[str] = Field(description="The watch keys that decide it when one of them fires.")
+    on_fire: Literal["run", "cancel"] = Field(description="What it does then.")
+    dedupe_key: str | None = Field(description="One job waits with it at a time.")
+    misfire: Literal["run", "skip", "spread"] = Field(
+        description="What becomes of it where nobody was there at its deadline."
+    )
     attempt: int = Field(description="How often it was started.")
-    max_attempts: int
-    fired_key: str | None
+    max_attempts: int = Field(description="How often it is started at most.")
+    fired_key: str | None = Field(description="The key that decided it; null where none did.")
     lateness_ms: int | None = Field(description="First start minus when it was due.")
     error: str | None = Field(description="What the last failed attempt said.")
 
@@ -118,9 +130,11 @@ class ListedJob(BaseModel):
 class JobAnswer(ListedJob):
     """A job."""
 
-    callback: CallbackAnswer | None
-    payload: Any
-    fired_value: Any
+    callback: CallbackAnswer | None = Field(
+        description="The request that it makes; null where it has a handler of another name."
+    )
+    payload: Any = Field(description="What it was given: any JSON value.")
+    fired_value: Any = Field(description="What `fired_key` was fired with.")
 
 
 class JobsAnswer(BaseModel):

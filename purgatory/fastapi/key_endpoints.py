@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any, Final
 
 from purgatory.errors import InvalidKeyError, PurgatoryError
@@ -95,7 +94,7 @@ class KeyEndpoints:
             # One process is everywhere, as long as signals are in its memory.
             "waiting": {"here": waiting, "everywhere": waiting},
         }
-        return Answer.of_json(200, json.dumps(document).encode())
+        return Answer.of_document(document)
 
     async def drop(self, raw: RawRequest) -> Answer:
         """End the key's waiters, and drop its history."""
@@ -104,7 +103,7 @@ class KeyEndpoints:
         cancelled = await self._purgatory.cancel(raw.key())
         signals = self._purgatory.signals
         document = {"cancelled": cancelled, "cursor": signals.cursor(signals.head())}
-        return Answer.of_json(200, json.dumps(document).encode())
+        return Answer.of_document(document)
 
     async def list_watched(self, raw: RawRequest) -> Answer:
         """List the keys that are watched, in order."""
@@ -119,7 +118,7 @@ class KeyEndpoints:
             "keys": [{"key": key, "waiting": watched[key]} for key in keys[:limit]],
             "more": len(keys) > limit,
         }
-        return Answer.of_json(200, json.dumps(document).encode())
+        return Answer.of_document(document)
 
     def _check_head(self, key: str, header: str | None) -> None:
         """Raise Problem where `key` fired since the cursor that If-Match names."""

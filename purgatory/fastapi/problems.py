@@ -270,7 +270,7 @@ class Problem(HTTPException):
             **self.members,
         }
         # ASCII only: what the client sent is quoted, and need not be text that UTF-8 can hold.
-        body = json.dumps(document).encode("ascii")
+        body = json.dumps(document, separators=(",", ":")).encode("ascii")
         return Answer(
             self.kind.status,
             [

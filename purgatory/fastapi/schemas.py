@@ -24,6 +24,14 @@ Cursor = Annotated[
         examples=["8c1f0a9be2d4-1", "0"],
     ),
 ]
+Moment = Annotated[
+    str,
+    Field(
+        description="RFC 3339, UTC, to the millisecond.",
+        json_schema_extra={"format": "date-time"},
+        examples=["2026-11-21T15:04:05.678Z"],
+    ),
+]
 MAX_BATCH = 1000
 
 
@@ -78,7 +86,7 @@ class SignalAnswer(BaseModel):
 
     seq: int = Field(description="Counts up within its key; drop what you have seen before.")
     cursor: str = Field(description="The cursor just behind this signal.")
-    at: str = Field(description="RFC 3339, UTC.")
+    at: Moment = Field(description="When it was fired.")
     value: Any
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from purgatory.jobs.errors import InvalidDeadlineError
 from purgatory.jobs.limits import JobLimits
+from purgatory.jobs.moment import rfc3339, utc
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -119,7 +120,6 @@ def _seconds(ms: int) -> str:
 
 def _text(wall_ms: int) -> str:
     try:
-        moment = _EPOCH + wall_ms * _MS
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return rfc3339(utc(wall_ms))
     except OverflowError:
         return f"{wall_ms} ms after 1970"

@@ -20,6 +20,7 @@ except ImportError as exc:
 from purgatory.jobs.callback import CALLBACK, Callback
 from purgatory.jobs.context import JobContext
 from purgatory.jobs.errors import FailJobError, RetryJobError
+from purgatory.jobs.moment import rfc3339
 from purgatory.jobs.public_address import resolve
 from purgatory.jobs.webhook_signature import SIGNATURE_HEADER, sign
 from purgatory.timer import Clock, SystemClock
@@ -187,7 +188,7 @@ def _body(job: JobContext, callback: Callback) -> bytes:
         "job": job.id,
         "attempt": job.attempt,
         "outcome": str(job.outcome),
-        "deadline": job.deadline.isoformat(),
+        "deadline": rfc3339(job.deadline),
         "fired_key": job.fired_key,
         "fired_value": job.fired_value,
         "payload": callback.payload,

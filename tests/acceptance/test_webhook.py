@@ -71,7 +71,7 @@ async def test_what_a_receiver_gets(receiver: CallbackReceiver, webhook: Webhook
         "job": CONTEXT.id,
         "attempt": 2,
         "outcome": "fired",
-        "deadline": "2027-01-01T00:00:00+00:00",
+        "deadline": "2027-01-01T00:00:00.000Z",
         "fired_key": "k",
         "fired_value": {"by": "card"},
         "payload": {"order": "ß"},
