@@ -85,10 +85,10 @@ class Webhook:
                 response = await self._send(await self._request(job, callback))
         except (httpx.TimeoutException, TimeoutError) as exc:
             raise RetryJobError(
-                f"{callback.url} did not answer within {self._timeout:g} seconds"
+                f"{_shown(callback)} did not answer within {self._timeout:g} seconds"
             ) from exc
         except httpx.HTTPError as exc:
-            raise RetryJobError(f"{callback.url} could not be asked ({exc!r})") from exc
+            raise RetryJobError(f"{_shown(callback)} could not be asked ({exc!r})") from exc
         if response.is_success:
             return
         self._refuse(callback, response)
@@ -160,7 +160,7 @@ class Webhook:
 
     def _refuse(self, callback: Callback, response: httpx.Response) -> None:
         status = response.status_code
-        said = f"{callback.method} {callback.url} was answered {status}"
+        said = f"{callback.method} {_shown(callback)} was answered {status}"
         if status in RETRIED or status >= 500:
             raise RetryJobError(said, after=self._retry_after(response))
         if 300 <= status < 400:
@@ -181,6 +181,12 @@ class Webhook:
             seconds = moment.timestamp() - self._clock.wall_ms() / 1000
         # Up to a tenth more, so that those who were refused together do not return together.
         return min(max(seconds, 0.0), MAX_RETRY_AFTER) * random.uniform(1, 1.1)
+
+
+def _shown(callback: Callback) -> str:
+    # Logged, and kept as the job's error: what lets one in is in the query, as a rule.
+    address, mark, _ = callback.url.partition("?")
+    return f"{address}{'?...' if mark else ''}"
 
 
 def _body(job: JobContext, callback: Callback) -> bytes:

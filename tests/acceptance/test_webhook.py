@@ -154,6 +154,15 @@ async def test_what_is_not_tried_again(
     assert receiver.received.empty()
 
 
+async def test_the_query_of_an_address_is_not_told(
+    receiver: CallbackReceiver, webhook: Webhook
+) -> None:
+    """It may hold what lets one in, and errors are logged and kept."""
+    with pytest.raises(FailJobError, match=r"/\?\.\.\. was answered 404") as refused:
+        await webhook(CONTEXT, Callback.of(f"{receiver.url}/?token=hunter2&x=/status/404"))
+    assert "hunter2" not in refused.value.detail
+
+
 async def test_a_receiver_that_does_not_answer(receiver: CallbackReceiver) -> None:
     """The time is up, and it is tried again."""
     webhook = Webhook(timeout=0.2, allow_private=True)
