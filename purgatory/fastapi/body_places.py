@@ -90,7 +90,9 @@ class BodyPlaces:
         return ", or ".join(self._word(schema) for schema in schemas)
 
     def _word(self, schema: Schema) -> str:
-        examples = ", ".join(json.dumps(example) for example in schema.get("examples", ()))
+        # A whole body would be too much of an example.
+        given = () if "properties" in schema else schema.get("examples", ())
+        examples = ", ".join(map(json.dumps, given))
         return self._kind(schema) + (f" such as {examples}" if examples else "")
 
     def _kind(self, schema: Schema) -> str:

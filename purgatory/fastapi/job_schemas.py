@@ -32,8 +32,18 @@ class _Body(BaseModel):
 class CallbackBody(_Body):
     """An HTTP request to make."""
 
-    url: Annotated[StrictStr, Field(min_length=1, max_length=2048)]
-    method: Literal["DELETE", "GET", "PATCH", "POST", "PUT"] = "POST"
+    url: Annotated[
+        StrictStr,
+        Field(
+            min_length=1,
+            max_length=2048,
+            description="http or https, on the public internet unless the operators allow more.",
+            examples=["https://shop.example/hook"],
+        ),
+    ]
+    method: Literal["DELETE", "GET", "PATCH", "POST", "PUT"] = Field(
+        "POST", description="A GET has no body."
+    )
     headers: Annotated[dict[StrictStr, StrictStr], Field(max_length=20)] = Field(
         default_factory=dict, description="Sent with the request; never shown again."
     )
@@ -41,6 +51,20 @@ class CallbackBody(_Body):
 
 class JobBody(_Body):
     """A job to be done later. It has a `handler` or a `callback`, and a `delay` or an `at`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "callback": {"url": "https://shop.example/hook"},
+                    "payload": {"order": 42},
+                    "delay": 900,
+                    "keys": ["order:42:paid"],
+                    "on_fire": "cancel",
+                }
+            ]
+        }
+    )
 
     handler: Key | None = Field(None, description="The name of a handler. This or `callback`.")
     callback: CallbackBody | None = Field(None, description="This or `handler`.")
@@ -53,9 +77,13 @@ class JobBody(_Body):
     on_fire: Literal["run", "cancel"] = Field("run", description="What it does then.")
     dedupe_key: Key | None = Field(None, description="One job waits with it at a time.")
     on_conflict: Literal["error", "replace", "keep"] = Field(
-        "error", description="What to do while another job waits with that dedupe key."
+        "error",
+        description="What to do while another job waits with that dedupe key; `replace` and "
+        "`keep` need one.",
     )
-    max_attempts: Annotated[StrictInt, Field(ge=1, le=1000)] = 10
+    max_attempts: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
+        10, description="How often it is started at most, where it fails."
+    )
     misfire: Literal["run", "skip", "spread"] = Field(
         "run", description="What to do where nobody was there at the deadline."
     )
@@ -66,6 +94,8 @@ class JobBody(_Body):
 
 class RescheduleBody(_Body):
     """Another deadline: one of the two."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"delay": 900}]})
 
     delay: Delay = None
     at: At = None
@@ -81,8 +111,8 @@ class FiredBy(BaseModel):
 class CallbackAnswer(BaseModel):
     """The HTTP request of a job."""
 
-    url: str
-    method: str
+    url: str = Field(description="Where it goes.", examples=["https://shop.example/hook"])
+    method: str = Field(description="How it is asked.", examples=["POST"])
     headers: list[str] = Field(description="The names of its headers; values are not shown.")
 
 
@@ -92,12 +122,15 @@ State = Literal["waiting", "running", "done", "failed", "cancelled"]
 class ListedJob(BaseModel):
     """A job, without what may be large."""
 
-    id: str
+    id: str = Field(
+        description="Opaque; sorts by the time of adding.",
+        examples=["019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"],
+    )
     handler: str = Field(
         description="Its name; that of a callback is `purgatory.callback`.",
         examples=["cancel-order", CALLBACK],
     )
-    state: State
+    state: State = Field(description="Where it is; the last three are final.")
     outcome: Literal["fired", "expired", "cancelled", "missed"] | None = Field(
         description="What decided it: recorded once, and never changed."
     )
@@ -140,7 +173,7 @@ class JobAnswer(ListedJob):
 class JobsAnswer(BaseModel):
     """A page of jobs, about the newest first."""
 
-    jobs: list[ListedJob]
+    jobs: list[ListedJob] = Field(description="About the newest first.")
     next: str | None = Field(
         description="The address of the next page; null at the end. A page before it may be short."
     )
@@ -151,5 +184,5 @@ class BatchLine(BaseModel):
 
     line: int = Field(description="Its number, from 1.")
     status: int = Field(description="201, 200, or that of its refusal.")
-    id: str | None = None
+    id: str | None = Field(None, description="The job's, where it was added.")
     problem: dict[str, Any] | None = Field(None, description="Why it was refused.")
