@@ -138,7 +138,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
                             "description": "A job a line, each as in `POST /jobs`.",
                             "examples": [
                                 '{"handler":"cancel-order","delay":900}\n'
-                                '{"callback":{"url":"https://shop.example/hook"},"delay":60}\n'
+                                '{"callback":{"url":"https://shop.example/hook"},"delay":900}\n'
                             ],
                         }
                     }

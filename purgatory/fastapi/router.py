@@ -47,6 +47,10 @@ ENVELOPE = 1024
 Endpoint = Callable[..., Any]
 
 
+# As a key, or nothing.
+PREFIX_PATTERN = schemas.KEY_PATTERN.replace("+$", "*$")
+
+
 class _KeyConvertor(PathConvertor):
     # Starlette's own ends at a newline: a key with one would not be found, or be taken for another.
     regex = "(?s:.*)"
@@ -466,7 +470,10 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         prefix: Annotated[
             str,
             Query(
-                max_length=256, description="Only keys that begin with this.", examples=["order:"]
+                max_length=256,
+                pattern=PREFIX_PATTERN,
+                description="Only keys that begin with this.",
+                examples=["order:"],
             ),
         ] = "",
         limit: Annotated[int, Query(ge=1, le=1000, description="Keys in the answer.")] = 100,
