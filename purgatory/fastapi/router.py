@@ -158,7 +158,7 @@ def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
         by_status.setdefault(kind.status, []).append(kind)
     return {
         status: {
-            "description": "\n".join(f"- `{kind.slug}`: {kind.title}." for kind in kinds),
+            "description": _in_words(kinds),
             # Not a model: FastAPI would say that it is application/json.
             "content": {
                 MEDIA_TYPE: {
@@ -170,6 +170,12 @@ def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
         }
         for status, kinds in by_status.items()
     }
+
+
+def _in_words(kinds: list[ProblemKind]) -> str:
+    lines = [f"`{kind.slug}`: {kind.title}." for kind in kinds]
+    # Markdown: a list, where there are several.
+    return lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
 
 
 def _problem_example(kind: ProblemKind) -> dict[str, Any]:

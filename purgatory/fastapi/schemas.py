@@ -72,7 +72,7 @@ class WatchBody(_Body):
         json_schema_extra={
             "examples": [
                 {
-                    "keys": {"order:42:paid": "8c1f0a9be2d4-1", "order:42:sent": None},
+                    "keys": {"order:42:paid": "8c1f0a9be2d4-1", "order:42:sent": "0"},
                     "wait": 25,
                     "until": "any",
                 }
@@ -114,11 +114,33 @@ class SignalAnswer(BaseModel):
     value: Any = Field(description="What it was fired with: any JSON value.")
 
 
+_SIGNAL_EXAMPLE: dict[str, Any] = {
+    "seq": 1,
+    "cursor": "8c1f0a9be2d4-1",
+    "at": "2026-11-21T15:04:05.678Z",
+    "value": {"by": "card"},
+}
+
 Reason = Literal["fired", "expired", "cancelled", "drained"]
 
 
 class WatchAnswer(BaseModel):
     """How a wait ended: always this, whatever ended it."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "key": "order:42:paid",
+                    "signals": [_SIGNAL_EXAMPLE],
+                    "cursor": "8c1f0a9be2d4-1",
+                    "reason": "fired",
+                    "more": False,
+                    "poll_after_ms": 0,
+                }
+            ]
+        }
+    )
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
     signals: list[SignalAnswer] = Field(description="Oldest first; none where it did not fire.")
@@ -142,6 +164,28 @@ class KeySignals(BaseModel):
 class WatchManyAnswer(BaseModel):
     """How a wait for several keys ended."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "keys": {
+                        "order:42:paid": {
+                            "signals": [_SIGNAL_EXAMPLE],
+                            "cursor": "8c1f0a9be2d4-1",
+                            "more": False,
+                        }
+                    },
+                    "cursors": {
+                        "order:42:paid": "8c1f0a9be2d4-1",
+                        "order:42:sent": "8c1f0a9be2d4-1",
+                    },
+                    "reason": "fired",
+                    "poll_after_ms": 0,
+                }
+            ]
+        }
+    )
+
     keys: dict[str, KeySignals] = Field(description="The keys that fired.")
     cursors: dict[str, str] = Field(description="For the next wait: a cursor for every key.")
     reason: Reason = Field(description="What ended the wait.")
@@ -150,6 +194,10 @@ class WatchManyAnswer(BaseModel):
 
 class FiredAnswer(BaseModel):
     """A signal was kept, and whoever waited for it was woken."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"cursor": "8c1f0a9be2d4-1", "seq": 1, "completed": 1}]}
+    )
 
     cursor: str = Field(
         description="The cursor just behind the signal.", examples=["8c1f0a9be2d4-1"]

@@ -12,8 +12,15 @@ from httpx import ASGITransport, AsyncClient
 
 from purgatory import Purgatory
 from purgatory.fastapi import WaitSettings, create_health_router, create_router, install
-from purgatory.fastapi.job_schemas import JobBody, RescheduleBody
-from purgatory.fastapi.schemas import BatchItem, SignalBody, WatchBody
+from purgatory.fastapi.job_schemas import JobAnswer, JobBody, ListedJob, RescheduleBody
+from purgatory.fastapi.schemas import (
+    BatchItem,
+    FiredAnswer,
+    SignalBody,
+    WatchAnswer,
+    WatchBody,
+    WatchManyAnswer,
+)
 from purgatory.fastapi.statistics_answer import StatisticsAnswer
 from purgatory.jobs import MemoryJobStore
 
@@ -226,10 +233,13 @@ def test_no_answer_is_just_a_success(document: dict[str, Any]) -> None:
 
 def test_examples_fit_what_they_are_examples_of(document: dict[str, Any]) -> None:
     """Whoever tries one out is not refused."""
-    for model in (SignalBody, BatchItem, WatchBody, JobBody, RescheduleBody):
+    bodies = (SignalBody, BatchItem, WatchBody, JobBody, RescheduleBody)
+    answers = (WatchAnswer, WatchManyAnswer, FiredAnswer, JobAnswer, ListedJob)
+    for model in (*bodies, *answers):
         schema = document["components"]["schemas"][model.__name__]
-        for example in schema["examples"]:
-            model.model_validate(example)
+        [example] = schema["examples"]
+        model.model_validate_json(json.dumps(example))
+        assert model in bodies or set(schema["required"]) <= example.keys()
 
 
 def test_each_kind_of_refusal_has_an_example(document: dict[str, Any]) -> None:
