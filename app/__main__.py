@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import gc
-import logging
+import logging.config
 import sys
 
 import uvicorn
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from uvicorn.logging import DefaultFormatter
 
 from app.files import raise_file_limit, shortage
 from app.journal import JournalUnavailableError
+from app.log_lines import log_config
 from app.main import create_app
 from app.settings import Settings
 from purgatory.fastapi import BearerTokens, new_token
@@ -37,6 +37,7 @@ def main() -> int:
         return 0 if {"-h", "--help"} & set(sys.argv) else 2
     try:
         settings = Settings()
+        logging.config.dictConfig(log_config(settings.log_level))
         app = create_app(settings)
     except ValidationError as exc:
         for error in exc.errors():
@@ -52,6 +53,8 @@ def main() -> int:
         app,
         host=settings.host,
         port=settings.port,
+        # Done already, so that what is said before the server starts is said in the same way.
+        log_config=None,
         log_level=settings.log_level,
         access_log=settings.access_log,
         timeout_keep_alive=settings.keep_alive,
@@ -59,7 +62,6 @@ def main() -> int:
         # Parks without a task for each request; the rest of the application does not notice.
         http=ParkingProtocol,
     )
-    _log_like_uvicorn(settings.log_level)
     _check_files(settings)
     _spare_the_collector()
     address = f"http://{settings.host}:{settings.port}"
@@ -106,13 +108,6 @@ def _print_token(scopes: list[str]) -> int:
     print(f"Give this to who asks:              {token}")
     print(f"Put this line into the tokens file: {entry} {' '.join(scopes)}")
     return 0
-
-
-def _log_like_uvicorn(level: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(DefaultFormatter("%(levelprefix)s %(message)s"))
-    logging.getLogger("purgatory").addHandler(handler)
-    logging.getLogger("purgatory").setLevel(level.upper())
 
 
 def _check_files(settings: Settings) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from importlib.metadata import version
 
 from fastapi import FastAPI
 
 from app.docs import add_docs
+from app.environment import unknown_variables
 from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
 from purgatory.jobs import CALLBACK, JobStore
+
+logger = logging.getLogger("purgatory.app")
 
 DESCRIPTION = """
 Park a request until something happens; do it with `GET /purgatory/watch/{key}`, and make it happen
@@ -27,6 +32,8 @@ Every refusal is problem details (RFC 9457), and its `type` is an address that s
 def create_app(settings: Settings | None = None) -> FastAPI:
     """Return the service. For an ASGI server: `uvicorn --factory app.main:create_app`."""
     settings = Settings() if settings is None else settings
+    for sentence in unknown_variables(os.environ):
+        logger.warning("%s", sentence, extra={"action": "unknown-setting"})
     journal = create_journal(settings)
     app = FastAPI(
         title="Purgatory",

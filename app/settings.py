@@ -77,6 +77,12 @@ class Settings(BaseSettings):
         "", description="Names of handlers that other services on the store run, comma-separated."
     )
     max_running_jobs: int = Field(_JOBS.max_running, ge=1)
+    job_lease: float = Field(
+        _JOBS.lease_ms / 1000,
+        ge=1,
+        le=3600,
+        description="Seconds after which others have the jobs of a process that died.",
+    )
     job_grace: float = Field(_JOBS.grace, ge=0, le=3600, description="Seconds.")
     callback_secret: SecretStr | None = Field(None, min_length=16, description="Signs callbacks.")
     callback_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds.")
@@ -140,7 +146,11 @@ class Settings(BaseSettings):
 
     def job_settings(self) -> SchedulerSettings:
         """Return how jobs are run."""
-        return SchedulerSettings(max_running=self.max_running_jobs, grace=self.job_grace)
+        return SchedulerSettings(
+            max_running=self.max_running_jobs,
+            lease_ms=round(1000 * self.job_lease),
+            grace=self.job_grace,
+        )
 
     def webhook(self) -> Webhook:
         """Return what makes callbacks."""

@@ -69,8 +69,9 @@ class Deferring:
         process dies; unless the job is cancelled, or a key fires with `on_fire="cancel"`, or it is
         missed with `misfire="skip"`.
 
-        `dedupe_key`: while another job waits with it, `on_conflict` says what happens. `ceiling`:
-        seconds from now beyond which rescheduling and replacing never move the deadline.
+        `dedupe_key`: while another job waits with it, `on_conflict` says what happens; without one,
+        nothing but "error" makes sense. `ceiling`: seconds from now beyond which rescheduling and
+        replacing never move the deadline.
 
         After StoreUnavailableError the job may be stored or not; with a dedupe key and
         `on_conflict="keep"` the same call again is safe.

@@ -86,7 +86,7 @@ VENDORS: dict[str, set[str]] = {
     "py4j": {"purgatory.pipeline"},
     "pyarrow": {"purgatory.journal", "purgatory.pipeline"},
     "pydantic": {"purgatory.jobs.payload_type", "purgatory.fastapi", "app", "examples"},
-    "pydantic_core": {"app"},
+    "pydantic_core": {"purgatory.fastapi", "app"},
     "pydantic_settings": {"app"},
     "pyspark": {"purgatory.pipeline"},
     "redis": {

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from fastapi import FastAPI
 
 from purgatory import Limits
 from purgatory.fastapi import WaitSettings
+from tests.acceptance.process_server import ProcessServer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -62,6 +64,28 @@ async def test_the_example_for_an_existing_application_works_as_it_stands() -> N
         assert (await client.get("/orders/42/payment")).json() == {"paid_by": "card"}
         seen = await client.get("/purgatory/watch/order:42:paid?cursor=0&wait=0")
         assert len(seen.json()["signals"]) == 1
+
+
+def test_what_starts_the_example_starts_it(tmp_path: Path) -> None:
+    """Saved under the name that the README gives it, by the command that it gives."""
+    page = README[README.index("Save it as") :]
+    name = re.search(r"`(\w+\.py)`", page)
+    assert name is not None
+    (tmp_path / name[1]).write_text(code(README, "python")[0])
+    start, *requests = code(page, "bash")[0].splitlines()
+    command, *arguments = start.removesuffix(" &").split()
+    server = ProcessServer(
+        [sys.executable, "-m", command, *arguments, "--port", "0", "--app-dir", str(tmp_path)]
+    )
+    try:
+        server.wait_started()
+        paths = re.findall(r"localhost:8000(/[^ ]*)", "\n".join(requests))
+        assert len(paths) == len(requests) == 2
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.address[1]}") as client:
+            assert client.post(paths[1]).json() == 0
+            assert client.get(paths[0]).json() == {"paid_by": "card"}
+    finally:
+        server.kill()
 
 
 def test_the_example_for_tests_works_as_it_stands() -> None:

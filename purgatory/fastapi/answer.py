@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -12,6 +13,8 @@ _JSON: Final = (
     b"content-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n%b"
 )
 _EMPTY: Final = b"cache-control: no-store\r\n%b"
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Answer:
@@ -44,6 +47,11 @@ class Answer:
     def of_json(cls, status: int, body: bytes, more: bytes = b"") -> Answer:
         """Make an answer of a body that is JSON already, never to be cached; `more` are lines."""
         return cls.of_lines(status, _JSON % (len(body), more), body)
+
+    @classmethod
+    def of_document(cls, document: Any) -> Answer:
+        """Make an answer of what `json` can encode, as compact as the others."""
+        return cls.of_json(200, _encode(document).encode("ascii"))
 
     @classmethod
     def empty(cls, status: int, more: bytes = b"") -> Answer:

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.drive import Resumed, finish_in_task, send_answer
+from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.guard import guarded
 from purgatory.fastapi.parked_request import Respond
 from purgatory.fastapi.problems import Problem, problem_of
@@ -60,7 +61,7 @@ class RawEndpoint:
         raw = raw_request(scope, tail)
         try:
             # Before the body: who has no token need not send one.
-            self._authenticate(raw)
+            self._admit(raw)
             if self.max_body:
                 raw.body = await read_body(scope, receive, self.max_body)
         except Problem as problem:
@@ -72,7 +73,7 @@ class RawEndpoint:
     def begin(self, raw: RawRequest, respond: Respond) -> None:
         """Answer a request whose body is here through `respond`, as a rule at once."""
         try:
-            self._authenticate(raw)
+            self._admit(raw)
         except Exception as exc:
             respond(self._refusal(raw, exc))
             return
@@ -97,9 +98,11 @@ class RawEndpoint:
             answer = self._refusal(raw, exc)
         respond(answer)
 
-    def _authenticate(self, raw: RawRequest) -> None:
+    def _admit(self, raw: RawRequest) -> None:
         if not self._is_public:
             raw.permit = self.room.authenticate(raw)
+        if self.max_body:
+            refuse_foreign_pages(raw)
 
     async def _answer(self, raw: RawRequest) -> Answer:
         try:

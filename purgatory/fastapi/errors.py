@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi.bodies import pointer
+from purgatory.fastapi.body_places import pointer
 from purgatory.fastapi.problems import Problem, problem_of
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]

@@ -11,13 +11,13 @@ from purgatory.purgatory import Purgatory
 class Health(BaseModel):
     """The process is alive."""
 
-    status: str = "alive"
+    status: str = Field("alive", description="Always this.")
 
 
 class Readiness(BaseModel):
     """Whether the process may be sent requests, and what is missing if not."""
 
-    status: str
+    status: str = Field(description="`ready` or `not ready`.", examples=["ready"])
     missing: list[str] = Field(description="What is missing; empty when ready.")
 
 
@@ -25,12 +25,23 @@ def create_health_router(purgatory: Purgatory) -> APIRouter:
     """Return `/healthz` and `/readyz`, which never park and stand behind no bound."""
     router = APIRouter(tags=["health"])
 
-    @router.get("/healthz")
+    @router.get(
+        "/healthz",
+        operation_id="healthz",
+        summary="Whether the process is alive",
+        response_description="It is.",
+    )
     async def healthz() -> Health:
         """Say that the process is alive. Restart it when this fails."""
         return Health()
 
-    @router.get("/readyz", responses={503: {"model": Readiness}})
+    @router.get(
+        "/readyz",
+        operation_id="readyz",
+        summary="Whether to send requests here",
+        response_description="It is ready.",
+        responses={503: {"model": Readiness, "description": "It is not: `missing` says why."}},
+    )
     async def readyz(response: Response) -> Readiness:
         """Say whether to send requests here: 503 while starting up, recovering or draining."""
         missing = []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any
 
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.job_schemas import JobAnswer, ListedJob
 from purgatory.jobs import CALLBACK, Job
+from purgatory.jobs.moment import rfc3339, utc
 
 
 def entity_tag(job: Job) -> str:
@@ -32,9 +32,10 @@ def listed_job(job: Job) -> ListedJob:
 def _listed(job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
-        "handler": None if job.handler == CALLBACK else job.handler,
+        "handler": job.handler,
         "state": str(job.state),
         "outcome": None if job.outcome is None else str(job.outcome),
+        "by_hand": job.is_by_hand,
         "version": job.version,
         "deadline": _moment(job.deadline_ms),
         "due": _moment(job.due_ms),
@@ -66,5 +67,5 @@ def _large(job: Job) -> dict[str, Any]:
     return {"payload": payload, "callback": callback, "fired_value": job.fired_value}
 
 
-def _moment(wall_ms: int | None) -> datetime | None:
-    return None if wall_ms is None else datetime.fromtimestamp(wall_ms / 1000, UTC)
+def _moment(wall_ms: int | None) -> str | None:
+    return None if wall_ms is None else rfc3339(utc(wall_ms))

@@ -13,6 +13,7 @@ from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.bodies import parse_body
 from purgatory.fastapi.drive import send_answer
 from purgatory.fastapi.endpoint import problem_from, raw_request, read_body
+from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.job_endpoints import job_spec, refusal
 from purgatory.fastapi.job_schemas import MAX_JOB_LINES, BatchLine, JobBody
 from purgatory.fastapi.problems import Problem, bad_parameter
@@ -59,6 +60,7 @@ class JobBatchEndpoint:
     async def _lines(self, raw: RawRequest, scope: Scope, receive: Receive) -> list[bytes]:
         # Before the body: who has no token need not send one.
         raw.permit = self.room.authenticate(raw)
+        refuse_foreign_pages(raw)
         raw.permit.check(Access(Action.DEFER))
         raw.query(frozenset())
         if raw.header(b"idempotency-key") is not None:

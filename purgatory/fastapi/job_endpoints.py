@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from purgatory.errors import InvalidKeyError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.bodies import parse_body
+from purgatory.fastapi.bodies import bad_field, parse_body
+from purgatory.fastapi.body_places import Location
 from purgatory.fastapi.idempotency import RepeatedRequests
 from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
-from purgatory.fastapi.job_schemas import JobBody, JobsAnswer, RescheduleBody
+from purgatory.fastapi.job_schemas import CallbackBody, JobBody, JobsAnswer, RescheduleBody
 from purgatory.fastapi.preferences import parse_etag_cursor
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, whole_number
@@ -20,9 +23,11 @@ from purgatory.jobs import (
     AddStatus,
     Callback,
     DuplicateJobError,
+    InvalidPayloadError,
     Job,
     JobError,
     JobFilter,
+    JobNotFoundError,
     JobSpec,
     JobState,
 )
@@ -32,7 +37,9 @@ from purgatory.purgatory import Purgatory
 NO_QUERY: Final = frozenset[str]()
 LIST_QUERY: Final = frozenset({"state", "handler", "key", "limit", "after"})
 DEFAULT_LIST_LIMIT: Final = 100
-MAX_CURSOR: Final = 64
+KEY_IN_WORDS: Final = "1 to 256 characters, none of them control"
+# As `new_job_id` makes them.
+_JOB_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 class JobEndpoints:
@@ -90,8 +97,8 @@ class JobEndpoints:
         limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
         where = _filter(query)
         after = query.get("after")
-        if after is not None and not 0 < len(after) <= MAX_CURSOR:
-            raise bad_parameter("after", f"after is {after[:64]!r}", "`after` of a `next` address")
+        if after is not None:
+            await self._check_after(after)
         page = await self._purgatory.jobs(
             state=where.state, handler=where.handler, key=where.key, after=after, limit=limit
         )
@@ -101,6 +108,20 @@ class JobEndpoints:
             more = f'link: <{following}>; rel="next"\r\n'.encode("ascii")
         document = JobsAnswer(jobs=[listed_job(job) for job in page.jobs], next=following)
         return Answer.of_json(200, document.model_dump_json().encode(), more)
+
+    async def _check_after(self, after: str) -> None:
+        """Raise Problem for what no page can have had as its last job."""
+        if _JOB_ID.fullmatch(after):
+            return
+        try:
+            # Who adds jobs in Python may give them ids of their own.
+            await self._purgatory.job(after).get()
+        except JobNotFoundError as exc:
+            raise bad_parameter(
+                "after",
+                f"after is {after[:64]!r}, which no page ended with",
+                "that of a `next` address, as it is; none for the first page",
+            ) from exc
 
     async def _if_version(self, raw: RawRequest) -> int | None:
         """Return the version that If-Match names; raise Problem where the job is not at it."""
@@ -120,20 +141,17 @@ class JobEndpoints:
 def job_spec(purgatory: Purgatory, body: JobBody) -> JobSpec:
     """Return what `body` asks for, checked; raise Problem or PurgatoryError."""
     if (body.handler is None) == (body.callback is None):
+        given = "neither" if body.handler is None else "both"
         raise bad_parameter(
             "handler",
-            "a job has a handler or a callback",
+            f"a job has a handler or a callback, and {given} is given",
             "exactly one of handler and callback",
         )
+    _check_keys(body)
     handler: str = CALLBACK
     payload: Any = body.payload
     if body.callback is not None:
-        payload = Callback.of(
-            body.callback.url,
-            method=body.callback.method,
-            headers=body.callback.headers,
-            payload=body.payload,
-        )
+        payload = _callback(body.callback, body.payload)
     else:
         assert body.handler is not None
         handler = body.handler
@@ -150,6 +168,29 @@ def job_spec(purgatory: Purgatory, body: JobBody) -> JobSpec:
         misfire=body.misfire,
         ceiling=body.ceiling,
     )
+
+
+def _callback(body: CallbackBody, payload: Any) -> Callback:
+    try:
+        return Callback.of(body.url, method=body.method, headers=body.headers, payload=payload)
+    except InvalidPayloadError as exc:
+        # As the client calls it: to the library a callback is a payload.
+        exc.param = f"callback.{exc.param}"
+        raise
+
+
+def _check_keys(body: JobBody) -> None:
+    """Raise Problem that says which of the keys of a job is none."""
+    named: list[tuple[Location, str]] = [
+        (("keys", index), key) for index, key in enumerate(body.keys)
+    ]
+    if body.dedupe_key is not None:
+        named.append((("dedupe_key",), body.dedupe_key))
+    for path, key in named:
+        try:
+            check_key(key)
+        except InvalidKeyError as exc:
+            raise bad_field(path, exc.detail, KEY_IN_WORDS) from exc
 
 
 def refusal(error: JobError, path: str) -> Problem:
@@ -171,6 +212,13 @@ def changed(job: Job, header: str) -> Problem:
     )
 
 
+def _check_name(param: str, text: str) -> None:
+    try:
+        check_key(text)
+    except InvalidKeyError as exc:
+        raise bad_parameter(param, f"{param}: {exc.detail}", KEY_IN_WORDS) from exc
+
+
 def _added(added: Added, path: str) -> Answer:
     status = 201 if added.status is AddStatus.ADDED else 200
     return answer_job(added.job, status, {"Location": f"{path}/{added.job.id}"})
@@ -183,7 +231,7 @@ def _filter(query: dict[str, str]) -> JobFilter:
         raise bad_parameter("state", f"state is {state[:64]!r}", ", ".join(states))
     for name in ("handler", "key"):
         if name in query:
-            check_key(query[name])
+            _check_name(name, query[name])
     return JobFilter(
         state=None if state is None else JobState(state),
         handler=query.get("handler"),

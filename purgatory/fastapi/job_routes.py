@@ -18,7 +18,10 @@ MAX_JOB_BODY = 256 * 1024
 MAX_BATCH_BODY = 16 * 1024 * 1024
 JSON_LINES = "application/jsonl"
 
-JobId = Annotated[str, Path(description="A job's id.", max_length=64)]
+JobId = Annotated[
+    str,
+    Path(description="A job's id.", max_length=64, examples=["019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"]),
+]
 IfMatch = Annotated[
     str | None, Header(description="The ETag of the job: only if it has not changed since.")
 ]
@@ -32,7 +35,8 @@ def _header(name: str, description: str) -> dict[str, Any]:
 
 ETAG = _header("ETag", "The job's version, in quotes.")
 LOCATION = _header("Location", "The address of the job.")
-WRITING = ("bad-json", "body-too-large", "not-open", "store-unavailable")
+BODY = ("bad-json", "body-too-large", "unsupported-media-type")
+WRITING = (*BODY, "not-open", "store-unavailable")
 
 
 def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> None:
@@ -56,6 +60,8 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "/jobs",
         add_job,
         TaskEndpoint(room, endpoints.add, max_body=MAX_JOB_BODY),
+        summary="Add a job",
+        answered="The job is stored.",
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
         status=201,
@@ -80,8 +86,11 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         state: Annotated[job_schemas.State | None, Query(description="Only jobs in it.")] = None,
         handler: Annotated[str | None, Query(description="Only jobs of this handler.")] = None,
         key: Annotated[str | None, Query(description="Only jobs with this watch key.")] = None,
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-        after: Annotated[str | None, Query(max_length=64, description="From `next`.")] = None,
+        limit: Annotated[int, Query(ge=1, le=1000, description="Jobs in the answer.")] = 100,
+        after: Annotated[
+            str | None,
+            Query(max_length=64, description="Behind the page before: use its `next` as it is."),
+        ] = None,
     ) -> None:
         """List jobs, about the newest first, without their payloads."""
 
@@ -90,6 +99,8 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "/jobs",
         list_jobs,
         TaskEndpoint(room, endpoints.list_jobs),
+        summary="List jobs",
+        answered="A page of jobs.",
         action=Action.OPERATE,
         answer=job_schemas.JobsAnswer,
         refusals=("not-open", "store-unavailable"),
@@ -108,11 +119,12 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "/jobs:batch",
         add_jobs,
         JobBatchEndpoint(room, max_body=MAX_BATCH_BODY),
+        summary="Add many jobs",
+        answered="What became of each line.",
         action=Action.DEFER,
-        refusals=("body-too-large", "not-open", "store-unavailable"),
+        refusals=("body-too-large", "unsupported-media-type", "not-open", "store-unavailable"),
         responses={
             200: {
-                "description": "What became of each line.",
                 "content": {JSON_LINES: {"schema": job_schemas.BatchLine.model_json_schema()}},
             }
         },
@@ -120,7 +132,16 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
             "requestBody": {
                 "required": True,
                 "content": {
-                    JSON_LINES: {"schema": {"type": "string", "description": "A job a line."}}
+                    JSON_LINES: {
+                        "schema": {
+                            "type": "string",
+                            "description": "A job a line, each as in `POST /jobs`.",
+                            "examples": [
+                                '{"handler":"cancel-order","delay":900}\n'
+                                '{"callback":{"url":"https://shop.example/hook"},"delay":900}\n'
+                            ],
+                        }
+                    }
                 },
             }
         },
@@ -142,6 +163,8 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "/jobs/{id}",
         get_job,
         JobWatchEndpoint(room, tail="id"),
+        summary="Look at a job, or wait for it",
+        answered="The job as it is.",
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
         refusals=(*asking, "too-many-waits", "full", "draining"),
@@ -163,9 +186,11 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "/jobs/{id}",
         reschedule_job,
         TaskEndpoint(room, endpoints.change, tail="id", max_body=MAX_JOB_BODY),
+        summary="Move a job's deadline",
+        answered="The job with its new deadline.",
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
-        refusals=(*changing, "bad-json", "body-too-large"),
+        refusals=(*changing, *BODY),
         responses={200: {"headers": ETAG}},
     )
 
@@ -180,6 +205,8 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         "/jobs/{id}",
         cancel_job,
         TaskEndpoint(room, endpoints.cancel, tail="id"),
+        summary="Cancel a job",
+        answered="The job, which never runs from now on.",
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
         refusals=changing,
@@ -190,13 +217,18 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         id: JobId,  # noqa: A002 - the parameter's name in the interface
         if_match: IfMatch = None,
     ) -> None:
-        """Have a job that waits run at once."""
+        """Have a job that waits run at once, in whichever process.
+
+        Its outcome is `expired`, as if its deadline had come, and `by_hand` is true.
+        """
 
     add(
         "POST",
         "/jobs/{id}/run",
         run_job,
         TaskEndpoint(room, endpoints.run, tail="id"),
+        summary="Run a job now",
+        answered="The job, which is due now.",
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
         refusals=changing,

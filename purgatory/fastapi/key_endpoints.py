@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any, Final
 
-from purgatory.errors import PurgatoryError
+from purgatory.errors import InvalidKeyError, PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bodies import parse_batch, parse_body
 from purgatory.fastapi.idempotency import RepeatedRequests
 from purgatory.fastapi.preferences import parse_etag_cursor
-from purgatory.fastapi.problems import Problem, problem_of
+from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.fastapi.schemas import BatchItem, SignalBody
 from purgatory.keys import check_key
@@ -95,7 +94,7 @@ class KeyEndpoints:
             # One process is everywhere, as long as signals are in its memory.
             "waiting": {"here": waiting, "everywhere": waiting},
         }
-        return Answer.of_json(200, json.dumps(document).encode())
+        return Answer.of_document(document)
 
     async def drop(self, raw: RawRequest) -> Answer:
         """End the key's waiters, and drop its history."""
@@ -104,7 +103,7 @@ class KeyEndpoints:
         cancelled = await self._purgatory.cancel(raw.key())
         signals = self._purgatory.signals
         document = {"cancelled": cancelled, "cursor": signals.cursor(signals.head())}
-        return Answer.of_json(200, json.dumps(document).encode())
+        return Answer.of_document(document)
 
     async def list_watched(self, raw: RawRequest) -> Answer:
         """List the keys that are watched, in order."""
@@ -112,13 +111,14 @@ class KeyEndpoints:
         query = raw.query(LIST_QUERY)
         limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
         prefix = query.get("prefix", "")
+        _check_prefix(prefix)
         watched = self._purgatory.watched_keys()
         keys = sorted(key for key in watched if key.startswith(prefix))
         document = {
             "keys": [{"key": key, "waiting": watched[key]} for key in keys[:limit]],
             "more": len(keys) > limit,
         }
-        return Answer.of_json(200, json.dumps(document).encode())
+        return Answer.of_document(document)
 
     def _check_head(self, key: str, header: str | None) -> None:
         """Raise Problem where `key` fired since the cursor that If-Match names."""
@@ -145,6 +145,15 @@ class KeyEndpoints:
             raise Problem(
                 problem.kind.slug, f"/{index}: {exc.detail}", **problem.members, errors=errors
             ) from exc
+
+
+def _check_prefix(prefix: str) -> None:
+    """Raise Problem for what no key can begin with; all of them begin with nothing."""
+    try:
+        check_key(prefix or "any")
+    except InvalidKeyError as exc:
+        allowed = "up to 256 characters, none of them control"
+        raise bad_parameter("prefix", f"no key begins with it: {exc.detail}", allowed) from exc
 
 
 def _value(raw: RawRequest) -> Any:

@@ -162,6 +162,12 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Store what is large elsewhere and fire its address.",
         ),
         ProblemKind(
+            "unsupported-media-type",
+            415,
+            "The Content-Type is one that a page of any web site can send",
+            "Send `Content-Type: application/json`; with curl, `--json` in place of `-d`.",
+        ),
+        ProblemKind(
             "bad-parameter",
             422,
             "A parameter has a value that is not allowed",
@@ -264,7 +270,7 @@ class Problem(HTTPException):
             **self.members,
         }
         # ASCII only: what the client sent is quoted, and need not be text that UTF-8 can hold.
-        body = json.dumps(document).encode("ascii")
+        body = json.dumps(document, separators=(",", ":")).encode("ascii")
         return Answer(
             self.kind.status,
             [
@@ -333,6 +339,21 @@ def problem_of(error: PurgatoryError) -> Problem:
     return Problem("internal-error", error.detail)
 
 
+# What the fields of a job may be, for reasons that its schema does not know.
+_ALLOWED: Final = {
+    "at": "a moment up to a minute ago or ten years ahead, with its zone; and no `delay` beside it",
+    "callback.headers": "up to 20 headers, none of those that are ours or the connection's, with "
+    "values of up to 4096 printable ASCII characters",
+    "callback.url": "an http or https address with a host, without user name or fragment",
+    "ceiling": "seconds, from 0 to ten years",
+    "delay": "seconds, from 0 to ten years; and no `at` beside it",
+    "handler": "1 to 256 characters, none of them control",
+    "keys": "up to 100 watch keys",
+    "on_conflict": "replace or keep together with a `dedupe_key`; error, or left out, without",
+    "payload": "JSON of up to 64 KiB, as the handler takes it",
+}
+
+
 def _of_job_error(error: JobError) -> Problem:
     match error:
         case JobNotFoundError():
@@ -346,14 +367,9 @@ def _of_job_error(error: JobError) -> Problem:
             return Problem("job-changed", error.detail, etag=f'"{job.version}"')
         case UnknownHandlerError():
             return Problem("unknown-handler", error.detail, param="handler")
-        case InvalidPayloadError():
-            return bad_parameter("payload", error.detail, "JSON that the handler takes, bounded")
-        case InvalidDeadlineError():
-            return bad_parameter(
-                "delay", error.detail, "a delay in seconds or a moment `at`, within ten years"
-            )
-        case InvalidJobError():
-            return bad_parameter("job", error.detail, "what the API's documentation says")
+        case InvalidPayloadError() | InvalidDeadlineError() | InvalidJobError():
+            allowed = _ALLOWED.get(error.param, "what the API's documentation says")
+            return bad_parameter(error.param, error.detail, allowed)
         case StoreFullError():
             return Problem("jobs-full", error.detail, headers=retry_after())
         case JobsNotFiredError():

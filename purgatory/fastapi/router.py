@@ -2,14 +2,16 @@
 
 # No postponed annotations here: FastAPI reads those of the endpoints, which name local things.
 import asyncio
+import re
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query
 from pydantic import TypeAdapter
 from starlette.convertors import PathConvertor, register_url_convertor
+from starlette.routing import compile_path
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi import schemas
@@ -20,8 +22,9 @@ from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute, TaskEndpo
 from purgatory.fastapi.job_routes import add_job_routes
 from purgatory.fastapi.key_endpoints import KeyEndpoints
 from purgatory.fastapi.lifespan import create_lifespan
-from purgatory.fastapi.problems import KINDS, MEDIA_TYPE, Problem
+from purgatory.fastapi.problems import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.statistics_answer import StatisticsAnswer
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.fastapi.watch_endpoint import WatchEndpoint
 from purgatory.fastapi.watch_request import (
@@ -30,8 +33,7 @@ from purgatory.fastapi.watch_request import (
     parse_watch_many,
     wait_name,
 )
-from purgatory.jobs import JobStatistics
-from purgatory.purgatory import Purgatory, Statistics
+from purgatory.purgatory import Purgatory
 
 DEFAULT_PREFIX = "/purgatory"
 
@@ -45,21 +47,8 @@ ENVELOPE = 1024
 Endpoint = Callable[..., Any]
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceJobStatistics(JobStatistics):
-    """The jobs of this process, and how many there are in all."""
-
-    states: dict[str, int] | None
-    """Jobs in each state, in all processes; null where the store does not say."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceStatistics(Statistics):
-    """A purgatory at one moment, and what was refused over HTTP."""
-
-    jobs: ServiceJobStatistics | None
-    refused: dict[str, int]
-    """How often each bound on what is parked was reached."""
+# As a key, or nothing.
+PREFIX_PATTERN = schemas.KEY_PATTERN.replace("+$", "*$")
 
 
 class _KeyConvertor(PathConvertor):
@@ -76,6 +65,7 @@ KeyPath = Annotated[
         max_length=256,
         pattern=schemas.KEY_PATTERN,
         description="The key; a slash in it may be written as it is or percent-encoded.",
+        examples=["order:42:paid"],
     ),
 ]
 UUID_FORMAT = {"format": "uuid"}
@@ -91,12 +81,17 @@ IdempotencyKey = Annotated[
         min_length=1,
         max_length=255,
         pattern=r"^[!#-~]+$",
-        description="Names this request, so that a repeat of it fires nothing again.",
+        description="Names this request: a repeat of it within ten minutes is given the first "
+        "answer, and does nothing.",
+        examples=["b7c0e5e2-3c0f-4f5e-9d0a-6f7b0c1d2e3f"],
     ),
 ]
 Prefer = Annotated[
     str | None,
-    Header(description="`wait=25`, and `return=minimal` for 204 in place of an empty 200."),
+    Header(
+        description="`wait=25`, and `return=minimal` for 204 in place of an empty 200.",
+        examples=["wait=25"],
+    ),
 ]
 
 
@@ -158,17 +153,43 @@ RETRY_AFTER = _header("Retry-After", "Seconds; jittered.", "integer")
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
     """Return OpenAPI responses for kinds of problems, grouped by status."""
-    responses: dict[int | str, dict[str, Any]] = {}
+    by_status: dict[int, list[ProblemKind]] = {}
     for kind in (KINDS[slug] for slug in slugs):
-        known = responses.get(kind.status)
-        title = f"{known['description']}; or `{kind.slug}`" if known else f"`{kind.slug}`"
-        responses[kind.status] = {
-            "description": f"{title}: {kind.title}",
+        by_status.setdefault(kind.status, []).append(kind)
+    return {
+        status: {
+            "description": _in_words(kinds),
             # Not a model: FastAPI would say that it is application/json.
-            "content": {MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA}},
-            "headers": RETRY_AFTER if kind.status in (429, 503) else {},
+            "content": {
+                MEDIA_TYPE: {
+                    "schema": _PROBLEM_SCHEMA,
+                    "examples": {kind.slug: _problem_example(kind) for kind in kinds},
+                }
+            },
+            "headers": RETRY_AFTER if status in (429, 503) else {},
         }
-    return responses
+        for status, kinds in by_status.items()
+    }
+
+
+def _in_words(kinds: list[ProblemKind]) -> str:
+    lines = [f"`{kind.slug}`: {kind.title}." for kind in kinds]
+    # Markdown: a list, where there are several.
+    return lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
+
+
+def _problem_example(kind: ProblemKind) -> dict[str, Any]:
+    return {
+        "summary": kind.title,
+        "description": kind.remedy,
+        "value": {
+            "type": f"{DEFAULT_PREFIX}/problems/{kind.slug}",
+            "title": kind.title,
+            "status": kind.status,
+            "detail": kind.remedy,
+            "instance": f"{DEFAULT_PREFIX}/...",
+        },
+    }
 
 
 def _add(
@@ -178,6 +199,8 @@ def _add(
     endpoint: Endpoint,
     raw: Any,
     *,
+    summary: str,
+    answered: str,
     answer: Any = None,
     status: int = 200,
     refusals: tuple[str, ...] = (),
@@ -185,7 +208,10 @@ def _add(
     action: Action | None = None,
     openapi_extra: dict[str, Any] | None = None,
 ) -> None:
-    """Add a route that `endpoint` documents and `raw` answers; `action` is what it lets one do."""
+    """Add a route that `endpoint` documents and `raw` answers; `action` is what it lets one do.
+
+    `summary` is what its documentation is headed by, `answered` what it says of a good answer.
+    """
     endpoint.action = action  # type: ignore[attr-defined] # get_accesses looks for it
     # Attributes are how RawRoute finds them.
     endpoint.raw = raw  # type: ignore[attr-defined]
@@ -197,6 +223,10 @@ def _add(
         endpoint,
         methods=[method],
         status_code=status,
+        summary=summary,
+        response_description=answered,
+        # Of the path as it is in the document: without the convertors.
+        generate_unique_id_function=partial(_operation_id, compile_path(path)[1]),
         response_model=answer,
         responses={
             **problems(*_always(action), *refusals),
@@ -205,6 +235,15 @@ def _add(
         route_class_override=RawRoute,
         openapi_extra=openapi_extra,
     )
+
+
+def _operation_id(own_path: str, route: Any) -> str:
+    """Return the endpoint's name: `watch_key`; `v2_watch_key` under another prefix than ours.
+
+    What client generators name their methods by, and so no more than a person would call it.
+    """
+    before = route.path_format.removesuffix(own_path).removesuffix(DEFAULT_PREFIX)
+    return "_".join([*re.findall(r"\w+", before), route.endpoint.__name__])
 
 
 def _always(action: Action | None) -> tuple[str, ...]:
@@ -236,12 +275,17 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         key: KeyPath,
         cursor: Annotated[
             str | None,
-            Query(max_length=64, description="From an earlier answer; 0: the earliest kept."),
+            Query(
+                max_length=64,
+                description="From an earlier answer; 0: the earliest kept; without it: from now.",
+                examples=["8c1f0a9be2d4-1"],
+            ),
         ] = None,
         wait: Annotated[
             str,
             Query(
                 pattern=r"^[0-9]{1,10}(\.[0-9]{1,9})?(ms|s|m)?$",
+                examples=["25", "500ms"],
                 description="Seconds, or with a unit: 500ms, 25s, 1m. 0 asks and does not park; "
                 f"the default is {room.settings.default_wait:g} s, more than "
                 f"{room.settings.max_wait:g} s is taken as that.",
@@ -270,6 +314,8 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         "/watch/{key:watch_key}",
         watch_key,
         WatchEndpoint(room, parse_watch, tail="key"),
+        summary="Wait for a key",
+        answered="How the wait ended: always this, whatever ended it.",
         action=Action.WAIT,
         answer=schemas.WatchAnswer,
         refusals=refusals,
@@ -295,9 +341,11 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         "/watch",
         watch_keys,
         WatchEndpoint(room, parse_watch_many, max_body=MAX_WATCH_BODY),
+        summary="Wait for several keys",
+        answered="How the wait ended, with an entry for each key that fired.",
         action=Action.WAIT,
         answer=schemas.WatchManyAnswer,
-        refusals=("bad-json", *refusals, "body-too-large"),
+        refusals=("bad-json", *refusals, "body-too-large", "unsupported-media-type"),
         responses={
             200: {"headers": PREFERENCE_APPLIED},
             204: {
@@ -312,7 +360,7 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
             str, Path(description="A Wait-Id.", json_schema_extra=UUID_FORMAT)
         ],
     ) -> None:
-        """End the wait of that id: its request is answered with reason "cancelled"."""
+        """End the wait of that Wait-Id: its request is answered with reason "cancelled"."""
 
     async def cancel(raw: RawRequest) -> Answer:
         raw.permit.check(Access(Action.WAIT))
@@ -326,6 +374,8 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         "/waits/{id}",
         cancel_wait,
         _raw(room, cancel, tail="id"),
+        summary="End a wait",
+        answered="Its request is answered.",
         action=Action.WAIT,
         status=204,
         refusals=("unknown-wait",),
@@ -335,7 +385,7 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
 def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
     endpoints = KeyEndpoints(room.purgatory)
     max_body = room.purgatory.limits.max_value_bytes + ENVELOPE
-    writing = ("bad-json", "body-too-large", "not-open")
+    writing = ("bad-json", "body-too-large", "unsupported-media-type", "not-open")
 
     def fire_key(
         key: KeyPath,
@@ -357,6 +407,8 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         "/keys/{key:watch_key}",
         fire_key,
         _raw(room, endpoints.fire, tail="key", max_body=max_body),
+        summary="Fire a key",
+        answered="The signal is kept, and whoever waited is woken.",
         action=Action.FIRE,
         answer=schemas.FiredAnswer,
         status=201,
@@ -381,6 +433,8 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         "/keys",
         fire_keys,
         _raw(room, endpoints.fire_batch, max_body=MAX_BATCH_BODY),
+        summary="Fire several keys",
+        answered="All of them have fired.",
         action=Action.FIRE,
         answer=schemas.BatchAnswer,
         status=201,
@@ -396,6 +450,8 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         "/keys/{key:watch_key}",
         describe_key,
         _raw(room, endpoints.describe, tail="key"),
+        summary="Look at a key",
+        answered="Where the key is at, and how many wait on it.",
         action=Action.WAIT,
         answer=schemas.KeyAnswer,
     )
@@ -409,14 +465,24 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         "/keys/{key:watch_key}",
         drop_key,
         _raw(room, endpoints.drop, tail="key"),
+        summary="Drop a key",
+        answered="Its waits have ended, and its history is gone.",
         action=Action.OPERATE,
         answer=schemas.CancelledAnswer,
         refusals=("not-open",),
     )
 
     def list_keys(
-        prefix: Annotated[str, Query(description="Only keys that begin with this.")] = "",
-        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        prefix: Annotated[
+            str,
+            Query(
+                max_length=256,
+                pattern=PREFIX_PATTERN,
+                description="Only keys that begin with this.",
+                examples=["order:"],
+            ),
+        ] = "",
+        limit: Annotated[int, Query(ge=1, le=1000, description="Keys in the answer.")] = 100,
     ) -> None:
         """List the keys that are watched, in order, and how many wait on each."""
 
@@ -426,6 +492,8 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         "/keys",
         list_keys,
         _raw(room, endpoints.list_watched),
+        summary="List watched keys",
+        answered="The first of them, in order.",
         action=Action.OPERATE,
         answer=schemas.KeysAnswer,
     )
@@ -443,7 +511,7 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         return Answer.of_json(200, statistics_json.dump_json(document))
 
     def statistics() -> None:
-        """Return exact counts of now and since the start. Does not park."""
+        """Return exact counts of this process, of now and since its start. Does not park."""
 
     _add(
         router,
@@ -451,8 +519,10 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         "/statistics",
         statistics,
         TaskEndpoint(room, answer_statistics),
+        summary="Statistics",
+        answered="Counts of this process, and the jobs of all.",
         action=Action.OPERATE,
-        answer=ServiceStatistics,
+        answer=StatisticsAnswer,
     )
 
     async def answer_problem(raw: RawRequest) -> Answer:
@@ -470,7 +540,11 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
             body,
         )
 
-    def problem(slug: Annotated[str, Path(description="The last part of a `type`.")]) -> None:
+    def problem(
+        slug: Annotated[
+            str, Path(description="The last part of a `type`.", examples=["cursor-expired"])
+        ],
+    ) -> None:
         """Describe a kind of problem, and what to do about it."""
 
     _add(
@@ -479,9 +553,15 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         "/problems/{slug}",
         problem,
         RawEndpoint(room, answer_problem, tail="slug", is_public=True),
+        summary="A kind of problem",
+        answered="What it is and what to do, in a few sentences.",
         answer=None,
         refusals=("not-found",),
-        responses={200: {"content": {"text/plain": {}}, "description": "A few sentences."}},
+        responses={
+            200: {
+                "content": {"text/plain": {}},
+            }
+        },
     )
 
 

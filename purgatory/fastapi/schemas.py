@@ -19,7 +19,18 @@ Key = Annotated[
 ]
 Cursor = Annotated[
     StrictStr,
-    Field(description="Opaque, from an earlier answer; 0: the earliest kept."),
+    Field(
+        description="Opaque, from an earlier answer; 0: the earliest kept.",
+        examples=["8c1f0a9be2d4-1", "0"],
+    ),
+]
+Moment = Annotated[
+    str,
+    Field(
+        description="RFC 3339, UTC, to the millisecond.",
+        json_schema_extra={"format": "date-time"},
+        examples=["2026-11-21T15:04:05.678Z"],
+    ),
 ]
 MAX_BATCH = 1000
 
@@ -32,24 +43,42 @@ class _Body(BaseModel):
 class SignalBody(_Body):
     """A signal to fire."""
 
+    model_config = ConfigDict(json_schema_extra={"examples": [{"value": {"by": "card"}}]})
+
     value: Any = Field(None, description="Any JSON value; 64 KiB at most.")
 
 
 class BatchItem(_Body):
     """One signal of a batch."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"key": "order:42:paid", "value": {"by": "card"}}]}
+    )
+
     key: Key
-    value: Any = None
+    value: Any = Field(None, description="Any JSON value; 64 KiB at most.")
 
 
 class CountOfKeys(_Body):
     """k of n keys."""
 
-    count: Annotated[StrictInt, Field(ge=1, le=100)]
+    count: Annotated[StrictInt, Field(ge=1, le=100, description="k: no more than there are keys.")]
 
 
 class WatchBody(_Body):
     """Several keys in one wait."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "keys": {"order:42:paid": "8c1f0a9be2d4-1", "order:42:sent": "0"},
+                    "wait": 25,
+                    "until": "any",
+                }
+            ]
+        }
+    )
 
     keys: Annotated[
         dict[str, Cursor | None],
@@ -60,22 +89,37 @@ class WatchBody(_Body):
             json_schema_extra={"propertyNames": {"maxLength": 256, "pattern": KEY_PATTERN}},
         ),
     ]
-    wait: StrictFloat | StrictStr | None = Field(None, description="As the query parameter `wait`.")
+    wait: StrictFloat | StrictStr | None = Field(
+        None, description="As the query parameter `wait`.", examples=[25, "500ms"]
+    )
     until: Literal["any", "all"] | CountOfKeys = Field(
         "any", description="How many of the keys have to fire before the answer comes."
     )
-    limit: Annotated[StrictInt, Field(ge=1, le=1000)] = 100
-    min: Annotated[StrictInt, Field(ge=1, le=1000)] = 1
+    limit: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
+        100, description="Signals of each key in the answer."
+    )
+    min: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
+        1, description="Signals that a key needs to count as fired."
+    )
 
 
 class SignalAnswer(BaseModel):
     """One signal."""
 
     seq: int = Field(description="Counts up within its key; drop what you have seen before.")
-    cursor: str = Field(description="The cursor just behind this signal.")
-    at: str = Field(description="RFC 3339, UTC.")
-    value: Any
+    cursor: str = Field(
+        description="The cursor just behind this signal.", examples=["8c1f0a9be2d4-1"]
+    )
+    at: Moment = Field(description="When it was fired.")
+    value: Any = Field(description="What it was fired with: any JSON value.")
 
+
+_SIGNAL_EXAMPLE: dict[str, Any] = {
+    "seq": 1,
+    "cursor": "8c1f0a9be2d4-1",
+    "at": "2026-11-21T15:04:05.678Z",
+    "value": {"by": "card"},
+}
 
 Reason = Literal["fired", "expired", "cancelled", "drained"]
 
@@ -83,10 +127,28 @@ Reason = Literal["fired", "expired", "cancelled", "drained"]
 class WatchAnswer(BaseModel):
     """How a wait ended: always this, whatever ended it."""
 
-    key: str
-    signals: list[SignalAnswer] = Field(description="Oldest first.")
-    cursor: str = Field(description="For the next wait; it moves on although nothing fired.")
-    reason: Reason
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "key": "order:42:paid",
+                    "signals": [_SIGNAL_EXAMPLE],
+                    "cursor": "8c1f0a9be2d4-1",
+                    "reason": "fired",
+                    "more": False,
+                    "poll_after_ms": 0,
+                }
+            ]
+        }
+    )
+
+    key: str = Field(examples=["order:42:paid"], description="The key.")
+    signals: list[SignalAnswer] = Field(description="Oldest first; none where it did not fire.")
+    cursor: str = Field(
+        description="For the next wait; it moves on although nothing fired.",
+        examples=["8c1f0a9be2d4-1"],
+    )
+    reason: Reason = Field(description="What ended the wait.")
     more: bool = Field(description="There are other signals behind `cursor`.")
     poll_after_ms: int = Field(description="Wait this long before the next request.")
 
@@ -94,25 +156,53 @@ class WatchAnswer(BaseModel):
 class KeySignals(BaseModel):
     """What one key of several has to tell."""
 
-    signals: list[SignalAnswer]
-    cursor: str
-    more: bool
+    signals: list[SignalAnswer] = Field(description="Oldest first.")
+    cursor: str = Field(description="For the next wait.", examples=["8c1f0a9be2d4-1"])
+    more: bool = Field(description="There are other signals behind `cursor`.")
 
 
 class WatchManyAnswer(BaseModel):
     """How a wait for several keys ended."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "keys": {
+                        "order:42:paid": {
+                            "signals": [_SIGNAL_EXAMPLE],
+                            "cursor": "8c1f0a9be2d4-1",
+                            "more": False,
+                        }
+                    },
+                    "cursors": {
+                        "order:42:paid": "8c1f0a9be2d4-1",
+                        "order:42:sent": "8c1f0a9be2d4-1",
+                    },
+                    "reason": "fired",
+                    "poll_after_ms": 0,
+                }
+            ]
+        }
+    )
+
     keys: dict[str, KeySignals] = Field(description="The keys that fired.")
     cursors: dict[str, str] = Field(description="For the next wait: a cursor for every key.")
-    reason: Reason
-    poll_after_ms: int
+    reason: Reason = Field(description="What ended the wait.")
+    poll_after_ms: int = Field(description="Wait this long before the next request.")
 
 
 class FiredAnswer(BaseModel):
     """A signal was kept, and whoever waited for it was woken."""
 
-    cursor: str
-    seq: int
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"cursor": "8c1f0a9be2d4-1", "seq": 1, "completed": 1}]}
+    )
+
+    cursor: str = Field(
+        description="The cursor just behind the signal.", examples=["8c1f0a9be2d4-1"]
+    )
+    seq: int = Field(description="The signal's number: counts up within its key.")
     completed: int = Field(description="Operations of this process that it completed.")
     jobs: int = Field(0, description="Delayed jobs that it decided; left out where there are none.")
 
@@ -120,44 +210,50 @@ class FiredAnswer(BaseModel):
 class BatchAnswer(BaseModel):
     """One entry a signal, in the order of the request."""
 
-    results: list[FiredAnswer]
+    results: list[FiredAnswer] = Field(description="In the order of the request.")
 
 
 class WaitingCount(BaseModel):
     """How many wait on a key."""
 
-    here: int
-    everywhere: int
+    here: int = Field(description="In this process.")
+    everywhere: int = Field(description="In all processes.")
 
 
 class KeyAnswer(BaseModel):
     """What is known of a key."""
 
-    key: str
-    cursor: str = Field(description="From now on.")
-    earliest: str = Field(description="From the earliest signal that is kept.")
+    key: str = Field(examples=["order:42:paid"], description="The key.")
+    cursor: str = Field(
+        description="To go on with from now on, as the `cursor` of a wait.",
+        examples=["8c1f0a9be2d4-1"],
+    )
+    earliest: str = Field(
+        description="To go on with from the earliest signal that is kept.",
+        examples=["8c1f0a9be2d4-0"],
+    )
     waiting: WaitingCount
 
 
 class CancelledAnswer(BaseModel):
     """The key's waiters were ended and its history dropped."""
 
-    cancelled: int
-    cursor: str
+    cancelled: int = Field(description="Waits that were ended.")
+    cursor: str = Field(description="From now on.", examples=["8c1f0a9be2d4-1"])
 
 
 class WatchedKey(BaseModel):
     """A key that is watched."""
 
-    key: str
-    waiting: int
+    key: str = Field(examples=["order:42:paid"], description="The key.")
+    waiting: int = Field(description="How many wait on it.")
 
 
 class KeysAnswer(BaseModel):
     """Keys that are watched."""
 
-    keys: list[WatchedKey]
-    more: bool
+    keys: list[WatchedKey] = Field(description="In order.")
+    more: bool = Field(description="There are more than `limit`.")
 
 
 class ProblemAnswer(BaseModel):
@@ -166,7 +262,7 @@ class ProblemAnswer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     type: str = Field(description="The address of the problem's description.")
-    title: str
-    status: int
+    title: str = Field(description="What kind of problem it is; the same for all of a `type`.")
+    status: int = Field(description="The HTTP status.")
     detail: str = Field(description="The value, the limit and the way out.")
-    instance: str
+    instance: str = Field(description="What was asked for.")

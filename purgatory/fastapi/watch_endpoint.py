@@ -11,6 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.drive import drive, send_answer
 from purgatory.fastapi.endpoint import path_parameter, problem_from, raw_request, read_body
+from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.parked_request import ParkedRequest, Respond
 from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.raw_request import RawRequest
@@ -81,6 +82,8 @@ class WatchEndpoint:
         room = self.room
         try:
             raw.permit = room.authenticate(raw)
+            if self.max_body:
+                refuse_foreign_pages(raw)
             request = self._parse(raw, room.purgatory, room.settings)
             return room.park(request, respond, room.client(raw))
         except Exception as exc:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Action
-from purgatory.fastapi.bodies import parse_body
+from purgatory.fastapi.bodies import bad_field, parse_body
 from purgatory.fastapi.preferences import (
     Preferences,
     parse_etag_cursor,
@@ -210,9 +210,9 @@ def _needed_keys(body: WatchBody) -> int:
     if not isinstance(body.until, CountOfKeys):
         return 1 if body.until == "any" else len(body.keys)
     if body.until.count > len(body.keys):
-        raise bad_parameter(
-            "until",
-            f"until wants {body.until.count} keys of {len(body.keys)}",
+        raise bad_field(
+            ("until", "count"),
+            f"it wants {body.until.count} keys of {len(body.keys)}",
             f"a count from 1 to {len(body.keys)}, the number of keys",
         )
     return body.until.count

@@ -57,10 +57,15 @@ class Callback:
         _check_url(url)
         if method not in METHODS:
             raise InvalidPayloadError(
-                f"the callback's method is {str(method)[:32]!r}: give one of {', '.join(METHODS)}"
+                f"the callback's method is {str(method)[:32]!r}: give one of {', '.join(METHODS)}",
+                param="method",
             )
         if len(headers) > MAX_HEADERS:
-            raise InvalidPayloadError(f"a callback has up to {MAX_HEADERS} headers")
+            raise InvalidPayloadError(
+                f"a callback has up to {MAX_HEADERS} headers; this one has {len(headers)}: send "
+                "what else there is in its payload",
+                param="headers",
+            )
         for name, value in headers.items():
             _check_header(name, value)
         return cls(url=url, method=method, headers=dict(headers), payload=payload)
@@ -118,9 +123,9 @@ def _check_url(url: Any) -> None:
         f"name, no fragment, in up to {MAX_URL} printable ASCII characters"
     )
     if not isinstance(url, str) or not 0 < len(url) <= MAX_URL:
-        raise InvalidPayloadError(wanted)
+        raise InvalidPayloadError(wanted, param="url")
     if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        raise InvalidPayloadError(wanted)
+        raise InvalidPayloadError(wanted, param="url")
     try:
         parts = urlsplit(url)
         is_good = (
@@ -132,19 +137,27 @@ def _check_url(url: Any) -> None:
             and parts.port != 0
         )
     except ValueError as exc:
-        raise InvalidPayloadError(wanted) from exc
+        raise InvalidPayloadError(wanted, param="url") from exc
     if not is_good:
-        raise InvalidPayloadError(wanted)
+        raise InvalidPayloadError(wanted, param="url")
 
 
 def _check_header(name: Any, value: Any) -> None:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
-        raise InvalidPayloadError(f"the callback's header {str(name)[:64]!r} is no name")
+        raise InvalidPayloadError(
+            f"the callback's header {str(name)[:64]!r} is no name: give 1 to 128 of the characters "
+            "that RFC 9110 has for it",
+            param="headers",
+        )
     if name.lower() in _RESERVED or name.lower().startswith("purgatory-"):
-        raise InvalidPayloadError(f"the callback's header {name[:64]!r} is not for you to set")
+        raise InvalidPayloadError(
+            f"the callback's header {name[:64]!r} is not for you to set: leave it out",
+            param="headers",
+        )
     is_text = isinstance(value, str) and len(value) <= MAX_HEADER_VALUE
     if not is_text or _VALUE.fullmatch(value) is None:
         raise InvalidPayloadError(
             f"the value of the callback's header {name[:64]!r} is not printable ASCII of up to "
-            f"{MAX_HEADER_VALUE} characters"
+            f"{MAX_HEADER_VALUE} characters",
+            param="headers",
         )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from purgatory.jobs.job import Job, JobOutcome
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from purgatory.jobs.moment import utc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +45,3 @@ class JobContext:
             deadline=utc(job.deadline_ms),
             created=utc(job.created_ms),
         )
-
-
-def utc(wall_ms: int) -> datetime:
-    """Return wall milliseconds as a datetime in UTC."""
-    return _EPOCH + timedelta(milliseconds=wall_ms)

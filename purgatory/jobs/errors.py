@@ -13,13 +13,28 @@ class JobError(PurgatoryError):
 class InvalidJobError(JobError, ValueError):
     """A job's handler, keys, policy or number of attempts is not allowed."""
 
+    def __init__(self, detail: str | None = None, *, param: str = "job") -> None:
+        """Name the argument that is to blame, as `param`."""
+        super().__init__(detail)
+        self.param = param
+
 
 class InvalidPayloadError(JobError, ValueError):
     """A payload is JSON of a bounded size, as its handler expects it."""
 
+    def __init__(self, detail: str | None = None, *, param: str = "payload") -> None:
+        """Name the argument that is to blame, as `param`: for a Callback, one of its own."""
+        super().__init__(detail)
+        self.param = param
+
 
 class InvalidDeadlineError(JobError, ValueError):
     """A deadline lies within the next ten years and says which zone it is in."""
+
+    def __init__(self, detail: str | None = None, *, param: str = "delay") -> None:
+        """Name the argument that is to blame, as `param`: delay, at or ceiling."""
+        super().__init__(detail)
+        self.param = param
 
 
 class UnknownHandlerError(JobError, LookupError):

@@ -133,6 +133,15 @@ class Job:
         return self.state is JobState.WAITING and self.outcome is None
 
     @property
+    def is_by_hand(self) -> bool:
+        """True iff somebody had it run before its deadline, without a key that fired.
+
+        No longer known once another attempt is due behind the deadline: then it is False.
+        """
+        is_run = self.outcome in (None, JobOutcome.EXPIRED)
+        return is_run and self.due_ms < self.deadline_ms
+
+    @property
     def payload(self) -> Any:
         """The payload, decoded anew."""
         return json.loads(self.payload_json)

@@ -82,7 +82,7 @@ class JobSpec:
             keys=_keys(keys, limits),
             on_fire=_choice(OnFire, "on_fire", on_fire),
             dedupe_key=_dedupe_key(dedupe_key),
-            on_conflict=_choice(OnConflict, "on_conflict", on_conflict),
+            on_conflict=_on_conflict(on_conflict, dedupe_key),
             max_attempts=_max_attempts(max_attempts, limits),
             misfire=_choice(Misfire, "misfire", misfire),
             ceiling_delay_ms=(
@@ -141,7 +141,8 @@ def _handler(handler: str) -> str:
         check_key(handler)
     except InvalidKeyError as exc:
         raise InvalidJobError(
-            f"handler {handler[:64]!r} is no name: 1 to 256 characters, none of them control"
+            f"handler {handler[:64]!r} is no name: 1 to 256 characters, none of them control",
+            param="handler",
         ) from exc
     return handler
 
@@ -155,7 +156,8 @@ def _keys(keys: Iterable[str], limits: JobLimits) -> tuple[str, ...]:
     if len(unique) > limits.max_keys:
         raise InvalidJobError(
             f"a job waits on up to {limits.max_keys} keys; this one has {len(unique)}: fire one "
-            "key that stands for several"
+            "key that stands for several",
+            param="keys",
         )
     for key in unique:
         check_key(key)
@@ -173,7 +175,8 @@ def _max_attempts(max_attempts: int, limits: JobLimits) -> int:
         raise TypeError(f"max_attempts is {max_attempts!r}: give a whole number")
     if not 1 <= max_attempts <= limits.max_attempts:
         raise InvalidJobError(
-            f"max_attempts is {max_attempts}: give a number from 1 to {limits.max_attempts}"
+            f"max_attempts is {max_attempts}: give a number from 1 to {limits.max_attempts}",
+            param="max_attempts",
         )
     return max_attempts
 
@@ -183,4 +186,15 @@ def _choice(choices: type[_Choice], name: str, value: str) -> _Choice:
         return choices(value)
     except ValueError:
         allowed = ", ".join(repr(str(choice)) for choice in choices)
-        raise InvalidJobError(f"{name} is {value!r}: give one of {allowed}") from None
+        raise InvalidJobError(f"{name} is {value!r}: give one of {allowed}", param=name) from None
+
+
+def _on_conflict(on_conflict: str, dedupe_key: str | None) -> OnConflict:
+    choice = _choice(OnConflict, "on_conflict", on_conflict)
+    if dedupe_key is None and choice is not OnConflict.ERROR:
+        raise InvalidJobError(
+            f"on_conflict is {str(choice)!r}, and there is no dedupe_key that could be in "
+            "conflict: give a dedupe_key too, or leave on_conflict out",
+            param="on_conflict",
+        )
+    return choice

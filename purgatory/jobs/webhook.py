@@ -20,6 +20,7 @@ except ImportError as exc:
 from purgatory.jobs.callback import CALLBACK, Callback
 from purgatory.jobs.context import JobContext
 from purgatory.jobs.errors import FailJobError, RetryJobError
+from purgatory.jobs.moment import rfc3339
 from purgatory.jobs.public_address import resolve
 from purgatory.jobs.webhook_signature import SIGNATURE_HEADER, sign
 from purgatory.timer import Clock, SystemClock
@@ -84,10 +85,10 @@ class Webhook:
                 response = await self._send(await self._request(job, callback))
         except (httpx.TimeoutException, TimeoutError) as exc:
             raise RetryJobError(
-                f"{callback.url} did not answer within {self._timeout:g} seconds"
+                f"{_shown(callback)} did not answer within {self._timeout:g} seconds"
             ) from exc
         except httpx.HTTPError as exc:
-            raise RetryJobError(f"{callback.url} could not be asked ({exc!r})") from exc
+            raise RetryJobError(f"{_shown(callback)} could not be asked ({exc!r})") from exc
         if response.is_success:
             return
         self._refuse(callback, response)
@@ -159,7 +160,7 @@ class Webhook:
 
     def _refuse(self, callback: Callback, response: httpx.Response) -> None:
         status = response.status_code
-        said = f"{callback.method} {callback.url} was answered {status}"
+        said = f"{callback.method} {_shown(callback)} was answered {status}"
         if status in RETRIED or status >= 500:
             raise RetryJobError(said, after=self._retry_after(response))
         if 300 <= status < 400:
@@ -182,12 +183,18 @@ class Webhook:
         return min(max(seconds, 0.0), MAX_RETRY_AFTER) * random.uniform(1, 1.1)
 
 
+def _shown(callback: Callback) -> str:
+    # Logged, and kept as the job's error: what lets one in is in the query, as a rule.
+    address, mark, _ = callback.url.partition("?")
+    return f"{address}{'?...' if mark else ''}"
+
+
 def _body(job: JobContext, callback: Callback) -> bytes:
     document = {
         "job": job.id,
         "attempt": job.attempt,
         "outcome": str(job.outcome),
-        "deadline": job.deadline.isoformat(),
+        "deadline": rfc3339(job.deadline),
         "fired_key": job.fired_key,
         "fired_value": job.fired_value,
         "payload": callback.payload,

@@ -49,7 +49,7 @@ class JobRows:
             at=self._at(row),
             keys=_keys(row.get("keys")),
             dedupe_key=row.get("dedupe_key"),
-            on_conflict=self.on_conflict,
+            on_conflict="error" if row.get("dedupe_key") is None else self.on_conflict,
             limits=self.limits,
             **given,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -233,10 +234,52 @@ async def until(connection: Connection, address: str, state: str) -> dict[str, A
 
 
 async def test_running_now(connection: Connection) -> None:
-    """It does not wait for its deadline."""
+    """It does not wait for its deadline, and tells that it was by hand."""
     address = (await add(connection, payload=7)).headers["location"]
-    assert (await connection.request("POST", f"{address}/run")).status == 200
-    assert (await until(connection, address, "done"))["outcome"] == "expired"
+    assert (await connection.get(address)).json()["by_hand"] is False
+    ran = await connection.request("POST", f"{address}/run")
+    assert (ran.status, ran.json()["by_hand"]) == (200, True)
+    job = await until(connection, address, "done")
+    assert (job["outcome"], job["by_hand"]) == ("expired", True)
+    for options, decide in (
+        ({"delay": 0}, None),
+        ({"keys": ["k"]}, ("POST", "/purgatory/keys/k")),
+    ):
+        other = (await add(connection, **options)).headers["location"]
+        if decide is not None:
+            await connection.request(*decide)
+        assert (await until(connection, other, "done"))["by_hand"] is False
+
+
+async def test_all_json_is_written_alike(connection: Connection) -> None:
+    """Without spaces, and times in UTC to the millisecond, wherever they come from."""
+    added = await add(connection, keys=["k"], payload="x", delay=60, ceiling=90)
+    await connection.request("POST", "/purgatory/keys/k", {"value": "x"})
+    await until(connection, added.headers["location"], "done")
+    batch = await post_lines(connection, b'{"handler": "note", "delay": 60, "payload": "x"}\n')
+    replies = [
+        added,
+        batch,
+        await connection.get(added.headers["location"]),
+        await connection.get(JOBS),
+        await connection.get(f"{JOBS}?after=x"),
+        await connection.get("/purgatory/watch/k?cursor=0&wait=0"),
+        await connection.request("POST", "/purgatory/watch", {"keys": {"k": "0"}, "wait": 0}),
+        await connection.get("/purgatory/keys/k"),
+        await connection.get("/purgatory/keys"),
+        await connection.request("DELETE", "/purgatory/keys/k"),
+        await connection.get("/purgatory/statistics"),
+        await connection.get("/readyz"),
+    ]
+    moments: list[str] = []
+    for reply in replies:
+        for line in reply.body.splitlines():
+            document = json.loads(line)
+            assert line == json.dumps(document, separators=(",", ":")).encode()
+        moments += re.findall(r'"(\d{4}-\d\d-\d\d[^"]*)"', reply.body.decode())
+    assert len(moments) >= 2 + 4 * 3
+    for moment in moments:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", moment), moment
 
 
 async def test_a_batch_of_fires_asks_the_store_together(
@@ -404,7 +447,9 @@ async def test_callbacks_over_http(connection: Connection) -> None:
         added = await connection.request("POST", JOBS, body)
         assert added.status == 201
         job = await until(connection, added.headers["location"], "done")
-        assert job["handler"] is None
+        assert job["handler"] == CALLBACK
+        [listed] = (await connection.get(f"{JOBS}?handler={CALLBACK}")).json()["jobs"]
+        assert (listed["id"], listed["handler"]) == (job["id"], CALLBACK)
         assert job["callback"] == {
             "url": callback["url"], "method": "POST", "headers": ["Authorization"],
         }  # fmt: skip

@@ -71,7 +71,7 @@ async def test_what_a_receiver_gets(receiver: CallbackReceiver, webhook: Webhook
         "job": CONTEXT.id,
         "attempt": 2,
         "outcome": "fired",
-        "deadline": "2027-01-01T00:00:00+00:00",
+        "deadline": "2027-01-01T00:00:00.000Z",
         "fired_key": "k",
         "fired_value": {"by": "card"},
         "payload": {"order": "ß"},
@@ -152,6 +152,15 @@ async def test_what_is_not_tried_again(
         await webhook(CONTEXT, Callback.of(f"{receiver.url}/status/{status}"))
     receiver.next()
     assert receiver.received.empty()
+
+
+async def test_the_query_of_an_address_is_not_told(
+    receiver: CallbackReceiver, webhook: Webhook
+) -> None:
+    """It may hold what lets one in, and errors are logged and kept."""
+    with pytest.raises(FailJobError, match=r"/\?\.\.\. was answered 404") as refused:
+        await webhook(CONTEXT, Callback.of(f"{receiver.url}/?token=hunter2&x=/status/404"))
+    assert "hunter2" not in refused.value.detail
 
 
 async def test_a_receiver_that_does_not_answer(receiver: CallbackReceiver) -> None:

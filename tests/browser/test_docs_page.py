@@ -35,4 +35,4 @@ def test_the_page_works_without_the_internet(address: str, page: str, tmp_path: 
     """Every script and style comes from this process, and the operations are shown."""
     text = rendered(address + page, tmp_path)
     # The summaries of two operations, which only a script that ran has put there.
-    assert "Watch Key" in text and "Fire Key" in text
+    assert "Wait for a key" in text and "Fire a key" in text

@@ -673,10 +673,12 @@ async def test_a_job_is_run_now(world: World) -> None:
     assert now == await world.job(job.id)
     assert (now.due_ms, now.deadline_ms) == (START_MS, job.deadline_ms)
     assert now.version == job.version + 1
+    assert (job.is_by_hand, now.is_by_hand) == (False, True)
     world.now_ms += 3
     assert await world.here.run_now(job.id) == now
     started = await world.start(await world.claim_one())
     assert (started.outcome, started.lateness_ms) == (JobOutcome.EXPIRED, 3)
+    assert started.is_by_hand
 
 
 async def test_a_version_that_is_not_the_jobs_is_refused(world: World) -> None:

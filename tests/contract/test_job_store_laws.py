@@ -132,7 +132,7 @@ class JobStoreMachine(RuleBasedStateMachine):
             keys=keys,
             on_fire=on_fire,
             dedupe_key=dedupe_key,
-            on_conflict=on_conflict,
+            on_conflict="error" if dedupe_key is None else on_conflict,
             ceiling=ceiling,
         )
         spec = replace(spec, id=f"{self.random.getrandbits(128):032x}")

@@ -31,6 +31,73 @@ def nothing_is_fired(server: ThreadServer) -> Iterable[None]:
     assert server.purgatory.signals.statistics() == before
 
 
+async def _post_as(
+    connection: Connection, target: str, body: bytes, *lines: str, method: str = "POST"
+) -> Reply:
+    head = [f"{method} {target} HTTP/1.1", "Host: h:80", f"Content-Length: {len(body)}", *lines]
+    connection.write("\r\n".join([*head, "", ""]).encode() + body)
+    return await connection.reply()
+
+
+@pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
+@pytest.mark.parametrize(
+    "media_type",
+    [
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "text/plain;charset=UTF-8",
+        " Text/Plain ",
+    ],
+)
+async def test_what_a_form_of_any_site_can_send(
+    connection: Connection, target: str, media_type: str
+) -> None:
+    """415 says how to send it, also to those who use curl, and also where there is no body."""
+    for body in (b'{"value": 1}', b""):
+        reply = await _post_as(connection, target, body, f"Content-Type: {media_type}")
+        check_refusal(reply, 415, "unsupported-media-type", media_type.strip(), "--json")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Origin: http://elsewhere"],
+        ["Origin: null"],
+        ["Origin: http://h:81"],
+        ["Origin: http://h:80", "Sec-Fetch-Site: cross-site"],
+        ["Origin: http://h:80", "Sec-Fetch-Site: same-site"],
+        ["Origin: http://elsewhere", "Content-Type: "],
+    ],
+    ids=str,
+)
+async def test_a_page_of_another_site_that_names_no_type(
+    connection: Connection, lines: list[str]
+) -> None:
+    """Its browser asks nobody for that either, but says where it is from."""
+    for target in (FIRE, BATCH, WATCH):
+        reply = await _post_as(connection, target, b"", *lines)
+        check_refusal(reply, 415, "unsupported-media-type", "another web site")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [],
+        ["Content-Type: application/json"],
+        ["Content-Type: application/json; charset=utf-8"],
+        ["Content-Type: application/cloudevents+json", "Origin: http://elsewhere"],
+        ["Origin: http://h:80"],
+        ["Origin: http://outside", "Sec-Fetch-Site: same-origin"],
+    ],
+    ids=str,
+)
+async def test_other_types_are_read(connection: Connection, lines: list[str]) -> None:
+    """JSON under any name, none at all, and what pages of this site send."""
+    for target in (FIRE, BATCH, WATCH):
+        reply = await _post_as(connection, target, b"{", *lines)
+        check_refusal(reply, 400, "bad-json")
+
+
 NOT_JSON = {
     "text": b"hello",
     "half an object": b'{"value": ',
@@ -221,6 +288,53 @@ async def test_pointers_are_json_pointers(connection: Connection) -> None:
     body = json.dumps({"keys": {"a/b~c": 1}, "wait": 0}).encode()
     document = check_refusal(await _post(connection, WATCH, body), 422, "bad-parameter")
     assert document["errors"][0]["pointer"] == "/keys/a~1b~0c"
+
+
+@pytest.mark.parametrize(
+    ("target", "body", "pointer", "param", "allowed"),
+    [
+        (WATCH, {"until": "some"}, "/until", "until", '"any" or "all", or an object with the'),
+        (WATCH, {"until": None}, "/until", "until", "the field count"),
+        (WATCH, {"until": {}}, "/until/count", "until.count", "a whole number from 1 to 100"),
+        (WATCH, {"until": {"count": 0}}, "/until/count", "until.count", "from 1 to 100"),
+        (WATCH, {"until": {"count": 2}}, "/until/count", "until.count", "from 1 to 1,"),
+        (WATCH, {"until": {"count": 1, "of": 2}}, "/until/of", "until.of", "the field count"),
+        (WATCH, {"wait": True}, "/wait", "wait", 'such as 25, "500ms"'),
+        (WATCH, {"limit": "1"}, "/limit", "limit", "a whole number from 1 to 1000"),
+        (WATCH, {"keys": {"k": 0}}, "/keys/k", "keys", "a text such as"),
+        (WATCH, {"keys": {}}, "/keys", "keys", "an object of 1 to 100 names"),
+        (WATCH, {"unknown": 1}, "/unknown", "unknown", "the fields keys, wait, until"),
+        (WATCH, None, "", "body", "an object with the fields keys"),
+        (FIRE, {"values": 1}, "/values", "values", "the field value"),
+        (BATCH, {}, "", "body", "a list of 1 to 1000 items, each of them an object"),
+        (BATCH, [{"key": "k"}, {"key": 1}], "/1/key", "key", "1 to 256 characters"),
+        (BATCH, [{"key": "k"}, {}], "/1/key", "key", "none of them control"),
+    ],
+    ids=str,
+)
+async def test_what_is_allowed_is_told_of_the_very_field(
+    connection: Connection, target: str, body: Any, pointer: str, param: str, allowed: str
+) -> None:
+    """Where it stands in what the client sent, and nothing of how it is checked."""
+    if target == WATCH and body is not None:
+        body = {"keys": {"k": None}, "wait": 0, **body}
+    reply = await _post(connection, target, json.dumps(body).encode())
+    document = check_refusal(reply, 422, "bad-parameter", pointer, allowed)
+    assert (document["param"], allowed in document["allowed"]) == (param, True), document
+    [error] = document["errors"]
+    assert (error["pointer"], error["allowed"]) == (pointer, document["allowed"])
+    for inner in ("literal", "CountOfKeys", "float", "str]"):
+        assert inner not in reply.body.decode()
+
+
+async def test_a_value_that_is_refused_is_named(connection: Connection) -> None:
+    """Its beginning, where it is not a whole object."""
+    body = {"keys": {"k": None}, "wait": 0, "until": "x" * 1000, "limit": -5, "min": []}
+    reply = await _post(connection, WATCH, json.dumps(body).encode())
+    errors = check_refusal(reply, 422, "bad-parameter")["errors"]
+    shown = {error["pointer"]: error["detail"].partition(":")[0] for error in errors}
+    assert shown["/until"] == f'it is "{"x" * 64}", none of what is allowed'
+    assert (shown["/limit"], shown["/min"]) == ("it is -5", "it is a list")
 
 
 async def test_many_mistakes_are_told_briefly(connection: Connection) -> None:

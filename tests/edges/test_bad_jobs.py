@@ -104,6 +104,67 @@ async def test_jobs_that_make_no_sense(
     assert (await server.call(server.purgatory.job_counts)).waiting == 0
 
 
+@pytest.mark.parametrize(
+    ("fields", "param", "words"),
+    [
+        ({"at": "2126-01-01T00:00:00Z", "delay": 5}, "delay", ["delay is 5.0", "at is 2126-01-01"]),
+        ({"delay": None}, "delay", ["neither"]),
+        ({"at": "2001-01-01T00:00:00Z"}, "at", ["2001-01-01T00:00:00.000Z", "60 seconds"]),
+        ({"at": "2126-01-01T00:00:00Z"}, "at", ["315619200 seconds"]),
+        ({"delay": 1e10}, "delay", ["10000000000.0"]),
+        ({"ceiling": 1e10}, "ceiling", ["315619200"]),
+        ({"handler": None, "callback": {"url": "ftp://a/"}}, "callback.url", ["ftp://a/"]),
+        ({"handler": None, "callback": {}}, "callback.url", ["/callback/url"]),
+        (
+            {"handler": None, "callback": {"url": "http://a", "headers": {"Host": "b"}}},
+            "callback.headers",
+            ["'Host'"],
+        ),
+        ({"on_conflict": "replace"}, "on_conflict", ["'replace'", "dedupe_key"]),
+        ({"on_conflict": "keep"}, "on_conflict", ["'keep'", "dedupe_key"]),
+        ({"keys": ["a", "b\n"]}, "keys", ["/keys/1", "control"]),
+        ({"dedupe_key": "b\n"}, "dedupe_key", ["/dedupe_key"]),
+        ({"handler": "a\n"}, "handler", ["control"]),
+        ({"payload": "x" * 65_537}, "payload", ["65536"]),
+        ({"on_fire": "explode"}, "on_fire", ['"explode"']),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+async def test_what_is_to_blame_is_named_as_the_client_knows_it(
+    connection: Connection, fields: dict[str, Any], param: str, words: list[str]
+) -> None:
+    """The very field, what it was, what it may be; and no milliseconds, which nobody sent."""
+    body = {"handler": "note", "delay": 1, **fields}
+    if "at" in fields and "delay" not in fields:
+        del body["delay"]
+    body = {name: value for name, value in body.items() if value is not None}
+    reply = await connection.request("POST", JOBS, body)
+    document = check_refusal(reply, 422, "bad-parameter", *words)
+    assert document["param"] == param
+    assert document["allowed"] != "what the API's documentation says"
+    assert " ms" not in document["detail"]
+
+
+async def test_another_deadline_that_makes_no_sense(connection: Connection) -> None:
+    """Moving a job is refused in the same words."""
+    job = (await add(connection, handler="note", delay=60)).json()["id"]
+    for body, param in (
+        ({"delay": 1, "at": "2126-01-01T00:00:00Z"}, "delay"),
+        ({}, "delay"),
+        ({"at": "2001-01-01T00:00:00Z"}, "at"),
+    ):
+        refused = await connection.request("PATCH", f"{JOBS}/{job}", body)
+        assert check_refusal(refused, 422, "bad-parameter")["param"] == param
+    await connection.request("DELETE", f"{JOBS}/{job}")
+
+
+async def test_on_conflict_without_a_conflict_is_the_default(connection: Connection) -> None:
+    """Who spells the default out is not refused."""
+    added = await add(connection, handler="note", delay=60, on_conflict="error")
+    assert added.status == 201
+    await connection.request("DELETE", f"{JOBS}/{added.json()['id']}")
+
+
 async def test_an_unknown_handler(connection: Connection) -> None:
     """422 with those that are known."""
     check_refusal(
@@ -127,6 +188,35 @@ async def test_an_unknown_handler(connection: Connection) -> None:
 async def test_lists_that_make_no_sense(connection: Connection, query: str) -> None:
     """422, and a parameter that is unknown or given twice too."""
     check_refusal(await connection.get(f"{JOBS}?{query}"), 422, "bad-parameter")
+
+
+@pytest.mark.parametrize("target", [JOBS, f"{JOBS}:batch", f"{JOBS}/x"])
+async def test_jobs_from_a_form(connection: Connection, target: str) -> None:
+    """A page of any site could send it: 415, and nothing is stored."""
+    body = b'{"handler": "note", "delay": 1}'
+    method = "PATCH" if target.endswith("/x") else "POST"
+    head = f"{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
+    connection.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    check_refusal(await connection.reply(), 415, "unsupported-media-type", "--json")
+
+
+@pytest.mark.parametrize("after", ["made-up", "0", "x" * 2_000, "g" * 32, "A" * 32])
+async def test_a_page_behind_nothing(connection: Connection, after: str) -> None:
+    """A cursor that no page can have ended with is refused, not taken for an empty list."""
+    reply = await connection.get(f"{JOBS}?after={after}")
+    document = check_refusal(reply, 422, "bad-parameter", repr(after[:64]), "`next`")
+    assert document["param"] == "after"
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [("key=a%01", "key"), ("handler=", "handler"), ("state=odd", "state")]
+)
+async def test_a_parameter_of_a_list_is_named(
+    connection: Connection, query: str, param: str
+) -> None:
+    """The one that is wrong."""
+    document = check_refusal(await connection.get(f"{JOBS}?{query}"), 422, "bad-parameter")
+    assert document["param"] == param
 
 
 async def test_methods_that_are_not_taken(connection: Connection) -> None:

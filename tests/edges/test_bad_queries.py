@@ -177,6 +177,13 @@ async def test_parameters_unknown_or_given_twice(
     assert server.purgatory.statistics().signals == before
 
 
+@pytest.mark.parametrize("prefix", ["a%01", "x" * 257])
+async def test_a_prefix_that_no_key_has(connection: Connection, prefix: str) -> None:
+    """It is refused, rather than answered with no keys."""
+    reply = await connection.get(f"/purgatory/keys?prefix={prefix}")
+    assert check_refusal(reply, 422, "bad-parameter")["param"] == "prefix"
+
+
 @pytest.mark.parametrize(
     "query",
     [

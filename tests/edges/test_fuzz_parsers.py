@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
-from purgatory.fastapi.bodies import parse_batch, parse_body, pointer
+from purgatory.fastapi.bodies import parse_batch, parse_body
+from purgatory.fastapi.body_places import pointer
 from purgatory.fastapi.idempotency import _parse as parse_idempotency_key
 from purgatory.fastapi.key_endpoints import KeyEndpoints
 from purgatory.fastapi.preferences import parse_etag_cursor, parse_preferences, wait_seconds

@@ -6,6 +6,7 @@ short if it does, so that thousands of requests take seconds.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -46,9 +47,16 @@ def as_it_is(context: Any, value: Any) -> bytes:
     return value.encode("utf-8", "replace") if isinstance(value, str) else b""
 
 
-# Jobs are for a handler elsewhere: nothing that is made up here calls anybody.
+def _without_addresses(document: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the examples of callbacks: what is made up without them calls nobody."""
+    document = copy.deepcopy(document)
+    schemas = document["components"]["schemas"]
+    del schemas["JobBody"]["examples"], schemas["CallbackBody"]["properties"]["url"]["examples"]
+    return document
+
+
 APP = create_app(Settings(default_wait=0.0, max_wait=0.01))
-SCHEMA = schemathesis.openapi.from_dict(APP.openapi())
+SCHEMA = schemathesis.openapi.from_dict(_without_addresses(APP.openapi()))
 OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations() if isinstance(result, Ok)]
 
 

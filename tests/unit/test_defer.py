@@ -377,6 +377,8 @@ async def test_an_unknown_handler_is_refused(purgatory: Purgatory) -> None:
         ({"delay": 1, "on_fire": "explode"}, InvalidJobError),
         ({"delay": 1, "misfire": "later"}, InvalidJobError),
         ({"delay": 1, "on_conflict": "fight"}, InvalidJobError),
+        ({"delay": 1, "on_conflict": "keep"}, InvalidJobError),
+        ({"delay": 1, "at": datetime(2126, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
         ({"delay": 1, "max_attempts": 0}, InvalidJobError),
         ({"delay": 1, "max_attempts": 1_001}, InvalidJobError),
         ({"delay": 1, "max_attempts": 1.5}, TypeError),

@@ -8,9 +8,20 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient
 
 from purgatory import Purgatory
 from purgatory.fastapi import WaitSettings, create_health_router, create_router, install
+from purgatory.fastapi.job_schemas import JobAnswer, JobBody, ListedJob, RescheduleBody
+from purgatory.fastapi.schemas import (
+    BatchItem,
+    FiredAnswer,
+    SignalBody,
+    WatchAnswer,
+    WatchBody,
+    WatchManyAnswer,
+)
+from purgatory.fastapi.statistics_answer import StatisticsAnswer
 from purgatory.jobs import MemoryJobStore
 
 PROBLEM = "application/problem+json"
@@ -19,18 +30,18 @@ METHODS = {"get", "post", "put", "patch", "delete", "options", "head"}
 # What each operation may refuse; 422 stands for all of them.
 REFUSALS = {
     "get /purgatory/watch/{key}": {400, 409, 410, 422, 429, 503},
-    "post /purgatory/watch": {400, 409, 410, 413, 422, 429, 503},
+    "post /purgatory/watch": {400, 409, 410, 413, 415, 422, 429, 503},
     "delete /purgatory/waits/{id}": {404, 422},
-    "post /purgatory/keys/{key}": {400, 413, 422, 503},
-    "post /purgatory/keys": {400, 413, 422, 503},
+    "post /purgatory/keys/{key}": {400, 413, 415, 422, 503},
+    "post /purgatory/keys": {400, 413, 415, 422, 503},
     "get /purgatory/keys/{key}": {422},
     "delete /purgatory/keys/{key}": {422, 503},
     "get /purgatory/keys": {422},
-    "post /purgatory/jobs": {400, 409, 413, 422, 503},
+    "post /purgatory/jobs": {400, 409, 413, 415, 422, 503},
     "get /purgatory/jobs": {422, 503},
-    "post /purgatory/jobs:batch": {413, 422, 503},
+    "post /purgatory/jobs:batch": {413, 415, 422, 503},
     "get /purgatory/jobs/{id}": {404, 422, 429, 503},
-    "patch /purgatory/jobs/{id}": {400, 404, 409, 412, 413, 422, 503},
+    "patch /purgatory/jobs/{id}": {400, 404, 409, 412, 413, 415, 422, 503},
     "delete /purgatory/jobs/{id}": {404, 409, 422, 503},
     "post /purgatory/jobs/{id}/run": {404, 409, 412, 422, 503},
     "get /purgatory/statistics": {422},
@@ -79,6 +90,41 @@ def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
     """Generated clients have a method for each."""
     ids = [operation["operationId"] for _, operation in _operations(document)]
     assert len(set(ids)) == len(ids)
+
+
+def test_operation_ids_are_names_that_a_person_would_give(document: dict[str, Any]) -> None:
+    """What generated clients call their methods, and so they do not change."""
+    ids = {name: operation["operationId"] for name, operation in _operations(document)}
+    assert ids == {
+        "get /purgatory/watch/{key}": "watch_key",
+        "post /purgatory/watch": "watch_keys",
+        "delete /purgatory/waits/{id}": "cancel_wait",
+        "post /purgatory/keys/{key}": "fire_key",
+        "post /purgatory/keys": "fire_keys",
+        "get /purgatory/keys/{key}": "describe_key",
+        "delete /purgatory/keys/{key}": "drop_key",
+        "get /purgatory/keys": "list_keys",
+        "post /purgatory/jobs": "add_job",
+        "get /purgatory/jobs": "list_jobs",
+        "post /purgatory/jobs:batch": "add_jobs",
+        "get /purgatory/jobs/{id}": "get_job",
+        "patch /purgatory/jobs/{id}": "reschedule_job",
+        "delete /purgatory/jobs/{id}": "cancel_job",
+        "post /purgatory/jobs/{id}/run": "run_job",
+        "get /purgatory/statistics": "statistics",
+        "get /purgatory/problems/{slug}": "problem",
+        "get /healthz": "healthz",
+        "get /readyz": "readyz",
+    }
+
+
+def test_operation_ids_under_another_prefix() -> None:
+    """They begin with it."""
+    app = FastAPI()
+    app.include_router(create_router(Purgatory(), prefix="/wait/here"), prefix="/v2")
+    ids = {operation["operationId"] for _, operation in _operations(app.openapi())}
+    assert "v2_wait_here_watch_key" in ids
+    assert all(name.startswith("v2_wait_here_") for name in ids)
 
 
 def test_operation_ids_are_unique_under_two_prefixes() -> None:
@@ -160,6 +206,58 @@ def test_the_parameters_of_watching_a_key(document: dict[str, Any]) -> None:
     for word in ("500ms", "25s", "1m", "7 s", "11 s", "0 asks"):
         assert word in wait, wait
     assert parameters["wait"]["schema"]["default"] == "7"
+
+
+def _properties(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{path}.{name}", inner
+
+
+def test_every_field_and_parameter_is_described(document: dict[str, Any]) -> None:
+    """In words; what is an object of its own is described there."""
+    for schema_name, schema in document["components"]["schemas"].items():
+        assert schema["description"], schema_name
+        for name, field in _properties(schema, schema_name):
+            assert field.get("description") or "$ref" in field, name
+    for name, operation in _operations(document):
+        for parameter in operation.get("parameters", ()):
+            assert parameter.get("description"), (name, parameter["name"])
+
+
+def test_no_answer_is_just_a_success(document: dict[str, Any]) -> None:
+    """Each says what it is, in words of its own."""
+    for name, operation in _operations(document):
+        for status, response in operation["responses"].items():
+            assert response["description"] not in ("Successful Response", "Error"), (name, status)
+
+
+def test_examples_fit_what_they_are_examples_of(document: dict[str, Any]) -> None:
+    """Whoever tries one out is not refused."""
+    bodies = (SignalBody, BatchItem, WatchBody, JobBody, RescheduleBody)
+    answers = (WatchAnswer, WatchManyAnswer, FiredAnswer, JobAnswer, ListedJob)
+    for model in (*bodies, *answers):
+        schema = document["components"]["schemas"][model.__name__]
+        [example] = schema["examples"]
+        model.model_validate_json(json.dumps(example))
+        assert model in bodies or set(schema["required"]) <= example.keys()
+
+
+def test_each_kind_of_refusal_has_an_example(document: dict[str, Any]) -> None:
+    """With what to do about it."""
+    responses = dict(_operations(document))["post /purgatory/jobs"]["responses"]
+    examples = responses["422"]["content"][PROBLEM]["examples"]
+    assert examples.keys() == {"bad-parameter", "unknown-handler", "idempotency-conflict"}
+    assert examples["unknown-handler"]["value"]["status"] == 422
+
+
+async def test_the_statistics_are_what_is_documented_of_them() -> None:
+    """Neither more nor less."""
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+    install(app, purgatory)
+    async with purgatory, AsyncClient(transport=ASGITransport(app), base_url="http://h") as client:
+        answer = (await client.get("/purgatory/statistics")).json()
+    documented = StatisticsAnswer.model_validate(answer, strict=True).model_dump(mode="json")
+    assert documented == answer
 
 
 def test_bodies_are_documented(document: dict[str, Any]) -> None:

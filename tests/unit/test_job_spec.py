@@ -97,6 +97,8 @@ def test_what_is_of_the_wrong_type_is_a_type_error(options: dict[str, Any]) -> N
         ({"on_fire": "stop"}, "on_fire is 'stop': give one of 'run', 'cancel'"),
         ({"misfire": "never"}, "'run', 'skip', 'spread'"),
         ({"on_conflict": ""}, "'error', 'replace', 'keep'"),
+        ({"on_conflict": "keep"}, "on_conflict is 'keep'.*give a dedupe_key"),
+        ({"on_conflict": "replace"}, "on_conflict is 'replace'.*give a dedupe_key"),
         ({"max_attempts": 0}, "from 1 to 5"),
         ({"max_attempts": 6}, "from 1 to 5"),
     ],
@@ -118,8 +120,12 @@ def test_a_deadline_is_a_delay_or_a_moment() -> None:
     """One of the two."""
     now = datetime.now(UTC)
     for delay, at in ((None, None), (1.0, now)):
-        with pytest.raises(InvalidDeadlineError, match="exactly one"):
+        with pytest.raises(InvalidDeadlineError, match="exactly one") as refused:
             Deadline.of(delay=delay, at=at)
+        # As they were given: nobody asked in milliseconds.
+        assert at is None or f"delay is 1.0 and at is {at.isoformat()}:" in refused.value.detail
+    with pytest.raises(InvalidDeadlineError, match="exactly one"):
+        Deadline()
 
 
 def test_a_moment_says_its_zone() -> None:

@@ -1,0 +1,140 @@
+"""What may stand where in a body, in words, from the body's JSON schema."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Location = tuple[int | str, ...]
+Schema = Mapping[str, Any]
+
+_REFERENCE = "#/$defs/"
+
+
+def pointer(location: Location) -> str:
+    """Return a place in a document as a JSON pointer (RFC 6901); a long name is cut."""
+    parts = (str(part).replace("~", "~0").replace("/", "~1") for part in location)
+    return "".join(f"/{part[:64]}" for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A place in a body."""
+
+    path: Location
+    """As the client has it: of the schema's own words nothing."""
+    param: str
+    """The names of the fields that lead there; an item of a list is called as the list is."""
+    allowed: str
+
+    @property
+    def pointer(self) -> str:
+        """The place as a JSON pointer."""
+        return pointer(self.path)
+
+
+class BodyPlaces:
+    """The places of the bodies that fit one schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        """Take a schema as pydantic makes it."""
+        self._schema = schema
+        self._definitions: Schema = schema.get("$defs", {})
+
+    def find(self, location: Location, *, is_unknown: bool = False) -> Place:
+        """Return the place that pydantic means by `location`, of a field unknown to the schema too.
+
+        Where a field may be one of several things, pydantic says which of them it tried: that is no
+        part of the body, and is left out.
+        """
+        path: list[int | str] = []
+        names: list[str] = []
+        schemas = self._alternatives(self._schema)
+        sent, unknown = (location[:-1], location[-1:]) if is_unknown else (location, ())
+        for part in sent:
+            children = [child for schema in schemas for child in self._children(schema, part)]
+            if not children:
+                continue
+            if any(part in schema.get("properties", {}) for schema in schemas):
+                names.append(str(part))
+            path.append(part)
+            schemas = children
+        names += [str(part)[:64] for part in unknown]
+        return Place(
+            (*path, *unknown),
+            ".".join(names) or "body",
+            _fields(schemas) if is_unknown else self._words(schemas),
+        )
+
+    def _alternatives(self, schema: Schema) -> list[Schema]:
+        """Return what a value may be: one of these."""
+        if "$ref" in schema:
+            return self._alternatives(self._definitions[schema["$ref"].removeprefix(_REFERENCE)])
+        if "anyOf" in schema:
+            rest = {"examples": schema["examples"]} if "examples" in schema else {}
+            # The examples are of the whole: they are told once, behind the last that they may be.
+            *others, last = [one for part in schema["anyOf"] for one in self._alternatives(part)]
+            return [*others, {**last, **rest}]
+        return [schema]
+
+    def _children(self, schema: Schema, part: int | str) -> list[Schema]:
+        if isinstance(part, int):
+            child = schema.get("items")
+        else:
+            child = schema.get("properties", {}).get(part, schema.get("additionalProperties"))
+        return self._alternatives(child) if isinstance(child, Mapping) else []
+
+    def _words(self, schemas: Iterable[Schema]) -> str:
+        return ", or ".join(self._word(schema) for schema in schemas)
+
+    def _word(self, schema: Schema) -> str:
+        # A whole body would be too much of an example.
+        given = () if "properties" in schema else schema.get("examples", ())
+        examples = ", ".join(map(json.dumps, given))
+        return self._kind(schema) + (f" such as {examples}" if examples else "")
+
+    def _kind(self, schema: Schema) -> str:
+        match schema:
+            case {"enum": values}:
+                return " or ".join(json.dumps(value) for value in values)
+            case {"type": "null"}:
+                return "null"
+            case {"type": "integer"}:
+                return f"a whole number{_range(schema)}"
+            case {"type": "number"}:
+                return f"a number{_range(schema)}"
+            case {"type": "string", "format": "date-time"}:
+                return "a moment as RFC 3339 has it, with a zone"
+            case {"type": "string"}:
+                is_printable = ", none of them control" if "pattern" in schema else ""
+                return f"a text{_size(schema, 'Length', 'characters')}{is_printable}"
+            case {"type": "array", "items": items}:
+                each = self._words(self._alternatives(items))
+                return f"a list{_size(schema, 'Items', 'items')}, each of them {each}"
+            case {"type": "object", "properties": _}:
+                return f"an object with {_fields([schema])}"
+            case {"type": "object", "additionalProperties": values}:
+                each = self._words(self._alternatives(values))
+                return f"an object{_size(schema, 'Properties', 'names')}, each of them with {each}"
+        return "any JSON value"
+
+
+def _fields(schemas: Iterable[Schema]) -> str:
+    names = [name for schema in schemas for name in schema.get("properties", ())]
+    return f"the field{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def _range(schema: Schema) -> str:
+    if "minimum" not in schema:
+        return ""
+    most = f" to {schema['maximum']:g}" if "maximum" in schema else ""
+    return f" from {schema['minimum']:g}{most}"
+
+
+def _size(schema: Schema, of: str, unit: str) -> str:
+    if f"max{of}" not in schema:
+        return ""
+    least = schema.get(f"min{of}", 0)
+    return f" of {f'{least} to' if least else 'up to'} {schema[f'max{of}']} {unit}"

@@ -1,0 +1,38 @@
+"""What the service says while it runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from tests.acceptance.client import ask
+from tests.acceptance.process_server import ProcessServer
+
+TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z "
+
+
+async def test_each_line_has_its_time(tmp_path: Path) -> None:
+    """Its own lines, those of the server and those of requests; and no value of anything."""
+    server = ProcessServer(
+        [sys.executable, "-m", "app"],
+        PORT="0",
+        PURGATORY_DATA_DIR=str(tmp_path),
+        PURGATORY_MAX_PARKD="hunter2",
+    )
+    try:
+        server.wait_started()
+        await ask(server.address, "POST", "/purgatory/keys/k", {"value": "hunter2"})
+        server.terminate()
+        server.wait()
+    finally:
+        server.kill()
+    # To whoever started it, and not a line of the log.
+    lines = [line for line in server.log if not line.startswith("Purgatory on http://127.0.0.1:")]
+    assert len(lines) == len(server.log) - 1
+    for line in lines:
+        assert re.match(f"{TIME}(INFO|WARNING): ", line), line
+    log = "".join(lines)
+    assert "PURGATORY_MAX_PARKD is no setting, and is ignored: did you mean PURGATORY_MAX_PA" in log
+    assert re.search(f'{TIME}INFO: +127.0.0.1:[0-9]+ - "POST /purgatory/keys/k HTTP/1.1" 201', log)
+    assert "hunter2" not in log

@@ -1,0 +1,59 @@
+"""Variables that were meant as settings of the service."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from app.environment import unknown_variables
+from app.settings import Settings
+
+
+def test_settings_are_known() -> None:
+    """Each of them, in any case, and what others read."""
+    names = [
+        field.validation_alias or f"PURGATORY_{name.upper()}"
+        for name, field in Settings.model_fields.items()
+    ]
+    environment = dict.fromkeys([*map(str, names), "purgatory_max_wait", "PATH"], "")
+    assert unknown_variables({**environment, "PURGATORY_PURE_PYTHON": "1"}) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "hint"),
+    [
+        ("PURGATORY_MAX_PARKD", "did you mean PURGATORY_MAX_PARKED?"),
+        ("PURGATORY_TOKEN", "did you mean PURGATORY_TOKENS?"),
+        ("purgatory_job_leese", "did you mean PURGATORY_JOB_LEASE?"),
+        ("PURGATORY_HOST", "did you mean HOST?"),
+        ("PURGATORY_PORT", "did you mean PORT?"),
+        ("PURGATORY_COLOUR_OF_THE_SKY", "docs/operating.md lists them all"),
+    ],
+)
+def test_what_is_nearly_a_setting_is_named(variable: str, hint: str) -> None:
+    """With the setting that was meant, and without the value, which may be a secret."""
+    [sentence] = unknown_variables({variable: "hunter2"})
+    assert sentence.startswith(f"{variable} is no setting") and sentence.endswith(hint)
+    assert "hunter2" not in sentence
+
+
+def test_what_kubernetes_sets_is_no_mistake() -> None:
+    """For a Service that is called purgatory."""
+    environment = {
+        "PURGATORY_SERVICE_HOST": "10.0.0.1",
+        "PURGATORY_SERVICE_PORT_HTTP": "8000",
+        "PURGATORY_PORT": "tcp://10.0.0.1:8000",
+        "PURGATORY_PORT_8000_TCP_ADDR": "10.0.0.1",
+    }
+    assert unknown_variables(environment) == []
+
+
+def test_the_lease_of_jobs_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In seconds, within bounds."""
+    assert Settings().job_settings().lease_ms == 15_000
+    monkeypatch.setenv("PURGATORY_JOB_LEASE", "2.5")
+    assert Settings().job_settings().lease_ms == 2_500
+    for bad in ("0", "3601", "nan", "soon"):
+        monkeypatch.setenv("PURGATORY_JOB_LEASE", bad)
+        with pytest.raises(ValidationError, match="job_lease"):
+            Settings()
