@@ -12,9 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.direct_wait import Connection
 from purgatory.fastapi.drive import Resumed, finish_in_task, send_answer
 from purgatory.fastapi.guard import guarded
-from purgatory.fastapi.parked_request import Respond
 from purgatory.fastapi.problems import Problem, problem_of
 from purgatory.fastapi.raw_request import RawRequest, too_large
 from purgatory.fastapi.waiting_room import WaitingRoom
@@ -69,12 +69,12 @@ class RawEndpoint:
             answer = await self._answer(raw)
         await send_answer(send, answer)
 
-    def begin(self, raw: RawRequest, respond: Respond) -> None:
-        """Answer a request whose body is here through `respond`, as a rule at once."""
+    def begin(self, raw: RawRequest, connection: Connection) -> None:
+        """Answer a request whose body is here on its `connection`, as a rule at once."""
         try:
             self._authenticate(raw)
         except Exception as exc:
-            respond(self._refusal(raw, exc))
+            connection.respond(self._refusal(raw, exc))
             return
         handling = self._handle(raw)
         try:
@@ -84,18 +84,18 @@ class RawEndpoint:
         except Exception as exc:
             answer = self._refusal(raw, exc)
         else:
-            finish_in_task(self._answer_later(Resumed(handling, pending), raw, respond))
+            finish_in_task(self._answer_later(Resumed(handling, pending), raw, connection))
             return
-        respond(answer)
+        connection.respond(answer)
 
     async def _answer_later(
-        self, handling: Awaitable[Answer], raw: RawRequest, respond: Respond
+        self, handling: Awaitable[Answer], raw: RawRequest, connection: Connection
     ) -> None:
         try:
             answer = await handling
         except Exception as exc:
             answer = self._refusal(raw, exc)
-        respond(answer)
+        connection.respond(answer)
 
     def _authenticate(self, raw: RawRequest) -> None:
         if not self._is_public:

@@ -7,6 +7,7 @@ from starlette.types import Receive, Scope, Send
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.asgi_wait import is_disconnect
 from purgatory.fastapi.drive import send_answer
 from purgatory.fastapi.endpoint import path_parameter, problem_from, raw_request
 from purgatory.fastapi.entity_tags import EntityTags
@@ -16,7 +17,6 @@ from purgatory.fastapi.preferences import parse_preferences
 from purgatory.fastapi.problems import draining, problem_of, retry_after
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
-from purgatory.fastapi.watch_endpoint import is_disconnect
 from purgatory.fastapi.watch_request import jittered
 from purgatory.jobs import Job
 from purgatory.purgatory import Purgatory

@@ -266,7 +266,7 @@ class ParkingProtocol(asyncio.Protocol):
             request.client = client[0] if client else ""
         if body_length := request.body_length:
             request.body = data[request.length - body_length : request.length]
-        parked = request.shortcut.endpoint.begin(request, self.respond)
+        parked = request.shortcut.endpoint.begin(request, self)
         if parked is not None and self._is_answering:
             self._parked = parked
             # It may be long until uvicorn's own is needed again.

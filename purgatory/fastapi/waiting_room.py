@@ -5,11 +5,11 @@ from __future__ import annotations
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.access import Authenticate, let_anyone
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.parked_request import ParkedRequest, Respond
+from purgatory.fastapi.parked_request import ParkedRequest
 from purgatory.fastapi.problems import Problem, draining, problem_of
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.watch_answer import WatchAnswers
-from purgatory.fastapi.watch_request import WaitSettings, WatchRequest, WatchTerms, Where
+from purgatory.fastapi.watch_request import WaitSettings, WatchTerms, Where
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 
@@ -49,18 +49,16 @@ class WaitingRoom:
         """Return who asks, as far as the bound for each client needs to know."""
         return (raw.permit.identity or raw.client) if self.counts_clients else ""
 
-    def park(self, request: WatchRequest, respond: Respond, client: str = "") -> ParkedRequest:
-        """Answer `request` through `respond`, now or later; raise Problem where it is refused.
+    def park(self, parked: ParkedRequest, client: str = "") -> None:
+        """Have a request answered, now or later; raise Problem where it is refused.
 
-        Returns the wait: call `leave` when the client goes. `client` is who asks; the empty one is
-        not counted.
+        Call its `leave` when the client goes. `client` is who asks; the empty one is not counted.
         """
         purgatory = self.purgatory
         if purgatory.is_draining:
             raise draining()
         if not purgatory.is_open:
             raise problem_of(PurgatoryClosedError())
-        parked = ParkedRequest(purgatory.delay_ms(request.terms.timeout), request, self, respond)
         try:
             if parked.delay_ms == 0:
                 # It asks, and does not park.
@@ -69,7 +67,10 @@ class WaitingRoom:
             else:
                 if client:
                     self._check_client(client)
-                if not purgatory.watch(parked, tuple([key for key, _ in request.where])) and client:
+                where = parked.where
+                # Of most there is one, and a comprehension takes as long as the watching.
+                keys = (where[0][0],) if len(where) == 1 else tuple([key for key, _ in where])
+                if not purgatory.watch(parked, keys) and client:
                     parked.client = client
                     self._clients[client] = self._clients.get(client, 0) + 1
             if parked.wait_id is not None:
@@ -78,7 +79,6 @@ class WaitingRoom:
             if isinstance(exc, LimitReachedError):
                 self.refused[exc.limit] = self.refused.get(exc.limit, 0) + 1
             raise problem_of(exc) from exc
-        return parked
 
     def answer(self, where: Where, terms: WatchTerms, status: Status) -> Answer:
         """Return the answer to a wait that ended with `status`: 410 where a signal is gone."""
