@@ -9,9 +9,10 @@ from starlette.types import Receive, Scope, Send
 from purgatory.fastapi.asgi_wait import AsgiWait
 from purgatory.fastapi.direct_wait import Connection, DirectWait
 from purgatory.fastapi.drive import send_answer
-from purgatory.fastapi.endpoint import path_parameter, problem_from, raw_request, read_body
+from purgatory.fastapi.endpoint import path_parameter, problem_from, read_body
 from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.scope_request import ScopeRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.fastapi.watch_request import WaitSettings, WatchRequest
 from purgatory.purgatory import Purgatory
@@ -38,7 +39,7 @@ class WatchEndpoint:
     # Not async where there is no body: all of this would stay on the frame of a parked request.
     def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> Awaitable[None]:
         """The same for a router that knows the path's `tail`."""
-        raw = raw_request(scope, tail)
+        raw = ScopeRequest(scope, tail)
         if self.max_body:
             return self._read_and_answer(raw, scope, receive, send)
         return self._answer(raw, receive, send)
