@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from starlette.types import Message, Receive, Send
@@ -24,11 +23,9 @@ class AsgiWait(ParkedRequest):
     `receive()` returns when the client leaves, and also once our own answer is complete. So whoever
     completes the operation sends the answer at once, from outside; and the request's task, which
     was only waiting, finds that there is nothing left to do.
-
-    The task awaits this object itself: a coroutine would be another 230 bytes for each request.
     """
 
-    __slots__ = ("_answer_at_once", "_receive", "_receiving", "_send", "_task")
+    __slots__ = ("_answer_at_once", "_receive", "_send", "_task")
 
     def __init__(
         self, request: WatchRequest, room: WaitingRoom, receive: Receive, send: Send
@@ -39,8 +36,6 @@ class AsgiWait(ParkedRequest):
         self._send = send
         # The request's own task, once it is parked; None again where it was told to end.
         self._task: asyncio.Task[Any] | None = None
-        # What `receive()` returned, while it waits.
-        self._receiving: Any = None
         self._answer_at_once: Answer | None = None
 
     def begin(self) -> Awaitable[None]:
@@ -48,7 +43,7 @@ class AsgiWait(ParkedRequest):
         if self._answer_at_once is not None:
             return send_answer(self._send, self._answer_at_once)
         self._task = asyncio.current_task()
-        return self
+        return self._wait()
 
     def respond(self, answer: Answer) -> None:
         """Keep an answer that comes at once for the request's own task; send a later one."""
@@ -57,66 +52,17 @@ class AsgiWait(ParkedRequest):
         else:
             drive(send_answer(self._send, answer), self._on_failure)
 
-    def __await__(self) -> Any:
+    async def _wait(self) -> None:
         """Wait until the request is answered, or its client has gone."""
-        return self
-
-    def __next__(self) -> Any:
-        """Return what the task is to wait for; stop where there is nothing left to do."""
         try:
-            while True:
-                receiving = self._receiving or self._begin_to_receive()
-                try:
-                    # Coroutines are no iterators, and iterators need not have `send`.
-                    if type(receiving) is CoroutineType:
-                        return receiving.send(None)
-                    return next(receiving)
-                except StopIteration as received:
-                    self._receiving = None
-                    # Else it is the request's own body, of a GET: of no interest.
-                    if is_disconnect(received.value):
-                        break
-        except BaseException:
-            self.leave()
-            raise
-        self.leave()
-        raise StopIteration
-
-    def throw(self, error: BaseException) -> Any:
-        """Raise `error` where the task waits: it is cancelled, as a rule."""
-        throw = getattr(self._receiving, "throw", None)
-        try:
-            if throw is None:
-                raise error
-            return throw(error)
-        except StopIteration as received:
-            # It came back with a message all the same.
-            self._receiving = None
-            if not is_disconnect(received.value):
-                return next(self)
+            while not is_disconnect(await self._receive()):
+                # The request's own body, of a GET: of no interest.
+                pass
         except asyncio.CancelledError:
             if self._task is not None:
-                self.leave()
                 raise
-        except BaseException:
+        finally:
             self.leave()
-            raise
-        self.leave()
-        raise StopIteration
-
-    def close(self) -> None:
-        """End without a word: the task is gone, and the event loop with it."""
-        self.leave()
-        close = getattr(self._receiving, "close", None)
-        if close is not None:
-            close()
-
-    def _begin_to_receive(self) -> Any:
-        receiving: Any = self._receive()
-        if type(receiving) is not CoroutineType:
-            receiving = receiving.__await__()
-        self._receiving = receiving
-        return receiving
 
     def _on_failure(self) -> None:
         # With no answer complete, nothing else would ever end the request's task: uvicorn does not

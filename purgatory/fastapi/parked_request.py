@@ -22,13 +22,21 @@ class ParkedRequest(DelayedOperation):
     kind: ClassVar[str] = "watch"
 
     # No more than this: there are as many as clients, and their memory is what parking costs.
-    __slots__ = ("_is_awaited", "_room", "client", "terms", "wait_id", "where")
+    __slots__ = (
+        "_is_awaited",
+        "_positions",
+        "_room",
+        "client",
+        "terms",
+        "wait_id",
+        "watched_keys",
+    )
 
     def __init__(self, request: WatchRequest, room: WaitingRoom) -> None:
         """Prepare to answer `request` in the words of `room`."""
         DelayedOperation.__init__(self, room.purgatory.delay_ms(request.terms.timeout))
-        # The id that the client gave its wait is the last of them.
-        self.where, self.terms, self.wait_id = request
+        # Its keys, for the answer, when it watches them no more; the id that the client gave it.
+        self.watched_keys, self._positions, self.terms, self.wait_id = request
         self._room = room
         # Who is counted as having one request more parked; None for nobody.
         self.client: str | None = None
@@ -44,7 +52,7 @@ class ParkedRequest(DelayedOperation):
         terms = self.terms
         needed = terms.needed_keys
         has_after = self._room.purgatory.signals.has_after
-        for key, position in self.where:
+        for key, position in zip(self.watched_keys, self._positions, strict=True):
             if has_after(key, position, terms.min_signals):
                 needed -= 1
                 if needed <= 0:
@@ -82,4 +90,5 @@ class ParkedRequest(DelayedOperation):
         if self.client is not None:
             self._room.client_left(self.client)
         if self._is_awaited:
-            self.respond(self._room.answer(self.where, self.terms, self.status))
+            answer = self._room.answer(self.watched_keys, self._positions, self.terms, self.status)
+            self.respond(answer)

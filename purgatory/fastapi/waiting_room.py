@@ -9,7 +9,7 @@ from purgatory.fastapi.parked_request import ParkedRequest
 from purgatory.fastapi.problems import Problem, draining, problem_of
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.watch_answer import WatchAnswers
-from purgatory.fastapi.watch_request import WaitSettings, WatchTerms, Where
+from purgatory.fastapi.watch_request import WaitSettings, WatchTerms
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 
@@ -67,10 +67,7 @@ class WaitingRoom:
             else:
                 if client:
                     self._check_client(client)
-                where = parked.where
-                # Of most there is one, and a comprehension takes as long as the watching.
-                keys = (where[0][0],) if len(where) == 1 else tuple([key for key, _ in where])
-                if not purgatory.watch(parked, keys) and client:
+                if not purgatory.watch(parked, parked.watched_keys) and client:
                     parked.client = client
                     self._clients[client] = self._clients.get(client, 0) + 1
             if parked.wait_id is not None:
@@ -80,17 +77,19 @@ class WaitingRoom:
                 self.refused[exc.limit] = self.refused.get(exc.limit, 0) + 1
             raise problem_of(exc) from exc
 
-    def answer(self, where: Where, terms: WatchTerms, status: Status) -> Answer:
+    def answer(
+        self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
+    ) -> Answer:
         """Return the answer to a wait that ended with `status`: 410 where a signal is gone."""
-        answer = self._answers.known(where, terms, status)
+        answer = self._answers.known(keys, positions, terms, status)
         if answer is not None:
             return answer
         if status is Status.FIRED or status is Status.EXPIRED:
             signals = self.purgatory.signals
-            for key, position in where:
+            for key, position in zip(keys, positions, strict=True):
                 if position < signals.earliest(key):
                     return self._expired(key, position)
-        return self._answers.answer(where, terms, status)
+        return self._answers.answer(keys, positions, terms, status)
 
     def enter(self, client: str) -> None:
         """Count one request more that `client` has parked, by other means than `park`.

@@ -83,15 +83,12 @@ class WatchTerms:
         return jittered(self.wait)
 
 
-# Keys, each with the position behind which its signals count. As tuples: a dict takes three times
-# the memory, for what is nearly always one key.
-Where = tuple[tuple[str, int], ...]
-
-
 class WatchRequest(NamedTuple):
     """A wait for one key or for several, checked."""
 
-    where: Where
+    keys: tuple[str, ...]
+    positions: tuple[int, ...]
+    """For each key that behind which its signals count."""
     terms: WatchTerms
     wait_id: str | None
 
@@ -122,6 +119,7 @@ def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -
         raw.query_string, prefer, etag, settings.default_wait, settings.max_wait
     )
     return WatchRequest(
+        (key,),
         _position(purgatory, key, cursor),
         terms,
         None if wait_id is None else wait_name(raw, wait_id),
@@ -182,18 +180,27 @@ def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettin
         applied=applied,
     )
     return WatchRequest(
-        tuple(positions.items()), terms, None if wait_id is None else wait_name(raw, wait_id)
+        tuple(positions),
+        tuple(positions.values()),
+        terms,
+        None if wait_id is None else wait_name(raw, wait_id),
     )
 
 
-def _position(purgatory: Purgatory, key: str, cursor: str | None) -> Where:
+def _position(purgatory: Purgatory, key: str, cursor: str | None) -> tuple[int]:
     # As below, for the one key that most requests are for.
     signals = purgatory.signals
     try:
         check_key(key)
-        return ((key, signals.head() if cursor is None else signals.position(key, cursor)),)
+        return _alone(signals.head() if cursor is None else signals.position(key, cursor))
     except PurgatoryError as exc:
         raise problem_of(exc) from exc
+
+
+# One object for all who wait from the same position on, which most do that are parked.
+@lru_cache(maxsize=8)
+def _alone(position: int) -> tuple[int]:
+    return (position,)
 
 
 def _positions(purgatory: Purgatory, cursors: dict[str, str | None]) -> dict[str, int]:
