@@ -118,11 +118,9 @@ def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -
     terms, cursor = terms_of(
         raw.query_string, prefer, etag, settings.default_wait, settings.max_wait
     )
+    keys, positions = _one_place(purgatory, key, cursor)
     return WatchRequest(
-        (key,),
-        _position(purgatory, key, cursor),
-        terms,
-        None if wait_id is None else wait_name(raw, wait_id),
+        keys, positions, terms, None if wait_id is None else wait_name(raw, wait_id)
     )
 
 
@@ -187,19 +185,26 @@ def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettin
     )
 
 
-def _position(purgatory: Purgatory, key: str, cursor: str | None) -> tuple[int]:
+def _one_place(purgatory: Purgatory, key: str, cursor: str | None) -> tuple[tuple[str], tuple[int]]:
     # As below, for the one key that most requests are for.
     signals = purgatory.signals
     try:
-        check_key(key)
-        return _alone(signals.head() if cursor is None else signals.position(key, cursor))
+        keys = _only_key(key)
+        position = signals.head() if cursor is None else signals.position(key, cursor)
     except PurgatoryError as exc:
         raise problem_of(exc) from exc
+    return keys, _only_position(position)
 
 
-# One object for all who wait from the same position on, which most do that are parked.
+# These two are remembered so that those who wait for the same share what they are: 150 bytes each.
+@lru_cache(maxsize=1024)
+def _only_key(key: str) -> tuple[str]:
+    check_key(key)
+    return (key,)
+
+
 @lru_cache(maxsize=8)
-def _alone(position: int) -> tuple[int]:
+def _only_position(position: int) -> tuple[int]:
     return (position,)
 
 
