@@ -98,7 +98,7 @@ def jittered(wait: float) -> float:
     if wait < JITTER_FROM_SECONDS:
         return wait
     # Short of all of it, to leave the loop's own lag within the promise.
-    return wait * random.uniform(0.9, 0.985)
+    return wait * (0.9 + 0.085 * random.random())
 
 
 def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -> WatchRequest:
