@@ -8,16 +8,13 @@ from typing import Final
 Headers = list[tuple[bytes, bytes]]
 
 CLOSE: Final = b"connection: close\r\n"
-_NO_STORE: Final = b"cache-control: no-store\r\n"
-# What an answer of JSON has, as ASGI has it and as HTTP/1.1 does.
-_JSON_HEADERS: Final = (
-    (b"content-type", b"application/json"),
-    (b"cache-control", b"no-store"),
-)
+# What an answer of JSON has, as HTTP/1.1 has it and as ASGI does.
 _JSON: Final = (
-    b"%bcontent-type: application/json\r\ncache-control: no-store\r\ncontent-length: %d\r\n"
+    b"%bcontent-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n"
     b"%b%b\r\n%b"
 )
+_TYPE: Final = (b"content-type", b"application/json")
+_NO_STORE: Final = (b"cache-control", b"no-store")
 
 
 class Answer:
@@ -52,8 +49,8 @@ class Answer:
     @classmethod
     def empty(cls, status: int, more: bytes = b"") -> Answer:
         """Make an answer without a body; `more` are header lines."""
-        answer = cls(status, (), b"")
-        answer._lines = _NO_STORE + more
+        answer = cls(status, (_NO_STORE,), b"")
+        answer._lines += more
         return answer
 
     @property
@@ -62,7 +59,8 @@ class Answer:
         if self._headers is None:
             self._headers = _pairs(self._lines) if self._lines else []
             if self._is_json:
-                self._headers += *_JSON_HEADERS, (b"content-length", b"%d" % len(self.body))
+                length = (b"content-length", b"%d" % len(self.body))
+                self._headers[:0] = (_TYPE, length, _NO_STORE)
         return self._headers.copy()
 
     @property
