@@ -61,9 +61,7 @@ class WatchEndpoint:
     def _answer(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
         room = self.room
         try:
-            raw.permit = room.authenticate(raw)
-            request = self._parse(raw, room.purgatory, room.settings)
-            wait = AsgiWait(request, room, receive, send)
+            wait = AsgiWait(self._request(raw), room, receive, send)
             room.park(wait, room.client(raw))
         except Exception as exc:
             return send_answer(send, problem_from(exc).answer(room.prefix, raw.path))
@@ -76,11 +74,15 @@ class WatchEndpoint:
         """
         room = self.room
         try:
-            raw.permit = room.authenticate(raw)
-            request = self._parse(raw, room.purgatory, room.settings)
-            wait = DirectWait(request, room, connection)
+            wait = DirectWait(self._request(raw), room, connection)
             room.park(wait, room.client(raw))
         except Exception as exc:
             connection.respond(problem_from(exc).answer(room.prefix, raw.path))
             return None
         return wait
+
+    def _request(self, raw: RawRequest) -> WatchRequest:
+        """Return what a request asks for; raise Problem."""
+        room = self.room
+        raw.permit = room.authenticate(raw)
+        return self._parse(raw, room.purgatory, room.settings)
