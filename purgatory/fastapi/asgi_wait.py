@@ -52,8 +52,8 @@ class AsgiWait(ParkedRequest):
         else:
             drive(send_answer(self._send, answer), self._on_failure)
 
-    # Could be awaited itself, by a `__next__` of its own, without this coroutine's 200 bytes: but two
-    # exceptions of Python's for each request take a tenth longer to park and to answer.
+    # The task could await this object, with a `__next__` of its own and without the 200 bytes of a
+    # coroutine: but two exceptions for each request take a tenth longer to park and to answer.
     async def _wait(self) -> None:
         """Wait until the request is answered, or its client has gone."""
         try:

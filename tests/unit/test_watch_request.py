@@ -18,7 +18,7 @@ def _parsed(key: str) -> WatchRequest:
 def test_those_who_wait_for_the_same_share_it() -> None:
     """There are as many of them as clients: each keeps no key, position or terms of its own."""
     # Two strings that are equal, as two requests have them.
-    first, second = _parsed("".join(["order:", "42"])), _parsed("".join(["order:", "42"]))
+    first, second = (_parsed(key) for key in ["order:42", "order:42"])
     assert first == second
     assert first.keys is second.keys and first.positions is second.positions
     assert first.terms is second.terms
