@@ -9,10 +9,13 @@ from typing import Any, Final
 Headers = list[tuple[bytes, bytes]]
 
 CLOSE: Final = b"connection: close\r\n"
+# What an answer of JSON has, as HTTP/1.1 has it and as ASGI does.
 _JSON: Final = (
-    b"content-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n%b"
+    b"%bcontent-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n"
+    b"%b%b\r\n%b"
 )
-_EMPTY: Final = b"cache-control: no-store\r\n%b"
+_TYPE: Final = (b"content-type", b"application/json")
+_NO_STORE: Final = (b"cache-control", b"no-store")
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -20,33 +23,31 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 class Answer:
     """A status, headers with lower-case names, and a body.
 
-    The headers are kept as HTTP/1.1 has them: one answer may be for thousands of connections, and
-    ASGI servers take them apart and put them together again for each.
+    Headers are kept as lines, for one answer may be for thousands of connections. What every answer
+    of JSON has is added when it is known for which interface.
     """
 
-    __slots__ = ("_headers", "_lines", "body", "status")
+    __slots__ = ("_headers", "_is_json", "_lines", "body", "status")
 
     def __init__(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """Make an answer of headers as ASGI has them."""
         self.status = status
         self.body = body
         self._headers: Headers | None = None
+        self._is_json = False
         self._lines = b"".join([name + b": " + value + b"\r\n" for name, value in headers])
-
-    @classmethod
-    def of_lines(cls, status: int, lines: bytes, body: bytes) -> Answer:
-        """Make an answer of header lines, each with its line end."""
-        answer = cls.__new__(cls)
-        answer.status = status
-        answer.body = body
-        answer._headers = None
-        answer._lines = lines
-        return answer
 
     @classmethod
     def of_json(cls, status: int, body: bytes, more: bytes = b"") -> Answer:
         """Make an answer of a body that is JSON already, never to be cached; `more` are lines."""
-        return cls.of_lines(status, _JSON % (len(body), more), body)
+        # Without a call of the constructor, which would put headers together.
+        answer = cls.__new__(cls)
+        answer.status = status
+        answer.body = body
+        answer._headers = None
+        answer._is_json = True
+        answer._lines = more
+        return answer
 
     @classmethod
     def of_document(cls, document: Any) -> Answer:
@@ -56,16 +57,18 @@ class Answer:
     @classmethod
     def empty(cls, status: int, more: bytes = b"") -> Answer:
         """Make an answer without a body; `more` are header lines."""
-        return cls.of_lines(status, _EMPTY % more, b"")
+        answer = cls(status, (_NO_STORE,), b"")
+        answer._lines += more
+        return answer
 
     @property
     def headers(self) -> Headers:
         """The headers as ASGI has them, in a list that is the caller's: middleware edits it."""
         if self._headers is None:
-            lines = self._lines.split(b"\r\n")
-            lines.pop()
-            parts = [line.partition(b": ") for line in lines]
-            self._headers = [(name, value) for name, _, value in parts]
+            self._headers = _pairs(self._lines) if self._lines else []
+            if self._is_json:
+                length = (b"content-length", b"%d" % len(self.body))
+                self._headers[:0] = (_TYPE, length, _NO_STORE)
         return self._headers.copy()
 
     @property
@@ -75,9 +78,17 @@ class Answer:
 
     def encoded(self, start: bytes, more: bytes = b"") -> bytes:
         """Return `start`, the headers, `more` lines of them and the body, as HTTP/1.1 has them."""
+        if self._is_json:
+            return _JSON % (start, len(self.body), self._lines, more, self.body)
         return b"".join((start, self._lines, more, b"\r\n", self.body))
 
 
 def encoded(headers: Mapping[str, str]) -> Headers:
     """Return headers as ASGI has them."""
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+def _pairs(lines: bytes) -> Headers:
+    """Return header lines as ASGI has them."""
+    parts = [line.partition(b": ") for line in lines.split(b"\r\n")]
+    return [(name, value) for name, _, value in parts if name]

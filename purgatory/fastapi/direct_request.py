@@ -34,7 +34,15 @@ class Unread(Enum):
 class DirectRequest(RawRequest):
     """A request for one of our endpoints; its headers are looked at when they are asked for."""
 
-    __slots__ = ("_lines", "_root_path", "keeps_alive", "length", "minor_version", "shortcut")
+    __slots__ = (
+        "_lines",
+        "_root_path",
+        "body_length",
+        "keeps_alive",
+        "length",
+        "minor_version",
+        "shortcut",
+    )
 
     def __init__(
         self,
@@ -59,6 +67,7 @@ class DirectRequest(RawRequest):
         self.minor_version = minor_version
         self.keeps_alive = minor_version == b"1" and not lines.closes
         self.length = length
+        self.body_length = lines.content_length
         self._lines = lines
 
     @property
@@ -76,11 +85,6 @@ class DirectRequest(RawRequest):
         """The path and the query, as uvicorn's access log shows them."""
         query = self.query_string.decode("ascii")
         return f"{quote(self.path)}?{query}" if query else quote(self.path)
-
-    @property
-    def body_length(self) -> int:
-        """Bytes of the body."""
-        return self._lines.content_length
 
     @property
     def expects_continue(self) -> bool:

@@ -12,12 +12,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.direct_wait import Connection
 from purgatory.fastapi.drive import Resumed, finish_in_task, send_answer
 from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.guard import guarded
-from purgatory.fastapi.parked_request import Respond
 from purgatory.fastapi.problems import Problem, problem_of
 from purgatory.fastapi.raw_request import RawRequest, too_large
+from purgatory.fastapi.scope_request import ScopeRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 
 logger = logging.getLogger("purgatory.fastapi")
@@ -58,7 +59,7 @@ class RawEndpoint:
 
     async def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> None:
         """The same for a router that knows the path's `tail`."""
-        raw = raw_request(scope, tail)
+        raw = ScopeRequest(scope, tail)
         try:
             # Before the body: who has no token need not send one.
             self._admit(raw)
@@ -67,15 +68,18 @@ class RawEndpoint:
         except Problem as problem:
             answer = problem.answer(self.room.prefix, raw.path)
         else:
-            answer = await self._answer(raw)
+            try:
+                answer = await self._handle(raw)
+            except Exception as exc:
+                answer = self._refusal(raw, exc)
         await send_answer(send, answer)
 
-    def begin(self, raw: RawRequest, respond: Respond) -> None:
-        """Answer a request whose body is here through `respond`, as a rule at once."""
+    def begin(self, raw: RawRequest, connection: Connection) -> None:
+        """Answer a request whose body is here on its `connection`, as a rule at once."""
         try:
             self._admit(raw)
         except Exception as exc:
-            respond(self._refusal(raw, exc))
+            connection.respond(self._refusal(raw, exc))
             return
         handling = self._handle(raw)
         try:
@@ -85,30 +89,24 @@ class RawEndpoint:
         except Exception as exc:
             answer = self._refusal(raw, exc)
         else:
-            finish_in_task(self._answer_later(Resumed(handling, pending), raw, respond))
+            finish_in_task(self._answer_later(Resumed(handling, pending), raw, connection))
             return
-        respond(answer)
+        connection.respond(answer)
 
     async def _answer_later(
-        self, handling: Awaitable[Answer], raw: RawRequest, respond: Respond
+        self, handling: Awaitable[Answer], raw: RawRequest, connection: Connection
     ) -> None:
         try:
             answer = await handling
         except Exception as exc:
             answer = self._refusal(raw, exc)
-        respond(answer)
+        connection.respond(answer)
 
     def _admit(self, raw: RawRequest) -> None:
         if not self._is_public:
             raw.permit = self.room.authenticate(raw)
         if self.max_body:
             refuse_foreign_pages(raw)
-
-    async def _answer(self, raw: RawRequest) -> Answer:
-        try:
-            return await self._handle(raw)
-        except Exception as exc:
-            return self._refusal(raw, exc)
 
     def _handle(self, raw: RawRequest) -> Coroutine[Any, Any, Answer]:
         return self._handler(raw)
@@ -199,18 +197,6 @@ def path_parameter(scope: Scope, name: str) -> str:
     return str(scope["path_params"][name]) if name else ""
 
 
-def raw_request(scope: Scope, tail: str) -> RawRequest:
-    """Return what `scope` says of a request, whose path ends with `tail`."""
-    return RawRequest(
-        path=scope["path"],
-        raw_path=scope.get("raw_path") or scope["path"].encode("utf-8", "surrogatepass"),
-        query_string=scope["query_string"],
-        headers=scope["headers"],
-        tail=tail,
-        client=(scope.get("client") or ("",))[0],
-    )
-
-
 async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     """Return the whole body; raise Problem beyond `limit` bytes, of which nothing is kept."""
     announced, expects_continue = _announced(scope)
@@ -240,14 +226,13 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 def _announced(scope: Scope) -> tuple[int, bool]:
     """Return the length of the body as announced, or -1, and whether the client asks to send it."""
-    length, expects_continue = -1, False
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            # Servers check it; one of more digits than this is too large for anyone.
-            length = int(value) if value.isdigit() and len(value) < 16 else MAX_DISCARDED + 1
-        elif name == b"expect":
-            expects_continue = value.lower() == b"100-continue"
-        elif name == b"transfer-encoding":
-            # It is that which counts.
-            return -1, expects_continue
-    return length, expects_continue
+    # The last of each name: servers check that there are no two of these.
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+    length = headers.get(b"content-length")
+    # Where there is a Transfer-Encoding, it is that which counts.
+    if length is None or b"transfer-encoding" in headers:
+        return -1, expects_continue
+    # One of more digits than this is too large for anyone.
+    is_number = length.isdigit() and len(length) < 16
+    return int(length) if is_number else MAX_DISCARDED + 1, expects_continue

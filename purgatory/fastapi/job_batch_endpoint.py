@@ -12,12 +12,13 @@ from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.bodies import parse_body
 from purgatory.fastapi.drive import send_answer
-from purgatory.fastapi.endpoint import problem_from, raw_request, read_body
+from purgatory.fastapi.endpoint import problem_from, read_body
 from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.job_endpoints import job_spec, refusal
 from purgatory.fastapi.job_schemas import MAX_JOB_LINES, BatchLine, JobBody
 from purgatory.fastapi.problems import Problem, bad_parameter
 from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.scope_request import ScopeRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.jobs import AddStatus, JobError, JobSpec
 
@@ -42,7 +43,7 @@ class JobBatchEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, a chunk of lines at a time."""
-        raw = raw_request(scope, "")
+        raw = ScopeRequest(scope, "")
         try:
             lines = await self._lines(raw, scope, receive)
         except Exception as exc:

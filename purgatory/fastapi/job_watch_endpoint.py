@@ -7,16 +7,17 @@ from starlette.types import Receive, Scope, Send
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.asgi_wait import is_disconnect
 from purgatory.fastapi.drive import send_answer
-from purgatory.fastapi.endpoint import path_parameter, problem_from, raw_request
+from purgatory.fastapi.endpoint import path_parameter, problem_from
 from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.interruptible_receive import InterruptibleReceive
 from purgatory.fastapi.job_answer import answer_job, entity_tag
 from purgatory.fastapi.preferences import parse_preferences
 from purgatory.fastapi.problems import draining, problem_of, retry_after
 from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.scope_request import ScopeRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
-from purgatory.fastapi.watch_endpoint import is_disconnect
 from purgatory.fastapi.watch_request import jittered
 from purgatory.jobs import Job
 from purgatory.purgatory import Purgatory
@@ -42,7 +43,7 @@ class JobWatchEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, now or later."""
-        raw = raw_request(scope, path_parameter(scope, self.tail))
+        raw = ScopeRequest(scope, path_parameter(scope, self.tail))
         try:
             answer = await self._answer(raw, receive)
         except Exception as exc:

@@ -38,9 +38,11 @@ class KeyEndpoints:
         key = raw.key()
         raw.permit.check_keys(Action.FIRE, (key,))
         raw.query(NO_QUERY)
-        if not raw.has_any(CONDITIONS):
-            return await self._fire(key, raw)
-        return await self._repeats.answer(raw, lambda: self._fire_if(key, raw))
+        if raw.has_any(CONDITIONS):
+            return await self._repeats.answer(raw, lambda: self._fire_if(key, raw))
+        # _fire, written out: most fires have no condition.
+        fired = await self._purgatory.fire(key, _value(raw))
+        return Answer.of_json(201, _fired_json(fired))
 
     async def _fire_if(self, key: str, raw: RawRequest) -> Answer:
         # A body that is none is refused first.

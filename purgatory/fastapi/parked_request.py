@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from purgatory.fastapi.answer import Answer
@@ -13,40 +12,50 @@ from purgatory.status import Status
 if TYPE_CHECKING:
     from purgatory.fastapi.waiting_room import WaitingRoom
 
-Respond = Callable[[Answer], object]
-
 
 class ParkedRequest(DelayedOperation):
     """The operation behind a parked request: whoever completes it sends the answer.
 
-    `respond` is called once, on the purgatory's thread, unless the client has gone before.
+    Subclasses say how, for a server interface, in `respond`.
     """
 
     kind: ClassVar[str] = "watch"
 
     # No more than this: there are as many as clients, and their memory is what parking costs.
-    __slots__ = ("_respond", "_room", "client", "terms", "wait_id", "where")
+    __slots__ = (
+        "_is_awaited",
+        "_positions",
+        "_room",
+        "client",
+        "terms",
+        "wait_id",
+        "watched_keys",
+    )
 
-    def __init__(
-        self, delay_ms: int, request: WatchRequest, room: WaitingRoom, respond: Respond
-    ) -> None:
-        """Prepare to answer `request` through `respond`, in the words of `room`."""
-        super().__init__(delay_ms)
-        self.where = request.where
-        self.terms = request.terms
-        # The id that the client gave its wait.
-        self.wait_id = request.wait_id
+    def __init__(self, request: WatchRequest, room: WaitingRoom) -> None:
+        """Prepare to answer `request` in the words of `room`."""
+        DelayedOperation.__init__(self, room.purgatory.delay_ms(request.terms.timeout))
+        # Its keys, for the answer, when it watches them no more; the id that the client gave it.
+        self.watched_keys, self._positions, self.terms, self.wait_id = request
         self._room = room
         # Who is counted as having one request more parked; None for nobody.
         self.client: str | None = None
-        self._respond: Respond | None = respond
+        # False where the answer comes from elsewhere, or there is nobody to answer.
+        self._is_awaited = True
+
+    def respond(self, answer: Answer) -> None:
+        """Send the answer: called once, on the purgatory's thread, unless the client has gone."""
+        raise NotImplementedError(f"{type(self).__name__} does not define respond()")
 
     def try_complete(self) -> bool:
         """Complete if enough keys have enough signals after their positions."""
-        terms = self.terms
-        needed = terms.needed_keys
+        terms, keys, positions = self.terms, self.watched_keys, self._positions
         has_after = self._room.purgatory.signals.has_after
-        for key, position in self.where:
+        if len(keys) == 1:
+            # As below, for most: this is asked thrice of each.
+            return has_after(keys[0], positions[0], terms.min_signals) and self.force_complete()
+        needed = terms.needed_keys
+        for key, position in zip(keys, positions, strict=True):
             if has_after(key, position, terms.min_signals):
                 needed -= 1
                 if needed <= 0:
@@ -63,11 +72,10 @@ class ParkedRequest(DelayedOperation):
 
     def refuse(self, answer: Answer) -> bool:
         """End the wait with another answer; return True iff it was pending."""
-        respond, self._respond = self._respond, None
+        self._is_awaited = False
         if not self._cancel(Status.CANCELLED):
             return False
-        if respond is not None:
-            respond(answer)
+        self.respond(answer)
         return True
 
     def expire(self) -> None:
@@ -76,7 +84,7 @@ class ParkedRequest(DelayedOperation):
 
     def leave(self) -> None:
         """End the wait without an answer: the client has gone. Idempotent."""
-        self._respond = None
+        self._is_awaited = False
         self._cancel(Status.CANCELLED)
 
     def _answer(self) -> None:
@@ -84,5 +92,6 @@ class ParkedRequest(DelayedOperation):
             self._room.forget(self)
         if self.client is not None:
             self._room.client_left(self.client)
-        if self._respond is not None:
-            self._respond(self._room.answer(self.where, self.terms, self.status))
+        if self._is_awaited:
+            answer = self._room.answer(self.watched_keys, self._positions, self.terms, self.status)
+            self.respond(answer)

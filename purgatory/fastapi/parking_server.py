@@ -46,7 +46,7 @@ class ParkingServer:
         self.idle = IdleConnections(loop, config.timeout_keep_alive)
         self.outbox = Outbox(loop)
         # uvicorn asks this for each connection.
-        self._keeps_access_log = _access_logger.hasHandlers()
+        self.keeps_access_log = _access_logger.hasHandlers()
         # False where `is_full` need not be asked.
         self.is_limited = config.limit_concurrency is not None
         self._config = config
@@ -110,10 +110,8 @@ class ParkingServer:
 
     def access_entry(
         self, request: DirectRequest, transport: asyncio.Transport
-    ) -> tuple[str, str, str, str] | None:
-        """Return what the access log will say of a request; None where nobody keeps one."""
-        if not self._keeps_access_log:
-            return None
+    ) -> tuple[str, str, str, str]:
+        """Return what the access log will say of a request, where somebody keeps one."""
         return (
             "{}:{}".format(*client) if (client := self.client(request, transport)) else "",
             request.shortcut.method,
@@ -123,7 +121,7 @@ class ParkingServer:
 
     def entry_of(self, scope: Scope) -> tuple[str, str, str, str] | None:
         """Return what the access log will say of a request that was let go."""
-        if not self._keeps_access_log:
+        if not self.keeps_access_log:
             return None
         served: Any = scope
         return (

@@ -260,13 +260,15 @@ class ParkingProtocol(asyncio.Protocol):
     def _begin(self, request: DirectRequest, data: bytes) -> None:
         self._is_answering = True
         self._keeps_alive = request.keeps_alive
-        self._entry = self._server.access_entry(request, self._transport)
-        if request.shortcut.endpoint.room.counts_clients:
+        if self._server.keeps_access_log:
+            self._entry = self._server.access_entry(request, self._transport)
+        endpoint = request.shortcut.endpoint
+        if endpoint.room.counts_clients:
             client = self._server.client(request, self._transport)
             request.client = client[0] if client else ""
         if body_length := request.body_length:
             request.body = data[request.length - body_length : request.length]
-        parked = request.shortcut.endpoint.begin(request, self.respond)
+        parked = endpoint.begin(request, self)
         if parked is not None and self._is_answering:
             self._parked = parked
             # It may be long until uvicorn's own is needed again.

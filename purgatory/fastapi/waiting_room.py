@@ -5,11 +5,11 @@ from __future__ import annotations
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.access import Authenticate, let_anyone
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.parked_request import ParkedRequest, Respond
+from purgatory.fastapi.parked_request import ParkedRequest
 from purgatory.fastapi.problems import Problem, draining, problem_of
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.watch_answer import WatchAnswers
-from purgatory.fastapi.watch_request import WaitSettings, WatchRequest, WatchTerms, Where
+from purgatory.fastapi.watch_request import WaitSettings, WatchTerms
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 
@@ -49,18 +49,16 @@ class WaitingRoom:
         """Return who asks, as far as the bound for each client needs to know."""
         return (raw.permit.identity or raw.client) if self.counts_clients else ""
 
-    def park(self, request: WatchRequest, respond: Respond, client: str = "") -> ParkedRequest:
-        """Answer `request` through `respond`, now or later; raise Problem where it is refused.
+    def park(self, parked: ParkedRequest, client: str = "") -> None:
+        """Have a request answered, now or later; raise Problem where it is refused.
 
-        Returns the wait: call `leave` when the client goes. `client` is who asks; the empty one is
-        not counted.
+        Call its `leave` when the client goes. `client` is who asks; the empty one is not counted.
         """
         purgatory = self.purgatory
         if purgatory.is_draining:
             raise draining()
         if not purgatory.is_open:
             raise problem_of(PurgatoryClosedError())
-        parked = ParkedRequest(purgatory.delay_ms(request.terms.timeout), request, self, respond)
         try:
             if parked.delay_ms == 0:
                 # It asks, and does not park.
@@ -69,7 +67,7 @@ class WaitingRoom:
             else:
                 if client:
                     self._check_client(client)
-                if not purgatory.watch(parked, tuple([key for key, _ in request.where])) and client:
+                if not purgatory.watch(parked, parked.watched_keys) and client:
                     parked.client = client
                     self._clients[client] = self._clients.get(client, 0) + 1
             if parked.wait_id is not None:
@@ -78,19 +76,21 @@ class WaitingRoom:
             if isinstance(exc, LimitReachedError):
                 self.refused[exc.limit] = self.refused.get(exc.limit, 0) + 1
             raise problem_of(exc) from exc
-        return parked
 
-    def answer(self, where: Where, terms: WatchTerms, status: Status) -> Answer:
+    def answer(
+        self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
+    ) -> Answer:
         """Return the answer to a wait that ended with `status`: 410 where a signal is gone."""
-        answer = self._answers.known(where, terms, status)
+        answer = self._answers.known(keys, positions, terms, status)
         if answer is not None:
             return answer
         if status is Status.FIRED or status is Status.EXPIRED:
             signals = self.purgatory.signals
-            for key, position in where:
-                if position < signals.earliest(key):
-                    return self._expired(key, position)
-        return self._answers.answer(where, terms, status)
+            # Not zip, which takes longer for the one key that there is as a rule.
+            for index, key in enumerate(keys):
+                if positions[index] < signals.earliest(key):
+                    return self._expired(key, positions[index])
+        return self._answers.answer(keys, positions, terms, status)
 
     def enter(self, client: str) -> None:
         """Count one request more that `client` has parked, by other means than `park`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
 # What `json.dumps` does with a string, and five times as fast.
@@ -10,12 +11,15 @@ from json.encoder import encode_basestring_ascii as _json_string
 from typing import Final
 
 from purgatory.fastapi.answer import CLOSE, Answer
-from purgatory.fastapi.watch_request import WatchTerms, Where
+from purgatory.fastapi.watch_request import WatchTerms
 from purgatory.signals import Signal, Signals
 from purgatory.status import Status
 
 # After a drain: long enough for another process to be ready, spread so that not all come at once.
 DRAINED_POLL_AFTER_MS = (100, 2000)
+
+Keys = tuple[str, ...]
+Positions = tuple[int, ...]
 
 _SINGLE: Final = b'{"key":%b,"signals":%b,"cursor":"%b","reason":"%b","more":%b,"poll_after_ms":%d}'
 _IS_MORE: Final = (b"false", b"true")
@@ -34,24 +38,30 @@ class WatchAnswers:
         self._signals = signals
         self._last_question: tuple[object, ...] = ()
         self._last_answer: Answer | None = None
-        self._last_range: tuple[str, int, int] | None = None
-        self._last_encoded = b""
+        # What was written last: signals and a position.
+        self._last_signals: list[Signal] = []
+        self._last_encoded = b"[]"
+        self._last_position = -1
+        self._last_cursor = b""
         # The last second that was written, and how.
         self._second = -1
         self._second_text = b""
 
-    def known(self, where: Where, terms: WatchTerms, status: Status) -> Answer | None:
+    def known(
+        self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status
+    ) -> Answer | None:
         """Return the last answer where that is the answer to this question as well, else None."""
-        if (where, terms.limit, status, self._signals.head()) != self._last_question:
+        question = (keys, positions, terms.limit, status, self._signals.head())
+        if question != self._last_question:
             return None
         return self._last_answer if terms.is_plain else None
 
-    def answer(self, where: Where, terms: WatchTerms, status: Status) -> Answer:
-        """Return the answer to a wait that ended with `status`."""
+    def answer(self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status) -> Answer:
+        """Return the answer to a wait that ended with `status`; each key has a position."""
         if terms.is_plain and status is not Status.DRAINED:
             # One who asks differs from others at most in what is compared later.
-            answer = self._single(where, terms, status, 0, b"")
-            self._last_question = (where, terms.limit, status, self._signals.head())
+            answer = self._single(keys[0], positions[0], terms, status, 0, b"")
+            self._last_question = (keys, positions, terms.limit, status, self._signals.head())
             self._last_answer = answer
             return answer
         lines = b""
@@ -62,18 +72,19 @@ class WatchAnswers:
             poll_after_ms = random.randint(*DRAINED_POLL_AFTER_MS)
             lines += CLOSE
         if terms.is_single:
-            return self._single(where, terms, status, poll_after_ms, lines)
+            return self._single(keys[0], positions[0], terms, status, poll_after_ms, lines)
+        where = zip(keys, positions, strict=True)
         return self._several(where, terms, status, poll_after_ms, lines)
 
     def _single(
         self,
-        where: Where,
+        key: str,
+        position: int,
         terms: WatchTerms,
         status: Status,
         poll_after_ms: int,
         lines: bytes,
     ) -> Answer:
-        [(key, position)] = where
         signals, more, cursor = self._read(key, position, terms.limit, status)
         lines += b'etag: "%b"\r\n' % cursor
         if not signals and terms.is_conditional and status is Status.EXPIRED:
@@ -82,7 +93,7 @@ class WatchAnswers:
             return Answer.empty(204, b"%bpurgatory-cursor: %b\r\n" % (lines, cursor))
         body = _SINGLE % (
             _json_string(key).encode(),
-            self._encoded(key, signals),
+            self._encoded(signals),
             cursor,
             _REASONS[status],
             _IS_MORE[more],
@@ -92,7 +103,7 @@ class WatchAnswers:
 
     def _several(
         self,
-        where: Where,
+        where: Iterable[tuple[str, int]],
         terms: WatchTerms,
         status: Status,
         poll_after_ms: int,
@@ -107,7 +118,7 @@ class WatchAnswers:
                     b'%b:{"signals":%b,"cursor":"%b","more":%b}'
                     % (
                         _json_string(key).encode(),
-                        self._encoded(key, signals),
+                        self._encoded(signals),
                         cursors[key],
                         _IS_MORE[more],
                     )
@@ -138,13 +149,11 @@ class WatchAnswers:
             return signals, True, self._cursor(signals[-1].offset)
         return signals, False, self._cursor(self._signals.head())
 
-    def _encoded(self, key: str, signals: list[Signal]) -> bytes:
-        if not signals:
-            return b"[]"
-        signal_range = (key, signals[0].offset, signals[-1].offset)
-        if signal_range != self._last_range:
-            self._last_range = signal_range
-            self._last_encoded = b"[%b]" % b",".join(map(self._encode, signals))
+    def _encoded(self, signals: list[Signal]) -> bytes:
+        # Signals are the same where they are the same objects, which lists look at first.
+        if signals != self._last_signals:
+            self._last_signals = signals
+            self._last_encoded = b"[%b]" % b",".join([self._encode(signal) for signal in signals])
         return self._last_encoded
 
     def _encode(self, signal: Signal) -> bytes:
@@ -156,7 +165,11 @@ class WatchAnswers:
         )
 
     def _cursor(self, position: int) -> bytes:
-        return self._signals.cursor(position).encode()
+        # Of a signal that has just come, and of whoever has seen it: the same.
+        if position != self._last_position:
+            self._last_position = position
+            self._last_cursor = self._signals.cursor(position).encode()
+        return self._last_cursor
 
     def _timestamp(self, at_ms: int) -> bytes:
         """Return UTC milliseconds as RFC 3339."""

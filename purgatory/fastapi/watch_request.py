@@ -83,15 +83,12 @@ class WatchTerms:
         return jittered(self.wait)
 
 
-# Keys, each with the position behind which its signals count. As tuples: a dict takes three times
-# the memory, for what is nearly always one key.
-Where = tuple[tuple[str, int], ...]
-
-
 class WatchRequest(NamedTuple):
     """A wait for one key or for several, checked."""
 
-    where: Where
+    keys: tuple[str, ...]
+    positions: tuple[int, ...]
+    """For each key that behind which its signals count."""
     terms: WatchTerms
     wait_id: str | None
 
@@ -101,7 +98,7 @@ def jittered(wait: float) -> float:
     if wait < JITTER_FROM_SECONDS:
         return wait
     # Short of all of it, to leave the loop's own lag within the promise.
-    return wait * random.uniform(0.9, 0.985)
+    return wait * (0.9 + 0.085 * random.random())
 
 
 def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -> WatchRequest:
@@ -121,10 +118,9 @@ def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -
     terms, cursor = terms_of(
         raw.query_string, prefer, etag, settings.default_wait, settings.max_wait
     )
+    keys, positions = _one_place(purgatory, key, cursor)
     return WatchRequest(
-        _position(purgatory, key, cursor),
-        terms,
-        None if wait_id is None else wait_name(raw, wait_id),
+        keys, positions, terms, None if wait_id is None else wait_name(raw, wait_id)
     )
 
 
@@ -182,18 +178,34 @@ def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettin
         applied=applied,
     )
     return WatchRequest(
-        tuple(positions.items()), terms, None if wait_id is None else wait_name(raw, wait_id)
+        tuple(positions),
+        tuple(positions.values()),
+        terms,
+        None if wait_id is None else wait_name(raw, wait_id),
     )
 
 
-def _position(purgatory: Purgatory, key: str, cursor: str | None) -> Where:
+def _one_place(purgatory: Purgatory, key: str, cursor: str | None) -> tuple[tuple[str], tuple[int]]:
     # As below, for the one key that most requests are for.
     signals = purgatory.signals
     try:
-        check_key(key)
-        return ((key, signals.head() if cursor is None else signals.position(key, cursor)),)
+        keys = _only_key(key)
+        position = signals.head() if cursor is None else signals.position(key, cursor)
     except PurgatoryError as exc:
         raise problem_of(exc) from exc
+    return keys, _only_position(position)
+
+
+# These two are remembered so that those who wait for the same share what they are: 150 bytes each.
+@lru_cache(maxsize=1024)
+def _only_key(key: str) -> tuple[str]:
+    check_key(key)
+    return (key,)
+
+
+@lru_cache(maxsize=8)
+def _only_position(position: int) -> tuple[int]:
+    return (position,)
 
 
 def _positions(purgatory: Purgatory, cursors: dict[str, str | None]) -> dict[str, int]:

@@ -198,7 +198,7 @@ def test_watching_one_key(query: bytes, given_headers: Any, tail: str) -> None:
     """A request that can be parked as it is."""
     request = _result_or_problem(parse_watch, _raw(query, given_headers, tail), PURGATORY, SETTINGS)
     if request is not None:
-        assert [key for key, _ in request.where] == [tail]
+        assert request.keys == (tail,) and len(request.positions) == 1
         terms = request.terms
         assert 0 <= terms.timeout <= terms.wait <= SETTINGS.max_wait
         assert 1 <= terms.limit <= MAX_LIMIT and 1 <= terms.min_signals <= MAX_LIMIT
@@ -213,7 +213,7 @@ def test_watching_several_keys(body: Any, given_headers: Any) -> None:
     request = _result_or_problem(parse_watch_many, raw, PURGATORY, SETTINGS)
     if request is not None:
         terms = request.terms
-        assert 1 <= terms.needed_keys <= len(request.where) <= 100
+        assert 1 <= terms.needed_keys <= len(request.keys) == len(request.positions) <= 100
         assert 0 <= terms.timeout <= terms.wait <= SETTINGS.max_wait
 
 
