@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bodies import parse_body
-from purgatory.fastapi.idempotency import RepeatedRequests
+from purgatory.fastapi.idempotency import RepeatedRequests, request_name, used_otherwise
 from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
 from purgatory.fastapi.job_schemas import JobBody, JobsAnswer, RescheduleBody
 from purgatory.fastapi.preferences import parse_etag_cursor
@@ -16,7 +17,6 @@ from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.jobs import (
     CALLBACK,
-    Added,
     AddStatus,
     Callback,
     DuplicateJobError,
@@ -50,14 +50,29 @@ class JobEndpoints:
         # Before anything is remembered: those who may not are told so, whatever was done before.
         body = parse_body(JobBody, raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)
-        return await self._repeats.answer(raw, lambda: self._add(body, raw.path))
+        # A repeat that comes to this process soon is given the very same answer. Others are told of
+        # the job that the store has.
+        return await self._repeats.answer(raw, lambda: self._add(body, raw))
 
-    async def _add(self, body: JobBody, path: str) -> Answer:
+    async def _add(self, body: JobBody, raw: RawRequest) -> Answer:
         spec = job_spec(self._purgatory, body)
+        name = request_name(raw)
+        if name is not None:
+            wall_ms = self._purgatory.clock.wall_ms()
+            spec = spec.of_request(json.dumps(["POST jobs", *name]), wall_ms=wall_ms)
         [added] = await self._purgatory.add_jobs([spec])
         if isinstance(added, JobError):
-            raise refusal(added, path)
-        return _added(added, path)
+            raise refusal(added, raw.path)
+        is_repeat = added.status is AddStatus.KEPT and added.job.id in spec.ids
+        if (
+            name is not None
+            and is_repeat
+            and not spec.may_be(added.job, self._purgatory.job_desk().limits)
+        ):
+            raise used_otherwise(name)
+        is_new = is_repeat or added.status is AddStatus.ADDED
+        location = {"Location": f"{raw.path}/{added.job.id}"}
+        return answer_job(added.job, 201 if is_new else 200, location)
 
     async def change(self, raw: RawRequest) -> Answer:
         """Move a job's deadline."""
@@ -169,11 +184,6 @@ def changed(job: Job, header: str) -> Problem:
         f"job {job.id} is at {entity_tag(job)}, not {header[:64]}: read it and decide anew",
         etag=entity_tag(job),
     )
-
-
-def _added(added: Added, path: str) -> Answer:
-    status = 201 if added.status is AddStatus.ADDED else 200
-    return answer_job(added.job, status, {"Location": f"{path}/{added.job.id}"})
 
 
 def _filter(query: dict[str, str]) -> JobFilter:

@@ -237,7 +237,8 @@ class JobStore(Protocol):
         Refusals: InvalidDeadlineError, by the store's clock; DuplicateJobError where an undecided
         job has its dedupe key, and on_conflict says so; StoreFullError. The deadline is that of
         the spec, but not beyond the ceiling. Replacing sets version + 1, epoch + 1, the lease free.
-        Idempotent by id: a spec whose id is stored already is KEPT, whatever became of the job.
+        Idempotent by id: a spec one of whose `ids` is stored already is KEPT, whatever became of
+        the job. To look for all of them and to store the job is one step, in any process.
         """
         ...
 

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from purgatory import SystemClock
 from purgatory.jobs import verify_signature
 from tests.acceptance.callback_receiver import receiving
-from tests.acceptance.client import ask
+from tests.acceptance.client import Connection, Reply, ask
 from tests.acceptance.process_server import ROOT, ProcessServer
+from tests.edges.refusals import check_refusal
 
+JOBS = "/purgatory/jobs"
 SECRET = "a secret of some length"
 
 
@@ -109,3 +113,29 @@ asyncio.run(main())
     assert result.returncode == 0, result.stderr
     assert "waiting=0" in result.stdout
     assert (data_dir / "jobs.sqlite3").exists()
+
+
+async def test_a_repeat_is_known_to_every_process_and_after_a_restart(tmp_path: Path) -> None:
+    """One job for one Idempotency-Key, whoever is asked; another body with it is refused."""
+    body = {"callback": {"url": "http://127.0.0.1:9/"}, "payload": 1, "delay": 900}
+    key = {"Idempotency-Key": "order-42"}
+
+    async def add(server: ProcessServer, **changes: Any) -> Reply:
+        async with await Connection.open(server.address) as connection:
+            return await connection.request("POST", JOBS, {**body, **changes}, key)
+
+    with service(tmp_path) as one, service(tmp_path) as two:
+        first, second = await asyncio.gather(add(one), add(two))
+        assert (first.status, second.status) == (201, 201)
+        assert second.headers["location"] == first.headers["location"]
+        for change in ({"payload": 2}, {"delay": 901}, {"keys": ["k"]}):
+            check_refusal(await add(one, **change), 422, "idempotency-conflict")
+            check_refusal(await add(two, **change), 422, "idempotency-conflict")
+        await ask(one.address, "DELETE", first.headers["location"])
+    with service(tmp_path) as server:
+        again = await add(server)
+        assert (again.status, again.json()["state"]) == (201, "cancelled")
+        assert again.headers["location"] == first.headers["location"]
+        check_refusal(await add(server, payload=2), 422, "idempotency-conflict")
+        found = await ask(server.address, "GET", JOBS)
+        assert len(found.json()["jobs"]) == 1

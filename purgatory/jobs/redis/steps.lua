@@ -42,7 +42,7 @@ local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION}
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local concat, find, gmatch, sub = table.concat, string.find, string.gmatch, string.sub
 
-local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 14)
+local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 15)
 
 local function split(text)
   local parts, count, start = {}, 0, 1
@@ -446,6 +446,11 @@ end
 function steps.add(step)
   local id = step[2]
   local known = read(id)
+  if not known and step[14] ~= '' then
+    for other in gmatch(step[14], '[^\1]+') do
+      known = known or read(other)
+    end
+  end
   if known then
     return 'kept\0' .. found(known)
   end
@@ -460,7 +465,7 @@ function steps.add(step)
     return add_to(rival, step)
   end
   active = active or call('ZCARD', STATES.waiting) + call('ZCARD', STATES.running)
-  if active >= MAX_ACTIVE and step[14] ~= 'room' then
+  if active >= MAX_ACTIVE and step[15] ~= 'room' then
     return 'full'
   end
   local ceiling = ''

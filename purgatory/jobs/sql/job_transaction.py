@@ -21,6 +21,7 @@ from purgatory.jobs.errors import (
 )
 from purgatory.jobs.job import Job, JobClaim, JobState
 from purgatory.jobs.limits import JobLimits
+from purgatory.jobs.request_ids import common_part
 from purgatory.jobs.spec import JobSpec, OnConflict
 from purgatory.jobs.sql.records import is_storable, job_of, record_of, storable
 from purgatory.jobs.sql.statements import Statements
@@ -41,6 +42,7 @@ _STATES = frozenset(JobState)
 _MAX_RECORD_LENGTH = 2_000
 # Any number: whoever prunes at the same time waits.
 _PRUNE_LOCK = 7_160_117_001
+_BIGINT = 2**63
 
 
 class LookFirstError(Exception):
@@ -109,6 +111,17 @@ class JobTransaction:
         """Do the step of that name."""
         step: Callable[..., list[Any]] = getattr(self, name)
         return step(items, *options)
+
+    def lock_requests(self, specs: Iterable[JobSpec]) -> None:
+        """Keep others from adding what was asked for by the same requests, until the end.
+
+        Under another hour's id, that is: which no primary key would tell. First of all locks, so
+        that nobody waits for one of these while others wait for him.
+        """
+        numbers = {int(common_part(spec.id)[:16], 16) - _BIGINT for spec in specs if spec.other_ids}
+        # SQLite has one writer at a time.
+        if numbers and not self._statements.is_sqlite:
+            self._execute(self._statements.lock_requests, {"requests": sorted(numbers)})
 
     # Steps
 
@@ -278,7 +291,12 @@ class JobTransaction:
         """Return the undecided jobs that have a dedupe key of the specs, by it."""
         dedupe_keys = {spec.dedupe_key for spec in specs if spec.dedupe_key is not None}
         # One that is stored already is not to be taken for a rival of itself.
-        self._lock(spec.id for spec in specs if self._is_careful or spec.dedupe_key is not None)
+        self._lock(
+            job_id
+            for spec in specs
+            if self._is_careful or spec.dedupe_key is not None or spec.other_ids
+            for job_id in spec.ids
+        )
         if not dedupe_keys:
             return {}
         jobs = self._search(
@@ -288,9 +306,10 @@ class JobTransaction:
         return {job.dedupe_key: job for job in jobs if job.dedupe_key is not None}
 
     def _add(self, spec: JobSpec, rivals: dict[str, Job]) -> Added:
-        job = self._jobs.get(spec.id)
-        if job is not None:
-            return Added(job, AddStatus.KEPT)
+        for job_id in spec.ids:
+            job = self._jobs.get(job_id)
+            if job is not None:
+                return Added(job, AddStatus.KEPT)
         deadline_ms = spec.deadline.resolve(self.now_ms, self._limits)
         rival = None if spec.dedupe_key is None else rivals.get(spec.dedupe_key)
         if rival is not None:

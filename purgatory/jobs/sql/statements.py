@@ -117,6 +117,9 @@ class Statements:
             .with_for_update()
         )
 
+        asked = func.unnest(bindparam("requests", type_=ARRAY(BigInteger))).column_valued("request")
+        self.lock_requests = select(func.pg_advisory_xact_lock(asked))
+
         self.insert_jobs = self._insert(jobs)
         self.insert_keys = self._insert(job_keys)
         self.update_jobs = update(jobs).where(jobs.c.id == bindparam("job_id", type_=Text))

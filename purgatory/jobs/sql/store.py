@@ -346,6 +346,9 @@ class SqlJobStore:
             is_counting=not self._has_room() and any(step.name == "add" for step in batch),
             is_careful=is_careful,
         )
+        transaction.lock_requests(
+            spec for step in batch if step.name == "add" for spec in step.items
+        )
         results: dict[Step, list[Any]] = {}
         for (name, options), steps in _grouped(batch).items():
             items = [item for step in steps for item in step.items]
