@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, select, text
@@ -43,6 +44,16 @@ _MAX_RECORD_LENGTH = 2_000
 # Any number: whoever prunes at the same time waits.
 _PRUNE_LOCK = 7_160_117_001
 _BIGINT = 2**63
+# What an item of each step names: a job, or a key.
+_ID_OF: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("cancel", "reschedule", "run_now"), itemgetter(0)),
+    **dict.fromkeys(("renew", "start", "miss"), attrgetter("id")),
+    **dict.fromkeys(("finish", "give_back"), attrgetter("claim.id")),
+    "set_aside": str,
+}
+# Steps that have no need of payloads.
+_LIGHT = frozenset({"renew", "finish", "miss", "give_back"})
+_KEY_OF: dict[str, Callable[[Any], str]] = {"fire": attrgetter("key"), "cancel_for_key": str}
 
 
 class LookFirstError(Exception):
@@ -112,15 +123,52 @@ class JobTransaction:
         step: Callable[..., list[Any]] = getattr(self, name)
         return step(items, *options)
 
-    def lock_requests(self, specs: Iterable[JobSpec]) -> None:
+    def lock_ahead(self, groups: Mapping[tuple[str, tuple[Any, ...]], Sequence[Any]]) -> None:
+        """Take the locks for steps in one order for everyone, before the first of them is done.
+
+        `groups` are their items by name and options. Where each took its own, those who do others
+        first would wait for us while we wait for them, and PostgreSQL looks for such deadlocks once
+        a second only. What remains, such as a job that comes upon a key meanwhile, it does find,
+        and then the batch is done again. SQLite has one writer at a time.
+        """
+        if self._statements.is_sqlite:
+            return
+        ids: set[str] = set()
+        full_ids: set[str] = set()
+        keys: set[str] = set()
+        dedupe_keys: set[str] = set()
+        searches = limit = 0
+        for (name, options), items in groups.items():
+            if name == "add":
+                self._lock_requests(items)
+                found = {spec.dedupe_key for spec in items if spec.dedupe_key is not None}
+                dedupe_keys |= found
+                searches += bool(found)
+            elif name in _KEY_OF:
+                found = set(map(_KEY_OF[name], items))
+                keys |= found
+                searches += len(found)
+                limit = max(limit, self._cut(options[0]) + 1)
+            elif name in _ID_OF:
+                found = set(map(_ID_OF[name], items))
+                ids |= found
+                if name not in _LIGHT:
+                    full_ids |= found
+                searches += 1
+        # One search takes its locks in order by itself.
+        if searches > 1:
+            asked = {"ids": ids, "full_ids": full_ids, "keys": keys, "dedupe_keys": dedupe_keys}
+            storable = {name: list(filter(is_storable, texts)) for name, texts in asked.items()}
+            self._search(self._statements.lock_ahead, {**storable, "limit": limit}, is_light=True)
+            self._light -= full_ids
+
+    def _lock_requests(self, specs: Iterable[JobSpec]) -> None:
         """Keep others from adding what was asked for by the same requests, until the end.
 
-        Under another hour's id, that is: which no primary key would tell. First of all locks, so
-        that nobody waits for one of these while others wait for him.
+        Under another hour's id, that is: which no primary key would tell.
         """
         numbers = {int(common_part(spec.id)[:16], 16) - _BIGINT for spec in specs if spec.other_ids}
-        # SQLite has one writer at a time.
-        if numbers and not self._statements.is_sqlite:
+        if numbers:
             self._execute(self._statements.lock_requests, {"requests": sorted(numbers)})
 
     # Steps

@@ -346,13 +346,15 @@ class SqlJobStore:
             is_counting=not self._has_room() and any(step.name == "add" for step in batch),
             is_careful=is_careful,
         )
-        transaction.lock_requests(
-            spec for step in batch if step.name == "add" for spec in step.items
-        )
+        groups = _grouped(batch)
+        items = {
+            group: [item for step in steps for item in step.items]
+            for group, steps in groups.items()
+        }
+        transaction.lock_ahead(items)
         results: dict[Step, list[Any]] = {}
-        for (name, options), steps in _grouped(batch).items():
-            items = [item for step in steps for item in step.items]
-            answers = iter(transaction.run(name, items, options))
+        for (name, options), steps in groups.items():
+            answers = iter(transaction.run(name, items[name, options], options))
             for step in steps:
                 results[step] = [next(answers) for _ in step.items]
         transaction.end()
