@@ -197,6 +197,7 @@ class JobStore(Protocol):
     async def close(self) -> None:
         """Wait for the steps under way, then let go of every connection. Idempotent.
 
+        It goes on if the caller is cancelled; a second call waits for the first.
         Whatever is called afterwards, or before `open`, raises PurgatoryClosedError.
         """
         ...

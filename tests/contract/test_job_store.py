@@ -890,6 +890,24 @@ async def test_a_store_says_what_is_wrong_with_its_setup(world: World) -> None:
         assert re.search(r"\w+ \w+", warning)
 
 
+async def test_a_close_that_is_cancelled_goes_on(make_job_stores: MakeJobStores) -> None:
+    """Whenever that is: those who asked are answered, and whoever closes again waits for it."""
+    world = await World(make_job_stores).open()
+    for turns in range(1, 9):
+        store = await world.stores.connect()
+        adding = [asyncio.ensure_future(store.add([world.spec()])) for _ in range(5)]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        async with asyncio.timeout(30):
+            await asyncio.gather(closing, return_exceptions=True)
+            await asyncio.gather(*adding)
+            await world.stores.disconnect(store)
+    await world.close()
+
+
 async def test_a_closed_store_refuses(make_job_stores: MakeJobStores) -> None:
     """And closes twice."""
     world = await World(make_job_stores).open()

@@ -337,6 +337,25 @@ async def test_a_caller_that_leaves_leaves_no_transaction_open(
         assert isinstance(added, Added)
 
 
+async def test_a_close_that_is_cancelled_lets_go_of_every_connection(engine: AsyncEngine) -> None:
+    """Whatever it waited for when it was."""
+    for turns in range(1, 13):
+        store = SqlJobStore(engine)
+        await store.open()
+        await store.add([spec()])
+        doing = asyncio.gather(store.add([spec()]), store.get(["0"]), store.counts())
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        await doing
+        # Waits for the first.
+        await store.close()
+        assert "Checked out connections: 0" in engine.pool.status()
+
+
 # What can break
 
 

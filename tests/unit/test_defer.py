@@ -967,6 +967,60 @@ async def test_a_handler_that_cannot_be_closed_keeps_nothing_open(
         await store.counts()
 
 
+@pytest.mark.parametrize("seconds", [0, 0.5, 2])
+async def test_a_close_that_is_cancelled_goes_on(
+    store: FailingJobStore, make_purgatory: Make, seconds: float
+) -> None:
+    """While a handler ends, while another is closed: the store is closed when they are done."""
+
+    class Slow:
+        async def __call__(self, job: JobContext) -> None:
+            await asyncio.sleep(1)
+
+        async def aclose(self) -> None:
+            await asyncio.sleep(2)
+
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("slow")(Slow())
+    await purgatory.__aenter__()
+    job = await purgatory.defer("slow", delay=0)
+    await job.wait_changed(1, 10)
+    closing = asyncio.create_task(purgatory.close())
+    await asyncio.sleep(seconds)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not purgatory.is_open
+    assert (await store.get([job.id]))[0] is not None
+    await asyncio.sleep(4)
+    with pytest.raises(PurgatoryClosedError):
+        await store.counts()
+
+
+async def test_a_loop_that_ends_closes_the_store(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """It cancels whoever closes it, too."""
+    purgatory = make_purgatory(jobs=store)
+
+    @purgatory.handler("slow")
+    async def slow(job: JobContext) -> None:
+        await asyncio.sleep(1)
+
+    await purgatory.__aenter__()
+    job = await purgatory.defer("slow", delay=0)
+    await job.wait_changed(1, 10)
+    before = asyncio.all_tasks()
+    closing = asyncio.create_task(purgatory.close())
+    await asyncio.sleep(0.5)
+    ours = {closing} | (asyncio.all_tasks() - before)
+    for task in ours:
+        task.cancel()
+    await asyncio.gather(*ours, return_exceptions=True)
+    with pytest.raises(PurgatoryClosedError):
+        await store.counts()
+
+
 async def test_a_store_that_is_not_set_up_stops_the_start(make_purgatory: Make) -> None:
     """With its own sentence."""
 

@@ -16,6 +16,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.closing import Closing
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import CorruptJobError, JobError, StoreError, StoreUnavailableError
 from purgatory.jobs.job import Job, JobClaim
@@ -85,6 +86,7 @@ class SqlJobStore:
         self._shard = secrets.randbelow(_SHARDS)
         self._active, self._counted_at = 0, -inf
         self._is_open = False
+        self._closing = Closing(self._close)
         self._reads: set[asyncio.Task[Any]] = set()
         self._listeners = StoreListeners()
 
@@ -100,12 +102,17 @@ class SqlJobStore:
     async def close(self) -> None:
         """Wait for the steps under way, then let go of every connection."""
         self._is_open = False
-        await self._fires.join()
-        await self._gets.join()
-        await self._commit.join()
-        while self._reads:
-            await asyncio.wait(self._reads)
-        await self._database.close()
+        await self._closing.wait()
+
+    async def _close(self) -> None:
+        try:
+            await self._fires.join()
+            await self._gets.join()
+            await self._commit.join()
+            while self._reads:
+                await asyncio.wait(self._reads)
+        finally:
+            await self._database.close()
 
     async def check(self) -> list[str]:
         """Return warnings about the database's settings."""
