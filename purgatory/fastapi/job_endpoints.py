@@ -12,7 +12,7 @@ from purgatory.fastapi.bodies import parse_body
 from purgatory.fastapi.idempotency import RepeatedRequests, request_name, used_otherwise
 from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
 from purgatory.fastapi.job_schemas import JobBody, JobsAnswer, RescheduleBody
-from purgatory.fastapi.preferences import parse_etag_cursor
+from purgatory.fastapi.preferences import parse_if_match
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.jobs import (
@@ -119,17 +119,26 @@ class JobEndpoints:
 
     async def _if_version(self, raw: RawRequest) -> int | None:
         """Return the version that If-Match names; raise Problem where the job is not at it."""
-        header = raw.header(b"if-match")
-        if header is None or header.strip() == "*":
+        headers = raw.headers_named(b"if-match")
+        tags = parse_if_match(headers)
+        if tags is None or tags.is_any:
             return None
-        tag = parse_etag_cursor(
-            header, "If-Match", "the ETag of an earlier answer, with its quotes"
-        )
-        if tag is not None and tag.isascii() and tag.isdigit() and len(tag) < 16:
-            return int(tag)
-        # None of ours: whatever the job is at, it is not this.
+        if len(tags.strong_tags) == 1:
+            version = _version_of(*tags.strong_tags)
+            if version is not None:
+                return version
+        # One of several, or none of ours.
         job = await self._purgatory.job(raw.tail).get()
-        raise changed(job, header)
+        if not tags.match_strongly(entity_tag(job).encode()):
+            raise changed(job, ", ".join(headers))
+        return job.version
+
+
+def _version_of(tag: bytes) -> int | None:
+    """Return the version that has this ETag; None where none has."""
+    digits = tag[1:-1]
+    is_version = digits.isdigit() and len(digits) < 16 and not digits.startswith(b"0")
+    return int(digits) if is_version else None
 
 
 def job_spec(purgatory: Purgatory, body: JobBody) -> JobSpec:
