@@ -118,7 +118,7 @@ class JobCounts:
     failed: int = 0
     cancelled: int = 0
     quarantined: int = 0
-    """Records that were not jobs, and were set aside."""
+    """Records that were not jobs, and were set aside; also those that are not kept any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class JobStore(Protocol):
         ...
 
     async def open(self) -> None:
-        """Connect; not twice, but again where it failed.
+        """Connect; not twice, but again where it failed or was closed.
 
         Raises StoreUnavailableError; StoreNotReadyError where jobs would be lost or cannot be
         stored, such as for missing migrations, naming what to do.
@@ -384,5 +384,8 @@ class JobStore(Protocol):
         ...
 
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
-        """Return records that were set aside because they are no jobs, the latest last."""
+        """Return records that were set aside because they are no jobs, the latest last.
+
+        The last `limits.max_quarantined` are kept.
+        """
         ...

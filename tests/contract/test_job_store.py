@@ -875,6 +875,22 @@ async def test_a_corrupt_record_is_set_aside_and_the_rest_goes_on(world: World) 
     assert (counts.waiting, counts.quarantined) == (1, 1)
 
 
+async def test_what_was_set_aside_is_kept_within_bounds(make_job_stores: MakeJobStores) -> None:
+    """The last few; all of them are counted, also those that were dropped."""
+    world = await World(make_job_stores, JobLimits(max_quarantined=3)).open()
+    bad = [await world.add(payload="x" * 10_000) for _ in range(8)]
+    for job in bad:
+        if not await world.stores.corrupt(job.id):
+            break
+        assert await world.here.get([job.id]) == [None]
+    else:
+        kept = [record.id for record in await world.there.quarantined(limit=10)]
+        # Of several shards, each keeps a share.
+        assert 0 < len(kept) <= 3 and kept[-1] in {job.id for job in bad[-3:]}
+        assert await world.here.counts() == JobCounts(quarantined=8)
+    await world.close()
+
+
 # Opening and closing
 
 
@@ -905,6 +921,19 @@ async def test_a_close_that_is_cancelled_goes_on(make_job_stores: MakeJobStores)
             await asyncio.gather(closing, return_exceptions=True)
             await asyncio.gather(*adding)
             await world.stores.disconnect(store)
+    await world.close()
+
+
+async def test_a_store_can_be_opened_and_closed_again(make_job_stores: MakeJobStores) -> None:
+    """Its jobs are there."""
+    world = await World(make_job_stores).open()
+    job = await world.add()
+    for _ in range(2):
+        await world.here.close()
+        with pytest.raises(PurgatoryClosedError):
+            await world.here.counts()
+        await world.here.open()
+        assert await world.here.get([job.id]) == [job]
     await world.close()
 
 

@@ -133,6 +133,7 @@ class RedisJobStore:
         except BaseException:
             await self._disconnect()
             raise
+        self._closing = Closing(self._close)
         for warning in setup.warnings:
             _logger.warning("%s", warning, extra={"action": "jobs.redis.open"})
         channels = [shard.channel for shard in self._shards.all]
@@ -409,6 +410,7 @@ class RedisJobStore:
             limits.past_tolerance_ms,
             limits.max_delay_ms,
             limits.max_batch,
+            max(1, limits.max_quarantined // len(self._shards.all)),
         )
 
     async def _add(

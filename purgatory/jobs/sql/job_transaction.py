@@ -569,6 +569,7 @@ class JobTransaction:
         # Whatever was stored, this can be.
         texts = {name: storable(value) for name, value in quarantined.items()}
         self._execute(self._statements.insert_quarantined, texts)
+        self._execute(self._statements.trim_quarantined, {"kept": self._limits.max_quarantined})
         self._uncount(record["state"])
 
     def _uncount(self, state: Any) -> None:

@@ -131,12 +131,23 @@ class Statements:
         )
         self.delete_keys = delete(job_keys).where(self._among(job_keys.c.job_id, "ids"))
         self.delete_jobs = delete(jobs).where(by_id)
-        self.insert_quarantined = insert(quarantined_jobs)
+        # Numbered without gaps, so that the highest number says how many there were: what the
+        # database counts up by itself is not taken back with a transaction.
+        last = func.coalesce(func.max(quarantined_jobs.c.number), 0)
+        columns = [column for column in quarantined_jobs.c if not column.primary_key]
+        given = [bindparam(column.name, type_=column.type) for column in columns]
+        self.insert_quarantined = insert(quarantined_jobs).from_select(
+            [quarantined_jobs.c.number, *columns], select(last + 1, *given)
+        )
+        kept = bindparam("kept", type_=BigInteger)
+        self.trim_quarantined = delete(quarantined_jobs).where(
+            quarantined_jobs.c.number <= select(last - kept).scalar_subquery()
+        )
 
         self.first_free = select(func.min(jobs.c.due_ms)).where(IS_FREE)
         self.counts = select(
             *(func.coalesce(func.sum(job_counts.c[state]), 0).label(state) for state in _STATES),
-            select(func.count()).select_from(quarantined_jobs).scalar_subquery().label("set_aside"),
+            select(last).scalar_subquery().label("set_aside"),
         )
         self.active = func.coalesce(
             select(func.sum(job_counts.c.waiting + job_counts.c.running)).scalar_subquery(), 0

@@ -97,6 +97,7 @@ class SqlJobStore:
         except BaseException:
             await self._database.close()
             raise
+        self._closing = Closing(self._close)
         self._is_open = True
 
     async def close(self) -> None:
