@@ -7,7 +7,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from purgatory.errors import PurgatoryClosedError
@@ -22,6 +21,7 @@ from purgatory.jobs.statistics import JobStatistics, LatenessRecord, Recovery
 from purgatory.jobs.store import JobResult, JobReturn, JobStore
 from purgatory.jobs.store_clock import StoreClock
 from purgatory.jobs.store_link import StoreLink
+from purgatory.jobs.threads import JobThreads, ThreadLeftError
 from purgatory.timer import SystemTimer
 from purgatory.timer.clock import NS_PER_MS
 
@@ -84,7 +84,7 @@ class JobScheduler:
         self._due: deque[HeldJob] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: JobThreads | None = None
         self._unsubscribe: Callable[[], object] = lambda: None
         self._wake = asyncio.Event()
         self._wake_handle: asyncio.TimerHandle | None = None
@@ -105,9 +105,7 @@ class JobScheduler:
 
     async def start(self) -> None:
         """Begin: what is due already is taken up by and by."""
-        self._threads = ThreadPoolExecutor(
-            self.settings.max_threads, thread_name_prefix="purgatory-job"
-        )
+        self._threads = JobThreads(self.settings.max_threads)
         self._renewed_ns = self._clock.local_ns()
         self._unsubscribe = self._store.subscribe(self)
         self._handlers.on_added = self._wake.set
@@ -117,8 +115,9 @@ class JobScheduler:
     async def drain(self, timeout: float) -> None:
         """Claim no more; give back what waits, and after `timeout` seconds what still runs too.
 
-        Handlers that are async are cancelled then; one in a thread cannot be, and its job is run
-        again by another although the thread goes on. Once.
+        Handlers that are async are cancelled then. One in a thread cannot be: its job is kept, and
+        the thread goes on until the process ends. Another runs the job when its lease has run out.
+        Once.
         """
         self._is_draining = True
         self._unsubscribe()
@@ -143,7 +142,7 @@ class JobScheduler:
         await asyncio.gather(*self._running, *self._loops, return_exceptions=True)
         await self._give_back(list(self._held.values()))
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.shut()
         self._loops.clear()
 
     @property
@@ -529,6 +528,15 @@ class JobScheduler:
     async def _work(self, held: HeldJob) -> None:
         try:
             await self._work_on(held)
+        except ThreadLeftError:
+            # Not given back: as a rule the process has ended by the time its lease has run out.
+            self._forget(held)
+            logger.error(
+                "job %s does not end, and its thread cannot be stopped: it is left behind and ends "
+                "with the process; another runs the job when its lease has run out",
+                held.claim.id,
+                extra={"action": "job-thread-left"},
+            )
         except Exception:
             # Whoever has it when its lease runs out tries again.
             self._forget(held)
@@ -579,6 +587,8 @@ class JobScheduler:
         assert task is not None
         try:
             await handler.run(job, self._threads)
+        except ThreadLeftError:
+            raise
         except FailJobError as exc:
             return self._failure(job, exc)
         except RetryJobError as exc:

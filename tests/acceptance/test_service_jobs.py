@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from purgatory import SystemClock
-from purgatory.jobs import verify_signature
+from purgatory import Purgatory, SystemClock
+from purgatory.jobs import JobContext, JobState, verify_signature
+from purgatory.jobs.sql import SqlJobStore
 from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply, ask
 from tests.acceptance.process_server import ROOT, ProcessServer
@@ -139,3 +140,23 @@ async def test_a_repeat_is_known_to_every_process_and_after_a_restart(tmp_path: 
         check_refusal(await add(server, payload=2), 422, "idempotency-conflict")
         found = await ask(server.address, "GET", JOBS)
         assert len(found.json()["jobs"]) == 1
+
+
+async def test_a_thread_that_does_not_return_does_not_keep_its_process(tmp_path: Path) -> None:
+    """It ends once it is drained, and says which job it was; another runs that, once it may."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'jobs.sqlite3'}"
+    command = [sys.executable, "-m", "tests.acceptance.stuck_worker", url]
+    result = await asyncio.to_thread(
+        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    job_id = result.stdout.strip()
+    assert f"job {job_id} does not end" in result.stderr
+    purgatory = Purgatory(jobs=SqlJobStore(url))
+
+    @purgatory.handler("stuck")
+    async def unstuck(job: JobContext) -> None: ...
+
+    async with purgatory:
+        job = await purgatory.job(job_id).wait(60)
+    assert (job.state, job.attempt) == (JobState.DONE, 2)
