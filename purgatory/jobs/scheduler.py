@@ -32,6 +32,8 @@ BATCH = 250
 SLICE = 100
 # What is due sooner than this is looked for at once, the rest together.
 SOON_MS = 1_000
+# How far ahead to look, as a rule, where others' jobs lie ahead: to the next look, and beyond it.
+NEAR_MS = 2 * SOON_MS
 COLLECT_SECONDS = 0.25
 PRUNE_SECONDS = 60.0
 PRUNE_PAUSE = 0.05
@@ -98,6 +100,8 @@ class JobScheduler:
         # Jobs that were due before this are missed; None until the store was asked.
         self._watching_since_ms: int | None = None
         self._claimed_ns: int | None = None
+        # When jobs were found ahead whose handlers are not here; None where there were none.
+        self._foreign_ns: int | None = None
         self._renewed_ns = 0
         self._recovery = Recovery(is_finished=False, overdue=0, missed=0, spread=0)
         self._lateness = LatenessRecord()
@@ -270,7 +274,7 @@ class JobScheduler:
         if since_ms >= self._horizon_pause_ms:
             return True
         due_ms = await self._link.call("next_due_ms", self._store.next_due_ms)
-        return due_ms is not None and self._clock.remaining_ms(due_ms) <= self._limits.horizon_ms
+        return due_ms is not None and self._clock.remaining_ms(due_ms) <= self._ahead_ms
 
     async def _claim(self) -> int:
         """Claim what is due within the horizon; return when to look again, in ms."""
@@ -278,33 +282,54 @@ class JobScheduler:
             # This process slept, or the store was away: what it holds would look abandoned.
             await self._renew()
         not_mine: list[Job] = []
+        ahead_ms = self._ahead_ms
+        is_far = ahead_ms == self._limits.horizon_ms
+        if is_far:
+            self._foreign_ns = None
         while not self._is_draining:
-            within_ms, limit = self._room()
+            within_ms, limit = self._room(ahead_ms)
             if limit <= 0:
                 break
             if len(await self._claim_batch(within_ms, limit, not_mine)) < limit:
                 self._finish_recovery()
                 break
         await self._return_to_others(not_mine)
+        if is_far and not_mine:
+            self._foreign_ns = self._clock.local_ns()
         self._was_full = self._is_full
         if self._was_full:
             return SOON_MS // 2
         # With the next look, what others were left to do may be left over.
-        pause_ms = SOON_MS if not_mine else self._horizon_pause_ms
+        is_near = not_mine or self._foreign_ns is not None
+        pause_ms = SOON_MS if is_near else self._horizon_pause_ms
         return pause_ms if self._store.hears_others else min(pause_ms, self.settings.poll_ms)
+
+    @property
+    def _ahead_ms(self) -> int:
+        """How far ahead to look: not all the way each time where that brings jobs of others.
+
+        They are claimed and given back each time, and meanwhile nobody else can claim them.
+        """
+        horizon_ms = self._limits.horizon_ms
+        if self._foreign_ns is None:
+            return horizon_ms
+        since_ms = (self._clock.local_ns() - self._foreign_ns) // NS_PER_MS
+        return horizon_ms if since_ms >= self._horizon_pause_ms else min(NEAR_MS, horizon_ms)
 
     @property
     def _is_full(self) -> bool:
         return len(self._held) >= self.settings.max_held
 
-    def _room(self) -> tuple[int, int]:
-        """Return how far ahead to claim, and how many."""
+    def _room(self, ahead_ms: int) -> tuple[int, int]:
+        """Return how far ahead to claim, up to `ahead_ms`, and how many."""
         room = self.settings.max_held - len(self._held)
         if room > 0:
-            return self._limits.horizon_ms, min(room, self._batch)
+            return ahead_ms, min(room, self._batch)
         # Those that are held may be due later than one that was deferred since.
         room = self.settings.max_held - len(self._due) - len(self._running)
-        return SOON_MS, min(room, 2 * self.settings.max_held - len(self._held), self._batch)
+        return min(SOON_MS, ahead_ms), min(
+            room, 2 * self.settings.max_held - len(self._held), self._batch
+        )
 
     async def _claim_batch(self, within_ms: int, limit: int, not_mine: list[Job]) -> list[Job]:
         asked_ns = self._clock.local_ns()

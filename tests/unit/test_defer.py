@@ -753,6 +753,29 @@ async def test_jobs_for_others_are_left_to_them(
     assert len(log) == 3
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_jobs_for_others_are_looked_at_a_few_times(
+    store: FailingJobStore, make_purgatory: Make, log: Log, is_told: bool
+) -> None:
+    """While they come closer; those of one's own are in time all the while."""
+    store.is_telling = is_told
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    purgatory.handled_elsewhere(["other"])
+    async with purgatory:
+        for _ in range(100):
+            await purgatory.defer("other", delay=58)
+        wanted = []
+        for delay in (0, 0.5, 1, 2, 3, 7, 20, 40):
+            wanted.append(now_ms() + round(1000 * delay))
+            await purgatory.defer("note", delay=delay)
+        await asyncio.sleep(45)
+        statistics = purgatory.statistics().jobs
+        assert statistics is not None and 100 <= statistics.given_back <= 500
+        assert on_time([run.at_ms for run in log], wanted)
+        assert all(job.due_ms == job.deadline_ms for job in (await purgatory.jobs()).jobs)
+
+
 async def test_a_store_of_small_steps_is_used_as_well(make_purgatory: Make, log: Log) -> None:
     """Whoever asks it for more than it does at once goes on asking."""
     leap(1_800_000_000_000)
