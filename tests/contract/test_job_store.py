@@ -875,8 +875,11 @@ async def test_a_corrupt_record_is_set_aside_and_the_rest_goes_on(world: World) 
     assert (counts.waiting, counts.quarantined) == (1, 1)
 
 
-async def test_what_was_set_aside_is_kept_within_bounds(make_job_stores: MakeJobStores) -> None:
+async def test_what_was_set_aside_is_kept_within_bounds(
+    make_job_stores: MakeJobStores, request: pytest.FixtureRequest
+) -> None:
     """The last few; all of them are counted, also those that were dropped."""
+    name = request.node.name
     world = await World(make_job_stores, JobLimits(max_quarantined=3)).open()
     bad = [await world.add(payload="x" * 10_000) for _ in range(8)]
     for job in bad:
@@ -885,8 +888,9 @@ async def test_what_was_set_aside_is_kept_within_bounds(make_job_stores: MakeJob
         assert await world.here.get([job.id]) == [None]
     else:
         kept = [record.id for record in await world.there.quarantined(limit=10)]
-        # Of several shards, each keeps a share.
-        assert 0 < len(kept) <= 3 and kept[-1] in {job.id for job in bad[-3:]}
+        # Of several shards, each keeps a share, and the last of its own.
+        last = [job.id for job in bad[-3:]]
+        assert kept == last or ("shards" in name and 0 < len(kept) <= 3 and last[-1] in kept)
         assert await world.here.counts() == JobCounts(quarantined=8)
     await world.close()
 
