@@ -24,9 +24,9 @@ from purgatory.jobs.job import Job, JobClaim, JobState
 from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.request_ids import common_part
 from purgatory.jobs.spec import JobSpec, OnConflict
+from purgatory.jobs.sql.database_clock import DatabaseClock
 from purgatory.jobs.sql.records import is_storable, job_of, record_of, storable
 from purgatory.jobs.sql.statements import Statements
-from purgatory.jobs.sql.store_clock import StoreClock
 from purgatory.jobs.sql.tables import job_counts
 from purgatory.jobs.store import (
     Added,
@@ -77,7 +77,7 @@ class JobTransaction:
         self,
         connection: Connection,
         statements: Statements,
-        clock: StoreClock,
+        clock: DatabaseClock,
         limits: JobLimits,
         *,
         shard: int,
@@ -108,7 +108,7 @@ class JobTransaction:
         self.announced: dict[str, Job] = {}
         """The jobs that listeners are to hear of, once it is committed."""
 
-    def _begin(self, clock: StoreClock, is_counting: bool) -> int:
+    def _begin(self, clock: DatabaseClock, is_counting: bool) -> int:
         local_ms = clock.local_ms()
         if is_counting:
             row = self._execute(select(clock.expression(), self._statements.active)).one()

@@ -25,12 +25,12 @@ from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.listeners import StoreListeners
 from purgatory.jobs.spec import JobSpec
 from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.database_clock import DatabaseClock
 from purgatory.jobs.sql.database_errors import is_to_be_repeated, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, LookFirstError
 from purgatory.jobs.sql.migrations import check_revision
 from purgatory.jobs.sql.records import is_storable, job_of
 from purgatory.jobs.sql.step import Step
-from purgatory.jobs.sql.store_clock import StoreClock
 from purgatory.jobs.store import (
     Added,
     Claimed,
@@ -79,7 +79,7 @@ class SqlJobStore:
         self.limits: JobLimits = JobLimits() if limits is None else limits
         self._database = Database(url_or_engine, is_fast=True)
         self._statements = self._database.statements
-        self._clock = StoreClock(self._statements, now_ms)
+        self._clock = DatabaseClock(self._statements, now_ms)
         most = self.limits.max_batch
         self._commit = GroupCommit(self._run, weigh=Step.__len__, most=most)
         self._fires = GroupCommit(self._look_up, weigh=list.__len__, most=most)
