@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from app.job_store import make_job_store
 from purgatory import Purgatory, SystemClock
 from purgatory.jobs import JobContext, JobState, verify_signature
 from purgatory.jobs.sql import SqlJobStore
@@ -20,6 +21,7 @@ from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply, ask
 from tests.acceptance.process_server import ROOT, ProcessServer
 from tests.edges.refusals import check_refusal
+from tests.valkey_server import ValkeyServer
 
 JOBS = "/purgatory/jobs"
 SECRET = "a secret of some length"
@@ -85,6 +87,16 @@ def test_a_store_that_is_none_stops_the_start(url: str) -> None:
     assert result.returncode == 2
     assert "PURGATORY_JOBS_URL" in result.stderr
     assert url not in result.stderr
+
+
+async def test_a_redis_may_be_on_a_socket(tmp_path: Path) -> None:
+    """By the address that redis-py has for that."""
+    with ValkeyServer(tmp_path) as server:
+        assert server.url.startswith("unix://")
+        store = make_job_store(server.url, tmp_path)
+        await store.open()
+        assert (await store.counts()).waiting == 0
+        await store.close()
 
 
 def test_the_default_is_a_file_in_the_data_directory(tmp_path: Path) -> None:
