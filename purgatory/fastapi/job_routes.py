@@ -20,7 +20,7 @@ JSON_LINES = "application/jsonl"
 
 JobId = Annotated[str, Path(description="A job's id.", max_length=64)]
 IfMatch = Annotated[
-    str | None, Header(description="The ETag of the job: only if it has not changed since.")
+    str | None, Header(description="ETags of the job: only if it is still at one of them.")
 ]
 
 AddRoute = Callable[..., None]
@@ -48,7 +48,8 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         """Do something later: at a deadline, or when a key fires, or not at all because it fired.
 
         Once this is answered the job is stored: its handler runs at least once, or its callback is
-        made, and one outcome is recorded, whatever process dies.
+        made, and one outcome is recorded, whatever process dies. With an `Idempotency-Key`, a
+        repeat within 24 hours is told of the same job, by whichever process, and adds none.
         """
 
     add(
