@@ -15,8 +15,11 @@ from purgatory import Purgatory, SystemClock
 from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
 from purgatory.jobs import (
     CALLBACK,
+    Added,
     JobContext,
+    JobError,
     JobLimits,
+    JobSpec,
     KeyFire,
     KeyFired,
     MemoryJobStore,
@@ -37,12 +40,20 @@ class Store(MemoryJobStore):
     """Jobs in memory, which can be made to fail."""
 
     error: Exception | None = None
+    lost_answer: Exception | None = None
     together: asyncio.Barrier | None = None
 
     async def fire(self, fires: Sequence[KeyFire], *, limit: int) -> list[KeyFired]:
         if self.together is not None:
             await self.together.wait()
         return await super().fire(fires, limit=limit)
+
+    async def add(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+        added = await super().add(specs)
+        if self.lost_answer is not None:
+            error, self.lost_answer = self.lost_answer, None
+            raise error
+        return added
 
     def _begin(self) -> int:
         if self.error is not None:
@@ -294,6 +305,25 @@ async def test_an_idempotency_key(connection: Connection, server: ThreadServer) 
     assert (await server.call(server.purgatory.job_counts)).waiting == 1
     other = await connection.request("POST", JOBS, body | {"delay": 1}, headers)
     check_refusal(other, 422, "idempotency-conflict")
+
+
+async def test_a_repeat_after_an_answer_that_was_lost(
+    connection: Connection, store: Store, server: ThreadServer
+) -> None:
+    """The job that was stored all the same is the one that the repeat is told of."""
+    headers = {"Idempotency-Key": "once"}
+    body = {"handler": "note", "delay": 100}
+    store.lost_answer = StoreUnavailableError("the server hung up")
+    lost = await connection.request("POST", JOBS, body, headers)
+    check_refusal(lost, 503, "store-unavailable")
+    again = await connection.request("POST", JOBS, body, headers)
+    assert again.status == 201 and again.headers["location"].endswith(again.json()["id"])
+    assert (await server.call(server.purgatory.job_counts)).waiting == 1
+    # Without a key nobody can know.
+    store.lost_answer = StoreUnavailableError("the server hung up")
+    assert (await connection.request("POST", JOBS, body)).status == 503
+    assert (await connection.request("POST", JOBS, body)).status == 201
+    assert (await server.call(server.purgatory.job_counts)).waiting == 3
 
 
 async def test_listing(connection: Connection) -> None:
