@@ -7,7 +7,7 @@ from pathlib import Path
 from purgatory.jobs import JobStore, MemoryJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
 
-SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "memory")
+SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "unix", "memory")
 FILE_NAME = "jobs.sqlite3"
 
 
@@ -36,7 +36,7 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
     scheme = url.partition(":")[0].partition("+")[0]
     if scheme in ("sqlite", "postgresql"):
         return MigratedJobStore(url)
-    if scheme in ("redis", "rediss"):
+    if scheme in ("redis", "rediss", "unix"):
         # Here, because the service runs without redis-py where nobody asks for Redis.
         from purgatory.jobs.redis import RedisJobStore
 

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.closing import Closing
 from purgatory.jobs.errors import (
     JobError,
     JobNotFoundError,
@@ -88,6 +89,7 @@ class JobDesk:
         self._first_try: asyncio.Future[None] | None = None
         self._is_open = False
         self._draining: asyncio.Task[None] | None = None
+        self._closing = Closing(self._close)
         self._error: str | None = "it is being opened"
         self._unsubscribe: Callable[[], object] = lambda: None
 
@@ -113,16 +115,13 @@ class JobDesk:
             self._draining = asyncio.create_task(self._drain())
         return self._draining
 
+    def begin_close(self) -> asyncio.Task[None]:
+        """Begin to close, or go on with it, without waiting."""
+        return self._closing.begin()
+
     async def close(self) -> None:
-        """Drain, and close the store. Idempotent."""
-        await asyncio.shield(self.begin_drain())
-        self._unsubscribe()
-        self._is_open = False
-        self._error = "it is closed"
-        try:
-            await self.handlers.close()
-        finally:
-            await self.store.close()
+        """Drain, and close the store; it goes on if the caller is cancelled. Idempotent."""
+        await self._closing.wait()
 
     @property
     def missing(self) -> list[str]:
@@ -279,6 +278,18 @@ class JobDesk:
             # Nobody waits for it where the purgatory was opened without waiting.
             self._first_try.exception()
         await self._scheduler.drain(self.settings.grace)
+
+    async def _close(self) -> None:
+        try:
+            await asyncio.shield(self.begin_drain())
+        finally:
+            self._unsubscribe()
+            self._is_open = False
+            self._error = "it is closed"
+            try:
+                await self.handlers.close()
+            finally:
+                await self.store.close()
 
     async def _fire(self, store: JobStore, fire: KeyFire) -> int:
         count = 0

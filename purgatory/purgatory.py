@@ -245,7 +245,10 @@ class Purgatory(Deferring):
             self._desk.begin()
 
     async def close(self) -> None:
-        """End, if this matches the first `open`: drain, and stop the timer. Idempotent."""
+        """End, if this matches the first `open`: drain, and stop the timer. Idempotent.
+
+        If the caller is cancelled, the rest is closed by the event loop.
+        """
         if self._parking.opened > 1:
             self._parking.opened -= 1
             return
@@ -256,7 +259,10 @@ class Purgatory(Deferring):
             if self._desk is not None:
                 await self._desk.close()
         finally:
-            # Though the caller was cancelled meanwhile: the drain itself goes on by the loop.
+            # Though the caller was cancelled meanwhile: the drain itself goes on by the loop, and
+            # the store of jobs is closed when it is over.
+            if self._desk is not None:
+                _ = self._desk.begin_close()
             self._parking.opened = 0
             if self._reaper is not None:
                 self._reaper.stop()

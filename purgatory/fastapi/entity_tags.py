@@ -20,18 +20,21 @@ def opaque_tag(etag: bytes) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class EntityTags:
-    """What an If-None-Match names: some tags or, with `*`, whatever there is."""
+    """What an If-None-Match or If-Match names: some tags or, with `*`, whatever there is."""
 
     opaque_tags: frozenset[bytes]
     is_any: bool = False
+    strong_tags: frozenset[bytes] = frozenset()
+    """Those of `opaque_tags` that are named without `W/`."""
 
     @classmethod
     def parse(cls, fields: Sequence[bytes]) -> EntityTags | None:
-        """Return what If-None-Match fields say together; None for what does not follow the RFC."""
+        """Return what the fields say together; None for what does not follow the RFC."""
         text = b",".join(fields).strip(b" \t")
         if text == b"*":
             return cls(frozenset(), is_any=True)
         tags: set[bytes] = set()
+        strong: set[bytes] = set()
         # A list may begin with empty elements (5.6.1).
         position = len(text) - len(text.lstrip(b", \t"))
         while position < len(text):
@@ -40,8 +43,10 @@ class EntityTags:
             if tag is None or separator is None:
                 return None
             tags.add(tag[1])
+            if not tag[0].startswith(b"W/"):
+                strong.add(tag[1])
             position = separator.end()
-        return cls(frozenset(tags)) if tags else None
+        return cls(frozenset(tags), strong_tags=frozenset(strong)) if tags else None
 
     def match(self, etag: bytes) -> bool:
         """Return True iff a representation with this ETag is one that the client has.
@@ -50,3 +55,10 @@ class EntityTags:
         """
         opaque = opaque_tag(etag)
         return opaque is not None and (self.is_any or opaque in self.opaque_tags)
+
+    def match_strongly(self, etag: bytes) -> bool:
+        """Return True iff If-Match lets a change of the representation with this ETag pass.
+
+        Compared strongly (8.8.3.2): the same octets, and weak on neither side.
+        """
+        return opaque_tag(etag) == etag and (self.is_any or etag in self.strong_tags)

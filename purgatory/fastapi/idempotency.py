@@ -29,6 +29,20 @@ class _Remembered:
     at_ns: int
 
 
+def request_name(raw: RawRequest) -> tuple[str, str] | None:
+    """Return who asks and the Idempotency-Key, None without one; raise Problem for what is none."""
+    key = _parse(raw.header(b"idempotency-key"))
+    return None if key is None else (raw.permit.identity or "", key)
+
+
+def used_otherwise(name: tuple[str, str]) -> Problem:
+    """Return the refusal of a `request_name` that another request had."""
+    return Problem(
+        "idempotency-conflict",
+        f"Idempotency-Key {name[1]!r} was used for a request with another address or body",
+    )
+
+
 class RepeatedRequests:
     """Remembers the answers to requests with an Idempotency-Key, and gives them to repeats.
 
@@ -51,19 +65,15 @@ class RepeatedRequests:
         Raises Problem for a key that is none, and for one that was used for another request. What
         `make` raises is not remembered: the request may be tried again.
         """
-        key = _parse(raw.header(b"idempotency-key"))
-        if key is None:
+        name = request_name(raw)
+        if name is None:
             return await make()
-        name = (raw.permit.identity or "", key)
         fingerprint = hashlib.sha256(b"\0".join((raw.raw_path, raw.body))).digest()
         self._forget_old()
         known = self._remembered.get(name)
         if known is not None:
             if known.fingerprint != fingerprint:
-                raise Problem(
-                    "idempotency-conflict",
-                    f"Idempotency-Key {key!r} was used for a request with another address or body",
-                )
+                raise used_otherwise(name)
             # Shielded: this client may leave, and the first one still wants its answer.
             return await asyncio.shield(known.answer)
         return await self._first(name, fingerprint, make)

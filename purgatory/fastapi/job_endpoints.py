@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -11,15 +12,14 @@ from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bodies import bad_field, parse_body
 from purgatory.fastapi.body_places import Location
-from purgatory.fastapi.idempotency import RepeatedRequests
+from purgatory.fastapi.idempotency import RepeatedRequests, request_name, used_otherwise
 from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
 from purgatory.fastapi.job_schemas import CallbackBody, JobBody, JobsAnswer, RescheduleBody
-from purgatory.fastapi.preferences import parse_etag_cursor
+from purgatory.fastapi.preferences import parse_if_match
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.jobs import (
     CALLBACK,
-    Added,
     AddStatus,
     Callback,
     DuplicateJobError,
@@ -57,14 +57,29 @@ class JobEndpoints:
         # Before anything is remembered: those who may not are told so, whatever was done before.
         body = parse_body(JobBody, raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)
-        return await self._repeats.answer(raw, lambda: self._add(body, raw.path))
+        # A repeat that comes to this process soon is given the very same answer. Others are told of
+        # the job that the store has.
+        return await self._repeats.answer(raw, lambda: self._add(body, raw))
 
-    async def _add(self, body: JobBody, path: str) -> Answer:
+    async def _add(self, body: JobBody, raw: RawRequest) -> Answer:
         spec = job_spec(self._purgatory, body)
+        name = request_name(raw)
+        if name is not None:
+            wall_ms = self._purgatory.clock.wall_ms()
+            spec = spec.of_request(json.dumps(["POST jobs", *name]), wall_ms=wall_ms)
         [added] = await self._purgatory.add_jobs([spec])
         if isinstance(added, JobError):
-            raise refusal(added, path)
-        return _added(added, path)
+            raise refusal(added, raw.path)
+        is_repeat = added.status is AddStatus.KEPT and added.job.id in spec.ids
+        if (
+            name is not None
+            and is_repeat
+            and not spec.may_be(added.job, self._purgatory.job_desk().limits)
+        ):
+            raise used_otherwise(name)
+        is_new = is_repeat or added.status is AddStatus.ADDED
+        location = {"Location": f"{raw.path}/{added.job.id}"}
+        return answer_job(added.job, 201 if is_new else 200, location)
 
     async def change(self, raw: RawRequest) -> Answer:
         """Move a job's deadline."""
@@ -125,17 +140,26 @@ class JobEndpoints:
 
     async def _if_version(self, raw: RawRequest) -> int | None:
         """Return the version that If-Match names; raise Problem where the job is not at it."""
-        header = raw.header(b"if-match")
-        if header is None or header.strip() == "*":
+        headers = raw.headers_named(b"if-match")
+        tags = parse_if_match(headers)
+        if tags is None or tags.is_any:
             return None
-        tag = parse_etag_cursor(
-            header, "If-Match", "the ETag of an earlier answer, with its quotes"
-        )
-        if tag is not None and tag.isascii() and tag.isdigit() and len(tag) < 16:
-            return int(tag)
-        # None of ours: whatever the job is at, it is not this.
+        if len(tags.strong_tags) == 1:
+            version = _version_of(*tags.strong_tags)
+            if version is not None:
+                return version
+        # One of several, or none of ours.
         job = await self._purgatory.job(raw.tail).get()
-        raise changed(job, header)
+        if not tags.match_strongly(entity_tag(job).encode()):
+            raise changed(job, ", ".join(headers))
+        return job.version
+
+
+def _version_of(tag: bytes) -> int | None:
+    """Return the version that has this ETag; None where none has."""
+    digits = tag[1:-1]
+    is_version = digits.isdigit() and len(digits) < 16 and not digits.startswith(b"0")
+    return int(digits) if is_version else None
 
 
 def job_spec(purgatory: Purgatory, body: JobBody) -> JobSpec:
@@ -217,11 +241,6 @@ def _check_name(param: str, text: str) -> None:
         check_key(text)
     except InvalidKeyError as exc:
         raise bad_parameter(param, f"{param}: {exc.detail}", KEY_IN_WORDS) from exc
-
-
-def _added(added: Added, path: str) -> Answer:
-    status = 201 if added.status is AddStatus.ADDED else 200
-    return answer_job(added.job, status, {"Location": f"{path}/{added.job.id}"})
 
 
 def _filter(query: dict[str, str]) -> JobFilter:

@@ -23,7 +23,7 @@ JobId = Annotated[
     Path(description="A job's id.", max_length=64, examples=["019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"]),
 ]
 IfMatch = Annotated[
-    str | None, Header(description="The ETag of the job: only if it has not changed since.")
+    str | None, Header(description="ETags of the job: only if it is still at one of them.")
 ]
 
 AddRoute = Callable[..., None]
@@ -52,7 +52,8 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
         """Do something later: at a deadline, or when a key fires, or not at all because it fired.
 
         Once this is answered the job is stored: its handler runs at least once, or its callback is
-        made, and one outcome is recorded, whatever process dies.
+        made, and one outcome is recorded, whatever process dies. With an `Idempotency-Key`, a
+        repeat within 24 hours is told of the same job, by whichever process, and adds none.
         """
 
     add(

@@ -9,8 +9,9 @@ from purgatory.errors import InvalidKeyError, PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bodies import parse_batch, parse_body
+from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.idempotency import RepeatedRequests
-from purgatory.fastapi.preferences import parse_etag_cursor
+from purgatory.fastapi.preferences import parse_if_match
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.fastapi.schemas import BatchItem, SignalBody
@@ -47,7 +48,7 @@ class KeyEndpoints:
     async def _fire_if(self, key: str, raw: RawRequest) -> Answer:
         # A body that is none is refused first.
         _value(raw)
-        self._check_head(key, raw.header(b"if-match"))
+        self._check_head(key, parse_if_match(raw.headers_named(b"if-match")))
         return await self._fire(key, raw)
 
     async def _fire(self, key: str, raw: RawRequest) -> Answer:
@@ -122,18 +123,20 @@ class KeyEndpoints:
         }
         return Answer.of_document(document)
 
-    def _check_head(self, key: str, header: str | None) -> None:
-        """Raise Problem where `key` fired since the cursor that If-Match names."""
-        cursor = parse_etag_cursor(header, "If-Match")
-        if cursor is None:
+    def _check_head(self, key: str, tags: EntityTags | None) -> None:
+        """Raise Problem where `key` fired since each of the cursors that If-Match names."""
+        if tags is None or tags.is_any:
             return
         check_key(key)
         signals = self._purgatory.signals
-        if signals.last(key) > signals.position(key, cursor):
+        cursors = [tag[1:-1].decode("latin-1") for tag in sorted(tags.strong_tags)]
+        if not any(signals.last(key) <= signals.position(key, cursor) for cursor in cursors):
             head = signals.cursor(signals.last(key))
             raise Problem(
                 "precondition-failed",
-                f"key {key!r} has fired since the cursor {cursor!r}: it is at {head!r} now",
+                f"key {key!r} has fired since the cursor {cursors[0]!r}: it is at {head!r} now"
+                if cursors
+                else "If-Match names weak tags only, which match nothing: leave out the W/",
                 head=head,
             )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
-from purgatory.operation import DelayedOperation
 from purgatory.signals import Signals
 from purgatory.status import Status
+from purgatory.telling_operation import TellingOperation
 
 
-class LongPollOperation(DelayedOperation):
+class LongPollOperation(TellingOperation):
     """Fires once anything happened to its keys since a position, though not before `begin`.
 
     A signal that was trimmed or dropped meanwhile counts, unlike for those who want to read it:
@@ -19,7 +19,7 @@ class LongPollOperation(DelayedOperation):
 
     kind: ClassVar[str] = "long-poll"
 
-    __slots__ = ("_is_begun", "_on_end", "_position", "_signals", "watched_keys")
+    __slots__ = ("_is_begun", "_position", "_signals", "watched_keys")
 
     def __init__(
         self,
@@ -30,12 +30,11 @@ class LongPollOperation(DelayedOperation):
         on_end: Callable[[Status], object],
     ) -> None:
         """Call `on_end` once, with how it ended, unless it is left before."""
-        super().__init__(delay_ms)
+        super().__init__(delay_ms, on_end)
         self._signals = signals
         self.watched_keys = tuple(dict.fromkeys(keys))
         """Each once."""
         self._position = position
-        self._on_end: Callable[[Status], object] | None = on_end
         self._is_begun = False
 
     def begin(self) -> None:
@@ -56,20 +55,3 @@ class LongPollOperation(DelayedOperation):
             if signals.last(key) > position or signals.earliest(key) > position:
                 return self.force_complete()
         return False
-
-    def on_complete(self) -> None:
-        """Tell: fired or expired."""
-        self._tell()
-
-    def on_cancellation(self) -> None:
-        """Tell: cancelled or drained."""
-        self._tell()
-
-    def leave(self) -> None:
-        """End without telling anybody: nobody waits any more. Idempotent."""
-        self._on_end = None
-        self.cancel()
-
-    def _tell(self) -> None:
-        if self._on_end is not None:
-            self._on_end(self.status)

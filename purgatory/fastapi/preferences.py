@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.problems import bad_parameter
 
 _WAIT: Final = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)(ms|s|m)?")
@@ -53,15 +54,29 @@ def parse_preferences(headers: Sequence[str]) -> Preferences:
     return Preferences(wait, found.get("return", "").lower() == "minimal")
 
 
-def parse_etag_cursor(
-    header: str | None,
-    name: str = "If-None-Match",
-    allowed: str = 'one cursor in quotes: "<cursor>"',
-) -> str | None:
-    """Return the cursor in a header of one entity tag, or None without one."""
+def parse_if_match(headers: Sequence[str]) -> EntityTags | None:
+    """Return what If-Match headers name, None without one; raise Problem for what is no list."""
+    if not headers:
+        return None
+    tags = EntityTags.parse([header.encode("latin-1") for header in headers])
+    if tags is None:
+        raise bad_parameter(
+            "If-Match",
+            f"If-Match is {', '.join(headers)[:64]!r}",
+            "ETags of earlier answers, in quotes and with commas between them, or *",
+        )
+    return tags
+
+
+def parse_etag_cursor(header: str | None) -> str | None:
+    """Return the cursor in an If-None-Match of one entity tag, or None without one."""
     if header is None:
         return None
     text = header.strip().removeprefix("W/")
     if len(text) < 2 or text[0] != '"' or text[-1] != '"' or '"' in text[1:-1]:
-        raise bad_parameter(name, f"{name} is {header[:64]!r}", allowed)
+        raise bad_parameter(
+            "If-None-Match",
+            f"If-None-Match is {header[:64]!r}",
+            'one cursor in quotes: "<cursor>"',
+        )
     return text[1:-1]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor
 from contextlib import AsyncExitStack
-from contextvars import copy_context
 from typing import Any, TypeVar, get_type_hints
 
 from purgatory.errors import InvalidKeyError
@@ -15,6 +12,7 @@ from purgatory.jobs.context import JobContext
 from purgatory.jobs.errors import UnknownHandlerError
 from purgatory.jobs.job import Job
 from purgatory.jobs.payload_type import AnyPayload, PayloadType, payload_type
+from purgatory.jobs.threads import JobThreads
 from purgatory.keys import check_key
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -40,16 +38,18 @@ class Handler:
         if self._takes_payload and parameters[1].annotation is not inspect.Parameter.empty:
             self.payload = payload_type(_annotation(name, called, parameters[1]))
 
-    async def run(self, job: Job, threads: Executor) -> None:
-        """Call the function, in a thread unless it is async; raise what it raises."""
+    async def run(self, job: Job, threads: JobThreads) -> None:
+        """Call the function, in a thread unless it is async; raise what it raises.
+
+        Cancelled while the thread is at work, it raises ThreadLeftError.
+        """
         arguments: list[Any] = [JobContext.of(job)]
         if self._takes_payload:
             arguments.append(self.payload.decode(job.payload_json))
         if self.is_async:
             await self._function(*arguments)
         else:
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(threads, copy_context().run, self._function, *arguments)
+            await threads.run(self._function, *arguments)
 
     async def close(self) -> None:
         """Close a handler that has something to close: an object with `aclose`."""

@@ -79,7 +79,8 @@ class Job:
     """
 
     id: str
-    """Opaque; sorts by time of creation, by the clock of the process that made it."""
+    """Opaque; sorts by time of creation, by the clock of the process that made it, or by the hour
+    of it (`JobSpec.of_request`)."""
     handler: str
     payload_json: str
     """The payload as compact JSON."""

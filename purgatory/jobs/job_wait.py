@@ -4,25 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from purgatory.operation import DelayedOperation
 from purgatory.status import Status
+from purgatory.telling_operation import TellingOperation
 
 
-class JobWait(DelayedOperation):
+class JobWait(TellingOperation):
     """Fires once its job has changed since the wait was made. It is listening before it is watched.
 
     So: make it, ask the store for the job, and only then decide to wait; what changes meanwhile
     counts.
     """
 
-    __slots__ = ("_on_end", "has_changed", "job_id")
+    __slots__ = ("has_changed", "job_id")
 
     def __init__(self, job_id: str, on_end: Callable[[Status], object]) -> None:
         """Call `on_end` once, with how it ended, unless it is left before."""
-        super().__init__(0)
+        super().__init__(0, on_end)
         self.job_id = job_id
         self.has_changed = False
-        self._on_end: Callable[[Status], object] | None = on_end
 
     @property
     def watch_key(self) -> str:
@@ -37,20 +36,3 @@ class JobWait(DelayedOperation):
     def try_complete(self) -> bool:
         """Complete if the job has changed."""
         return self.has_changed and self.force_complete()
-
-    def on_complete(self) -> None:
-        """Tell: fired or expired."""
-        self._tell()
-
-    def on_cancellation(self) -> None:
-        """Tell: cancelled or drained."""
-        self._tell()
-
-    def leave(self) -> None:
-        """End without telling anybody. Idempotent."""
-        self._on_end = None
-        self.cancel()
-
-    def _tell(self) -> None:
-        if self._on_end is not None:
-            self._on_end(self.status)

@@ -36,6 +36,9 @@ class JobLimits:
     history_count: int = 1_000_000
     """How many finished jobs are kept: the earliest finished makes way."""
 
+    max_quarantined: int = 1_000
+    """How many records that were no jobs are kept: the earliest makes way, and stays counted."""
+
     def __post_init__(self) -> None:
         """Raise ValueError for a bound that is not positive."""
         for name in self.__slots__:

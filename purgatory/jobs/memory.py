@@ -233,9 +233,10 @@ class MemoryJobStore:
         self._listeners.tell_of(job, now_ms + self.limits.horizon_ms)
 
     def _add(self, spec: JobSpec, now_ms: int) -> Added:
-        job = self._table.get(spec.id)
-        if job is not None:
-            return Added(job, AddStatus.KEPT)
+        for job_id in spec.ids:
+            job = self._table.get(job_id)
+            if job is not None:
+                return Added(job, AddStatus.KEPT)
         deadline_ms = spec.deadline.resolve(now_ms, self.limits)
         job = self._table.by_dedupe_key(spec.dedupe_key)
         if job is not None:

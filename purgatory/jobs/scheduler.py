@@ -7,7 +7,6 @@ import logging
 import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 from purgatory.errors import PurgatoryClosedError
@@ -22,6 +21,7 @@ from purgatory.jobs.statistics import JobStatistics, LatenessRecord, Recovery
 from purgatory.jobs.store import JobResult, JobReturn, JobStore
 from purgatory.jobs.store_clock import StoreClock
 from purgatory.jobs.store_link import StoreLink
+from purgatory.jobs.threads import JobThreads, ThreadLeftError
 from purgatory.timer import SystemTimer
 from purgatory.timer.clock import NS_PER_MS
 
@@ -32,6 +32,8 @@ BATCH = 250
 SLICE = 100
 # What is due sooner than this is looked for at once, the rest together.
 SOON_MS = 1_000
+# How far ahead to look, as a rule, where others' jobs lie ahead: to the next look, and beyond it.
+NEAR_MS = 2 * SOON_MS
 COLLECT_SECONDS = 0.25
 PRUNE_SECONDS = 60.0
 PRUNE_PAUSE = 0.05
@@ -84,7 +86,7 @@ class JobScheduler:
         self._due: deque[HeldJob] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._loops: list[asyncio.Task[None]] = []
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: JobThreads | None = None
         self._unsubscribe: Callable[[], object] = lambda: None
         self._wake = asyncio.Event()
         self._wake_handle: asyncio.TimerHandle | None = None
@@ -98,6 +100,8 @@ class JobScheduler:
         # Jobs that were due before this are missed; None until the store was asked.
         self._watching_since_ms: int | None = None
         self._claimed_ns: int | None = None
+        # When jobs were found ahead whose handlers are not here; None where there were none.
+        self._foreign_ns: int | None = None
         self._renewed_ns = 0
         self._recovery = Recovery(is_finished=False, overdue=0, missed=0, spread=0)
         self._lateness = LatenessRecord()
@@ -105,9 +109,7 @@ class JobScheduler:
 
     async def start(self) -> None:
         """Begin: what is due already is taken up by and by."""
-        self._threads = ThreadPoolExecutor(
-            self.settings.max_threads, thread_name_prefix="purgatory-job"
-        )
+        self._threads = JobThreads(self.settings.max_threads)
         self._renewed_ns = self._clock.local_ns()
         self._unsubscribe = self._store.subscribe(self)
         self._handlers.on_added = self._wake.set
@@ -117,8 +119,9 @@ class JobScheduler:
     async def drain(self, timeout: float) -> None:
         """Claim no more; give back what waits, and after `timeout` seconds what still runs too.
 
-        Handlers that are async are cancelled then; one in a thread cannot be, and its job is run
-        again by another although the thread goes on. Once.
+        Handlers that are async are cancelled then. One in a thread cannot be: its job is kept, and
+        the thread goes on until the process ends. Another runs the job when its lease has run out.
+        Once.
         """
         self._is_draining = True
         self._unsubscribe()
@@ -143,7 +146,7 @@ class JobScheduler:
         await asyncio.gather(*self._running, *self._loops, return_exceptions=True)
         await self._give_back(list(self._held.values()))
         if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads.shut()
         self._loops.clear()
 
     @property
@@ -271,7 +274,7 @@ class JobScheduler:
         if since_ms >= self._horizon_pause_ms:
             return True
         due_ms = await self._link.call("next_due_ms", self._store.next_due_ms)
-        return due_ms is not None and self._clock.remaining_ms(due_ms) <= self._limits.horizon_ms
+        return due_ms is not None and self._clock.remaining_ms(due_ms) <= self._ahead_ms
 
     async def _claim(self) -> int:
         """Claim what is due within the horizon; return when to look again, in ms."""
@@ -279,33 +282,54 @@ class JobScheduler:
             # This process slept, or the store was away: what it holds would look abandoned.
             await self._renew()
         not_mine: list[Job] = []
+        ahead_ms = self._ahead_ms
+        is_far = ahead_ms == self._limits.horizon_ms
+        if is_far:
+            self._foreign_ns = None
         while not self._is_draining:
-            within_ms, limit = self._room()
+            within_ms, limit = self._room(ahead_ms)
             if limit <= 0:
                 break
             if len(await self._claim_batch(within_ms, limit, not_mine)) < limit:
                 self._finish_recovery()
                 break
         await self._return_to_others(not_mine)
+        if is_far and not_mine:
+            self._foreign_ns = self._clock.local_ns()
         self._was_full = self._is_full
         if self._was_full:
             return SOON_MS // 2
         # With the next look, what others were left to do may be left over.
-        pause_ms = SOON_MS if not_mine else self._horizon_pause_ms
+        is_near = not_mine or self._foreign_ns is not None
+        pause_ms = SOON_MS if is_near else self._horizon_pause_ms
         return pause_ms if self._store.hears_others else min(pause_ms, self.settings.poll_ms)
+
+    @property
+    def _ahead_ms(self) -> int:
+        """How far ahead to look: not all the way each time where that brings jobs of others.
+
+        They are claimed and given back each time, and meanwhile nobody else can claim them.
+        """
+        horizon_ms = self._limits.horizon_ms
+        if self._foreign_ns is None:
+            return horizon_ms
+        since_ms = (self._clock.local_ns() - self._foreign_ns) // NS_PER_MS
+        return horizon_ms if since_ms >= self._horizon_pause_ms else min(NEAR_MS, horizon_ms)
 
     @property
     def _is_full(self) -> bool:
         return len(self._held) >= self.settings.max_held
 
-    def _room(self) -> tuple[int, int]:
-        """Return how far ahead to claim, and how many."""
+    def _room(self, ahead_ms: int) -> tuple[int, int]:
+        """Return how far ahead to claim, up to `ahead_ms`, and how many."""
         room = self.settings.max_held - len(self._held)
         if room > 0:
-            return self._limits.horizon_ms, min(room, self._batch)
+            return ahead_ms, min(room, self._batch)
         # Those that are held may be due later than one that was deferred since.
         room = self.settings.max_held - len(self._due) - len(self._running)
-        return SOON_MS, min(room, 2 * self.settings.max_held - len(self._held), self._batch)
+        return min(SOON_MS, ahead_ms), min(
+            room, 2 * self.settings.max_held - len(self._held), self._batch
+        )
 
     async def _claim_batch(self, within_ms: int, limit: int, not_mine: list[Job]) -> list[Job]:
         asked_ns = self._clock.local_ns()
@@ -529,6 +553,15 @@ class JobScheduler:
     async def _work(self, held: HeldJob) -> None:
         try:
             await self._work_on(held)
+        except ThreadLeftError:
+            # Not given back: as a rule the process has ended by the time its lease has run out.
+            self._forget(held)
+            logger.error(
+                "job %s does not end, and its thread cannot be stopped: it is left behind and ends "
+                "with the process; another runs the job when its lease has run out",
+                held.claim.id,
+                extra={"action": "job-thread-left"},
+            )
         except Exception:
             # Whoever has it when its lease runs out tries again.
             self._forget(held)
@@ -579,6 +612,8 @@ class JobScheduler:
         assert task is not None
         try:
             await handler.run(job, self._threads)
+        except ThreadLeftError:
+            raise
         except FailJobError as exc:
             return self._failure(job, exc)
         except RetryJobError as exc:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from purgatory.errors import InvalidKeyError
 from purgatory.jobs.deadline import Deadline, seconds_to_ms
-from purgatory.jobs.errors import InvalidJobError, InvalidPayloadError
+from purgatory.jobs.errors import InvalidDeadlineError, InvalidJobError, InvalidPayloadError
 from purgatory.jobs.job import Job, Misfire, OnFire, new_job_id
 from purgatory.jobs.limits import JobLimits
+from purgatory.jobs.request_ids import request_ids
 from purgatory.keys import check_key
 
 # allow_nan=False: NaN is no JSON, and whoever reads the payload would fail on it.
@@ -49,6 +51,8 @@ class JobSpec:
     misfire: Misfire = Misfire.RUN
     ceiling_delay_ms: int | None = None
     """The job's ceiling, in milliseconds from now."""
+    other_ids: tuple[str, ...] = ()
+    """Ids that the same job may have been added under before: see `of_request`."""
 
     @classmethod
     def of(
@@ -90,6 +94,37 @@ class JobSpec:
             ),
         )
 
+    def of_request(self, request: str, *, wall_ms: int) -> JobSpec:
+        """Return the same job with ids made of `request`, so that a store adds it once a day.
+
+        Whoever adds it, and however often: within 24 hours by `wall_ms`, for as long as the store
+        has the job, and where clocks differ by less than an hour. `request` is everything that
+        tells it from others: who asks, and the name that they gave it.
+        """
+        first, *others = request_ids(request, wall_ms)
+        return replace(self, id=first, other_ids=tuple(others))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every id under which the job may be stored; `id` first."""
+        return (self.id, *self.other_ids)
+
+    def may_be(self, job: Job, limits: JobLimits) -> bool:
+        """Return False if `job` certainly is not what this asked for, when it was added.
+
+        A job that changed since tells less: not its deadline, which may have been moved; and where
+        it has a dedupe key, not what another one may have replaced.
+        """
+        if job.version > 1 and job.dedupe_key is not None:
+            return self.dedupe_key == job.dedupe_key
+        try:
+            deadline_ms = self.deadline.resolve(job.created_ms, limits)
+        except InvalidDeadlineError:
+            return False
+        asked = self.job(job.created_ms, deadline_ms)
+        is_moved = job.version == 1 and asked.deadline_ms != job.deadline_ms
+        return not is_moved and _fixed_of(asked) == _fixed_of(job)
+
     def job(self, now_ms: int, deadline_ms: int, *, ceiling_ms: int | None = None) -> Job:
         """Return the job as a store has it at first, with the deadline under the ceiling.
 
@@ -114,6 +149,19 @@ class JobSpec:
             misfire=self.misfire,
             ceiling_ms=ceiling_ms,
         )
+
+
+# What nothing changes but a replacing `add`.
+_fixed_of = attrgetter(
+    "handler",
+    "payload_json",
+    "keys",
+    "on_fire",
+    "dedupe_key",
+    "max_attempts",
+    "misfire",
+    "ceiling_ms",
+)
 
 
 def encode_payload(payload: Any, max_bytes: int) -> str:

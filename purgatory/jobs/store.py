@@ -118,7 +118,7 @@ class JobCounts:
     failed: int = 0
     cancelled: int = 0
     quarantined: int = 0
-    """Records that were not jobs, and were set aside."""
+    """Records that were not jobs, and were set aside; also those that are not kept any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class JobStore(Protocol):
         ...
 
     async def open(self) -> None:
-        """Connect; not twice, but again where it failed.
+        """Connect; not twice, but again where it failed or was closed.
 
         Raises StoreUnavailableError; StoreNotReadyError where jobs would be lost or cannot be
         stored, such as for missing migrations, naming what to do.
@@ -197,6 +197,7 @@ class JobStore(Protocol):
     async def close(self) -> None:
         """Wait for the steps under way, then let go of every connection. Idempotent.
 
+        It goes on if the caller is cancelled; a second call waits for the first.
         Whatever is called afterwards, or before `open`, raises PurgatoryClosedError.
         """
         ...
@@ -237,7 +238,8 @@ class JobStore(Protocol):
         Refusals: InvalidDeadlineError, by the store's clock; DuplicateJobError where an undecided
         job has its dedupe key, and on_conflict says so; StoreFullError. The deadline is that of
         the spec, but not beyond the ceiling. Replacing sets version + 1, epoch + 1, the lease free.
-        Idempotent by id: a spec whose id is stored already is KEPT, whatever became of the job.
+        Idempotent by id: a spec one of whose `ids` is stored already is KEPT, whatever became of
+        the job. To look for all of them and to store the job is one step, in any process.
         """
         ...
 
@@ -382,5 +384,8 @@ class JobStore(Protocol):
         ...
 
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
-        """Return records that were set aside because they are no jobs, the latest last."""
+        """Return records that were set aside because they are no jobs, the latest last.
+
+        The last `limits.max_quarantined` are kept.
+        """
         ...

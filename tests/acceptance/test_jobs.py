@@ -16,8 +16,11 @@ from purgatory import Purgatory, SystemClock
 from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
 from purgatory.jobs import (
     CALLBACK,
+    Added,
     JobContext,
+    JobError,
     JobLimits,
+    JobSpec,
     KeyFire,
     KeyFired,
     MemoryJobStore,
@@ -38,12 +41,20 @@ class Store(MemoryJobStore):
     """Jobs in memory, which can be made to fail."""
 
     error: Exception | None = None
+    lost_answer: Exception | None = None
     together: asyncio.Barrier | None = None
 
     async def fire(self, fires: Sequence[KeyFire], *, limit: int) -> list[KeyFired]:
         if self.together is not None:
             await self.together.wait()
         return await super().fire(fires, limit=limit)
+
+    async def add(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+        added = await super().add(specs)
+        if self.lost_answer is not None:
+            error, self.lost_answer = self.lost_answer, None
+            raise error
+        return added
 
     def _begin(self) -> int:
         if self.error is not None:
@@ -179,9 +190,15 @@ async def test_moving_a_deadline(connection: Connection) -> None:
             )["etag"]
             == '"2"'
         )
-    assert (
-        await connection.request("PATCH", address, {"delay": 1}, {"If-Match": "*"})
-    ).status == 200
+    for tag in ('W/"2"', '"02"', '"1", W/"2"', '"1", "3"'):
+        again = await connection.request("PATCH", address, {"delay": 300}, {"If-Match": tag})
+        assert check_refusal(again, 412, "job-changed")["etag"] == '"2"'
+    for tag in ("2", '"2', '*, "2"', ""):
+        again = await connection.request("PATCH", address, {"delay": 300}, {"If-Match": tag})
+        check_refusal(again, 422, "bad-parameter", "If-Match")
+    for version, tag in ((3, '"1", "2"'), (4, 'W/"1" ,"3"'), (5, "*")):
+        moved = await connection.request("PATCH", address, {"delay": version}, {"If-Match": tag})
+        assert (moved.status, moved.headers["etag"]) == (200, f'"{version}"')
     at = datetime.fromtimestamp(SystemClock().wall_ms() // 1000 + 500, UTC)
     moved = await connection.request("PATCH", address, {"at": at.isoformat()})
     assert datetime.fromisoformat(moved.json()["deadline"]) == at
@@ -331,6 +348,25 @@ async def test_an_idempotency_key(connection: Connection, server: ThreadServer) 
     assert (await server.call(server.purgatory.job_counts)).waiting == 1
     other = await connection.request("POST", JOBS, body | {"delay": 1}, headers)
     check_refusal(other, 422, "idempotency-conflict")
+
+
+async def test_a_repeat_after_an_answer_that_was_lost(
+    connection: Connection, store: Store, server: ThreadServer
+) -> None:
+    """The job that was stored all the same is the one that the repeat is told of."""
+    headers = {"Idempotency-Key": "once"}
+    body = {"handler": "note", "delay": 100}
+    store.lost_answer = StoreUnavailableError("the server hung up")
+    lost = await connection.request("POST", JOBS, body, headers)
+    check_refusal(lost, 503, "store-unavailable")
+    again = await connection.request("POST", JOBS, body, headers)
+    assert again.status == 201 and again.headers["location"].endswith(again.json()["id"])
+    assert (await server.call(server.purgatory.job_counts)).waiting == 1
+    # Without a key nobody can know.
+    store.lost_answer = StoreUnavailableError("the server hung up")
+    assert (await connection.request("POST", JOBS, body)).status == 503
+    assert (await connection.request("POST", JOBS, body)).status == 201
+    assert (await server.call(server.purgatory.job_counts)).waiting == 3
 
 
 async def test_listing(connection: Connection) -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from purgatory import Limits, Purgatory
 from tests.acceptance.application import create_app
-from tests.acceptance.client import Connection, Crowd
+from tests.acceptance.client import Connection, Crowd, Reply
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.edges.refusals import check_refusal
 
 KEYS = "/purgatory/keys"
 
@@ -37,6 +38,25 @@ async def test_firing_returns_where_the_key_is(
     assert (second.json()["seq"], second.json()["completed"]) == (2, 0)
     watched = await connection.get(f"/purgatory/watch/k?wait=0&cursor={answer.cursor}")
     assert [signal["value"] for signal in watched.json()["signals"]] == [2]
+
+
+async def test_firing_only_if_nothing_has_fired_since(connection: Connection) -> None:
+    """If-Match with cursors: one of several is enough, a weak one matches nothing."""
+
+    async def fire(*tags: str) -> Reply:
+        return await connection.request("POST", f"{KEYS}/k", {}, {"If-Match": ", ".join(tags)})
+
+    old = f'"{(await connection.request("POST", f"{KEYS}/k")).cursor}"'
+    new = f'"{(await connection.request("POST", f"{KEYS}/k")).cursor}"'
+    for tags in ([old], [f"W/{new}"], [old, f"W/{new}"]):
+        refused = check_refusal(await fire(*tags), 412, "precondition-failed")
+        assert f'"{refused["head"]}"' == new
+    fired = await fire(old, new)
+    assert fired.status == 201
+    assert (await fire(f'"{fired.cursor}"')).status == 201
+    assert (await fire("*")).status == 201
+    check_refusal(await fire("k"), 422, "bad-parameter", "If-Match")
+    check_refusal(await fire('"nonsense"'), 400, "bad-cursor")
 
 
 @pytest.mark.parametrize(

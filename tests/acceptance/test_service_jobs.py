@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from purgatory import SystemClock
-from purgatory.jobs import verify_signature
+from app.job_store import make_job_store
+from purgatory import Purgatory, SystemClock
+from purgatory.jobs import JobContext, JobState, verify_signature
+from purgatory.jobs.sql import SqlJobStore
 from tests.acceptance.callback_receiver import receiving
-from tests.acceptance.client import ask
+from tests.acceptance.client import Connection, Reply, ask
 from tests.acceptance.process_server import ROOT, ProcessServer
+from tests.edges.refusals import check_refusal
+from tests.valkey_server import ValkeyServer
 
+JOBS = "/purgatory/jobs"
 SECRET = "a secret of some length"
 
 
@@ -82,6 +89,16 @@ def test_a_store_that_is_none_stops_the_start(url: str) -> None:
     assert url not in result.stderr
 
 
+async def test_a_redis_may_be_on_a_socket(tmp_path: Path) -> None:
+    """By the address that redis-py has for that."""
+    with ValkeyServer(tmp_path) as server:
+        assert server.url.startswith("unix://")
+        store = make_job_store(server.url, tmp_path)
+        await store.open()
+        assert (await store.counts()).waiting == 0
+        await store.close()
+
+
 def test_the_default_is_a_file_in_the_data_directory(tmp_path: Path) -> None:
     """The folder is made; the tables are made when it is opened."""
     code = """
@@ -109,3 +126,49 @@ asyncio.run(main())
     assert result.returncode == 0, result.stderr
     assert "waiting=0" in result.stdout
     assert (data_dir / "jobs.sqlite3").exists()
+
+
+async def test_a_repeat_is_known_to_every_process_and_after_a_restart(tmp_path: Path) -> None:
+    """One job for one Idempotency-Key, whoever is asked; another body with it is refused."""
+    body = {"callback": {"url": "http://127.0.0.1:9/"}, "payload": 1, "delay": 900}
+    key = {"Idempotency-Key": "order-42"}
+
+    async def add(server: ProcessServer, **changes: Any) -> Reply:
+        async with await Connection.open(server.address) as connection:
+            return await connection.request("POST", JOBS, {**body, **changes}, key)
+
+    with service(tmp_path) as one, service(tmp_path) as two:
+        first, second = await asyncio.gather(add(one), add(two))
+        assert (first.status, second.status) == (201, 201)
+        assert second.headers["location"] == first.headers["location"]
+        for change in ({"payload": 2}, {"delay": 901}, {"keys": ["k"]}):
+            check_refusal(await add(one, **change), 422, "idempotency-conflict")
+            check_refusal(await add(two, **change), 422, "idempotency-conflict")
+        await ask(one.address, "DELETE", first.headers["location"])
+    with service(tmp_path) as server:
+        again = await add(server)
+        assert (again.status, again.json()["state"]) == (201, "cancelled")
+        assert again.headers["location"] == first.headers["location"]
+        check_refusal(await add(server, payload=2), 422, "idempotency-conflict")
+        found = await ask(server.address, "GET", JOBS)
+        assert len(found.json()["jobs"]) == 1
+
+
+async def test_a_thread_that_does_not_return_does_not_keep_its_process(tmp_path: Path) -> None:
+    """It ends once it is drained, and says which job it was; another runs that, once it may."""
+    url = f"sqlite+aiosqlite:///{tmp_path / 'jobs.sqlite3'}"
+    command = [sys.executable, "-m", "tests.acceptance.stuck_worker", url]
+    result = await asyncio.to_thread(
+        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    job_id = result.stdout.strip()
+    assert f"job {job_id} does not end" in result.stderr
+    purgatory = Purgatory(jobs=SqlJobStore(url))
+
+    @purgatory.handler("stuck")
+    async def unstuck(job: JobContext) -> None: ...
+
+    async with purgatory:
+        job = await purgatory.job(job_id).wait(60)
+    assert (job.state, job.attempt) == (JobState.DONE, 2)

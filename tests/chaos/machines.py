@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.contract.postgresql_server import PostgresqlServer
-from tests.contract.redis_server import RedisServer
+from tests.valkey_server import ValkeyServer
 
 
 def free_port() -> int:
@@ -56,7 +56,7 @@ class ValkeyMachine:
     """A Valkey that writes every command to its file before it answers."""
 
     def __init__(self, folder: Path) -> None:
-        self._server = RedisServer(folder, appendfsync="always")
+        self._server = ValkeyServer(folder, appendfsync="always")
         self.url = self._server.url
 
     def kill(self) -> bool:
@@ -70,7 +70,7 @@ class ValkeyMachine:
 
     def close(self) -> None:
         """End it for good."""
-        self._server.kill()
+        self._server.close()
 
 
 class PostgresMachine:

@@ -16,9 +16,9 @@ from purgatory.timer import SystemClock
 from tests.contract.job_stores import MakeJobStores, MemoryJobStores
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.redis_job_stores import RedisJobStores
-from tests.contract.redis_server import RedisServer
 from tests.contract.sql_job_stores import PostgresqlJobStores, SqliteJobStores, SqlJobStores
 from tests.contract.world import World
+from tests.valkey_server import ValkeyServer
 
 STORES = ["memory", "sqlite", "postgresql", "redis", "redis_shards"]
 
@@ -78,29 +78,27 @@ def postgresql_job_stores(
 
 
 @pytest.fixture(scope="session")
-def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ValkeyServer]:
     """A Valkey for all tests."""
-    server = RedisServer(tmp_path_factory.mktemp("redis")).start()
-    yield server
-    server.kill()
+    with ValkeyServer(tmp_path_factory.mktemp("redis")) as server:
+        yield server
 
 
 @pytest.fixture
-def lone_redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+def lone_redis_server(tmp_path: Path) -> Iterator[ValkeyServer]:
     """A Valkey for one test, which may do to it what it likes."""
-    server = RedisServer(tmp_path, appendfsync="always").start()
-    yield server
-    server.kill()
+    with ValkeyServer(tmp_path, appendfsync="always") as server:
+        yield server
 
 
 @pytest.fixture
-def redis_job_stores(redis_server: RedisServer) -> MakeJobStores:
+def redis_job_stores(redis_server: ValkeyServer) -> MakeJobStores:
     """Jobs in a Valkey."""
     return partial(RedisJobStores, redis_server.url)
 
 
 @pytest.fixture
-def redis_shards_job_stores(redis_server: RedisServer) -> MakeJobStores:
+def redis_shards_job_stores(redis_server: ValkeyServer) -> MakeJobStores:
     """The same under several hash tags."""
     return partial(RedisJobStores, redis_server.url, shards=3)
 

@@ -92,6 +92,41 @@ async def test_adding_the_same_again_changes_nothing(world: World) -> None:
     assert await world.add_spec(spec) == Added(cancelled, AddStatus.KEPT)
 
 
+async def test_a_request_is_stored_once_whatever_the_hour(world: World) -> None:
+    """Repeated by any process, now or hours later, or by a clock that is ahead, its job is kept."""
+    first = await world.add_spec(world.spec("note", 1).of_request("r", wall_ms=START_MS))
+    for store in (world.here, world.there):
+        for hours in (0, 1, 23, -1):
+            wall_ms = START_MS + hours * 3_600_000
+            (again,) = await store.add([world.spec("note", 1).of_request("r", wall_ms=wall_ms)])
+            assert again == Added(first.job, AddStatus.KEPT)
+    other = await world.add_spec(world.spec("note", 1).of_request("s", wall_ms=START_MS))
+    assert other.status is AddStatus.ADDED
+    cancelled = await world.here.cancel(first.job.id)
+    again = await world.add_spec(world.spec("note", 1).of_request("r", wall_ms=START_MS))
+    assert again == Added(cancelled, AddStatus.KEPT)
+    world.now_ms += 1
+    late_ms = START_MS + 30 * 3_600_000
+    again = await world.add_spec(world.spec("note", 1).of_request("r", wall_ms=late_ms))
+    assert again.status is AddStatus.ADDED
+
+
+async def test_a_request_that_comes_twice_at_once_is_stored_once(world: World) -> None:
+    """Though the hour is over in between, or the clocks of two processes differ."""
+    for number in range(20):
+        specs = [
+            world.spec().of_request(f"r{number}", wall_ms=START_MS + hours * 3_600_000)
+            for hours in (0, 1, 0, 1)
+        ]
+        stores = (world.here, world.there, world.there, world.here)
+        added = await asyncio.gather(
+            *(store.add([spec]) for store, spec in zip(stores, specs, strict=True))
+        )
+        ids = {each.job.id for (each,) in added if isinstance(each, Added)}
+        assert len(ids) == 1
+    assert (await world.here.counts()).waiting == 20
+
+
 async def test_each_of_a_batch_is_acknowledged_or_refused_by_itself(world: World) -> None:
     """What is wrong with one is not held against the others; results are in order."""
     late = world.spec(at=datetime(2020, 1, 1, tzinfo=UTC))
@@ -842,6 +877,26 @@ async def test_a_corrupt_record_is_set_aside_and_the_rest_goes_on(world: World) 
     assert (counts.waiting, counts.quarantined) == (1, 1)
 
 
+async def test_what_was_set_aside_is_kept_within_bounds(
+    make_job_stores: MakeJobStores, request: pytest.FixtureRequest
+) -> None:
+    """The last few; all of them are counted, also those that were dropped."""
+    name = request.node.name
+    world = await World(make_job_stores, JobLimits(max_quarantined=3)).open()
+    bad = [await world.add(payload="x" * 10_000) for _ in range(8)]
+    for job in bad:
+        if not await world.stores.corrupt(job.id):
+            break
+        assert await world.here.get([job.id]) == [None]
+    else:
+        kept = [record.id for record in await world.there.quarantined(limit=10)]
+        # Of several shards, each keeps a share, and the last of its own.
+        last = [job.id for job in bad[-3:]]
+        assert kept == last or ("shards" in name and 0 < len(kept) <= 3 and last[-1] in kept)
+        assert await world.here.counts() == JobCounts(quarantined=8)
+    await world.close()
+
+
 # Opening and closing
 
 
@@ -855,6 +910,37 @@ async def test_a_store_says_what_is_wrong_with_its_setup(world: World) -> None:
     """In sentences."""
     for warning in await world.here.check():
         assert re.search(r"\w+ \w+", warning)
+
+
+async def test_a_close_that_is_cancelled_goes_on(make_job_stores: MakeJobStores) -> None:
+    """Whenever that is: those who asked are answered, and whoever closes again waits for it."""
+    world = await World(make_job_stores).open()
+    for turns in range(1, 9):
+        store = await world.stores.connect()
+        adding = [asyncio.ensure_future(store.add([world.spec()])) for _ in range(5)]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        async with asyncio.timeout(30):
+            await asyncio.gather(closing, return_exceptions=True)
+            await asyncio.gather(*adding)
+            await world.stores.disconnect(store)
+    await world.close()
+
+
+async def test_a_store_can_be_opened_and_closed_again(make_job_stores: MakeJobStores) -> None:
+    """Its jobs are there."""
+    world = await World(make_job_stores).open()
+    job = await world.add()
+    for _ in range(2):
+        await world.here.close()
+        with pytest.raises(PurgatoryClosedError):
+            await world.here.counts()
+        await world.here.open()
+        assert await world.here.get([job.id]) == [job]
+    await world.close()
 
 
 async def test_a_closed_store_refuses(make_job_stores: MakeJobStores) -> None:

@@ -29,7 +29,7 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.redis.hearing import RedisHearing
-from tests.contract.redis_server import RedisServer
+from tests.valkey_server import ValkeyServer
 
 LEASE_MS = 30_000
 PATIENCE_S = 30
@@ -79,7 +79,7 @@ class Heard:
 # Crashes
 
 
-async def test_what_was_acknowledged_survives_the_server(lone_redis_server: RedisServer) -> None:
+async def test_what_was_acknowledged_survives_the_server(lone_redis_server: ValkeyServer) -> None:
     """It is killed while callers wait; those who got no answer ask again, and nothing is twice."""
     server = lone_redis_server
     specs = [spec(number, dedupe_key=f"d{number}") for number in range(3_000)]
@@ -108,7 +108,7 @@ async def test_what_was_acknowledged_survives_the_server(lone_redis_server: Redi
         assert await store.counts() == JobCounts(waiting=len(specs))
 
 
-async def test_an_outcome_survives_the_server(lone_redis_server: RedisServer) -> None:
+async def test_an_outcome_survives_the_server(lone_redis_server: ValkeyServer) -> None:
     """And the claim of whoever was running a job meanwhile."""
     server = lone_redis_server
     async with opened(server.url) as store:
@@ -125,7 +125,7 @@ async def test_an_outcome_survives_the_server(lone_redis_server: RedisServer) ->
         assert await store.counts() == JobCounts(done=2)
 
 
-async def test_an_acknowledgement_can_wait_for_the_disk(lone_redis_server: RedisServer) -> None:
+async def test_an_acknowledgement_can_wait_for_the_disk(lone_redis_server: ValkeyServer) -> None:
     """Also where the server writes to it once a second only."""
     server = lone_redis_server
     with server.client() as client:
@@ -142,7 +142,7 @@ async def test_an_acknowledgement_can_wait_for_the_disk(lone_redis_server: Redis
         assert "appendfsync is no" in (await store.check())[0]
 
 
-async def test_others_are_heard_again_after_a_crash(lone_redis_server: RedisServer) -> None:
+async def test_others_are_heard_again_after_a_crash(lone_redis_server: ValkeyServer) -> None:
     """What they added while nobody heard is found at once, too."""
     server = lone_redis_server
     heard = Heard()
@@ -157,7 +157,7 @@ async def test_others_are_heard_again_after_a_crash(lone_redis_server: RedisServ
                 await heard.is_due.wait()
 
 
-async def test_what_others_change_is_heard(redis_server: RedisServer) -> None:
+async def test_what_others_change_is_heard(redis_server: ValkeyServer) -> None:
     """So that whoever waits for a job hears of its end at once, wherever it ran."""
     heard = Heard()
     async with (
@@ -175,7 +175,7 @@ async def test_what_others_change_is_heard(redis_server: RedisServer) -> None:
 
 
 async def test_a_fault_while_hearing_is_not_the_end_of_it(
-    redis_server: RedisServer, caplog: pytest.LogCaptureFixture
+    redis_server: ValkeyServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged, and others are heard again."""
     faults = [ValueError("what is that?")]
@@ -198,7 +198,7 @@ async def test_a_fault_while_hearing_is_not_the_end_of_it(
             await hearing.stop()
 
 
-async def test_a_server_that_forgot_the_script_is_told_again(redis_server: RedisServer) -> None:
+async def test_a_server_that_forgot_the_script_is_told_again(redis_server: ValkeyServer) -> None:
     """As after a failover."""
     async with opened(redis_server.url, prefix="forgetful") as store:
         with redis_server.client() as client:
@@ -210,7 +210,7 @@ async def test_a_server_that_forgot_the_script_is_told_again(redis_server: Redis
 # Servers that are not fit
 
 
-async def test_a_server_that_evicts_is_refused(lone_redis_server: RedisServer) -> None:
+async def test_a_server_that_evicts_is_refused(lone_redis_server: ValkeyServer) -> None:
     """Jobs would be lost in silence."""
     with lone_redis_server.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -218,7 +218,7 @@ async def test_a_server_that_evicts_is_refused(lone_redis_server: RedisServer) -
         await RedisJobStore(lone_redis_server.url).open()
 
 
-async def test_a_server_that_begins_to_evict_is_told_of(lone_redis_server: RedisServer) -> None:
+async def test_a_server_that_begins_to_evict_is_told_of(lone_redis_server: ValkeyServer) -> None:
     """By `check`, which the service asks again and again."""
     async with opened(lone_redis_server.url) as store:
         with lone_redis_server.client() as client:
@@ -226,7 +226,7 @@ async def test_a_server_that_begins_to_evict_is_told_of(lone_redis_server: Redis
         assert any("volatile-ttl" in warning for warning in await store.check())
 
 
-async def test_a_server_without_persistence_is_told_of(lone_redis_server: RedisServer) -> None:
+async def test_a_server_without_persistence_is_told_of(lone_redis_server: ValkeyServer) -> None:
     """It is a warning, as replicas may be all that somebody asks for; with fsync it cannot be."""
     async with opened(lone_redis_server.url) as store:
         assert await store.check() == []
@@ -240,7 +240,7 @@ async def test_a_server_without_persistence_is_told_of(lone_redis_server: RedisS
         await RedisJobStore(lone_redis_server.url, fsync=True).open()
 
 
-async def test_memory_that_runs_out_is_told_of(lone_redis_server: RedisServer) -> None:
+async def test_memory_that_runs_out_is_told_of(lone_redis_server: ValkeyServer) -> None:
     """Before it does."""
     async with opened(lone_redis_server.url) as store:
         with lone_redis_server.client() as client:
@@ -250,7 +250,7 @@ async def test_memory_that_runs_out_is_told_of(lone_redis_server: RedisServer) -
 
 
 async def test_a_full_server_refuses_jobs_and_lets_those_it_has_end(
-    lone_redis_server: RedisServer,
+    lone_redis_server: ValkeyServer,
 ) -> None:
     """Nothing is acknowledged that is not stored; what was stored is run."""
     async with opened(lone_redis_server.url) as store:
@@ -274,7 +274,7 @@ async def test_a_full_server_refuses_jobs_and_lets_those_it_has_end(
         assert await store.counts() == JobCounts(waiting=3, done=1, cancelled=1)
 
 
-async def test_a_full_server_can_be_opened(lone_redis_server: RedisServer) -> None:
+async def test_a_full_server_can_be_opened(lone_redis_server: ValkeyServer) -> None:
     """Else nothing that it has would ever run."""
     async with opened(lone_redis_server.url) as store:
         await added(store, spec())
@@ -285,7 +285,7 @@ async def test_a_full_server_can_be_opened(lone_redis_server: RedisServer) -> No
 
 
 async def test_a_server_that_became_a_replica_takes_nothing(
-    lone_redis_server: RedisServer,
+    lone_redis_server: ValkeyServer,
 ) -> None:
     """It says so, and is refused when it is one from the start."""
     with socket.socket() as nobody:
@@ -309,7 +309,7 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
                 await store.open()
 
 
-async def test_a_server_that_hangs_is_unavailable(lone_redis_server: RedisServer) -> None:
+async def test_a_server_that_hangs_is_unavailable(lone_redis_server: ValkeyServer) -> None:
     """After the timeout; the next call has a connection that is not confused by late answers."""
     async with opened(lone_redis_server.url, timeout=1.0) as store:
         (job,) = await added(store, spec())
@@ -374,7 +374,7 @@ def broken(job: Job, how: str, record: bytes) -> bytes | None:
     ],
 )
 async def test_whatever_is_wrong_with_a_record_it_is_set_aside(
-    redis_server: RedisServer, how: str
+    redis_server: ValkeyServer, how: str
 ) -> None:
     """It is kept for people, and the rest goes on."""
     prefix = f"broken {how}"
@@ -406,13 +406,13 @@ async def test_whatever_is_wrong_with_a_record_it_is_set_aside(
 # Round trips
 
 
-def script_calls(server: RedisServer) -> int:
+def script_calls(server: ValkeyServer) -> int:
     with server.client() as client:
         stats = client.info("commandstats")
     return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("eval", "evalsha"))
 
 
-async def test_callers_share_round_trips(lone_redis_server: RedisServer) -> None:
+async def test_callers_share_round_trips(lone_redis_server: ValkeyServer) -> None:
     """Sixty-four that come together take one; those that come meanwhile the next."""
     async with opened(lone_redis_server.url) as store:
         await added(store, spec())
@@ -428,7 +428,7 @@ async def test_callers_share_round_trips(lone_redis_server: RedisServer) -> None
 
 @pytest.mark.parametrize(("count", "round_trips"), [(1_000, 1), (2_500, 3)])
 async def test_a_large_batch_takes_few_round_trips(
-    lone_redis_server: RedisServer, count: int, round_trips: int
+    lone_redis_server: ValkeyServer, count: int, round_trips: int
 ) -> None:
     """A thousand steps each, so that others get their turn."""
     async with opened(lone_redis_server.url) as store:
@@ -442,14 +442,14 @@ async def test_a_large_batch_takes_few_round_trips(
 
 
 @pytest.fixture
-def cluster_server(tmp_path: Path) -> Iterator[RedisServer]:
+def cluster_server(tmp_path: Path) -> Iterator[ValkeyServer]:
     """A cluster of one node that has all slots."""
-    server = RedisServer(tmp_path).start_as_cluster()
+    server = ValkeyServer(tmp_path).start_as_cluster()
     yield server
-    server.kill()
+    server.close()
 
 
-async def test_shards_work_in_a_cluster(cluster_server: RedisServer) -> None:
+async def test_shards_work_in_a_cluster(cluster_server: ValkeyServer) -> None:
     """Every step keeps to the slot of its shard, whichever keys it finds there."""
     heard = Heard()
     async with (
@@ -491,7 +491,7 @@ async def test_shards_work_in_a_cluster(cluster_server: RedisServer) -> None:
         assert len(page.jobs) == 7
 
 
-async def test_a_client_of_one_node_is_warned_of_its_cluster(cluster_server: RedisServer) -> None:
+async def test_a_client_of_one_node_is_warned_of_its_cluster(cluster_server: ValkeyServer) -> None:
     """It works while the node has every slot."""
     async with opened(cluster_server.url, shards=2) as store:
         await added(store, *(spec(number) for number in range(10)))

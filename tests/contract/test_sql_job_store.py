@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, text, update
+from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.jobs import (
@@ -168,6 +169,10 @@ async def test_what_is_asked_often_is_searched_by_index(
     for index, (statement, parameters) in searches.items():
         asked = {name: value for name, value in parameters.items() if name in _names(statement)}
         assert index in await _plan(engine, statement, asked), index
+    if not is_sqlite:
+        asked = {"ids": ["1"], "full_ids": ["1"], "keys": ["k"], "dedupe_keys": ["d"], "limit": 10}
+        plan = await _plan(engine, said.lock_ahead, asked)
+        assert "Seq Scan" not in plan, plan
 
 
 def _names(statement: Any) -> set[str]:
@@ -265,6 +270,53 @@ async def test_dedupe_keys_are_taken_in_one_order(store: SqlJobStore, engine: As
     ]  # fmt: skip
 
 
+FIRST, SECOND = "0" * 32, "1" * 32
+# Batches that come upon the second job first.
+UNORDERED: dict[str, Callable[[SqlJobStore], list[Awaitable[Any]]]] = {
+    "by id": lambda store: [
+        store.renew([JobClaim(SECOND, 1)], lease_ms=60_000),
+        store.cancel(FIRST),
+    ],
+    "by key": lambda store: [store.fire([KeyFire("second", "0"), KeyFire("first", "0")], limit=10)],
+    "by id and key": lambda store: [
+        store.cancel(SECOND),
+        store.cancel_for_key("first", limit=10),
+    ],
+    "by dedupe key": lambda store: [
+        store.renew([JobClaim(SECOND, 1)], lease_ms=60_000),
+        store.add([spec(dedupe_key="first", on_conflict="keep")]),
+    ],
+}
+
+
+@pytest.mark.parametrize("new_database", ["postgresql"], indirect=True)
+@pytest.mark.parametrize("steps", UNORDERED.values(), ids=list(UNORDERED))
+async def test_jobs_are_locked_in_one_order(
+    store: SqlJobStore, engine: AsyncEngine, steps: Callable[[SqlJobStore], list[Awaitable[Any]]]
+) -> None:
+    """So that of two whose batches have the same jobs, one waits, and not each for the other."""
+    await store.add(
+        [
+            replace(spec(keys=["first"], dedupe_key="first"), id=FIRST),
+            replace(spec(keys=["second"]), id=SECOND),
+        ]
+    )
+    await store.claim("w", within_ms=60_000, limit=2, lease_ms=60_000)
+    async with engine.begin() as other, engine.connect() as watching:
+        # If there is a deadlock, it is this transaction that fails.
+        await other.execute(text("SET LOCAL deadlock_timeout = '1ms'"))
+        await other.execute(select(jobs.c.id).where(jobs.c.id == FIRST).with_for_update())
+        doing = [asyncio.ensure_future(step) for step in steps(store)]
+        blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        async with asyncio.timeout(30):
+            while not await watching.scalar(blocked):
+                await watching.rollback()
+        # We would wait for one another here.
+        await other.execute(select(jobs.c.id).where(jobs.c.id == SECOND).with_for_update())
+        await other.commit()
+        await asyncio.gather(*doing)
+
+
 async def test_a_caller_that_leaves_leaves_no_transaction_open(
     store: SqlJobStore, database: SqlJobStores
 ) -> None:
@@ -283,6 +335,25 @@ async def test_a_caller_that_leaves_leaves_no_transaction_open(
         await asyncio.gather(*tasks, return_exceptions=True)
         (added,) = await other.add([spec()])
         assert isinstance(added, Added)
+
+
+async def test_a_close_that_is_cancelled_lets_go_of_every_connection(engine: AsyncEngine) -> None:
+    """Whatever it waited for when it was."""
+    for turns in range(1, 13):
+        store = SqlJobStore(engine)
+        await store.open()
+        await store.add([spec()])
+        doing = asyncio.gather(store.add([spec()]), store.get(["0"]), store.counts())
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        await asyncio.gather(closing, return_exceptions=True)
+        await doing
+        # Waits for the first.
+        await store.close()
+        assert "Checked out connections: 0" in engine.pool.status()
 
 
 # What can break

@@ -19,7 +19,12 @@ from purgatory.fastapi.bodies import parse_batch, parse_body
 from purgatory.fastapi.body_places import pointer
 from purgatory.fastapi.idempotency import _parse as parse_idempotency_key
 from purgatory.fastapi.key_endpoints import KeyEndpoints
-from purgatory.fastapi.preferences import parse_etag_cursor, parse_preferences, wait_seconds
+from purgatory.fastapi.preferences import (
+    parse_etag_cursor,
+    parse_if_match,
+    parse_preferences,
+    wait_seconds,
+)
 from purgatory.fastapi.problems import problem_of
 from purgatory.fastapi.raw_request import MAX_LIMIT, RawRequest, whole_number
 from purgatory.fastapi.schemas import MAX_BATCH, BatchItem, SignalBody, WatchBody
@@ -148,7 +153,10 @@ def test_idempotency_keys(header: str | None) -> None:
 def test_if_match(header: str | None, key: str) -> None:
     """The head is where it says, or a refusal; whatever the header and the key are."""
     try:
-        _result_or_problem(KeyEndpoints(PURGATORY)._check_head, key, header)
+        # As `RawRequest` reads it.
+        fields = [] if header is None else [header.encode("latin-1", "replace").decode("latin-1")]
+        tags = _result_or_problem(parse_if_match, fields)
+        KeyEndpoints(PURGATORY)._check_head(key, tags)
     except PurgatoryError as exc:
         # Which the endpoint makes a problem of, as here.
         _check(problem_of(exc))

@@ -47,6 +47,21 @@ def test_it_matches_what_it_names_and_nothing_else(
         assert parsed.match(tag) and parsed.match(b"W/" + tag)
 
 
+@given(st.data(), st.lists(tags(), min_size=1, max_size=5), tags())
+def test_strongly_it_matches_neither_by_a_weak_tag_nor_a_weak_one(
+    data: st.DataObject, named: list[bytes], etag: bytes
+) -> None:
+    """As If-Match asks: the same octets, and both strong."""
+    parsed = EntityTags.parse(data.draw(fields(named)))
+    assert parsed is not None
+    strong = [tag for tag in named if not tag.startswith(b"W/")]
+    assert parsed.match_strongly(etag) == (etag in strong)
+    for tag in named:
+        assert parsed.match_strongly(tag) == (tag in strong)
+    star = EntityTags.parse([b"*"])
+    assert star is not None and star.match_strongly(etag) != etag.startswith(b"W/")
+
+
 @given(tags(), SPACE)
 def test_a_star_matches_every_tag(etag: bytes, space: bytes) -> None:
     """It stands for whatever there is, as long as that has a tag."""

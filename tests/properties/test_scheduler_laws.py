@@ -127,7 +127,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if scheduler._threads is not None:
-            scheduler._threads.shutdown()
+            scheduler._threads.shut()
 
 
 class World:

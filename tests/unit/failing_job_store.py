@@ -14,6 +14,12 @@ class FailingJobStore(MemoryJobStore):
         super().__init__(now_ms=now_ms)
         self.is_down = False
         self.asked = 0
+        self.is_telling = True
+
+    @property
+    def hears_others(self) -> bool:
+        """False where it is to be polled, as a database is."""
+        return self.is_telling
 
     async def open(self) -> None:
         if self.is_down:

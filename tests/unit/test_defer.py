@@ -755,6 +755,29 @@ async def test_jobs_for_others_are_left_to_them(
     assert len(log) == 3
 
 
+@pytest.mark.parametrize("is_told", [True, False])
+async def test_jobs_for_others_are_looked_at_a_few_times(
+    store: FailingJobStore, make_purgatory: Make, log: Log, is_told: bool
+) -> None:
+    """While they come closer; those of one's own are in time all the while."""
+    store.is_telling = is_told
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    purgatory.handled_elsewhere(["other"])
+    async with purgatory:
+        for _ in range(100):
+            await purgatory.defer("other", delay=58)
+        wanted = []
+        for delay in (0, 0.5, 1, 2, 3, 7, 20, 40):
+            wanted.append(now_ms() + round(1000 * delay))
+            await purgatory.defer("note", delay=delay)
+        await asyncio.sleep(45)
+        statistics = purgatory.statistics().jobs
+        assert statistics is not None and 100 <= statistics.given_back <= 500
+        assert on_time([run.at_ms for run in log], wanted)
+        assert all(job.due_ms == job.deadline_ms for job in (await purgatory.jobs()).jobs)
+
+
 async def test_a_store_of_small_steps_is_used_as_well(make_purgatory: Make, log: Log) -> None:
     """Whoever asks it for more than it does at once goes on asking."""
     leap(1_800_000_000_000)
@@ -965,6 +988,60 @@ async def test_a_handler_that_cannot_be_closed_keeps_nothing_open(
     with pytest.raises(OSError, match="it does not close"):
         await purgatory.close()
     assert len(closed) == 2
+    with pytest.raises(PurgatoryClosedError):
+        await store.counts()
+
+
+@pytest.mark.parametrize("seconds", [0, 0.5, 2])
+async def test_a_close_that_is_cancelled_goes_on(
+    store: FailingJobStore, make_purgatory: Make, seconds: float
+) -> None:
+    """While a handler ends, while another is closed: the store is closed when they are done."""
+
+    class Slow:
+        async def __call__(self, job: JobContext) -> None:
+            await asyncio.sleep(1)
+
+        async def aclose(self) -> None:
+            await asyncio.sleep(2)
+
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("slow")(Slow())
+    await purgatory.__aenter__()
+    job = await purgatory.defer("slow", delay=0)
+    await job.wait_changed(1, 10)
+    closing = asyncio.create_task(purgatory.close())
+    await asyncio.sleep(seconds)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert not purgatory.is_open
+    assert (await store.get([job.id]))[0] is not None
+    await asyncio.sleep(4)
+    with pytest.raises(PurgatoryClosedError):
+        await store.counts()
+
+
+async def test_a_loop_that_ends_closes_the_store(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """It cancels whoever closes it, too."""
+    purgatory = make_purgatory(jobs=store)
+
+    @purgatory.handler("slow")
+    async def slow(job: JobContext) -> None:
+        await asyncio.sleep(1)
+
+    await purgatory.__aenter__()
+    job = await purgatory.defer("slow", delay=0)
+    await job.wait_changed(1, 10)
+    before = asyncio.all_tasks()
+    closing = asyncio.create_task(purgatory.close())
+    await asyncio.sleep(0.5)
+    ours = {closing} | (asyncio.all_tasks() - before)
+    for task in ours:
+        task.cancel()
+    await asyncio.gather(*ours, return_exceptions=True)
     with pytest.raises(PurgatoryClosedError):
         await store.counts()
 

@@ -20,6 +20,7 @@ from purgatory.jobs import (
     bounded_error,
     new_job_id,
 )
+from purgatory.jobs.job import changed
 
 LIMITS = JobLimits(max_payload_bytes=100, max_keys=2, max_attempts=5)
 RECURSIVE: list[Any] = []
@@ -178,3 +179,53 @@ def test_limits_are_whole_numbers_above_zero(bad: Any) -> None:
     """The error names the limit."""
     with pytest.raises(ValueError, match=f"max_keys is {bad!r}"):
         JobLimits(max_keys=bad)
+
+
+def test_ids_of_a_request_are_the_same_all_day() -> None:
+    """Whatever the hour, one of them is the one that it was first added under; they sort by it."""
+    spec = JobSpec.of("note", wall_ms=0, delay=1)
+    hour_ms = 3_600_000
+    start_ms = 500_000 * hour_ms
+    first = spec.of_request("r", wall_ms=start_ms + hour_ms - 1)
+    for later_ms in (0, 1, hour_ms, 24 * hour_ms - 1, -hour_ms):
+        again = spec.of_request("r", wall_ms=start_ms + hour_ms - 1 + later_ms)
+        assert first.id in again.ids
+    assert first.id not in spec.of_request("r", wall_ms=start_ms + 26 * hour_ms).ids
+    assert not set(first.ids) & set(spec.of_request("s", wall_ms=start_ms).ids)
+    assert {len(job_id) for job_id in first.ids} == {32}
+    assert new_job_id(start_ms - 1) < first.id < new_job_id(start_ms + hour_ms)
+
+
+ASKED: dict[str, Any] = {"delay": 5, "keys": ["k"], "max_attempts": 3}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"delay": 6},
+        {"at": datetime(1970, 1, 1, 0, 0, 9, tzinfo=UTC), "delay": None},
+        {"keys": ["l"]},
+        {"max_attempts": 4},
+        {"ceiling": 60},
+        {"dedupe_key": "d"},
+        {"misfire": "skip"},
+        {"on_fire": "cancel"},
+    ],
+)
+def test_another_request_is_told_by_its_job(change: dict[str, Any]) -> None:
+    """Whatever differs; but for the deadline, also once the job has changed."""
+    job = JobSpec.of("note", 1, wall_ms=0, **ASKED).job(1_000, 6_000)
+    same = JobSpec.of("note", 1, wall_ms=9, **ASKED)
+    other = JobSpec.of("note", 1, wall_ms=9, **ASKED | change)
+    assert same.may_be(job, LIMITS) and not other.may_be(job, LIMITS)
+    job = changed(job, version=2, deadline_ms=9_000)
+    assert same.may_be(job, LIMITS)
+    assert other.may_be(job, LIMITS) == ("delay" in change)
+
+
+def test_a_job_that_may_have_been_replaced_tells_by_its_dedupe_key_only() -> None:
+    """What it was asked for first is not known any more."""
+    job = JobSpec.of("note", 1, wall_ms=0, delay=1, dedupe_key="d").job(0, 1_000)
+    asked = JobSpec.of("other", 2, wall_ms=0, delay=1, dedupe_key="d")
+    assert not asked.may_be(job, LIMITS)
+    assert asked.may_be(changed(job, version=2), LIMITS)

@@ -101,7 +101,7 @@ def test_a_server_that_is_away_is_waited_for_within_bounds(
     with journal:
         watch_and_cancel(core, 5)
         assert journal.flush(PATIENCE_S)
-        server.stop()
+        server.kill()
         for _ in range(10):
             watch_and_cancel(core, 10)
             journal.flush(0.5)
@@ -126,7 +126,7 @@ def test_closing_without_a_server_gives_up(
     server: ValkeyServer, clock: MockClock, make_core: MakeCore
 ) -> None:
     """After one try more; the rows are counted."""
-    server.stop()
+    server.kill()
     journal = Journal(RedisStream(server.url), retry_after=3_600, clock=clock)
     with journal:
         watch_and_cancel(make_core(journal), 5)

@@ -47,10 +47,12 @@ def add_step(spec: JobSpec) -> bytes:
             KEY_SEPARATOR.join(spec.keys),
             spec.handler,
             spec.payload_json,
+            KEY_SEPARATOR.join(spec.other_ids),
             "",
         )
     )
-    if step.count(SEPARATOR) != 13 or step.count(KEY_SEPARATOR) > max(0, len(spec.keys) - 1):
+    most = max(0, len(spec.keys) - 1) + max(0, len(spec.other_ids) - 1)
+    if step.count(SEPARATOR) != 14 or step.count(KEY_SEPARATOR) > most:
         raise InvalidJobError(
             f"job {spec.id[:64]!r} holds control characters: make it with JobSpec.of, which says "
             "where"

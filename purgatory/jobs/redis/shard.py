@@ -14,8 +14,8 @@ from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from purgatory.jobs.errors import StoreUnavailableError
 from purgatory.jobs.redis.failures import refusal, unavailable
-from purgatory.jobs.redis.group_commit import GroupCommit
 from purgatory.jobs.redis.record import netstrings
+from purgatory.jobs.redis.step_commit import StepCommit
 
 Client = Redis | RedisCluster
 
@@ -55,7 +55,7 @@ class RedisShard:
         self._is_fsynced = is_fsynced
         self._on_reply = on_reply
         self._client: Client | None = None
-        self._commit = GroupCommit(self._send)
+        self._commit = StepCommit(self._send)
 
     def connect(self, client: Client) -> None:
         """Use `client` from now on."""

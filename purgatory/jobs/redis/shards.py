@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR, step_of
 from purgatory.jobs.redis.shard import Client, RedisShard, is_error, step_error
+from purgatory.jobs.request_ids import common_part
 from purgatory.jobs.spec import JobSpec
 from purgatory.jobs.store import KeyFired
 
@@ -93,8 +94,9 @@ class RedisShards:
 
     def home(self, spec: JobSpec) -> RedisShard:
         """Return the shard where a new job belongs."""
-        # Jobs with the same dedupe key have to be in each other's way.
-        name = spec.id if spec.dedupe_key is None else spec.dedupe_key
+        # Jobs with the same dedupe key have to be in each other's way, and so have the repeats of
+        # one request.
+        name = common_part(spec.id) if spec.dedupe_key is None else spec.dedupe_key
         return self.all[crc32(name.encode("utf-8", "backslashreplace")) % len(self.all)]
 
 

@@ -14,7 +14,8 @@
 --   on_key    zset  "key\0id", by name: undecided jobs
 --   by_key, by_handler, and one for each state: zset by name, for queries
 --   dedupe    hash  dedupe key -> id of the undecided job that has it
---   broken    list  "id\0reason\0record" of what was set aside
+--   broken    list  "id\0reason\0record" of what was set aside, the last few
+--   meta      hash  the width of buckets, and how many of `broken` were dropped
 --
 -- A record's fields are separated by \0, which none of them can hold. ARGV[1] is the settings, each
 -- further one a step, its fields separated likewise. The reply is a row of netstrings
@@ -42,7 +43,7 @@ local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION}
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local concat, find, gmatch, sub = table.concat, string.find, string.gmatch, string.sub
 
-local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 14)
+local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 15)
 
 local function split(text)
   local parts, count, start = {}, 0, 1
@@ -67,6 +68,7 @@ local settings = split(ARGV[1])
 local TAG, WIDTH, SENDER = settings[1], tonumber(settings[2]), settings[4]
 local HORIZON, MAX_ACTIVE = tonumber(settings[5]), tonumber(settings[6])
 local PAST, AHEAD, MAX_BATCH = tonumber(settings[7]), tonumber(settings[8]), tonumber(settings[9])
+local MAX_BROKEN, BROKEN_LENGTH = tonumber(settings[10]), 2000
 local now = tonumber(settings[3])
 if not now then
   local time = call('TIME')
@@ -217,7 +219,12 @@ local function set_aside(id, place, text, reason)
   end
   call('HDEL', TAG .. place, id)
   call('HDEL', AT, id)
-  call('RPUSH', BROKEN, id .. '\0' .. reason .. '\0' .. text)
+  local over = call('LLEN', BROKEN) + 1 - MAX_BROKEN
+  if over > 0 then
+    call('LTRIM', BROKEN, over, -1)
+    call('HINCRBY', META, 'dropped', over)
+  end
+  call('RPUSH', BROKEN, id .. '\0' .. reason .. '\0' .. sub(text, 1, BROKEN_LENGTH))
 end
 
 local function read(id)
@@ -446,6 +453,11 @@ end
 function steps.add(step)
   local id = step[2]
   local known = read(id)
+  if not known and step[14] ~= '' then
+    for other in gmatch(step[14], '[^\1]+') do
+      known = known or read(other)
+    end
+  end
   if known then
     return 'kept\0' .. found(known)
   end
@@ -460,7 +472,7 @@ function steps.add(step)
     return add_to(rival, step)
   end
   active = active or call('ZCARD', STATES.waiting) + call('ZCARD', STATES.running)
-  if active >= MAX_ACTIVE and step[14] ~= 'room' then
+  if active >= MAX_ACTIVE and step[15] ~= 'room' then
     return 'full'
   end
   local ceiling = ''
@@ -743,7 +755,7 @@ function steps.query(step)
 end
 
 function steps.counts()
-  local counts = {call('LLEN', BROKEN)}
+  local counts = {call('LLEN', BROKEN) + (call('HGET', META, 'dropped') or 0)}
   for place, state in ipairs({'waiting', 'running', 'done', 'failed', 'cancelled'}) do
     counts[place + 1] = call('ZCARD', STATES[state])
   end

@@ -12,6 +12,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from purgatory.jobs.closing import Closing
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import (
     CorruptJobError,
@@ -119,6 +120,7 @@ class RedisJobStore:
         )
         self._client: Client | None = None
         self._hearing: RedisHearing | None = None
+        self._closing = Closing(self._close)
 
     async def open(self) -> None:
         """Connect; refuse a server that would lose jobs, or that cannot store any."""
@@ -131,6 +133,7 @@ class RedisJobStore:
         except BaseException:
             await self._disconnect()
             raise
+        self._closing = Closing(self._close)
         for warning in setup.warnings:
             _logger.warning("%s", warning, extra={"action": "jobs.redis.open"})
         channels = [shard.channel for shard in self._shards.all]
@@ -146,10 +149,15 @@ class RedisJobStore:
 
     async def close(self) -> None:
         """Wait for the steps under way, then let go of every connection."""
-        if self._hearing is not None:
-            await self._hearing.stop()
-            self._hearing = None
-        await self._disconnect()
+        await self._closing.wait()
+
+    async def _close(self) -> None:
+        try:
+            if self._hearing is not None:
+                await self._hearing.stop()
+                self._hearing = None
+        finally:
+            await self._disconnect()
 
     async def check(self) -> list[str]:
         """Return what is wrong with the server's settings, a sentence each."""
@@ -349,10 +357,12 @@ class RedisJobStore:
         return client
 
     async def _disconnect(self) -> None:
-        await self._shards.close()
-        client, self._client = self._client, None
-        if client is not None and isinstance(self._given, str):
-            await client.aclose()
+        try:
+            await self._shards.close()
+        finally:
+            client, self._client = self._client, None
+            if client is not None and isinstance(self._given, str):
+                await client.aclose()
 
     async def _judge(self) -> RedisSetup:
         append_fsync = await self._append_fsync()
@@ -400,6 +410,7 @@ class RedisJobStore:
             limits.past_tolerance_ms,
             limits.max_delay_ms,
             limits.max_batch,
+            max(1, limits.max_quarantined // len(self._shards.all)),
         )
 
     async def _add(

@@ -117,13 +117,15 @@ class Database:
 
     async def close(self) -> None:
         """Let go of every connection."""
-        if self._thread is not None:
-            await self._thread.close()
-        if self._writer is not None:
-            writer, self._writer = self._writer, None
-            await writer.close()
-        if self._is_ours:
-            await self._engine.dispose()
+        try:
+            if self._thread is not None:
+                await self._thread.close()
+            if self._writer is not None:
+                writer, self._writer = self._writer, None
+                await writer.close()
+        finally:
+            if self._is_ours:
+                await self._engine.dispose()
 
     async def _connect(self) -> AsyncConnection:
         connection = await self._autocommit.connect()

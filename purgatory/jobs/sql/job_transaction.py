@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from sqlalchemy import Connection, select, text
@@ -21,10 +22,11 @@ from purgatory.jobs.errors import (
 )
 from purgatory.jobs.job import Job, JobClaim, JobState
 from purgatory.jobs.limits import JobLimits
+from purgatory.jobs.request_ids import common_part
 from purgatory.jobs.spec import JobSpec, OnConflict
+from purgatory.jobs.sql.database_clock import DatabaseClock
 from purgatory.jobs.sql.records import is_storable, job_of, record_of, storable
 from purgatory.jobs.sql.statements import Statements
-from purgatory.jobs.sql.store_clock import StoreClock
 from purgatory.jobs.sql.tables import job_counts
 from purgatory.jobs.store import (
     Added,
@@ -41,6 +43,17 @@ _STATES = frozenset(JobState)
 _MAX_RECORD_LENGTH = 2_000
 # Any number: whoever prunes at the same time waits.
 _PRUNE_LOCK = 7_160_117_001
+_BIGINT = 2**63
+# What an item of each step names: a job, or a key.
+_ID_OF: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("cancel", "reschedule", "run_now"), itemgetter(0)),
+    **dict.fromkeys(("renew", "start", "miss"), attrgetter("id")),
+    **dict.fromkeys(("finish", "give_back"), attrgetter("claim.id")),
+    "set_aside": str,
+}
+# Steps that have no need of payloads.
+_LIGHT = frozenset({"renew", "finish", "miss", "give_back"})
+_KEY_OF: dict[str, Callable[[Any], str]] = {"fire": attrgetter("key"), "cancel_for_key": str}
 
 
 class LookFirstError(Exception):
@@ -64,7 +77,7 @@ class JobTransaction:
         self,
         connection: Connection,
         statements: Statements,
-        clock: StoreClock,
+        clock: DatabaseClock,
         limits: JobLimits,
         *,
         shard: int,
@@ -95,7 +108,7 @@ class JobTransaction:
         self.announced: dict[str, Job] = {}
         """The jobs that listeners are to hear of, once it is committed."""
 
-    def _begin(self, clock: StoreClock, is_counting: bool) -> int:
+    def _begin(self, clock: DatabaseClock, is_counting: bool) -> int:
         local_ms = clock.local_ms()
         if is_counting:
             row = self._execute(select(clock.expression(), self._statements.active)).one()
@@ -109,6 +122,54 @@ class JobTransaction:
         """Do the step of that name."""
         step: Callable[..., list[Any]] = getattr(self, name)
         return step(items, *options)
+
+    def lock_ahead(self, groups: Mapping[tuple[str, tuple[Any, ...]], Sequence[Any]]) -> None:
+        """Take the locks for steps in one order for everyone, before the first of them is done.
+
+        `groups` are their items by name and options. Where each took its own, those who do others
+        first would wait for us while we wait for them, and PostgreSQL looks for such deadlocks once
+        a second only. What remains, such as a job that comes upon a key meanwhile, it does find,
+        and then the batch is done again. SQLite has one writer at a time.
+        """
+        if self._statements.is_sqlite:
+            return
+        ids: set[str] = set()
+        full_ids: set[str] = set()
+        keys: set[str] = set()
+        dedupe_keys: set[str] = set()
+        searches = limit = 0
+        for (name, options), items in groups.items():
+            if name == "add":
+                self._lock_requests(items)
+                found = {spec.dedupe_key for spec in items if spec.dedupe_key is not None}
+                dedupe_keys |= found
+                searches += bool(found)
+            elif name in _KEY_OF:
+                found = set(map(_KEY_OF[name], items))
+                keys |= found
+                searches += len(found)
+                limit = max(limit, self._cut(options[0]) + 1)
+            elif name in _ID_OF:
+                found = set(map(_ID_OF[name], items))
+                ids |= found
+                if name not in _LIGHT:
+                    full_ids |= found
+                searches += 1
+        # One search takes its locks in order by itself.
+        if searches > 1:
+            asked = {"ids": ids, "full_ids": full_ids, "keys": keys, "dedupe_keys": dedupe_keys}
+            storable = {name: list(filter(is_storable, texts)) for name, texts in asked.items()}
+            self._search(self._statements.lock_ahead, {**storable, "limit": limit}, is_light=True)
+            self._light -= full_ids
+
+    def _lock_requests(self, specs: Iterable[JobSpec]) -> None:
+        """Keep others from adding what was asked for by the same requests, until the end.
+
+        Under another hour's id, that is: which no primary key would tell.
+        """
+        numbers = {int(common_part(spec.id)[:16], 16) - _BIGINT for spec in specs if spec.other_ids}
+        if numbers:
+            self._execute(self._statements.lock_requests, {"requests": sorted(numbers)})
 
     # Steps
 
@@ -278,7 +339,12 @@ class JobTransaction:
         """Return the undecided jobs that have a dedupe key of the specs, by it."""
         dedupe_keys = {spec.dedupe_key for spec in specs if spec.dedupe_key is not None}
         # One that is stored already is not to be taken for a rival of itself.
-        self._lock(spec.id for spec in specs if self._is_careful or spec.dedupe_key is not None)
+        self._lock(
+            job_id
+            for spec in specs
+            if self._is_careful or spec.dedupe_key is not None or spec.other_ids
+            for job_id in spec.ids
+        )
         if not dedupe_keys:
             return {}
         jobs = self._search(
@@ -288,9 +354,10 @@ class JobTransaction:
         return {job.dedupe_key: job for job in jobs if job.dedupe_key is not None}
 
     def _add(self, spec: JobSpec, rivals: dict[str, Job]) -> Added:
-        job = self._jobs.get(spec.id)
-        if job is not None:
-            return Added(job, AddStatus.KEPT)
+        for job_id in spec.ids:
+            job = self._jobs.get(job_id)
+            if job is not None:
+                return Added(job, AddStatus.KEPT)
         deadline_ms = spec.deadline.resolve(self.now_ms, self._limits)
         rival = None if spec.dedupe_key is None else rivals.get(spec.dedupe_key)
         if rival is not None:
@@ -502,6 +569,7 @@ class JobTransaction:
         # Whatever was stored, this can be.
         texts = {name: storable(value) for name, value in quarantined.items()}
         self._execute(self._statements.insert_quarantined, texts)
+        self._execute(self._statements.trim_quarantined, {"kept": self._limits.max_quarantined})
         self._uncount(record["state"])
 
     def _uncount(self, state: Any) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import (
     and_,
     any_,
     bindparam,
+    case,
     delete,
     exists,
     func,
@@ -26,6 +27,7 @@ from sqlalchemy import (
     literal,
     select,
     text,
+    true,
     union_all,
     update,
 )
@@ -117,6 +119,10 @@ class Statements:
             .with_for_update()
         )
 
+        self.lock_ahead = self._lock_ahead(full)
+        asked = func.unnest(bindparam("requests", type_=ARRAY(BigInteger))).column_valued("request")
+        self.lock_requests = select(func.pg_advisory_xact_lock(asked))
+
         self.insert_jobs = self._insert(jobs)
         self.insert_keys = self._insert(job_keys)
         self.update_jobs = update(jobs).where(jobs.c.id == bindparam("job_id", type_=Text))
@@ -125,12 +131,23 @@ class Statements:
         )
         self.delete_keys = delete(job_keys).where(self._among(job_keys.c.job_id, "ids"))
         self.delete_jobs = delete(jobs).where(by_id)
-        self.insert_quarantined = insert(quarantined_jobs)
+        # Numbered without gaps, so that the highest number says how many there were: what the
+        # database counts up by itself is not taken back with a transaction.
+        last = func.coalesce(func.max(quarantined_jobs.c.number), 0)
+        columns = [column for column in quarantined_jobs.c if not column.primary_key]
+        given = [bindparam(column.name, type_=column.type) for column in columns]
+        self.insert_quarantined = insert(quarantined_jobs).from_select(
+            [quarantined_jobs.c.number, *columns], select(last + 1, *given)
+        )
+        kept = bindparam("kept", type_=BigInteger)
+        self.trim_quarantined = delete(quarantined_jobs).where(
+            quarantined_jobs.c.number <= select(last - kept).scalar_subquery()
+        )
 
         self.first_free = select(func.min(jobs.c.due_ms)).where(IS_FREE)
         self.counts = select(
             *(func.coalesce(func.sum(job_counts.c[state]), 0).label(state) for state in _STATES),
-            select(func.count()).select_from(quarantined_jobs).scalar_subquery().label("set_aside"),
+            select(last).scalar_subquery().label("set_aside"),
         )
         self.active = func.coalesce(
             select(func.sum(job_counts.c.waiting + job_counts.c.running)).scalar_subquery(), 0
@@ -211,6 +228,35 @@ class Statements:
         joined = ids.join(jobs, jobs.c.id == ids.c.id)
         is_match = and_(*matches).label("is_match")
         return select(ids.c.id, is_match).select_from(joined).order_by(ids.c.id.desc())
+
+    def _lock_ahead(self, columns: list[Column[Any]]) -> Select[Any]:
+        """Lock jobs by id, by dedupe key and on keys, in order of their ids. PostgreSQL only.
+
+        With the payloads of `full_ids` only.
+        """
+        full_ids = select(func.unnest(bindparam("full_ids", type_=ARRAY(Text))))
+        payload = case((jobs.c.id.in_(full_ids), jobs.c.payload_json), else_="null")
+        shown = [
+            payload.label("payload_json") if column is jobs.c.payload_json else column
+            for column in columns
+        ]
+        keys = func.unnest(bindparam("keys", type_=ARRAY(Text))).table_valued("key")
+        keys = keys.render_derived()
+        on_key = (
+            select(job_keys.c.job_id)
+            .where(IS_OPEN, job_keys.c.key == keys.c.key)
+            .order_by(job_keys.c.job_id)
+            .limit(bindparam("limit", type_=BigInteger))
+            .lateral()
+        )
+        # Each part by its own index.
+        found = union_all(
+            select(func.unnest(bindparam("ids", type_=ARRAY(Text)))),
+            select(on_key.c.job_id).select_from(keys).join(on_key, true()),
+            select(jobs.c.id).where(HAS_DEDUPE_KEY, self._among(jobs.c.dedupe_key, "dedupe_keys")),
+        )
+        by_id = jobs.c.id == any_(func.array(found.scalar_subquery()))
+        return select(*shown).where(by_id).order_by(jobs.c.id).with_for_update(of=jobs)
 
     def _among(self, column: Column[Any], name: str) -> ColumnElement[bool]:
         if not self.is_sqlite:

@@ -16,19 +16,21 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.closing import Closing
 from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import CorruptJobError, JobError, StoreError, StoreUnavailableError
+from purgatory.jobs.group_commit import GroupCommit
 from purgatory.jobs.job import Job, JobClaim
 from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.listeners import StoreListeners
 from purgatory.jobs.spec import JobSpec
 from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.database_clock import DatabaseClock
 from purgatory.jobs.sql.database_errors import is_to_be_repeated, store_error
-from purgatory.jobs.sql.group_commit import GroupCommit, Step
 from purgatory.jobs.sql.job_transaction import JobTransaction, LookFirstError
 from purgatory.jobs.sql.migrations import check_revision
 from purgatory.jobs.sql.records import is_storable, job_of
-from purgatory.jobs.sql.store_clock import StoreClock
+from purgatory.jobs.sql.step import Step
 from purgatory.jobs.store import (
     Added,
     Claimed,
@@ -77,14 +79,16 @@ class SqlJobStore:
         self.limits: JobLimits = JobLimits() if limits is None else limits
         self._database = Database(url_or_engine, is_fast=True)
         self._statements = self._database.statements
-        self._clock = StoreClock(self._statements, now_ms)
-        self._commit = GroupCommit(self._run, max_items=self.limits.max_batch)
-        self._fires = GroupCommit(self._look_up, max_items=self.limits.max_batch)
+        self._clock = DatabaseClock(self._statements, now_ms)
+        most = self.limits.max_batch
+        self._commit = GroupCommit(self._run, weigh=Step.__len__, most=most)
+        self._fires = GroupCommit(self._look_up, weigh=list.__len__, most=most)
         # Thousands may poll for the end of a job each: they share one question too.
-        self._gets = GroupCommit(self._get_all, max_items=self.limits.max_batch)
+        self._gets = GroupCommit(self._get_all, weigh=len, most=most)
         self._shard = secrets.randbelow(_SHARDS)
         self._active, self._counted_at = 0, -inf
         self._is_open = False
+        self._closing = Closing(self._close)
         self._reads: set[asyncio.Task[Any]] = set()
         self._listeners = StoreListeners()
 
@@ -95,17 +99,23 @@ class SqlJobStore:
         except BaseException:
             await self._database.close()
             raise
+        self._closing = Closing(self._close)
         self._is_open = True
 
     async def close(self) -> None:
         """Wait for the steps under way, then let go of every connection."""
         self._is_open = False
-        await self._fires.join()
-        await self._gets.join()
-        await self._commit.join()
-        while self._reads:
-            await asyncio.wait(self._reads)
-        await self._database.close()
+        await self._closing.wait()
+
+    async def _close(self) -> None:
+        try:
+            await self._fires.join()
+            await self._gets.join()
+            await self._commit.join()
+            while self._reads:
+                await asyncio.wait(self._reads)
+        finally:
+            await self._database.close()
 
     async def check(self) -> list[str]:
         """Return warnings about the database's settings."""
@@ -148,7 +158,7 @@ class SqlJobStore:
         self._check_open()
         if not fires:
             return []
-        keys: list[bool] = await self._fires.do("fire", [fire.key for fire in fires])
+        keys: list[bool] = await self._fires.ask([fire.key for fire in fires])
         waited_on = [fire for fire, has_jobs in zip(fires, keys, strict=True) if has_jobs]
         fired = iter(await self._do("fire", waited_on, limit))
         return [next(fired) if has_jobs else KeyFired() for has_jobs in keys]
@@ -218,7 +228,7 @@ class SqlJobStore:
         self._check_open()
         if not job_ids:
             return []
-        jobs: list[Job | None] = await self._gets.do("get", job_ids)
+        jobs: list[Job | None] = await self._gets.ask(job_ids)
         return jobs
 
     async def query(self, where: JobFilter, *, after: str | None = None, limit: int) -> JobPage:
@@ -285,7 +295,7 @@ class SqlJobStore:
         self._check_open()
         if not items:
             return []
-        results: list[Any] = await self._commit.do(name, items, *options)
+        results: list[Any] = await self._commit.ask(Step(name, items, options))
         return results
 
     async def _change(self, name: str, item: Any) -> Job:
@@ -346,10 +356,15 @@ class SqlJobStore:
             is_counting=not self._has_room() and any(step.name == "add" for step in batch),
             is_careful=is_careful,
         )
+        groups = _grouped(batch)
+        items = {
+            group: [item for step in steps for item in step.items]
+            for group, steps in groups.items()
+        }
+        transaction.lock_ahead(items)
         results: dict[Step, list[Any]] = {}
-        for (name, options), steps in _grouped(batch).items():
-            items = [item for step in steps for item in step.items]
-            answers = iter(transaction.run(name, items, options))
+        for (name, options), steps in groups.items():
+            answers = iter(transaction.run(name, items[name, options], options))
             for step in steps:
                 results[step] = [next(answers) for _ in step.items]
         transaction.end()
@@ -371,21 +386,21 @@ class SqlJobStore:
 
     # Reading
 
-    async def _look_up(self, batch: list[Step]) -> list[Any]:
-        """Return for each step's keys whether an undecided job is on them."""
-        keys = {key for step in batch for key in step.items if is_storable(key)}
-        asked = {"keys": self._statements.many(keys)}
+    async def _look_up(self, batch: list[list[str]]) -> list[list[bool]]:
+        """Return for each caller's keys whether an undecided job is on them."""
+        keys = {key for asked in batch for key in asked if is_storable(key)}
+        given = {"keys": self._statements.many(keys)}
         statement = self._statements.keys_with_jobs
         found = set(
-            await self._database.read(lambda connection: connection.scalars(statement, asked).all())
+            await self._database.read(lambda connection: connection.scalars(statement, given).all())
         )
-        return [[key in found for key in step.items] for step in batch]
+        return [[key in found for key in asked] for asked in batch]
 
-    async def _get_all(self, batch: list[Step]) -> list[Any]:
-        """Return for each step the jobs of its ids."""
-        ids = list({job_id for step in batch for job_id in step.items if is_storable(job_id)})
+    async def _get_all(self, batch: list[Sequence[str]]) -> list[list[Job | None]]:
+        """Return for each caller the jobs of its ids."""
+        ids = list({job_id for asked in batch for job_id in asked if is_storable(job_id)})
         jobs = await self._get(ids) if ids else {}
-        return [[jobs.get(job_id) for job_id in step.items] for step in batch]
+        return [[jobs.get(job_id) for job_id in asked] for asked in batch]
 
     async def _get(self, job_ids: Sequence[str]) -> dict[str, Job]:
         asked = {"ids": self._statements.many(job_ids)}

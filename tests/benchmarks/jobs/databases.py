@@ -12,7 +12,7 @@ from purgatory.jobs import JobStore
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
 from tests.contract.postgresql_server import PostgresqlServer
-from tests.contract.redis_server import RedisServer
+from tests.valkey_server import ValkeyServer
 
 
 class Database(StrEnum):
@@ -35,11 +35,9 @@ class Database(StrEnum):
                 finally:
                     postgresql.stop()
             else:
-                redis = RedisServer(Path(folder), appendfsync="everysec").start()
-                try:
-                    yield redis.url
-                finally:
-                    redis.kill()
+                # A port, which is what the peer understands.
+                with ValkeyServer(Path(folder), is_on_port=True, appendfsync="everysec") as valkey:
+                    yield valkey.url
 
     async def store(self, url: str) -> JobStore:
         """Return a store on it that is ready to be opened."""

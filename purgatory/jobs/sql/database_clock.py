@@ -10,7 +10,7 @@ from purgatory.jobs.sql.statements import Statements
 from purgatory.timer import SystemClock
 
 
-class StoreClock:
+class DatabaseClock:
     """The server's clock; this machine's for SQLite, whose processes share it; or one given."""
 
     def __init__(self, statements: Statements, now_ms: Callable[[], int] | None) -> None:

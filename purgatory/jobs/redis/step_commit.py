@@ -1,0 +1,49 @@
+"""Steps of many callers in one round trip."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+from purgatory.jobs.group_commit import GroupCommit
+
+# Of one round trip: the server does nothing else meanwhile.
+MAX_STEPS = 1_000
+MAX_BYTES = 4 * 1024 * 1024
+_BYTES_OF_STEP = MAX_BYTES // MAX_STEPS
+
+
+class StepCommit:
+    """A `GroupCommit` of rows of steps, whose results come in a row, too."""
+
+    def __init__(self, send: Callable[[list[bytes]], Awaitable[list[bytes]]]) -> None:
+        """`send` does steps in order and returns their results in order."""
+        self._send = send
+        self._commit: GroupCommit[Sequence[bytes]] = GroupCommit(
+            self._send_batch, weigh=_weight, most=MAX_STEPS
+        )
+
+    async def do(self, steps: Sequence[bytes]) -> list[bytes]:
+        """Return the results of `steps`; raise what `send` raises."""
+        if len(steps) <= MAX_STEPS:
+            results: list[bytes] = await self._commit.ask(steps)
+            return results
+        chunks = [steps[at : at + MAX_STEPS] for at in range(0, len(steps), MAX_STEPS)]
+        # Queued together: they stay in order, and whoever comes meanwhile waits behind them.
+        several = await asyncio.gather(*map(self._commit.ask, chunks))
+        return [result for results in several for result in results]
+
+    async def drain(self) -> None:
+        """Wait for what is under way."""
+        await self._commit.join()
+
+    async def _send_batch(self, batch: list[Sequence[bytes]]) -> list[list[bytes]]:
+        if len(batch) == 1:
+            return [await self._send(list(batch[0]))]
+        results = iter(await self._send([step for steps in batch for step in steps]))
+        return [[next(results) for _ in steps] for steps in batch]
+
+
+def _weight(steps: Sequence[bytes]) -> int:
+    """Count steps, or as many as may be as large together."""
+    return max(len(steps), sum(map(len, steps)) // _BYTES_OF_STEP)

@@ -1,0 +1,36 @@
+"""`python -m tests.acceptance.stuck_worker URL`: stops while a handler's thread does not return."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import threading
+
+from purgatory import Purgatory
+from purgatory.jobs import JobContext, SchedulerSettings
+from purgatory.jobs.sql import SqlJobStore, migrate
+
+
+async def main(url: str) -> None:
+    """Defer a job, print its id once it runs, and stop."""
+    await migrate(url)
+    settings = SchedulerSettings(grace=0.1, lease_ms=1_500)
+    purgatory = Purgatory(jobs=SqlJobStore(url), job_settings=settings)
+    is_running = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    @purgatory.handler("stuck")
+    def stuck(job: JobContext) -> None:
+        loop.call_soon_threadsafe(is_running.set)
+        threading.Event().wait()
+
+    async with purgatory:
+        job = await purgatory.defer("stuck", delay=0)
+        await is_running.wait()
+        sys.stdout.write(f"{job.id}\n")
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    asyncio.run(main(sys.argv[1]))
