@@ -15,6 +15,7 @@ from purgatory.pipeline import KAFKA_LOW, SyntheticLoad, WhatIf, replay_syntheti
 from purgatory.pipeline.replay import simulation
 
 _SLICE_S = 1
+_WARM_UPS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,9 @@ def main() -> int:
     spark = spark_session("bench-replay", master=options.master)
     # Otherwise this would compare the two forms of the core.
     assert _workers_core(spark) == purgatory.timer.compiled
-    # Starts the workers, which stay.
-    _on_spark(spark, replace(load, operations=1_000))
+    # Starts the workers, which stay, and has Java compile what it runs for every job.
+    for _ in range(_WARM_UPS):
+        _on_spark(spark, replace(load, operations=max(1, load.operations // 10)))
     rounds = [(_on_spark(spark, load), _plain(load)) for _ in range(options.rounds)]
     spark.stop()
     sys.stdout.write(_said(load, rounds, options.master))
