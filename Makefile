@@ -22,7 +22,7 @@ CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
 # they are handed out is in tests/scheduling.py.
 PYTEST := -m pytest --numprocesses=4 --dist=loadgroup
 # What takes longest comes first.
-CORE_TESTS := tests/benchmarks tests/properties tests/unit
+CORE_TESTS := tests/benchmarks tests/pipeline/test_simulation.py tests/properties tests/unit
 
 # What measures: in both forms, where there are two.
 IS_COMPILED := PYTHONPATH=$(COMPILED) $(BIN)/python -P -c \

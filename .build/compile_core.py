@@ -32,6 +32,9 @@ MODULES = (
     "purgatory/signals/memory.py",
     "purgatory/park_operation.py",
     "purgatory/parking.py",
+    "purgatory/pipeline/replay_clock.py",
+    "purgatory/pipeline/replayed_operation.py",
+    "purgatory/pipeline/load_driver.py",
 )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterable, Iterator
+from functools import cache
 from itertools import groupby, pairwise
 from typing import Any
 
@@ -103,6 +105,7 @@ def replay_synthetic(
     changed = load.changed(what_if)
 
     def play(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _freeze_imports()
         for batch in batches:
             for shard in batch.column(0).to_pylist():
                 drawn = changed.batches(shard, timeout=what_if.timeout)
@@ -146,11 +149,19 @@ def _replaying(
     what_if: WhatIf, slice_s: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def play(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _freeze_imports()
         # A task may have several shards, one after the other.
         for shard, rows in _by_shard(batches):
             yield from _record_batches(shard, simulation(what_if, slice_s).run(rows))
 
     return play
+
+
+@cache
+def _freeze_imports() -> None:
+    """Keep the garbage collector of a worker off what it has imported: once in its life."""
+    # Spark collects after each task, and would walk through all of that for 50 ms every time.
+    gc.freeze()
 
 
 def _by_shard(

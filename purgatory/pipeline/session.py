@@ -59,6 +59,7 @@ def _is_submitted() -> bool:
 
 def _local_options(memory: str) -> dict[str, str]:
     return {
+        **_same_path(),
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
         "spark.driver.host": "127.0.0.1",
@@ -70,3 +71,10 @@ def _local_options(memory: str) -> dict[str, str]:
         # A task has one hour or two: no need to sort its rows by hour in order to write them.
         "spark.sql.maxConcurrentOutputFileWriters": "3",
     }
+
+
+def _same_path() -> dict[str, str]:
+    # A worker is started by `python -m`, which looks into the current folder first. Where this
+    # process does not (`python -P`), the workers would run another purgatory than it: of a checkout
+    # the sources, beside a compiled one that PYTHONPATH names.
+    return {"spark.executorEnv.PYTHONSAFEPATH": "1"} if sys.flags.safe_path else {}

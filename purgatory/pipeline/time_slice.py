@@ -10,10 +10,8 @@ import numpy as np
 from purgatory.delayed_operation_purgatory import WatchStatistics
 from purgatory.pipeline.histogram import SUB_BITS, SUB_BUCKETS
 from purgatory.pipeline.load_batch import Integers
-from purgatory.pipeline.replayed_operation import Fate, ReplayedOperation
+from purgatory.pipeline.replayed_operation import Fate
 
-# Expired operations that are noted one by one before they are counted together.
-_NOTES = 10_000
 _CHANGED = (int(Fate.FORCED), int(Fate.FIRED), int(Fate.CANCELLED))
 
 
@@ -48,26 +46,11 @@ class TimeSlice:
     """Of the fired: before they watched anything, which the purgatory does not count."""
     cpu_ns: int = 0
     """That the replay took for it: the load's driver, the purgatory and the timer."""
-    _late_ns: list[int] = field(default_factory=list)
-    _fates: list[int] = field(default_factory=list)
 
     @property
     def has_events(self) -> bool:
         """Whether anything happened, or somebody waited."""
         return bool(self.operations or self.buckets or self.waiting or self.fired or self.cancelled)
-
-    def note_bucket(
-        self, now_ns: int, expired: Sequence[ReplayedOperation], tasks: int, moved: int
-    ) -> None:
-        """Count a bucket that opened at `now_ns` and ran or moved so many `tasks`."""
-        self.buckets += 1
-        self.cascaded += moved
-        self.longest_run = max(self.longest_run, tasks)
-        if expired:
-            self._late_ns += [now_ns - operation.deadline_ns for operation in expired]
-            self._fates += [operation.fate for operation in expired]
-            if len(self._fates) >= _NOTES:
-                self._count_expired()
 
     def end(self, before: WatchStatistics, after: WatchStatistics) -> None:
         """Complete the counts by those of the purgatory at both ends of the slice."""
@@ -77,21 +60,17 @@ class TimeSlice:
         self.waiting = after.delayed
         # Those that were there at the beginning.
         self.peak = max(self.peak, before.delayed)
-        self._count_expired()
 
-    def _count_expired(self) -> None:
-        if not self._fates:
-            return
-        late_us = np.array(self._late_ns, np.int64) // 1_000
-        fates = np.array(self._fates, np.int64)
+    def count_expired(self, late_ns: Sequence[int], fates: Sequence[int]) -> None:
+        """Count operations that expired so long after their deadlines, with the fates they had."""
+        late_us = np.array(late_ns, np.int64) // 1_000
+        known_fates = np.array(fates, np.int64)
         self.latest_us = max(self.latest_us, int(late_us.max()))
-        self.newly_expired += int(np.isin(fates, _CHANGED).sum())
-        self.unknown += int((fates == Fate.UNKNOWN).sum())
+        self.newly_expired += int(np.isin(known_fates, _CHANGED).sum())
+        self.unknown += int((known_fates == Fate.UNKNOWN).sum())
         buckets, counts = np.unique(_buckets(late_us), return_counts=True)
         for bucket, count in zip(buckets.tolist(), counts.tolist(), strict=True):
             self.lateness[bucket] = self.lateness.get(bucket, 0) + count
-        self._late_ns.clear()
-        self._fates.clear()
 
 
 def _buckets(values: Integers) -> Integers:

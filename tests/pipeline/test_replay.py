@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
@@ -142,6 +144,18 @@ def test_a_drawn_load_gives_what_one_plain_process_finds(spark: SparkSession) ->
             sum(piece.expired for piece in slices),
             sum(piece.cascaded for piece in slices),
         )
+
+
+def test_a_worker_s_collector_does_not_look_at_what_was_imported(spark: SparkSession) -> None:
+    """Spark collects after each task, which would take longer than a small one."""
+
+    def frozen(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pydict({"count": [gc.get_freeze_count()]})
+
+    assert replay_synthetic(spark, SyntheticLoad(operations=1, shards=1)).count() == 1
+    # More tasks than there are workers, who take turns.
+    found = spark.range(0, 16, numPartitions=16).mapInArrow(frozen, "count long").collect()
+    assert max(row["count"] for row in found) > 0
 
 
 def test_the_command_plays_a_drawn_load(

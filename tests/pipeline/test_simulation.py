@@ -97,6 +97,20 @@ def test_an_end_at_the_moment_of_arrival_counts() -> None:
     assert counts(found) == (2, 2, 0, 0)
 
 
+def test_an_end_before_the_arrival_is_one_at_the_arrival() -> None:
+    """Whatever a record says: nothing ends before it is there."""
+    fates = (Fate.FORCED, Fate.FIRED, Fate.CANCELLED)
+    found = only(run(batch(*((1000.0, 50, 990, fate, fate.name) for fate in fates))))
+    assert counts(found) == (3, 2, 0, 1)
+
+
+def test_a_crowd_that_expires_at_once_is_counted_whole() -> None:
+    """More than are noted one by one."""
+    found = only(run(batch(*[(1000.0, 50, None, Fate.UNKNOWN, "a")] * 10_001)))
+    assert counts(found) == (10_001, 0, 10_001, 0)
+    assert (found.unknown, found.longest_run, found.lateness) == (10_001, 10_001, {0: 10_001})
+
+
 def test_nothing_is_late_by_more_than_a_tick() -> None:
     """Lateness is what rounding up to a tick makes of it."""
     found = only(run(batch((1000.25, 10, None, Fate.NONE, "a")), tick_ms=4))
