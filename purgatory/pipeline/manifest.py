@@ -9,7 +9,7 @@ from datetime import datetime
 from purgatory.pipeline.errors import BadFileError, PipelineError
 from purgatory.pipeline.folder import File, Folder
 
-VERSION = 1
+VERSION = 2
 FOLDER = "_manifests"
 
 
@@ -20,6 +20,8 @@ class Hour:
     run: int
     """The run that wrote them."""
     operations: int
+    records: int
+    """Of the journal, that these were made from."""
     open: int
     first_open_deadline: str | None
     """The earliest deadline of those that are open: when it is past, they may be lost."""
@@ -48,6 +50,10 @@ class Manifest:
     def as_of_time(self) -> datetime | None:
         """Return `as_of` as a time."""
         return datetime.fromisoformat(self.as_of) if self.as_of else None
+
+    def records(self, hours: set[str]) -> int:
+        """Return how many records of the journal are in these hours."""
+        return sum(self.hours[hour].records for hour in hours if hour in self.hours)
 
     def paths(self, hours: set[str] | None = None) -> list[str]:
         """Return the folders that have the outcomes, of all hours or of these."""
