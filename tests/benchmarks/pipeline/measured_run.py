@@ -111,8 +111,10 @@ def _stat(process_id: int) -> list[str]:
 
 
 def _peak_bytes(process_id: int) -> int:
-    lines = Path(f"/proc/{process_id}/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    lines = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8").splitlines()
+    # One that has ended, and whose end nobody has asked for, has none.
+    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    return next(found, 0)
 
 
 def _below(process_id: int) -> list[int]:

@@ -14,10 +14,11 @@ class SparkMemory:
     def __init__(self, spark: SparkSession) -> None:
         """Take the JVM behind `spark`."""
         # Any: py4j's objects have the methods of the Java objects behind them.
-        self._jvm: Any = spark._jvm
+        jvm: Any = spark._jvm
         self._gateway: Any = spark.sparkContext._gateway
         self._context: Any = spark.sparkContext._jsc.sc()
-        self._management: Any = self._jvm.java.lang.management.ManagementFactory
+        self._double: Any = jvm.double
+        self._management: Any = jvm.java.lang.management.ManagementFactory
 
     def old_bytes(self) -> int:
         """Return the most that the old generation held, garbage that was not yet collected too."""
@@ -34,6 +35,6 @@ class SparkMemory:
         return sum(int(stage.diskBytesSpilled()) for stage in self._stages())
 
     def _stages(self) -> Iterator[Any]:
-        no_quantiles = self._gateway.new_array(self._jvm.double, 0)
+        no_quantiles = self._gateway.new_array(self._double, 0)
         stages = self._context.statusStore().stageList(None, False, False, no_quantiles, None)
         return (stages.apply(index) for index in range(stages.size()))
