@@ -311,12 +311,12 @@ def _with_files(
     as_of: datetime | None,
     grace_s: float,
 ) -> Manifest:
-    files = {file.path: (file.size, file.modified_ms, rows) for file, rows in good}
     return replace(
         before,
         as_of=as_of.isoformat() if as_of else None,
         grace_s=grace_s,
-        files={**before.files, **files},
+        files=before.with_files([file for file, _ in good]),
+        rows=before.rows + sum(rows for _, rows in good),
         bad=bad,
         hours=dict(before.hours),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from purgatory.pipeline import (
     OutputInUseError,
     outcomes,
 )
-from purgatory.pipeline.folder import Folder
+from purgatory.pipeline.errors import PipelineError
+from purgatory.pipeline.folder import File, Folder
+from purgatory.pipeline.manifest import Manifest, publish, read_manifest
 from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
 from tests.pipeline.synthetic import Written, write
 
@@ -241,6 +244,34 @@ def test_a_run_that_broke_off_leaves_no_trace(
     assert table.read().count() == journal.truth.operations
     table.update(str(journal.folder))
     assert not left.exists()
+
+
+def test_a_manifest_has_a_few_bytes_for_each_file(spark: SparkSession, tmp_path: Path) -> None:
+    """A year of a journal's files is a manifest that is read at once, and it knows every one."""
+    folder = Folder(spark, str(tmp_path))
+    files = [
+        File(f"date=2026-11-{day:02d}/hour={hour:02d}/{number:06d}.parquet", 1_000, number)
+        for day, hour, number in product(range(1, 21), range(24), range(50))
+    ]
+    manifest = Manifest(run=1)
+    manifest.files = manifest.with_files(files)
+    publish(folder, manifest)
+    assert len(folder.read_text("_manifests/000001.json")) < 14 * len(files)
+    found = read_manifest(folder)
+    assert found == manifest
+    assert found.file_count() == len(files)
+    assert all(map(found.is_known, files))
+    path = files[0].path
+    changed = [File(path, 1_001, 0), File(path, 1_000, 1), File(f"{path}.parquet", 1_000, 0)]
+    assert not any(map(found.is_known, changed))
+
+
+def test_a_manifest_of_another_release_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """With both versions, and not as a broken file: nobody is told to delete it."""
+    folder = Folder(spark, str(tmp_path))
+    folder.write_new("_manifests/000001.json", '{"version": 999, "more": []}')
+    with pytest.raises(PipelineError, match="is of version 999, and this release knows"):
+        read_manifest(folder)
 
 
 def test_two_runs_at_once_do_not_both_publish(spark: SparkSession, tmp_path: Path) -> None:
