@@ -177,7 +177,7 @@ class _Run:
         overdue = _overdue(before, as_of, grace_s)
         hours = touched | overdue
         manifest = _with_files(before, good, bad, as_of, grace_s)
-        unknown_rows = rows
+        unknown_rows, written = rows, dict[str, Hour]()
         if hours:
             manifest.run = before.run + 1
             self._say(f"{rows:,} new rows change {len(hours):,} of {_all(before, hours):,} hours")
@@ -196,7 +196,7 @@ class _Run:
             bad=bad,
             rows=rows,
             unknown_rows=unknown_rows,
-            written_hours=tuple(sorted(hours)),
+            written_hours=tuple(sorted(written)),
             operations=operations,
         )
 

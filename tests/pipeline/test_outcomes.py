@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -232,6 +235,30 @@ def test_rows_that_are_no_events_are_left_out(spark: SparkSession) -> None:
         spark, event(1, "exploded", 1), event(2, "fired", 1, at=None), event(3, "fired", 1)
     )
     assert set(fold(frame)) == {"op-3"}
+
+
+def test_rows_that_are_no_events_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """In a file too: rows of another event and rows without an identifier, and the rest is read.
+
+    An hour that has no others is not written.
+    """
+    written = write(tmp_path / "journal", operations=1_000, hours=0.5)
+    source = next(written.folder.rglob("*.parquet"))
+    rows = pq.read_table(source, partitioning=None).slice(0, 5)
+    names = pa.array(["exploded"] * 3 + ["watched"] * 2).cast(
+        pa.dictionary(pa.int32(), pa.string())
+    )
+    identifiers = pa.array([None if name == "watched" else "a-1" for name in names.to_pylist()])
+    earlier = pc.subtract(rows["watched_at"], pa.scalar(timedelta(hours=5)))
+    for name, column in (("event", names), ("operation_id", identifiers), ("watched_at", earlier)):
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, pa.field(name, column.type), column)
+    pq.write_table(rows, source.with_name("other.parquet"))
+    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    update = table.update(str(written.folder))
+    assert (update.rows, update.unknown_rows) == (written.truth.rows + 5, 5)
+    assert update.operations == written.truth.operations
+    assert update.written_hours == tuple(table.manifest().hours) == ("2026-11-20T06",)
 
 
 def test_a_run_that_broke_off_leaves_no_trace(
