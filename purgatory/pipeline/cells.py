@@ -36,7 +36,7 @@ def cells(
         F.col("value").isNotNull() | (F.col("measure") == WAIT)
     )
     return (
-        values.withColumn("bucket", value_bucket(F.coalesce("value", "until_now")))
+        values.withColumn("bucket", bucket_column(F.col("waited")))
         .groupBy(*by, "outcome", "measure", "bucket")
         .agg(
             F.count("*").alias("count"),
@@ -54,13 +54,6 @@ def bucket_counts(cells: DataFrame, by: Sequence[str]) -> DataFrame:
     return valued.groupBy(*by, "measure", "bucket").agg(F.sum("valued").alias("count"))
 
 
-def value_bucket(value: Column) -> Column:
-    """Return the bucket of a value, which counts as zero if it is below."""
-    # `greatest` passes over what is null.
-    known = F.when(value.isNotNull(), F.greatest(value, F.lit(0).cast("long")))
-    return bucket_column(known)
-
-
 def _pair(measure: str, as_of: datetime | None) -> Column:
     value = F.col(measure).cast("long")
     until_now = F.lit(None).cast("long")
@@ -68,5 +61,7 @@ def _pair(measure: str, as_of: datetime | None) -> Column:
         waited_us = F.unix_micros(F.lit(as_of)) - F.unix_micros("watched_at")
         until_now = F.when(F.col("outcome") == "open", waited_us)
     return F.struct(
-        F.lit(measure).alias("measure"), value.alias("value"), until_now.alias("until_now")
+        F.lit(measure).alias("measure"),
+        value.alias("value"),
+        F.coalesce(value, until_now).alias("waited"),
     )

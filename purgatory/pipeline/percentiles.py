@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.pipeline.cells import value_bucket
-from purgatory.pipeline.histogram import bucket_middle_column
+from purgatory.pipeline.histogram import bucket_column, bucket_middle_column
 
 
 def percentiles(
@@ -101,4 +100,4 @@ def _values(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> Data
         )
     )
     values = rows.select(*by, F.inline(pairs)).where(F.col("value").isNotNull())
-    return values.withColumn("bucket", value_bucket(F.col("value")))
+    return values.withColumn("bucket", bucket_column(F.col("value")))
