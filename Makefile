@@ -66,7 +66,7 @@ bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handle
 bench-jobs: $(VENV)/.test $(VENV)/.compiled ## Measure delayed jobs on each store, beside SQL and Redis by hand and SAQ (ARGS="--plan full")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.jobs $(ARGS)
 
-bench-pipeline: $(VENV)/.test ## Measure outcomes and waits of 10 M operations on Spark, beside DuckDB (ARGS="--operations 1000000")
+bench-pipeline: $(VENV)/.test ## Measure outcomes and waits of 10 M operations on Spark, beside DuckDB and the truth (ARGS="--operations 1000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline $(ARGS)
 
 bench-replay: $(VENV)/.test $(VENV)/.compiled ## Replay 10 M operations of Kafka's load on Spark, beside one process

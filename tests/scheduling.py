@@ -20,7 +20,7 @@ TOGETHER = tuple(
             r"(.+/test_packaging\.py)::test_the_wheel_",
             # A Spark session.
             r"(.+/pipeline)/test_(?:bad_files|commands|live|outcomes)\.py::",
-            r"(.+/pipeline)/test_(?:replay|schedule|sources|waits)\.py::",
+            r"(.+/pipeline)/test_(?:replay|schedule|sources|truth|waits)\.py::",
         ),
     )
 )

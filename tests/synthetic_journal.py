@@ -98,6 +98,8 @@ class KindTruth:
     drained: int = 0
     unfinished: int = 0
     """Watched, and then the worker crashed: a row "watched" and no other."""
+    waits_us: list[Integers] = field(default_factory=list, repr=False)
+    """Of all that ended."""
     fired_waits_us: list[Integers] = field(default_factory=list, repr=False)
     lateness_us: list[Integers] = field(default_factory=list, repr=False)
     key_counts: dict[str, int] = field(default_factory=dict, repr=False)
@@ -306,6 +308,7 @@ class _Chunk:
                 cancelled=int(counts[_CANCELLED]),
                 drained=int(counts[_DRAINED]),
                 unfinished=int(counts[_LOST]),
+                waits_us=[wait_us[mine & (outcome != _LOST)]],
                 fired_waits_us=[wait_us[mine & (outcome == _FIRED)]],
                 lateness_us=[self.lateness_us[mine & (outcome == _EXPIRED)]],
                 key_counts={
@@ -488,6 +491,7 @@ def _merge(truth: Truth, part: Truth) -> None:
 def _merge_kind(kind: KindTruth, part: KindTruth) -> None:
     for name in ("operations", "fired", "expired", "cancelled", "drained", "unfinished"):
         setattr(kind, name, getattr(kind, name) + getattr(part, name))
+    kind.waits_us += part.waits_us
     kind.fired_waits_us += part.fired_waits_us
     kind.lateness_us += part.lateness_us
     for key, count in part.key_counts.items():

@@ -39,18 +39,14 @@ def bucket_end(index: int) -> int:
 
 
 def bucket_column(value: Column) -> Column:
-    """Return `bucket` of a column of non-negative numbers."""
-    # A logarithm is a guess that may be off by one next to a power of two: mend it with integers.
-    guess = F.floor(F.log2(F.greatest(value, F.lit(1)))).cast("int")
-    power = F.call_function("shiftleft", F.lit(1).cast("long"), guess)
-    bits = (
-        F.when(power > value, guess - 1)
-        .when(F.call_function("shiftright", value, guess) >= 2, guess + 1)
-        .otherwise(guess)
-    )
-    shift = bits - SUB_BITS
-    index = shift * SUB_BUCKETS + F.call_function("shiftright", value, F.greatest(shift, F.lit(0)))
-    return F.when(value < SUB_BUCKETS, value).otherwise(index).cast("int")
+    """Return `bucket` of a column of whole numbers; one below zero counts as zero."""
+    # A logarithm may be off by one next to a power of two. There both shifts name the same bucket:
+    # 2 ** k - 1 is the last of its power whichever is taken, and 2 ** k the first. To mend it would
+    # be more code for each row than Java compiles.
+    bits = F.floor(F.log2(F.greatest(value, F.lit(1)))).cast("int")
+    shift = F.greatest(bits - SUB_BITS, F.lit(0))
+    index = shift * SUB_BUCKETS + F.call_function("shiftright", value, shift)
+    return F.when(value < 0, 0).otherwise(index).cast("int")
 
 
 def bucket_middle_column(index: Column) -> Column:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
 from purgatory.pipeline.errors import BadFileError, PipelineError
 from purgatory.pipeline.folder import File, Folder
 
-VERSION = 1
+VERSION = 2
 FOLDER = "_manifests"
 
 
@@ -20,6 +23,8 @@ class Hour:
     run: int
     """The run that wrote them."""
     operations: int
+    records: int
+    """Of the journal, that these were made from."""
     open: int
     first_open_deadline: str | None
     """The earliest deadline of those that are open: when it is past, they may be lost."""
@@ -33,8 +38,11 @@ class Manifest:
     as_of: str | None = None
     """The latest event of the journal, which is what tells lost operations from open ones."""
     grace_s: float = 0.0
-    files: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """The journal's files that are in it: size, time of change in ms, rows."""
+    files: dict[str, set[str]] = field(default_factory=dict)
+    """The journal's files that are in it, by folder: of each a fingerprint, since a journal has
+    many files, and one that was deleted may come back."""
+    rows: int = 0
+    """In these files."""
     bad: dict[str, str] = field(default_factory=dict)
     """The journal's files that were left out, and why."""
     hours: dict[str, Hour] = field(default_factory=dict)
@@ -42,12 +50,27 @@ class Manifest:
 
     def is_known(self, file: File) -> bool:
         """Return whether this very file is in it."""
-        size, modified_ms, _ = self.files.get(file.path, (-1, -1, 0))
-        return (file.size, file.modified_ms) == (size, modified_ms)
+        folder, fingerprint = _fingerprint(file)
+        return fingerprint in self.files.get(folder, ())
+
+    def with_files(self, files: Sequence[File]) -> dict[str, set[str]]:
+        """Return `files` with these added; those of this manifest stay as they are."""
+        found = {folder: set(known) for folder, known in self.files.items()}
+        for folder, fingerprint in map(_fingerprint, files):
+            found.setdefault(folder, set()).add(fingerprint)
+        return found
+
+    def file_count(self) -> int:
+        """Return how many files are in it."""
+        return sum(map(len, self.files.values()))
 
     def as_of_time(self) -> datetime | None:
         """Return `as_of` as a time."""
         return datetime.fromisoformat(self.as_of) if self.as_of else None
+
+    def records(self, hours: set[str]) -> int:
+        """Return how many records of the journal are in these hours."""
+        return sum(self.hours[hour].records for hour in hours if hour in self.hours)
 
     def paths(self, hours: set[str] | None = None) -> list[str]:
         """Return the folders that have the outcomes, of all hours or of these."""
@@ -60,6 +83,15 @@ class Manifest:
     def runs(self) -> set[int]:
         """Return the runs whose folders have something of it."""
         return {hour.run for hour in self.hours.values()}
+
+
+def _fingerprint(file: File) -> tuple[str, str]:
+    """Return a file's folder, and 11 characters that tell it from others and from its changes."""
+    folder, _, name = file.path.rpartition("/")
+    text = f"{name}/{file.size}/{file.modified_ms}"
+    # 64 bits: of a million files in one folder two are alike with a chance of 1 in 37 million.
+    digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
+    return folder, base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def hour_path(run: int, hour: str) -> str:
@@ -82,20 +114,19 @@ def read_manifest(folder: Folder) -> Manifest:
     try:
         content = json.loads(folder.read_text(path))
         version = content.pop("version")
+        if version != VERSION:
+            raise PipelineError(
+                f"{folder.at(path)} is of version {version}, and this release knows {VERSION}: "
+                "use the release that wrote it, or write to another folder."
+            )
         hours = {name: Hour(**hour) for name, hour in content.pop("hours").items()}
-        files = {name: tuple(file) for name, file in content.pop("files").items()}
-        found = Manifest(**content, hours=hours, files=files)
+        files = {name: set(known.split()) for name, known in content.pop("files").items()}
+        return Manifest(**content, hours=hours, files=files)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadFileError(
             f"{folder.at(path)} is not a manifest of this release ({error}). "
             "Write to another folder, or delete this one and run again: the journal has it all."
         ) from error
-    if version != VERSION:
-        raise PipelineError(
-            f"{folder.at(path)} is of version {version}, and this release knows {VERSION}: "
-            "use the release that wrote it, or write to another folder."
-        )
-    return found
 
 
 def publish(folder: Folder, manifest: Manifest) -> None:
@@ -104,7 +135,8 @@ def publish(folder: Folder, manifest: Manifest) -> None:
     Then delete what no manifest names any more. A reader that began before may lose its files, as
     it would with any table that is rewritten; it reads the next manifest and begins again.
     """
-    content = json.dumps({"version": VERSION, **asdict(manifest)}, indent=1)
+    files = {name: " ".join(sorted(known)) for name, known in manifest.files.items()}
+    content = json.dumps({"version": VERSION, **asdict(manifest), "files": files}, indent=1)
     name = f"{manifest.run:06d}.json"
     folder.write_new(f"{FOLDER}/{name}", content)
     folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))

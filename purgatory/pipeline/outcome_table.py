@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.bad_files import OnBadFile
@@ -23,7 +23,7 @@ from purgatory.pipeline.manifest import (
     run_folder,
     sweep,
 )
-from purgatory.pipeline.outcomes import is_event, outcomes, watched_hour
+from purgatory.pipeline.outcomes import has_times, outcomes, watched_hour
 from purgatory.pipeline.progress import Say
 from purgatory.pipeline.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
 
@@ -33,6 +33,7 @@ DEFAULT_GRACE_S = 900.0
 # What one task sorts: a million records are some 200 MB, of which it keeps a part in memory.
 _RECORDS_A_TASK = 1_000_000
 _MOST_TASKS = 2_000
+_HOURS_OF_DAY = [f"{hour:02d}" for hour in range(24)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +177,15 @@ class _Run:
         overdue = _overdue(before, as_of, grace_s)
         hours = touched | overdue
         manifest = _with_files(before, good, bad, as_of, grace_s)
-        unknown_rows = 0
+        unknown_rows, written = rows, dict[str, Hour]()
         if hours:
             manifest.run = before.run + 1
             self._say(f"{rows:,} new rows change {len(hours):,} of {_all(before, hours):,} hours")
-            unknown_rows = self._write(events, before, manifest, hours, rows, as_of)
+            self._write(events, before, manifest, hours, rows, as_of)
             written = self._described(manifest.run)
             manifest.hours.update(written)
+            # Every event that was read is in one of the hours that it changed.
+            unknown_rows = rows - (manifest.records(hours) - before.records(hours))
         if manifest != before:
             manifest.run = before.run + 1
             publish(self._table, manifest)
@@ -193,7 +196,7 @@ class _Run:
             bad=bad,
             rows=rows,
             unknown_rows=unknown_rows,
-            written_hours=tuple(sorted(hours)),
+            written_hours=tuple(sorted(written)),
             operations=operations,
         )
 
@@ -206,8 +209,10 @@ class _Run:
 
     def _touched(self, events: DataFrame, before: Manifest) -> tuple[set[str], datetime | None]:
         """Return the hours that have new events, and the time of the latest event of all."""
+        # What else an event has is looked at when all columns are read: here they would be read for
+        # that alone, and an hour too many is written as it was.
         found = (
-            events.where(is_event())
+            events.where(has_times())
             .groupBy(watched_hour().alias("hour"))
             .agg(F.max("at").alias("at"))
             .select(F.date_format("hour", "yyyy-MM-dd'T'HH"), F.unix_micros("at"))
@@ -226,8 +231,8 @@ class _Run:
         hours: set[str],
         rows: int,
         as_of: datetime | None,
-    ) -> int:
-        """Write the hours as they are with the new events; return how many rows are no events."""
+    ) -> None:
+        """Write the hours as they are with the new events."""
         assert as_of is not None, "hours change only where there is an event"
         known_paths = before.paths(hours)
         known = _read(self._spark, self._table, known_paths) if known_paths else None
@@ -237,25 +242,20 @@ class _Run:
         # For each core a few, and no task too large to sort.
         tasks = max(4 * self._spark.sparkContext.defaultParallelism, -(-records // _RECORDS_A_TASK))
         files_per_hour = -(-tasks // len(hours))
-        observed = Observation("events")
-        counted = events.observe(observed, F.count_if(~is_event()).alias("unknown"))
         found = outcomes(
-            counted,
+            events,
             as_of=as_of,
             grace_s=manifest.grace_s,
             known=known,
             tasks=min(_MOST_TASKS, len(hours) * files_per_hour),
             files_per_hour=files_per_hour,
         )
-        found.withColumns(
-            {
-                "date": F.date_format("watched_at", "yyyy-MM-dd"),
-                "hour": F.date_format("watched_at", "HH"),
-            }
-        ).write.partitionBy("date", "hour").option("compression", "zstd").mode("overwrite").parquet(
-            self._table.at(run_folder(manifest.run))
-        )
-        return int(observed.get["unknown"])
+        # Asked for each row: a date and a place in a list, as to format a time takes far longer.
+        hour_of_day = F.element_at(F.lit(_HOURS_OF_DAY), F.hour("watched_at") + 1)
+        placed = found.withColumns({"date": F.to_date("watched_at"), "hour": hour_of_day})
+        placed.write.partitionBy("date", "hour").option("compression", "zstd").mode(
+            "overwrite"
+        ).parquet(self._table.at(run_folder(manifest.run)))
 
     def _described(self, run: int) -> dict[str, Hour]:
         """Return what is in the hours that a run wrote; it reads them, so they can be read."""
@@ -265,6 +265,7 @@ class _Run:
             .groupBy(watched_hour().alias("hour"))
             .agg(
                 F.count("*").alias("operations"),
+                F.sum("records").alias("records"),
                 F.count_if(is_open).alias("open"),
                 F.unix_micros(F.min(F.when(is_open, F.col("deadline")))).alias("deadline"),
             )
@@ -275,6 +276,7 @@ class _Run:
             row["name"]: Hour(
                 run=run,
                 operations=row["operations"],
+                records=row["records"],
                 open=row["open"],
                 first_open_deadline=(
                     None if row["deadline"] is None else _from_micros(row["deadline"]).isoformat()
@@ -309,12 +311,12 @@ def _with_files(
     as_of: datetime | None,
     grace_s: float,
 ) -> Manifest:
-    files = {file.path: (file.size, file.modified_ms, rows) for file, rows in good}
     return replace(
         before,
         as_of=as_of.isoformat() if as_of else None,
         grace_s=grace_s,
-        files={**before.files, **files},
+        files=before.with_files([file for file, _ in good]),
+        rows=before.rows + sum(rows for _, rows in good),
         bad=bad,
         hours=dict(before.hours),
     )

@@ -26,21 +26,65 @@ def percentiles(
     another, since its rows are counted where they are.
     """
     values = _values(rows, by, measures)
-    places = [*by, "measure", "percent"]
-    wanted = _wanted(values, [*by, "measure"], percents)
-    counts = (
-        values.join(F.broadcast(wanted), [*by, "measure", "bucket"])
-        .groupBy(*places, "bucket", "rank", "value")
+    counts = values.groupBy(*by, "measure", "bucket").agg(F.count("*").alias("count"))
+    wanted = places(counts, by, percents)
+    return ranked(value_counts(rows, by, measures, wanted), wanted, by)
+
+
+def places(counts: DataFrame, by: Sequence[str], percents: Sequence[float]) -> DataFrame:
+    """Return where each percentile is: `by`, `measure`, `bucket`, `rank` in it, and `percent`.
+
+    `counts` are values by `by`, `measure` and `bucket`: counted where the rows are, and small.
+    """
+    group = Window.partitionBy(*by, "measure")
+    upto = group.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    sums = counts.withColumns(
+        {"upto": F.sum("count").over(upto), "total": F.sum("count").over(group)}
+    )
+    thousandths = F.explode(F.array(*(F.lit(round(percent * 1000)) for percent in percents)))
+    # Rounded up in whole numbers: 0.07 * 100 is more than 7, and its ceiling 8.
+    rank = F.greatest(F.expr("(total * thousandths + 99999) div 100000"), F.lit(1))
+    found = sums.withColumn("thousandths", thousandths).withColumn(
+        "rank", rank - (F.col("upto") - F.col("count"))
+    )
+    return found.where(F.col("rank").between(F.lit(1), F.col("count"))).select(
+        *by, "measure", "bucket", "rank", (F.col("thousandths") / 1000).alias("percent")
+    )
+
+
+def value_counts(
+    rows: DataFrame, by: Sequence[str], measures: Sequence[str], where: DataFrame
+) -> DataFrame:
+    """Return how often each value is there, of the groups' buckets that `where` has rows for.
+
+    Columns `by`, `measure`, `bucket`, `value` and `count`.
+    """
+    places = [*by, "measure", "bucket"]
+    return (
+        _values(rows, by, measures)
+        .join(F.broadcast(where.select(*places)), places, "left_semi")
+        .groupBy(*places, "value")
         .agg(F.count("*").alias("count"))
     )
-    upto = Window.partitionBy(*places).orderBy("value")
+
+
+def ranked(values: DataFrame, wanted: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Return the percentiles, from `places` and the `value_counts` of these or of more.
+
+    `values` may be of finer groups than `by`: they are put together.
+    """
+    bucket = [*by, "measure", "bucket"]
+    counts = values.groupBy(*bucket, "value").agg(F.sum("count").alias("count"))
+    upto = Window.partitionBy(*bucket).orderBy("value")
     before = F.sum("count").over(upto.rowsBetween(Window.unboundedPreceding, -1))
-    first = F.coalesce(before, F.lit(0)) + 1
     return (
-        counts.withColumn("first", first)
+        counts.withColumn("first", F.coalesce(before, F.lit(0)) + 1)
+        .join(F.broadcast(wanted), bucket)
         .where(F.col("rank").between(F.col("first"), F.col("first") + F.col("count") - 1))
         .select(
-            *places,
+            *by,
+            "measure",
+            "percent",
             F.col("value").alias("exact"),
             bucket_middle_column(F.col("bucket")).alias("approximate"),
         )
@@ -57,23 +101,3 @@ def _values(rows: DataFrame, by: Sequence[str], measures: Sequence[str]) -> Data
     )
     values = rows.select(*by, F.inline(pairs)).where(F.col("value").isNotNull())
     return values.withColumn("bucket", bucket_column(F.col("value")))
-
-
-def _wanted(values: DataFrame, by: Sequence[str], percents: Sequence[float]) -> DataFrame:
-    """Return the bucket that has each percentile, and its rank within the bucket."""
-    # Counted where the rows are, and small from there on.
-    counts = values.groupBy(*by, "bucket").agg(F.count("*").alias("count"))
-    group = Window.partitionBy(*by)
-    upto = group.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    sums = counts.withColumns(
-        {"upto": F.sum("count").over(upto), "total": F.sum("count").over(group)}
-    )
-    thousandths = F.explode(F.array(*(F.lit(round(percent * 1000)) for percent in percents)))
-    # Rounded up in whole numbers: 0.07 * 100 is more than 7, and its ceiling 8.
-    rank = F.greatest(F.expr("(total * thousandths + 99999) div 100000"), F.lit(1))
-    ranked = sums.withColumn("thousandths", thousandths).withColumn(
-        "rank", rank - (F.col("upto") - F.col("count"))
-    )
-    return ranked.where(F.col("rank").between(F.lit(1), F.col("count"))).select(
-        *by, "bucket", "rank", (F.col("thousandths") / 1000).alias("percent")
-    )

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from itertools import product
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.pipeline.histogram import bucket_column
+from purgatory.pipeline.cells import LATENESS, WAIT, bucket_counts, cells
 from purgatory.pipeline.outcomes import watched_hour
-from purgatory.pipeline.percentiles import percentiles
+from purgatory.pipeline.percentiles import places, ranked, value_counts
 from purgatory.pipeline.schema import OUTCOMES
 
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
-MEASURES = ("wait_us", "lateness_us")
+MEASURES = (WAIT, LATENESS)
 NO_KEY = "(no key)"
 OTHER = "(other)"
 
@@ -30,37 +29,60 @@ def waits_by(
     of what expired), and for each of PERCENTS the exact `wait_us_p50` and the approximate
     `wait_us_p50_approximate`, and so on.
     """
-    counts = outcomes.groupBy(*by).agg(
-        F.count("*").alias("operations"),
-        *(F.count_if(F.col("outcome") == name).alias(name) for name in OUTCOMES),
-        F.count_if("is_contested").alias("contested"),
-        *(F.avg(name).alias(f"{name}_mean") for name in measures),
-        *(F.max(name).alias(f"{name}_max") for name in measures),
+    counted = cells(outcomes, by, measures)
+    wanted = places(bucket_counts(counted, by), by, PERCENTS)
+    return waits_of_cells(counted, value_counts(outcomes, by, measures, wanted), by, measures)
+
+
+def waits_of_cells(
+    counted: DataFrame, values: DataFrame, by: Sequence[str], measures: Sequence[str] = MEASURES
+) -> DataFrame:
+    """Return what `waits_by` does, from the `cells` and `value_counts` of these groups or finer.
+
+    `values` has at least the buckets in which the percentiles are.
+    """
+    wanted = places(
+        bucket_counts(counted.where(F.col("measure").isin(*measures)), by), by, PERCENTS
+    )
+    is_wait = F.col("measure") == WAIT
+    counts = counted.groupBy(*by).agg(
+        F.sum(F.when(is_wait, F.col("count"))).alias("operations"),
+        *(_sum_if(is_wait & (F.col("outcome") == name), "count", name) for name in OUTCOMES),
+        _sum_if(is_wait, "contested", "contested"),
+        *(_mean(name).alias(f"{name}_mean") for name in measures),
+        *(
+            F.max(F.when(F.col("measure") == name, F.col("most"))).alias(f"{name}_max")
+            for name in measures
+        ),
     )
     shares = {f"share_{name}": F.col(name) / F.col("operations") for name in OUTCOMES}
-    wide = _wide(percentiles(outcomes, by, measures, PERCENTS), by, measures)
+    wide = _wide(ranked(values, wanted, by), by, measures)
     # From the left: a group in which nothing has ended has no percentile.
     return counts.withColumns(shares).join(wide, list(by), "left")
 
 
-def with_prefixes(outcomes: DataFrame, most: int = 200) -> DataFrame:
-    """Return a row for each different `key_prefix` of each operation's keys.
-
-    A prefix is a key up to its first ":" or "/". Beyond the `most` frequent, which are more than a
-    person reads, prefixes are OTHER: of random keys there are as many prefixes as keys.
-    """
-    prefixes = F.array_distinct(F.transform("keys", _prefix))
-    exploded = outcomes.withColumn("key_prefix", F.explode_outer(prefixes)).fillna(
-        NO_KEY, ["key_prefix"]
-    )
-    frequent = (
-        exploded.groupBy("key_prefix")
+def frequent_prefixes(outcomes: DataFrame, most: int = 200) -> DataFrame:
+    """Return the `key_prefix`es that most operations have a key of."""
+    return (
+        _by_prefix(outcomes)
+        .groupBy("key_prefix")
         .agg(F.count("*").alias("count"))
         .orderBy(F.desc("count"), "key_prefix")
         .limit(most)
-        .select("key_prefix", F.col("key_prefix").alias("frequent"))
+        .select("key_prefix")
     )
-    named = exploded.join(F.broadcast(frequent), "key_prefix", "left")
+
+
+def with_prefixes(outcomes: DataFrame, frequent: DataFrame | None = None) -> DataFrame:
+    """Return a row for each different `key_prefix` of each operation's keys.
+
+    A prefix is a key up to its first ":" or "/". Beyond the `frequent` ones, by default
+    `frequent_prefixes`, which are as many as a person reads, prefixes are OTHER: of random keys
+    there are as many prefixes as keys.
+    """
+    found = frequent_prefixes(outcomes) if frequent is None else frequent
+    names = found.select("key_prefix", F.col("key_prefix").alias("frequent"))
+    named = _by_prefix(outcomes).join(F.broadcast(names), "key_prefix", "left")
     prefix = F.coalesce("frequent", F.lit(OTHER))
     return named.withColumn("key_prefix", prefix).drop("frequent")
 
@@ -78,32 +100,20 @@ def timeline(outcomes: DataFrame, width_s: int) -> DataFrame:
     )
 
 
-def wait_counts(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
-    """Return how many operations of a kind and outcome waited how long, in buckets.
+def wait_counts(counted: DataFrame) -> DataFrame:
+    """Return how many operations of a kind and outcome waited how long, from `cells` by kind.
 
     Columns `kind`, `outcome`, `bucket` (of the wait in us) and `count`. An open operation has
-    waited until `as_of`; of a lost one nobody knows, and its bucket is null. Small, whatever the
-    size of `outcomes`.
+    waited until the `as_of` of the cells; of a lost one nobody knows, and its bucket is null.
     """
-    until_now = F.unix_micros(F.lit(as_of)) - F.unix_micros("watched_at")
-    wait_us = F.when(
-        F.col("outcome") == "open", F.greatest(until_now, F.lit(0).cast("long"))
-    ).otherwise(F.col("wait_us"))
-    return (
-        outcomes.withColumn("bucket", bucket_column(wait_us))
-        .groupBy("kind", "outcome", "bucket")
-        .agg(F.count("*").alias("count"))
-    )
+    waits = counted.where(F.col("measure") == WAIT)
+    return waits.groupBy("kind", "outcome", "bucket").agg(F.sum("count").alias("count"))
 
 
-def lateness_counts(outcomes: DataFrame) -> DataFrame:
+def lateness_counts(counted: DataFrame) -> DataFrame:
     """Return how many expired operations of a kind were how late: `kind`, `bucket`, `count`."""
-    return (
-        outcomes.where(F.col("lateness_us").isNotNull())
-        .withColumn("bucket", bucket_column(F.greatest("lateness_us", F.lit(0).cast("long"))))
-        .groupBy("kind", "bucket")
-        .agg(F.count("*").alias("count"))
-    )
+    late = counted.where(F.col("measure") == LATENESS)
+    return late.groupBy("kind", "bucket").agg(F.sum("count").alias("count"))
 
 
 def hot_keys(outcomes: DataFrame, most: int = 100) -> DataFrame:
@@ -135,8 +145,27 @@ def hot_keys(outcomes: DataFrame, most: int = 100) -> DataFrame:
     )
 
 
+def _by_prefix(outcomes: DataFrame) -> DataFrame:
+    several = F.array_distinct(F.transform("keys", _prefix))
+    # Most have one key, and a list of one needs no loop, which Spark does not compile.
+    one = F.array(_prefix(F.get("keys", F.lit(0))))
+    prefixes = F.when(F.size("keys") == 1, one).otherwise(several)
+    return outcomes.withColumn("key_prefix", F.explode_outer(prefixes)).fillna(
+        NO_KEY, ["key_prefix"]
+    )
+
+
 def _prefix(key: Column) -> Column:
     return F.substring_index(F.substring_index(key, ":", 1), "/", 1)
+
+
+def _sum_if(condition: Column, name: str, alias: str) -> Column:
+    return F.sum(F.when(condition, F.col(name)).otherwise(0)).alias(alias)
+
+
+def _mean(measure: str) -> Column:
+    is_it = F.col("measure") == measure
+    return F.sum(F.when(is_it, F.col("total"))) / F.sum(F.when(is_it, F.col("valued")))
 
 
 def _count_of(outcome: str) -> Column:

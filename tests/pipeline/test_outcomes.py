@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
@@ -17,7 +21,9 @@ from purgatory.pipeline import (
     OutputInUseError,
     outcomes,
 )
-from purgatory.pipeline.folder import Folder
+from purgatory.pipeline.errors import PipelineError
+from purgatory.pipeline.folder import File, Folder
+from purgatory.pipeline.manifest import Manifest, publish, read_manifest
 from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
 from tests.pipeline.synthetic import Written, write
 
@@ -231,6 +237,30 @@ def test_rows_that_are_no_events_are_left_out(spark: SparkSession) -> None:
     assert set(fold(frame)) == {"op-3"}
 
 
+def test_rows_that_are_no_events_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+    """In a file too: rows of another event and rows without an identifier, and the rest is read.
+
+    An hour that has no others is not written.
+    """
+    written = write(tmp_path / "journal", operations=1_000, hours=0.5)
+    source = next(written.folder.rglob("*.parquet"))
+    rows = pq.read_table(source, partitioning=None).slice(0, 5)
+    names = pa.array(["exploded"] * 3 + ["watched"] * 2).cast(
+        pa.dictionary(pa.int32(), pa.string())
+    )
+    identifiers = pa.array([None if name == "watched" else "a-1" for name in names.to_pylist()])
+    earlier = pc.subtract(rows["watched_at"], pa.scalar(timedelta(hours=5)))
+    for name, column in (("event", names), ("operation_id", identifiers), ("watched_at", earlier)):
+        place = rows.schema.get_field_index(name)
+        rows = rows.set_column(place, pa.field(name, column.type), column)
+    pq.write_table(rows, source.with_name("other.parquet"))
+    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    update = table.update(str(written.folder))
+    assert (update.rows, update.unknown_rows) == (written.truth.rows + 5, 5)
+    assert update.operations == written.truth.operations
+    assert update.written_hours == tuple(table.manifest().hours) == ("2026-11-20T06",)
+
+
 def test_a_run_that_broke_off_leaves_no_trace(
     spark: SparkSession, journal: Written, table: OutcomeTable
 ) -> None:
@@ -241,6 +271,34 @@ def test_a_run_that_broke_off_leaves_no_trace(
     assert table.read().count() == journal.truth.operations
     table.update(str(journal.folder))
     assert not left.exists()
+
+
+def test_a_manifest_has_a_few_bytes_for_each_file(spark: SparkSession, tmp_path: Path) -> None:
+    """A year of a journal's files is a manifest that is read at once, and it knows every one."""
+    folder = Folder(spark, str(tmp_path))
+    files = [
+        File(f"date=2026-11-{day:02d}/hour={hour:02d}/{number:06d}.parquet", 1_000, number)
+        for day, hour, number in product(range(1, 21), range(24), range(50))
+    ]
+    manifest = Manifest(run=1)
+    manifest.files = manifest.with_files(files)
+    publish(folder, manifest)
+    assert len(folder.read_text("_manifests/000001.json")) < 14 * len(files)
+    found = read_manifest(folder)
+    assert found == manifest
+    assert found.file_count() == len(files)
+    assert all(map(found.is_known, files))
+    path = files[0].path
+    changed = [File(path, 1_001, 0), File(path, 1_000, 1), File(f"{path}.parquet", 1_000, 0)]
+    assert not any(map(found.is_known, changed))
+
+
+def test_a_manifest_of_another_release_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    """With both versions, and not as a broken file: nobody is told to delete it."""
+    folder = Folder(spark, str(tmp_path))
+    folder.write_new("_manifests/000001.json", '{"version": 999, "more": []}')
+    with pytest.raises(PipelineError, match="is of version 999, and this release knows"):
+        read_manifest(folder)
 
 
 def test_two_runs_at_once_do_not_both_publish(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,11 +10,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from purgatory.pipeline import OutcomeTable, hot_keys, parked, percentiles, waits_by
+from purgatory.pipeline.cells import cells
 from purgatory.pipeline.histogram import bucket, bucket_column, bucket_middle_column
 from purgatory.pipeline.schema import OUTCOME_SCHEMA, OUTCOMES
 from purgatory.pipeline.waits import (
+    MEASURES,
     OTHER,
     PERCENTS,
+    frequent_prefixes,
     timeline,
     wait_counts,
     with_hours,
@@ -165,9 +168,10 @@ def test_too_many_prefixes_are_one(spark: SparkSession) -> None:
     """Of random keys only the most frequent prefixes have a row of their own."""
     rows = [{"keys": [f"{number}:a", f"{number}:b"]} for number in range(20)]
     rows += [{"keys": ["often:1"]}] * 3 + [{"keys": []}]
+    frame = outcome_rows(spark, *rows)
     found = {
         row["key_prefix"]: row["count"]
-        for row in with_prefixes(outcome_rows(spark, *rows), most=1)
+        for row in with_prefixes(frame, frequent_prefixes(frame, most=1))
         .groupBy("key_prefix")
         .count()
         .collect()
@@ -183,7 +187,8 @@ def test_what_never_ended_has_no_wait(spark: SparkSession) -> None:
     row = waits_by(frame, ["kind"]).collect()[0]
     assert (row["operations"], row["open"], row["lost"]) == (3, 1, 1)
     assert (row["wait_us_p50"], row["wait_us_p99"], row["lateness_us_p50"]) == (1_000, 1_000, None)
-    counts = wait_counts(frame, as_of=START + timedelta(microseconds=200)).collect()
+    counted = cells(frame, ["kind"], MEASURES, as_of=START + timedelta(microseconds=200))
+    counts = wait_counts(counted).collect()
     assert {row["outcome"]: row["bucket"] for row in counts} == {
         "open": 200,
         "lost": None,

@@ -198,8 +198,8 @@ def _waits_table(rows: Rows, name: str, title: str) -> str:
 
 def _files(findings: Findings) -> str:
     manifest = findings.manifest
-    rows = sum(count for _, _, count in manifest.files.values())
-    text = f"<p>{len(manifest.files):,} files of the journal with {rows:,} records.</p>"
+    files, rows = manifest.file_count(), manifest.rows
+    text = f"<p>{files:,} files of the journal with {rows:,} records.</p>"
     if not manifest.bad:
         return text + "<p>None was left out.</p>"
     bad = sorted(manifest.bad.items())

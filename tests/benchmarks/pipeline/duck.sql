@@ -1,12 +1,12 @@
 -- What the jobs `outcomes` and `waits` make, in DuckDB: the same questions about the same files.
--- {journal} and {out} are put in. A statement ends where a line ends with a semicolon.
+-- {journal} and {out} are put in; broken files, which it cannot pass over, begin with zz. A statement ends where a line ends with a semicolon.
 
 COPY (
     WITH events AS (
         SELECT *, row_number() OVER (
             PARTITION BY operation_id ORDER BY event = 'watched', "at", seq, event
         ) AS place, count(*) OVER (PARTITION BY operation_id) AS records
-        FROM read_parquet('{journal}/*/*/*.parquet', hive_partitioning = false)
+        FROM read_parquet('{journal}/*/*/[0-9]*.parquet', hive_partitioning = false)
     )
     SELECT operation_id, kind, keys, worker, watched_at, deadline,
            CASE WHEN event <> 'watched' THEN event

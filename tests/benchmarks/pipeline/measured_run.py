@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from purgatory.pipeline import spark_session, waits_job
 from purgatory.pipeline.outcome_table import OutcomeTable
 from purgatory.pipeline.progress import Progress
 from purgatory.pipeline.tables import Tables
+from tests.benchmarks.pipeline.spark_memory import SparkMemory
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -28,7 +30,18 @@ class MeasuredRun:
     waits_s: float
     cpu_s: float
     memory_bytes: int
+    """Of the process that does the work: of Spark's JVM, or of Python with DuckDB in it."""
     operations: int
+    driver_bytes: int = 0
+    """Of Spark's driver in Python."""
+    workers_bytes: int = 0
+    """Of all Python workers together; 0 where none was started."""
+    old_bytes: int = 0
+    """Of the old generation in Spark's heap."""
+    collecting_s: float = 0.0
+    """By the clock, in which the JVM collected garbage."""
+    spilled_bytes: int = 0
+    """That did not fit into memory and were written to disk."""
 
 
 def run_spark(journal: str, out: str) -> MeasuredRun:
@@ -39,15 +52,21 @@ def run_spark(journal: str, out: str) -> MeasuredRun:
     # The JVM is where the work is done, and the memory is.
     process_id = gateway.proc.pid
     table, tables, say = OutcomeTable(spark, f"{out}/outcomes"), Tables(spark, out), Progress()
-    cpu_s = _cpu_s(process_id)
+    memory = SparkMemory(spark)
+    cpu_s = _cpu_s(process_id) + _cpu_s(os.getpid())
     outcomes_s = _timed(lambda: table.update(journal, say=say))
     waits_s = _timed(lambda: waits_job.run(table, tables, say))
     found = MeasuredRun(
         outcomes_s,
         waits_s,
-        _cpu_s(process_id) - cpu_s,
+        _cpu_s(process_id) + _cpu_s(os.getpid()) - cpu_s,
         _peak_bytes(process_id),
         sum(row["operations"] for row in tables.rows("waits", "by_kind")),
+        driver_bytes=_peak_bytes(os.getpid()),
+        workers_bytes=sum(_peak_bytes(worker) for worker in _below(process_id)),
+        old_bytes=memory.old_bytes(),
+        collecting_s=memory.collecting_s(),
+        spilled_bytes=memory.spilled_bytes(),
     )
     spark.stop()
     return found
@@ -82,13 +101,33 @@ def _timed(work: Callable[[], object]) -> float:
 
 def _cpu_s(process_id: int) -> float:
     """Return the CPU of a process so far; from /proc, so on Linux only."""
-    fields = Path(f"/proc/{process_id}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    fields = _stat(process_id)
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def _stat(process_id: int) -> list[str]:
+    """Return what stands after the process's name, which may have spaces in it."""
+    return Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+
+
 def _peak_bytes(process_id: int) -> int:
-    lines = Path(f"/proc/{process_id}/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    lines = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8").splitlines()
+    # One that has ended, and whose end nobody has asked for, has none.
+    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+    return next(found, 0)
+
+
+def _below(process_id: int) -> list[int]:
+    """Return the processes that one started, and these: Python workers stay until it ends."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # It may have ended in between.
+                parents[int(entry.name)] = int(_stat(int(entry.name))[1])
+    found = [process_id]
+    for parent in found:
+        found += [child for child, its_parent in parents.items() if its_parent == parent]
+    return found[1:]
 
 
 ENGINES = {"spark": run_spark, "duckdb": run_duckdb}

@@ -1,0 +1,44 @@
+"""Whether the jobs found the truth: `JOURNAL OUT`, after a run of Spark that left its results."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from purgatory.pipeline import OutcomeTable, spark_session, waits_job
+from purgatory.pipeline.progress import Progress, Say
+from purgatory.pipeline.tables import Tables
+from tests.benchmarks.pipeline.bench_journal import BenchJournal
+from tests.benchmarks.pipeline.known_truth import KnownTruth
+
+
+def differences(spark: SparkSession, journal: BenchJournal, out: Path, say: Say) -> list[str]:
+    """Bring outcomes of `journal` up to date with the late files; return what is not as it is true.
+
+    The late files are taken away again.
+    """
+    table, tables = OutcomeTable(spark, f"{out}/outcomes"), Tables(spark, str(out))
+    late = journal.deliver_late()
+    try:
+        update = table.update(str(journal.files), say=say)
+    finally:
+        for path in late:
+            path.unlink()
+    waits_job.run(table, tables, say)
+    return KnownTruth.read(journal.truth).differences(update, table, tables)
+
+
+def main(folder: Path, out: Path) -> int:
+    """Tell all differences; return 0 iff there are none."""
+    spark = spark_session("check")
+    found = differences(spark, BenchJournal(folder), out, Progress())
+    spark.stop()
+    for difference in found:
+        sys.stderr.write(f"NOT FOUND. {difference}\n")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,136 @@
+"""What is true of a journal that was made up, kept beside it for the jobs' results."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from purgatory.pipeline.outcome_table import OutcomeTable, Update
+from purgatory.pipeline.schema import COMPLETIONS
+from purgatory.pipeline.tables import Tables
+from purgatory.pipeline.waits import PERCENTS
+from tests.synthetic_journal import KINDS, Integers, KindTruth, Truth
+
+_HOT_KEYS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTruth:
+    """Counts, percentiles and hot keys that the jobs have to find, whatever was done to the files.
+
+    `by_kind` has the columns of the table of that name, and `lost` for what never ended.
+    """
+
+    records: int
+    """With all repeats."""
+    repeated: int
+    late: int
+    by_kind: dict[str, dict[str, float]]
+    hot_keys: list[int]
+    """Operations of the most frequent keys."""
+    broken: list[str]
+    """Files that cannot be read, below the journal's folder."""
+
+    @classmethod
+    def of(cls, truth: Truth, broken: list[str]) -> KnownTruth:
+        """Return what can be told of `truth` with the files in `broken` added."""
+        by_kind = {name: _columns(kind) for name, kind in truth.kinds.items()}
+        return cls(
+            truth.rows, truth.repeated_rows, truth.late_rows, by_kind, _hot_keys(truth), broken
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> KnownTruth:
+        """Return what `write` wrote."""
+        return cls(**json.loads(path.read_text(encoding="utf-8")))
+
+    def write(self, path: Path) -> None:
+        """Write it as JSON."""
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    def differences(self, update: Update, outcomes: OutcomeTable, tables: Tables) -> list[str]:
+        """Return a sentence for everything that the jobs, `update` the last, found otherwise."""
+        return [
+            f"{what}: the jobs found {found}, true is {true}"
+            for what, found, true in self._compared(update, outcomes, tables)
+            if found != true
+        ]
+
+    def _compared(
+        self, update: Update, outcomes: OutcomeTable, tables: Tables
+    ) -> Iterator[tuple[str, Any, Any]]:
+        operations = sum(kind["operations"] for kind in self.by_kind.values())
+        row = outcomes.read().selectExpr(*_TOTALS).collect()[0]
+        yield "operations", row["operations"], operations
+        yield "operations with a row each", row["different"], operations
+        yield "records, with those that were repeated", row["records"], self.records
+        yield "operations with two different ends", row["contested"], 0
+        yield "late records", update.rows, self.late
+        yield "records that are no events", update.unknown_rows, 0
+        yield "broken files", sorted(update.bad), self.broken
+        yield from self._compared_kinds(tables)
+        counts = [row["operations"] for row in tables.rows("waits", "hot_keys")]
+        yield "operations of the hot keys", sorted(counts, reverse=True), self.hot_keys
+        for name in ("began", "ended"):
+            parked = sum(row[name] for row in tables.rows("waits", "parked"))
+            yield f"operations that {name} to be parked", parked, operations
+        for name in ("timeline", "wait_counts"):
+            counted = sum(row["count"] for row in tables.rows("waits", name))
+            yield f"operations in {name}", counted, operations
+
+    def _compared_kinds(self, tables: Tables) -> Iterator[tuple[str, Any, Any]]:
+        found = {row["kind"]: row for row in tables.rows("waits", "by_kind")}
+        yield "kinds", sorted(found), sorted(self.by_kind)
+        for kind, true in self.by_kind.items():
+            row = found.get(kind, {})
+            for name, value in true.items():
+                yield f"{name} of {kind}", row.get(name), value
+            for name in (name for name in true if "_us_p" in name):
+                approximate = row.get(f"{name}_approximate", math.inf)
+                is_near = abs(approximate - true[name]) <= true[name] / 256
+                yield f"whether the approximate {name} of {kind} is near", is_near, True
+
+
+_TOTALS = (
+    "count(*) AS operations",
+    "count(DISTINCT xxhash64(operation_id)) AS different",
+    "sum(records) AS records",
+    "count_if(is_contested) AS contested",
+)
+
+
+def _columns(kind: KindTruth) -> dict[str, float]:
+    columns: dict[str, float] = {name: getattr(kind, name) for name in COMPLETIONS}
+    # The journal goes on for long after the last crash.
+    columns |= {"operations": kind.operations, "lost": kind.unfinished, "open": 0}
+    for measure, parts in (("wait_us", kind.waits_us), ("lateness_us", kind.lateness_us)):
+        columns |= _percentiles(measure, np.sort(np.concatenate(parts)))
+    return columns
+
+
+def _percentiles(measure: str, values: Integers) -> dict[str, float]:
+    """Return the nearest-rank percentiles of sorted values, and the greatest."""
+    found: dict[str, float] = {}
+    if len(values):
+        found[f"{measure}_max"] = int(values[-1])
+        for percent in PERCENTS:
+            rank = max(1, -(-len(values) * round(percent * 1000) // 100_000))
+            found[f"{measure}_p{percent:g}".replace(".", "_")] = int(values[rank - 1])
+    return found
+
+
+def _hot_keys(truth: Truth) -> list[int]:
+    counts: dict[str, int] = {}
+    for kind in KINDS:
+        for key, count in truth.kinds[kind.name].key_counts.items():
+            counts[key] = counts.get(key, 0) + count
+        if kind.second_key is not None:
+            seconds = counts.get(kind.second_key, 0)
+            counts[kind.second_key] = seconds + truth.kinds[kind.name].operations
+    return sorted(counts.values(), reverse=True)[:_HOT_KEYS]
