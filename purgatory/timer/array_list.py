@@ -39,8 +39,11 @@ class ArrayList:
         if last is None or len(last.items) >= _ARRAY_SIZE:
             if last is not None:
                 last.owner = self
-            array = self.last = TaskArray(self.pending, len(self.arrays))
+            array = TaskArray(self.pending)
+            # Its place only now: to make it may run the collector, and with it what adds a task.
+            array.position = len(self.arrays)
             self.arrays.append(array)
+            self.last = array
             if array.position:
                 # The first stays while it is the only one, for those that come and go by turns.
                 array.owner = self

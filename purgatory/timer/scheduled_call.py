@@ -54,25 +54,25 @@ class ScheduledCall(TimerTask):
         """Leave the timer and let go of the callback; True iff it was pending. Idempotent."""
         # As TimerTask.cancel, written out.
         array = self._array
+        if array is not None:
+            self.expiration_ms = NOT_SCHEDULED
+            if cython.compiled:
+                array.remove(self)
+            else:
+                # TaskArray.remove, written out.
+                self._array = None
+                array.pending.count -= 1
+                items = array.items
+                if items[-1] is self:
+                    items.pop()
+                    if len(items) <= array.holes:
+                        array.become_empty()
+                else:
+                    items[self._index] = None
+                    array.holes = holes = array.holes + 1
+                    if holes * 4 > len(items) * 3:
+                        array.close_up()
+        # Last: an object that goes with its callback may cancel this very call.
         self.callback = None
         self.args = ()
-        if array is None:
-            return False
-        self.expiration_ms = NOT_SCHEDULED
-        if cython.compiled:
-            array.remove(self)
-        else:
-            # TaskArray.remove, written out.
-            self._array = None
-            array.pending.count -= 1
-            items = array.items
-            if items[-1] is self:
-                items.pop()
-                if len(items) <= array.holes:
-                    array.become_empty()
-            else:
-                items[self._index] = None
-                array.holes = holes = array.holes + 1
-                if holes * 4 > len(items) * 3:
-                    array.close_up()
-        return True
+        return array is not None

@@ -202,9 +202,9 @@ class SystemTimer:
             self._place(task)
             return
         # TaskArray.append, written out.
+        items.append(task)
         task._array = array
         task._index = index
-        items.append(task)
         array.pending.count += 1
 
     def advance_clock(self, limit: int | None = None) -> int:
@@ -333,14 +333,21 @@ class SystemTimer:
                             call.args = ()
                             if args:
                                 callback(*args)
+                                args = ()
                             else:
                                 callback()
+                            # Let go before the next task is looked for: whatever goes with this one
+                            # may cancel that one.
+                            callback = None
                             continue
                     task.run()
+                    task = None
                 array.first = end
             except Exception:
                 array.first = index + 1
                 self._log_failure(task)
+                task = callback = None
+                args = ()
         # A task may have closed the timer, or advanced it by itself.
         if not bucket and self._ready and self._ready[0] is bucket:
             self._ready.popleft()
@@ -393,10 +400,11 @@ class SystemTimer:
     def _open_bucket(self, now_ms: int, limit: int) -> int:
         """Open the earliest bucket that is due; return how many tasks moved, or -1 for none due."""
         if self._cascading is None:
-            start_ms = self._wheel.next_expiration_ms()
-            if start_ms is None or start_ms > now_ms:
+            next_ms = self._wheel.next_expiration_ms()
+            if next_ms is None or next_ms > now_ms:
                 self._advance_wheel(now_ms)
                 return -1
+            start_ms = next_ms
             self._advance_wheel(start_ms)
             self._cascading = self._take_upper(start_ms)
         if self._cascading is not None:
@@ -406,7 +414,6 @@ class SystemTimer:
             if not bucket:
                 self._cascading = None
             return moved
-        start_ms = self._wheel.queue[0]
         bucket_now = self._wheel.take(start_ms)
         self._wheel.drop(start_ms)
         if bucket_now is not None:

@@ -25,7 +25,7 @@ cdef class TaskArray:
     @cython.locals(items=list, index=cython.Py_ssize_t, holes=cython.Py_ssize_t)
     cpdef remove(self, TimerTask task)
     cdef open(self)
-    @cython.locals(items=list, index=cython.Py_ssize_t, task=TimerTask)
+    @cython.locals(items=list, count=cython.Py_ssize_t, index=cython.Py_ssize_t, task=TimerTask)
     cdef close_up(self)
     cdef become_empty(self)
 

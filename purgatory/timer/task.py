@@ -76,12 +76,12 @@ class TaskArray:
     # Once it is, nobody but a walk over it changes its length.
     is_open: bool
 
-    def __init__(self, pending: PendingTasks, position: int) -> None:
+    def __init__(self, pending: PendingTasks) -> None:
         """Make an empty array of the timer whose tasks `pending` counts."""
         self.owner = None
         self.items = []
         self.pending = pending
-        self.position = position
+        self.position = 0
         self.holes = 0
         self.first = 0
         self.is_open = False
@@ -102,9 +102,10 @@ class TaskArray:
 
     def append(self, task: TimerTask) -> None:
         """Put `task`, which is in no array, last. The caller sees that there is room."""
-        task._array = self
-        task._index = len(self.items)
+        # First what may fail, for want of memory.
         self.items.append(task)
+        task._array = self
+        task._index = len(self.items) - 1
         self.pending.count += 1
 
     def remove(self, task: TimerTask) -> None:
@@ -127,10 +128,10 @@ class TaskArray:
     def open(self) -> None:
         """Begin a walk: from here on the array neither shrinks nor closes up."""
         if not self.is_open:
-            self.is_open = True
-            self.owner = None
             # No task is last any more, so that none is popped when it leaves.
             self.items.append(None)
+            self.is_open = True
+            self.owner = None
             if cython.compiled:
                 fetch_first(self.items)  # type: ignore[name-defined] # noqa: F821 - as above
 
@@ -138,12 +139,20 @@ class TaskArray:
         """Let the holes go, unless somebody walks over the array."""
         if self.is_open:
             return
+        # In place: to make any object may run the collector, and with it what cancels a task while
+        # the places are not right.
         items = self.items
-        items[:] = [task for task in items if task is not None]
-        for index, task in enumerate(items):
-            task._index = index  # type: ignore[union-attr] # see above
+        count = 0
+        for index in range(len(items)):
+            task = items[index]
+            if task is not None:
+                task._index = count
+                items[count] = task
+                count += 1
+        while len(items) > count:
+            items.pop()
         self.holes = 0
-        if not items:
+        if not count:
             self.become_empty()
 
     def become_empty(self) -> None:

@@ -21,7 +21,7 @@ cdef class TimingWheel:
 
     @cython.locals(expiration_ms=cython.longlong, wheel=TimingWheel)
     cpdef bint add(self, TimerTask task)
-    @cython.locals(tick=cython.longlong, index=cython.Py_ssize_t, bucket=TimerTaskList)
+    @cython.locals(tick=cython.longlong, index=cython.Py_ssize_t, bucket=TimerTaskList, made=TimerTaskList)
     cpdef TimerTaskList bucket_for(self, long long expiration_ms)
     @cython.locals(bucket=TimerTaskList)
     cpdef TimerTaskList take(self, long long start_ms)
@@ -38,7 +38,7 @@ cdef class TimingWheel:
     cpdef next_expiration_ms(self)
     @cython.locals(queue=list, wheel=TimingWheel)
     cpdef drop(self, long long start_ms)
-    @cython.locals(tasks=list, wheel=TimingWheel, task=TimerTask, array=TaskArray)
+    @cython.locals(tasks=list, taken=list, task=TimerTask, array=TaskArray)
     cpdef list clear(self)
     @cython.locals(bucket=TimerTaskList)
     cdef TimerTaskList _peek(self, long long start_ms)

@@ -95,7 +95,11 @@ class TimingWheel:
         index = tick % self.wheel_size
         bucket = self._buckets[index]
         if bucket is None:
-            bucket = self._buckets[index] = TimerTaskList(self.pending)
+            made = TimerTaskList(self.pending)
+            # Looked up again: to make one may run the collector, and with it what adds a task here.
+            bucket = self._buckets[index]
+            if bucket is None:
+                bucket = self._buckets[index] = made
         if bucket.set_expiration(tick * self.tick_ms):
             heappush(self.queue, bucket.expiration_ms)
         return bucket
@@ -142,9 +146,13 @@ class TimingWheel:
                 target = None if descended is None else descended.last
                 if target is None or len(target.items) >= _ARRAY_SIZE:
                     target = finer.descend_to()
-                task._array = target
-                task._index = len(target.items)
+                    if task._array is not array:
+                        # Cancelled meanwhile: to make things may run the collector, see there.
+                        target.close_up()
+                        continue
                 target.items.append(task)
+                task._array = target
+                task._index = len(target.items) - 1
                 items[index] = None
                 moved += 1
             array.first = end
@@ -178,9 +186,13 @@ class TimingWheel:
         queue = self.queue
         while queue:
             start_ms = queue[0]
-            for wheel in self.levels():
+            # No list of the levels, here and in `drop`: to make one may run the collector, and with
+            # it what adds a task to a bucket that was found to be empty.
+            wheel: TimingWheel | None = self
+            while wheel is not None:
                 if wheel._peek(start_ms):
                     return start_ms
+                wheel = wheel.overflow
             self.drop(start_ms)
         return None
 
@@ -189,28 +201,34 @@ class TimingWheel:
         queue = self.queue
         while queue and queue[0] == start_ms:
             heappop(queue)
-        for wheel in self.levels():
+        wheel: TimingWheel | None = self
+        while wheel is not None:
             wheel.take(start_ms)
+            wheel = wheel.overflow
 
     def clear(self) -> list[TimerTask]:
         """Take every task out of every level and return them in order of expiration."""
         # The upper levels first: of one tick, what is there came before what is in a lower one.
         buckets = [bucket for wheel in reversed(self.levels()) for bucket in wheel.buckets()]
         tasks = sorted(chain.from_iterable(buckets), key=_expiration_ms)
+        taken = []
         for task in tasks:
             array = task._array
-            assert array is not None
-            array.remove(task)
-        self.queue.clear()
-        for wheel in self.levels():
-            # In place: the timer has copies of the lists.
-            wheel._buckets[:] = [None] * wheel.wheel_size
-        return tasks
+            # None for one that was cancelled since, by what the collector ran.
+            if array is not None:
+                array.remove(task)
+                taken.append(task)
+        # This drops the buckets that are empty by now: all, unless a task was added since.
+        self.next_expiration_ms()
+        return taken
 
     def _peek(self, start_ms: int) -> TimerTaskList | None:
         bucket = self._buckets[start_ms // self.tick_ms % self.wheel_size]
         return bucket if bucket is not None and bucket.expiration_ms == start_ms else None
 
     def _add_overflow(self) -> TimingWheel:
-        self.overflow = TimingWheel(self.interval_ms, self.wheel_size, self.current_ms, lower=self)
+        made = TimingWheel(self.interval_ms, self.wheel_size, self.current_ms, lower=self)
+        # Looked up again, as in `bucket_for`.
+        if self.overflow is None:
+            self.overflow = made
         return self.overflow
