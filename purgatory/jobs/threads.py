@@ -42,7 +42,8 @@ class JobThreads:
         """Return what `function` returns in a thread, which has this context; raise what it raises.
 
         Cancelled before the thread began, it is not called. Cancelled later, this raises
-        ThreadLeftError: a thread cannot be stopped. Raises RuntimeError after `shut`.
+        ThreadLeftError: a thread cannot be stopped. A StopIteration is raised as RuntimeError, as
+        by a coroutine (PEP 479). Raises RuntimeError after `shut`.
         """
         future = self._submit(partial(copy_context().run, function, *arguments))
         try:
@@ -97,6 +98,11 @@ def _do(future: Future[Any], call: Callable[[], Any]) -> None:
         return
     try:
         result = call()
+    except StopIteration as exc:
+        # A future of asyncio takes none: whoever waits would never be told.
+        error = RuntimeError("the function raised StopIteration")
+        error.__cause__ = exc
+        future.set_exception(error)
     except BaseException as exc:
         # Whoever waits is told of whatever it is, as by every executor.
         future.set_exception(exc)

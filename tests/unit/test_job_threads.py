@@ -56,6 +56,15 @@ async def test_a_call_has_the_context_and_tells_of_its_end() -> None:
     threads.shut()
 
 
+async def test_a_stop_iteration_is_told_too() -> None:
+    """No future takes one: a handler that asks an empty iterator for more would never end."""
+    threads = JobThreads(1)
+    with pytest.raises(RuntimeError, match="raised StopIteration") as raised:
+        await asyncio.wait_for(threads.run(next, iter(())), PATIENCE)
+    assert isinstance(raised.value.__cause__, StopIteration)
+    threads.shut()
+
+
 async def test_a_thread_at_work_is_left_and_what_waits_is_not_begun() -> None:
     """Whoever is cancelled is told which of the two it was."""
     threads, held = JobThreads(1), Held()
