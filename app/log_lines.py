@@ -31,7 +31,8 @@ class AccessLineFormatter(_Timed, AccessFormatter):
 def log_config(level: str) -> dict[str, Any]:
     """Return what `logging.config.dictConfig` takes: uvicorn's lines and ours, each with its time.
 
-    As with uvicorn, requests go to the standard output, all else to the standard error.
+    And the warnings and errors of what they use, such as asyncio's of a task that failed. As with
+    uvicorn, requests go to the standard output, all else to the standard error.
     """
     said = {"handlers": ["lines"], "level": level.upper(), "propagate": False}
     return {
@@ -54,4 +55,5 @@ def log_config(level: str) -> dict[str, Any]:
             "uvicorn": said,
             "uvicorn.access": {**said, "handlers": ["access"]},
         },
+        "root": {"handlers": ["lines"], "level": "WARNING"},
     }

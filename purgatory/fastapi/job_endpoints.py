@@ -165,10 +165,10 @@ def _version_of(tag: bytes) -> int | None:
 def job_spec(purgatory: Purgatory, body: JobBody) -> JobSpec:
     """Return what `body` asks for, checked; raise Problem or PurgatoryError."""
     if (body.handler is None) == (body.callback is None):
-        given = "neither" if body.handler is None else "both"
+        given = "neither is" if body.handler is None else "both are"
         raise bad_parameter(
             "handler",
-            f"a job has a handler or a callback, and {given} is given",
+            f"a job has a handler or a callback, and {given} given",
             "exactly one of handler and callback",
         )
     _check_keys(body)

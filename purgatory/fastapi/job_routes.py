@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import Body, Header, Path, Query
 
-from purgatory.fastapi import job_schemas
+from purgatory.fastapi import job_schemas, schemas
 from purgatory.fastapi.access import Action
 from purgatory.fastapi.endpoint import TaskEndpoint
 from purgatory.fastapi.job_batch_endpoint import JobBatchEndpoint
@@ -25,6 +25,17 @@ JobId = Annotated[
 IfMatch = Annotated[
     str | None, Header(description="ETags of the job: only if it is still at one of them.")
 ]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=255,
+        pattern=schemas.REQUEST_NAME_PATTERN,
+        description="Names this request: a repeat of it within 24 hours is told of the same job, "
+        "and adds none.",
+        examples=[schemas.REQUEST_NAME],
+    ),
+]
 
 AddRoute = Callable[..., None]
 
@@ -39,7 +50,7 @@ BODY = ("bad-json", "body-too-large", "unsupported-media-type")
 WRITING = (*BODY, "not-open", "store-unavailable")
 
 
-def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> None:
+def add_job_routes(add: AddRoute, room: WaitingRoom) -> None:
     """Add the routes through `add(method, path, endpoint, raw, ...)`."""
     endpoints = JobEndpoints(room.purgatory)
     asking = ("unknown-job", "not-open", "store-unavailable")
@@ -47,7 +58,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, idempotency_key: Any) -> No
 
     def add_job(
         body: Annotated[job_schemas.JobBody, Body()],
-        idempotency_key: idempotency_key = None,
+        idempotency_key: IdempotencyKey = None,
     ) -> None:
         """Do something later: at a deadline, or when a key fires, or not at all because it fired.
 

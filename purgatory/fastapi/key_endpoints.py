@@ -129,16 +129,27 @@ class KeyEndpoints:
             return
         check_key(key)
         signals = self._purgatory.signals
-        cursors = [tag[1:-1].decode("latin-1") for tag in sorted(tags.strong_tags)]
-        if not any(signals.last(key) <= signals.position(key, cursor) for cursor in cursors):
-            head = signals.cursor(signals.last(key))
-            raise Problem(
-                "precondition-failed",
-                f"key {key!r} has fired since the cursor {cursors[0]!r}: it is at {head!r} now"
-                if cursors
-                else "If-Match names weak tags only, which match nothing: leave out the W/",
-                head=head,
-            )
+        last = signals.last(key)
+        passed: list[str] = []
+        refusals: list[PurgatoryError] = []
+        for cursor in sorted(tag[1:-1].decode("latin-1") for tag in tags.strong_tags):
+            try:
+                if last <= signals.position(key, cursor):
+                    return
+                passed.append(cursor)
+            except PurgatoryError as exc:
+                # One of several may be of before a restart, and another be where the key is at.
+                refusals.append(exc)
+        if refusals and not passed:
+            raise refusals[0]
+        head = signals.cursor(last)
+        raise Problem(
+            "precondition-failed",
+            f"key {key!r} has fired since the cursor {passed[0]!r}: it is at {head!r} now"
+            if passed
+            else "If-Match names weak tags only, which match nothing: leave out the W/",
+            head=head,
+        )
 
     def _check(self, index: int, item: BatchItem) -> None:
         try:

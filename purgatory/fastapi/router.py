@@ -80,10 +80,10 @@ IdempotencyKey = Annotated[
     Header(
         min_length=1,
         max_length=255,
-        pattern=r"^[!#-~]+$",
+        pattern=schemas.REQUEST_NAME_PATTERN,
         description="Names this request: a repeat of it within ten minutes is given the first "
         "answer, and does nothing.",
-        examples=["b7c0e5e2-3c0f-4f5e-9d0a-6f7b0c1d2e3f"],
+        examples=[schemas.REQUEST_NAME],
     ),
 ]
 Prefer = Annotated[
@@ -133,7 +133,7 @@ def create_router(
     _add_watching(router, room)
     _add_keys(router, room)
     if purgatory.has_jobs:
-        add_job_routes(partial(_add, router), room, IdempotencyKey)
+        add_job_routes(partial(_add, router), room)
     _add_operators(router, room)
     return router
 

@@ -43,6 +43,7 @@ class GroupCommit(Generic[Asked]):
         if self._task is None:
             # It begins after whatever else runs in this turn of the loop has asked, too.
             self._task = loop.create_task(self._work(), name="purgatory-jobs-commit")
+            self._task.add_done_callback(self._end)
         return future
 
     async def join(self) -> None:
@@ -51,15 +52,19 @@ class GroupCommit(Generic[Asked]):
             await asyncio.wait([self._task])
 
     async def _work(self) -> None:
-        try:
-            while self._waiting:
-                if batch := self._take():
-                    await self._do(batch)
-        finally:
-            # Not empty only if the loop ends and cancels this task: then nobody waits for ever.
-            while self._waiting:
-                self._waiting.popleft()[1].cancel()
-            self._task = None
+        while self._waiting:
+            if batch := self._take():
+                await self._do(batch)
+        self._task = None
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        # Nothing is left to do unless the loop ends and cancels the task, perhaps before its first
+        # step, where no `finally` of it would run: then nobody waits for ever.
+        if self._task is not task:
+            return
+        self._task = None
+        while self._waiting:
+            self._waiting.popleft()[1].cancel()
 
     def _take(self) -> list[tuple[Asked, asyncio.Future[Any]]]:
         batch: list[tuple[Asked, asyncio.Future[Any]]] = []

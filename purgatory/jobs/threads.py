@@ -42,7 +42,8 @@ class JobThreads:
         """Return what `function` returns in a thread, which has this context; raise what it raises.
 
         Cancelled before the thread began, it is not called. Cancelled later, this raises
-        ThreadLeftError: a thread cannot be stopped. Raises RuntimeError after `shut`.
+        ThreadLeftError: a thread cannot be stopped. StopIteration and SystemExit are raised as
+        RuntimeError. Raises RuntimeError after `shut`, too.
         """
         future = self._submit(partial(copy_context().run, function, *arguments))
         try:
@@ -97,6 +98,12 @@ def _do(future: Future[Any], call: Callable[[], Any]) -> None:
         return
     try:
         result = call()
+    except (StopIteration, SystemExit) as exc:
+        # A future of asyncio does not take the one, so that whoever waits would never be told; the
+        # other would end the event loop, and in a thread it means the thread.
+        error = RuntimeError(f"the function raised {exc!r}")
+        error.__cause__ = exc
+        future.set_exception(error)
     except BaseException as exc:
         # Whoever waits is told of whatever it is, as by every executor.
         future.set_exception(exc)

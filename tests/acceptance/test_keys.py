@@ -59,6 +59,21 @@ async def test_firing_only_if_nothing_has_fired_since(connection: Connection) ->
     check_refusal(await fire('"nonsense"'), 400, "bad-cursor")
 
 
+async def test_firing_if_one_of_several_cursors_is_good(connection: Connection) -> None:
+    """Whatever the others are, and in whichever order: nonsense, or of before a restart."""
+
+    async def fire(*tags: str) -> Reply:
+        return await connection.request("POST", f"{KEYS}/k", {}, {"If-Match": ", ".join(tags)})
+
+    old = f'"{(await connection.request("POST", f"{KEYS}/k")).cursor}"'
+    bad = ('"!"', '"000000000000-5"', '"~"', '"ffffffffffff-5"')
+    for _ in range(3):
+        new = f'"{(await connection.request("POST", f"{KEYS}/k")).cursor}"'
+        assert (await fire(*bad, new)).status == 201
+        check_refusal(await fire(*bad, old), 412, "precondition-failed")
+    check_refusal(await fire(*bad), 400, "bad-cursor")
+
+
 @pytest.mark.parametrize(
     "value",
     [None, True, 0, -1.5, "", "text", [], {}, [1, [2, {"a": None}]], "\u2028\U0001f600", 10**30],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from pathlib import Path
@@ -36,3 +37,18 @@ async def test_each_line_has_its_time(tmp_path: Path) -> None:
     assert "PURGATORY_MAX_PARKD is no setting, and is ignored: did you mean PURGATORY_MAX_PA" in log
     assert re.search(f'{TIME}INFO: +127.0.0.1:[0-9]+ - "POST /purgatory/keys/k HTTP/1.1" 201', log)
     assert "hunter2" not in log
+
+
+async def test_the_lines_of_what_it_uses_have_their_time_too() -> None:
+    """Warnings and errors, whoever's they are; what is less than that is not said."""
+    script = (
+        "import logging.config; from app.log_lines import log_config;"
+        "logging.config.dictConfig(log_config('debug'));"
+        "logging.getLogger('asyncio').error('a task failed');"
+        "logging.getLogger('httpx').info('https://shop.example/hook?token=hunter2')"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", script, stderr=asyncio.subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert re.fullmatch(f"{TIME}ERROR: +a task failed\n", said.decode())

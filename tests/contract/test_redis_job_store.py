@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from redis.asyncio.cluster import RedisCluster
 
 from purgatory.jobs import (
     Added,
+    AddStatus,
     Job,
     JobCounts,
     JobFilter,
@@ -489,6 +491,17 @@ async def test_shards_work_in_a_cluster(cluster_server: ValkeyServer) -> None:
         page = await store.query(JobFilter(), limit=100)
         assert [job.id for job in page.jobs] == sorted((job.id for job in page.jobs), reverse=True)
         assert len(page.jobs) == 7
+
+
+async def test_a_request_is_stored_once_whatever_its_shard(redis_server: ValkeyServer) -> None:
+    """A repeat with another dedupe key belongs to another shard, and finds the job of the first."""
+    async with opened(redis_server.url, prefix="repeats", shards=4) as store:
+        keys: list[str | None] = [f"d{number}" for number in range(9)]
+        (first,) = await added(store, spec(0, dedupe_key="d").of_request("r", wall_ms=0))
+        for wall_ms, dedupe_key in product((0, 3_600_000), [*keys, None]):
+            again = spec(0, dedupe_key=dedupe_key).of_request("r", wall_ms=wall_ms)
+            assert await store.add([again]) == [Added(first, AddStatus.KEPT)]
+        assert (await store.counts()).waiting == 1
 
 
 async def test_a_client_of_one_node_is_warned_of_its_cluster(cluster_server: ValkeyServer) -> None:

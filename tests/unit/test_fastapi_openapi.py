@@ -118,6 +118,19 @@ def test_operation_ids_are_names_that_a_person_would_give(document: dict[str, An
     }
 
 
+def test_an_idempotency_key_says_for_how_long_it_holds(document: dict[str, Any]) -> None:
+    """Of a job longer than of a fire."""
+    said = {
+        operation["operationId"]: parameter["description"]
+        for _, operation in _operations(document)
+        for parameter in operation.get("parameters", ())
+        if parameter["name"] == "idempotency-key"
+    }
+    assert said.keys() == {"fire_key", "fire_keys", "add_job"}
+    assert all(("24 hours" in words) == (name == "add_job") for name, words in said.items())
+    assert all(("ten minutes" in words) == (name != "add_job") for name, words in said.items())
+
+
 def test_operation_ids_under_another_prefix() -> None:
     """They begin with it."""
     app = FastAPI()

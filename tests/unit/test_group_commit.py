@@ -102,3 +102,20 @@ async def test_nobody_waits_for_a_round_trip_that_will_not_be_made() -> None:
     async with asyncio.timeout(10):
         ends = await asyncio.gather(first, second, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+
+
+async def test_nobody_waits_for_a_batch_that_will_not_begin() -> None:
+    """Where the loop ends before the task's first step; and who asks later is answered."""
+
+    async def run(batch: list[str]) -> list[str]:
+        return batch
+
+    commit = GroupCommit(run, weigh=len, most=100)
+    first = commit.ask("first")
+    assert commit._task is not None
+    commit._task.cancel()
+    async with asyncio.timeout(10):
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await commit.join()
+        assert await commit.ask("second") == "second"

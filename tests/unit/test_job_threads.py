@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from contextvars import ContextVar
 
@@ -53,6 +54,18 @@ async def test_a_call_has_the_context_and_tells_of_its_end() -> None:
     with pytest.raises(ZeroDivisionError):
         await threads.run(divmod, 1, 0)
     assert await threads.run(divmod, 7, 2) == (3, 1)
+    threads.shut()
+
+
+async def test_what_a_task_cannot_raise_is_told_too() -> None:
+    """Whoever asks an empty iterator for more would never end; who exits would end the loop."""
+    threads = JobThreads(1)
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(RuntimeError, match=r"raised StopIteration\(\)") as raised:
+            await threads.run(next, iter(()))
+        assert isinstance(raised.value.__cause__, StopIteration)
+        with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)"):
+            await threads.run(sys.exit, 3)
     threads.shut()
 
 

@@ -184,7 +184,11 @@ class RedisJobStore:
         added: dict[int, Added | JobError] = {}
         # {shard: [(place, step)]}
         parts: dict[RedisShard, list[tuple[int, bytes]]] = {}
+        elsewhere = await self._repeated(specs)
         for place, spec in enumerate(specs):
+            if place in elsewhere:
+                added[place] = Added(elsewhere[place], AddStatus.KEPT)
+                continue
             try:
                 parts.setdefault(self._shards.home(spec), []).append((place, add_step(spec)))
             except JobError as exc:
@@ -412,6 +416,23 @@ class RedisJobStore:
             limits.max_batch,
             max(1, limits.max_quarantined // len(self._shards.all)),
         )
+
+    async def _repeated(self, specs: Sequence[JobSpec]) -> dict[int, Job]:
+        """Return the jobs of requests that came before, perhaps with another dedupe key, by place.
+
+        A dedupe key that is not the same leads them to different shards, where two jobs would have
+        one id. Two such that come at the same time are still stored twice.
+        """
+        if len(self._shards.all) == 1:
+            return {}
+        asked = [
+            (place, job_id)
+            for place, spec in enumerate(specs)
+            if spec.other_ids
+            for job_id in spec.ids
+        ]
+        found = await self.get([job_id for _, job_id in asked]) if asked else []
+        return {place: job for (place, _), job in zip(asked, found, strict=True) if job is not None}
 
     async def _add(
         self,
