@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from purgatory.pipeline.commands import COMMANDS
 from purgatory.pipeline.folder import Folder
 from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.progress import Progress
+from purgatory.pipeline.python_cause import python_cause
 from purgatory.pipeline.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
 
 logger = logging.getLogger("purgatory.pipeline")
@@ -63,7 +65,9 @@ def _failed(command: Command, sentence: str) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """Return the first line of what Spark says, without the trace of calls."""
+    """Return what a Python worker died of, else the first line of what Spark says."""
+    if (cause := python_cause(str(error))) is not None:
+        return cause
     lines = [line.strip() for line in str(error).splitlines()]
     said = next((line for line in lines if line and "An error occurred while" not in line), "")
     causes = [line.partition(": ")[2] for line in lines if line.startswith("Caused by: ")]
@@ -102,7 +106,7 @@ def _add_common(parser: argparse.ArgumentParser, command: Command) -> None:
     )
     add(
         "--grace",
-        type=float,
+        type=_seconds,
         default=DEFAULT_GRACE_S,
         metavar="SECONDS",
         help="after its deadline, until an operation without an end is lost (default %(default)g)",
@@ -112,6 +116,16 @@ def _add_common(parser: argparse.ArgumentParser, command: Command) -> None:
         help=f"of Spark; default {DEFAULT_MASTER}, and under spark-submit the one given there",
     )
     add("--memory", default=DEFAULT_MEMORY, help="heap of the driver (default %(default)s)")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds, 0 or more")
+    return seconds
 
 
 if __name__ == "__main__":

@@ -155,7 +155,9 @@ def _reason(advised: Geometry, default: Geometry, max_tick_ms: int) -> str:
             f"tick of at most {max_tick_ms} ms moves it less by {_WORTHWHILE} or more."
         )
     return (
-        f"A timer would move {advised.cascades:.2f} times rather than {default.cascades:.2f}, and "
+        f"With {advised.wheel_size:,} buckets of {advised.tick_ms} ms, rather than "
+        f"{default.wheel_size:,} of {default.tick_ms} ms, a timer would move "
+        f"{advised.cascades:.2f} times rather than {default.cascades:.2f}, and "
         f"{advised.bytes / 1024:,.0f} KiB would be taken at the peak rather than "
         f"{default.bytes / 1024:,.0f}; the tick is at most the {max_tick_ms} ms that were allowed."
     )

@@ -19,6 +19,8 @@ _WATCH = Watch()
 def run_stream(call: Call) -> str:
     """Follow the journal until it is interrupted; or, with --once, up to its end."""
     options = call.options
+    if options.source and options.journal:
+        raise PipelineError("two journals to follow: give --journal or --from, not both")
     source = options.source or options.journal
     if not source:
         raise PipelineError("nothing to follow: give --journal DIR, or --from redis://HOST")

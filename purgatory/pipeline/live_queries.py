@@ -16,6 +16,7 @@ from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.folder import Folder
 from purgatory.pipeline.live import Watch, exploding, stuck, window_keys, window_waits
 from purgatory.pipeline.progress import Say
+from purgatory.pipeline.python_cause import python_cause
 from purgatory.pipeline.schema import EVENT_SCHEMA
 from purgatory.pipeline.source import register
 
@@ -163,6 +164,5 @@ def _wait(query: StreamingQuery, seconds: int) -> None:
 
 
 def _cause(text: str) -> str:
-    """Return the sentence of ours in a trace of calls, else its first line."""
-    ours = [line for line in text.splitlines() if line.startswith("purgatory.")]
-    return (ours[-1] if ours else text.strip().splitlines()[0]).strip()
+    """Return what a Python process died of, else the first line of what Spark says."""
+    return python_cause(text) or text.strip().splitlines()[0].strip()

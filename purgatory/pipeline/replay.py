@@ -77,6 +77,8 @@ def replay(
     become of one that expired, was lost or is open, had it waited longer, nobody knows: it expires,
     and is counted as `unknown`.
     """
+    if shards < 1 or slice_s < 1:
+        raise ValueError(f"shards is {shards} and slice_s {slice_s}: give 1 or more of each")
     what_if = what_if or WhatIf()
     shard = F.pmod(F.xxhash64(_first_key()), F.lit(shards)).cast("int")
     operations = _copies(outcomes, what_if).select(
@@ -101,6 +103,8 @@ def replay_synthetic(
 
     Nothing is read and nothing is moved; each shard of the load is a task. Times count from 1970.
     """
+    if slice_s < 1:
+        raise ValueError(f"slice_s is {slice_s}: give 1 or more")
     what_if = what_if or WhatIf()
     changed = load.changed(what_if)
 

@@ -105,6 +105,7 @@ def test_a_larger_wheel_is_advised_where_timers_move() -> None:
     assert found.advised is not None and found.default is not None
     assert (found.advised.tick_ms, found.advised.wheel_size) == (1, 512)
     assert (found.advised.cascades, found.default.cascades) == (0, 1)
+    assert "With 512 buckets of 1 ms, rather than 256 of 1 ms" in found.reason
     assert "0.00 times rather than 1.00" in found.reason
 
 

@@ -226,6 +226,7 @@ def test_a_bad_file_can_end_it(
         (["outcomes", "--out", "x"], "--journal"),
         (["advise", "--out", "x", "--expired-share", "nan"], "above 0 and below 1"),
         (["advise", "--out", "x", "--max-tick-ms", "0.5"], "whole number above 0"),
+        (["outcomes", "--journal", "x", "--out", "x", "--grace", "-5"], "0 or more"),
     ],
 )
 def test_wrong_arguments_are_refused(

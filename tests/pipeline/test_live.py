@@ -181,6 +181,7 @@ def test_the_command_follows_to_the_end(
     ("arguments", "said"),
     [
         ([], "nothing to follow"),
+        (["--journal", "/nowhere", "--from", "redis://x"], "--journal or --from, not both"),
         (["--journal", "/nowhere", "--window", "0"], "window_s is 0: give 1 or more"),
         (["--journal", "/nowhere", "--service", "localhost"], "give http://HOST:PORT/purgatory"),
     ],

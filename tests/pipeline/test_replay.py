@@ -196,3 +196,12 @@ def test_the_command_says_what_is_missing(
     assert "run the job `outcomes`" in capsys.readouterr().err
     assert main(["replay", "--out", str(tmp_path), "--traffic", "0"]) == 1
     assert "traffic is 0.0: give a factor above 0" in capsys.readouterr().err
+
+
+def test_no_slices_and_no_shards_are_refused(spark: SparkSession) -> None:
+    """Before a worker divides by them."""
+    outcomes = spark.createDataFrame([], "operation_id string")
+    with pytest.raises(ValueError, match="shards is 0 and slice_s 60: give 1 or more"):
+        replay(outcomes, shards=0)
+    with pytest.raises(ValueError, match="slice_s is 0: give 1 or more"):
+        replay_synthetic(spark, SyntheticLoad(operations=1), slice_s=0)

@@ -222,6 +222,17 @@ def test_what_cannot_be_ends_with_a_sentence(
     assert said in error
 
 
+def test_a_database_without_tables_ends_with_the_way_out(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The last line is the store's own sentence, though it was a worker's error."""
+    (tmp_path / "jobs.csv").write_text("handler,delay\nremind,5\n")
+    source = ["--from", f"{tmp_path}/jobs.csv", "--out", f"{tmp_path}/out"]
+    assert main(["schedule", *source, "--store", f"sqlite:///{tmp_path}/new.db"]) == 1
+    last = capsys.readouterr().err.strip().splitlines()[-1]
+    assert last.startswith("schedule: the database has no tables for jobs: run ")
+
+
 def test_a_table_of_something_else_is_refused(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
