@@ -174,7 +174,8 @@ def test_the_command_follows_to_the_end(
     append(spark, tmp_path / "journal", minute(0, 0, expired=6, fired=0, key="order:9"))
     arguments = ["stream", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out")]
     assert main([*arguments, "--once", "--least-ended", "4", "--service", service]) == 0
-    assert "Windows and alerts are in" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "Windows that are over, and alerts, are in" in said and "s after its end" in said
 
 
 @pytest.mark.parametrize(
