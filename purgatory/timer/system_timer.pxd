@@ -1,5 +1,4 @@
 cimport cython
-from purgatory.timer.array_list cimport ArrayList
 from purgatory.timer.c_list cimport fetch_ahead
 from purgatory.timer.c_clock cimport system_now_ns
 from purgatory.timer.scheduled_call cimport ScheduledCall
