@@ -24,6 +24,7 @@ MODULES = (
     "purgatory/timer/scheduled_call.py",
     "purgatory/timer/system_timer.py",
     "purgatory/watchers.py",
+    "purgatory/keeper.py",
     "purgatory/operation.py",
     "purgatory/delayed_operation_purgatory.py",
     "purgatory/event_buffer.py",

@@ -25,12 +25,13 @@ from purgatory.errors import (
     WaitSupersededError,
     WrongThreadError,
 )
+from purgatory.fired import Fired
 from purgatory.job_handle import JobHandle
 from purgatory.lifecycle import JobRecorder, Listener, OperationEvent, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
-from purgatory.purgatory import Fired, LevelStatistics, Purgatory, Statistics
+from purgatory.purgatory import LevelStatistics, Purgatory, Statistics
 from purgatory.signals import Signal, SignalStatistics
 from purgatory.status import Status
 from purgatory.timer import (

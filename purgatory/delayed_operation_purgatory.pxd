@@ -1,22 +1,23 @@
 cimport cython
+from purgatory.keeper cimport Keeper
 from purgatory.operation cimport DelayedOperation
 from purgatory.timer.system_timer cimport SystemTimer
 from purgatory.watchers cimport Watchers
 
+cdef bint compiled
 
-cdef class DelayedOperationPurgatory:
+
+cdef class DelayedOperationPurgatory(Keeper):
     cdef Py_ssize_t _delayed
     cdef Py_ssize_t _fired
     cdef tuple _listeners
     cdef dict _outcomes
     cdef Py_ssize_t _watched
     cdef dict _watchers
-    cdef public object checked_key
     cdef public bint is_closed
     cdef readonly str name
     cdef readonly SystemTimer timer
 
-    @cython.locals(watchers=dict)
     cpdef bint try_complete_else_watch(self, DelayedOperation operation, object keys)
     cpdef Py_ssize_t check_and_complete(self, object key)
     cpdef Py_ssize_t count(self, object key)
@@ -24,9 +25,12 @@ cdef class DelayedOperationPurgatory:
     cpdef bint _end(self, DelayedOperation operation, object status)
     @cython.locals(given=tuple)
     cdef tuple _checked(self, object keys)
+    @cython.locals(watchers=dict, group=Watchers, operations=dict, count=cython.Py_ssize_t)
     cdef Py_ssize_t _watch_key(self, DelayedOperation operation, object key) except -1
     @cython.locals(count=cython.Py_ssize_t)
     cdef _watch(self, DelayedOperation operation, tuple keys)
-    @cython.locals(keys=tuple, watchers=dict, operations=dict)
-    cpdef _leave(self, DelayedOperation operation)
+    @cython.locals(
+        leaving=DelayedOperation, keys=tuple, watchers=dict, group=Watchers, operations=dict
+    )
+    cdef _leave(self, object operation)
     cdef _tell(self, DelayedOperation operation, tuple keys)

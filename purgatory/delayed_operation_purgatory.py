@@ -7,9 +7,11 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.keeper import Keeper
 from purgatory.lifecycle import Listener, Record, Recorder, record_of
 from purgatory.operation import DelayedOperation
 from purgatory.status import Status
+from purgatory.timer import compiled
 from purgatory.timer.system_timer import SystemTimer
 from purgatory.timer.task import NOT_SCHEDULED
 from purgatory.walk import Walk
@@ -39,7 +41,7 @@ class WatchStatistics:
     drained: int
 
 
-class DelayedOperationPurgatory:
+class DelayedOperationPurgatory(Keeper):
     """Keeps operations until they are completed: through a key, by their deadline, or by hand.
 
     Not bound to an event loop; all calls must come from one thread, and so do all callbacks. There
@@ -57,7 +59,6 @@ class DelayedOperationPurgatory:
         "_outcomes",
         "_watched",
         "_watchers",
-        "checked_key",
         "is_closed",
         "name",
         "timer",
@@ -74,8 +75,7 @@ class DelayedOperationPurgatory:
         self.name: str = name
         self.timer: SystemTimer = timer
         self.is_closed: bool = False
-        # The key of the check under way, for operations that ask which one completed them.
-        self.checked_key: Hashable | None = None
+        self.checked_key = None
         self._listeners: tuple[Record, ...] = tuple(
             record_of(listener, timer) for listener in listeners
         )
@@ -126,7 +126,7 @@ class DelayedOperationPurgatory:
             keys = self._checked(keys)
         if operation._purgatory is not None:
             raise ValueError(f"{operation!r} is watched already: an operation is used once")
-        if not self.is_closed and operation.try_complete():
+        if not self.is_closed and (operation._try() if compiled else operation.try_complete()):
             return True
         if operation.status is not _PENDING:
             return False
@@ -136,11 +136,8 @@ class DelayedOperationPurgatory:
         if len(keys) == 1:
             # _watch, written out for the usual case.
             key = keys[0]
-            watchers = self._watchers
-            if key in watchers:
+            if self._watchers.setdefault(key, operation) is not operation:
                 self._watch_key(operation, key)
-            else:
-                watchers[key] = operation
             operation._purgatory = self
             operation._keys = keys
             self._delayed += 1
@@ -148,7 +145,7 @@ class DelayedOperationPurgatory:
         else:
             self._watch(operation, keys)
         try:
-            if operation.try_complete():
+            if operation._try() if compiled else operation.try_complete():
                 return True
             if operation.status is _PENDING:
                 self.timer.add(operation)
@@ -253,7 +250,10 @@ class DelayedOperationPurgatory:
         """Try one operation on behalf of `key`; return True iff it fired. Its failure is logged."""
         outer_key, self.checked_key = self.checked_key, key
         try:
-            operation.try_complete()
+            if compiled:
+                operation._try()
+            else:
+                operation.try_complete()
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:
@@ -292,37 +292,43 @@ class DelayedOperationPurgatory:
 
     def _watch_key(self, operation: DelayedOperation, key: Hashable) -> int:
         """Put `operation` on `key`; return 1, or 0 where it was on it already."""
-        present = self._watchers.get(key)
+        watchers = self._watchers
+        present = watchers.get(key)
         if present is None:
-            self._watchers[key] = operation
-        elif isinstance(present, Watchers):
-            if operation in present.operations:
-                return 0
-            present.operations[operation] = None
-        elif present is operation:
+            watchers[key] = operation
+            return 1
+        if present is operation:
             return 0
-        else:
-            self._watchers[key] = Watchers(present, operation)
-        return 1
+        if not isinstance(present, Watchers):
+            watchers[key] = Watchers(present, operation)
+            return 1
+        group = present
+        operations = group.operations
+        count = len(operations)
+        operations[operation] = None
+        return len(operations) - count
 
     def _leave(self, operation: DelayedOperation) -> None:
         """Take `operation` off every key, and count how it ended, if its status says that."""
-        keys = operation._keys
-        operation._keys = ()
-        operation._purgatory = None
+        leaving = operation
+        keys = leaving._keys
+        leaving._keys = ()
+        leaving._purgatory = None
         watchers = self._watchers
         for key in keys:
             present = watchers[key]
-            if present is operation:
+            if present is leaving:
                 del watchers[key]
                 continue
-            operations = present.operations  # type: ignore[union-attr] # not the only one: Watchers
-            del operations[operation]
+            # Not the only one, so there are Watchers.
+            group: Watchers = present  # type: ignore[assignment] # see above
+            operations = group.operations
+            del operations[leaving]
             if not operations:
                 del watchers[key]
         self._watched -= len(keys)
         self._delayed -= 1
-        status = operation.status
+        status = leaving.status
         if status is _FIRED:
             self._fired += 1
         elif status is _PENDING:
@@ -331,8 +337,8 @@ class DelayedOperationPurgatory:
         else:
             self._outcomes[status] += 1
         # Of an operation that completed while it was put on its keys nobody was told before.
-        if self._listeners and operation.expiration_ms != NOT_SCHEDULED:
-            self._tell(operation, keys)
+        if self._listeners and leaving.expiration_ms != NOT_SCHEDULED:
+            self._tell(leaving, keys)
 
     def _tell(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
         status = operation.status

@@ -1,6 +1,8 @@
 cimport cython
 from purgatory.timer.c_clock cimport system_now_ns
 
+cdef bint compiled
+
 
 cdef class EventBuffer:
     cdef list _events

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-try:
-    # The compiler wants these very words here; without it a stand-in says that nobody compiled.
-    import cython  # type: ignore[import-untyped,unused-ignore] # it ships no types
-except ImportError:
-    from purgatory.timer import not_compiled as cython
-
+from purgatory.timer import compiled
 from purgatory.timer.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -65,7 +60,7 @@ class EventBuffer:
         if len(events) >= self._limit:
             self.dropped += 1
             return
-        if cython.compiled and self._is_system:
+        if compiled and self._is_system:
             now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
             now_ns = self._now_ns()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from purgatory.errors import InvalidKeyError
+from purgatory.timer import compiled
 
 MAX_KEY_LENGTH = 256
+# A second name, which the compiler may make a plain C integer of.
+_MAX_KEY_LENGTH = MAX_KEY_LENGTH
 
 
 def check_key(key: str) -> None:
@@ -12,20 +15,25 @@ def check_key(key: str) -> None:
 
     Raises TypeError for what is no string.
     """
-    # The fast way for nearly every key. Some that are fine are not "printable": no-break spaces,
-    # joiners, private use.
-    try:
-        if key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH:
-            return
-    except AttributeError:
-        raise TypeError(f"key is {key!r}, not a string") from None
-    if not 0 < len(key) <= MAX_KEY_LENGTH:
+    if not compiled:
+        # The fast way for nearly every key. Some that are fine are not "printable": no-break
+        # spaces, joiners, private use.
+        try:
+            if key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH:
+                return
+        except AttributeError:
+            raise TypeError(f"key is {key!r}, not a string") from None
+    if not isinstance(key, str):
+        raise TypeError(f"key is {key!r}, not a string")
+    # Of a subclass too: what it holds as a string.
+    text = key if type(key) is str else str.__str__(key)
+    if not 0 < len(text) <= _MAX_KEY_LENGTH:
         raise InvalidKeyError(
-            f"a key has 1 to {MAX_KEY_LENGTH} characters; this one has {len(key)}: {key[:32]!r}"
+            f"a key has 1 to {MAX_KEY_LENGTH} characters; this one has {len(text)}: {text[:32]!r}"
         )
-    for character in key:
+    for character in text:
         if character < " " or "\x7f" <= character <= "\x9f" or "\ud800" <= character <= "\udfff":
             raise InvalidKeyError(
-                f"key {key[:64]!r} holds {character!r}: control characters and lone surrogates are "
-                "not allowed in keys"
+                f"key {text[:64]!r} holds {character!r}: control characters and lone surrogates "
+                "are not allowed in keys"
             )

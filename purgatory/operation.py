@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
-from typing import TYPE_CHECKING
 
+from purgatory.keeper import Keeper
 from purgatory.status import Status
+from purgatory.timer import compiled
 from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, refuse_delay
-
-if TYPE_CHECKING:
-    from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 
 logger = logging.getLogger("purgatory.operation")
 
@@ -37,7 +35,7 @@ class DelayedOperation(TimerTask):
 
     status: Status
     _keys: tuple[Hashable, ...]
-    _purgatory: DelayedOperationPurgatory | None
+    _purgatory: Keeper | None
 
     def __init__(self, delay_ms: int) -> None:
         """Make an operation that expires `delay_ms` whole milliseconds after it is watched."""
@@ -91,7 +89,10 @@ class DelayedOperation(TimerTask):
         purgatory = self._purgatory
         if purgatory is not None:
             purgatory._leave(self)
-        self.on_complete()
+        if compiled:
+            self._complete()
+        else:
+            self.on_complete()
         return True
 
     def cancel(self) -> bool:
@@ -107,6 +108,15 @@ class DelayedOperation(TimerTask):
         except Exception:
             self._log_failure("on_complete")
         self.on_expiration()
+
+    # What the compiled form calls in place of those: an operation that is itself compiled says here
+    # what it does, and is not called by way of Python.
+
+    def _try(self) -> bool:
+        return self.try_complete()
+
+    def _complete(self) -> None:
+        self.on_complete()
 
     def _cancel(self, status: Status) -> bool:
         if not self._settle(status):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop
+from asyncio import AbstractEventLoop, BaseEventLoop, Future
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
 
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
 from purgatory.errors import (
@@ -14,19 +16,29 @@ from purgatory.errors import (
     PurgatoryDrainingError,
     WrongThreadError,
 )
+from purgatory.fired import Fired
 from purgatory.history_trim import HistoryTrim
 from purgatory.keys import check_key
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
-from purgatory.park_operation import ParkOperation
+from purgatory.park_operation import ParkOperation, new_park
 from purgatory.signals.memory import MemorySignals
-from purgatory.signals.signal import Signal
 from purgatory.status import Status
+from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock
+from purgatory.timer.task import MAX_DELAY_MS
 
-NS_PER_SECOND = 1_000_000_000
+NS_PER_SECOND: Final = 1e9
+
+# More operations than this on a key are dealt with in slices, over several turns of the loop.
+SMALL_WALK = 32
+UNTRIED: Final = -1
+# A second name, which the compiler may make a plain C integer of.
+_UNTRIED = UNTRIED
 
 _get_ident = threading.get_ident
+# As a named tuple's own constructor does it, without a call of Python in between.
+_new_tuple = tuple.__new__
 
 
 class Parking:
@@ -42,6 +54,7 @@ class Parking:
         "_max_parked_per_key",
         "_max_timeout",
         "_name",
+        "_new_future",
         "_operations",
         "_signals",
         "_trim",
@@ -69,12 +82,22 @@ class Parking:
         self._max_keys: int = limits.max_keys_per_operation
         self._max_parked: int = limits.max_parked
         self._max_parked_per_key: int = limits.max_parked_per_key
-        self._max_timeout: float = limits.max_timeout
+        self._max_timeout: float = min(limits.max_timeout, MAX_DELAY_MS / 1000)
+        self._new_future: Callable[[], Future[Any]]
         self.loop: AbstractEventLoop | None = None
         self.thread_id: int = 0
         # How often it was opened and not closed again.
         self.opened: int = 0
         self.is_draining: bool = False
+
+    def begin(self, loop: AbstractEventLoop) -> None:
+        """Belong to `loop` and to this thread."""
+        self.loop = loop
+        self.thread_id = _get_ident()
+        self._new_future = loop.create_future
+        if getattr(type(loop), "create_future", None) is BaseEventLoop.create_future:
+            # What asyncio's own does, without a call of Python in between.
+            self._new_future = partial(Future, loop=loop)
 
     def park(
         self,
@@ -84,11 +107,18 @@ class Parking:
         cursor: str | Mapping[str, str | None] | None,
     ) -> ParkOperation:
         """Begin what `Purgatory.park` awaits."""
-        loop = self.require_open()
+        self.require_open()
         delay_ms = self.delay_ms(timeout)
-        positions = self.positions(keys, cursor)
-        operation = ParkOperation(
-            delay_ms, self._signals, positions, loop.create_future(), self._clock, until
+        positions = None
+        if cursor is not None:
+            positions = self.positions(keys, cursor)
+            keys = tuple(positions)
+        elif len(keys) == 1:
+            check_key(keys[0])
+        else:
+            keys = tuple(self.positions(keys, None))
+        operation = new_park(
+            delay_ms, self._signals, keys, positions, self._new_future(), self._clock, until
         )
         if self.is_draining:
             operation._cancel(Status.DRAINED)
@@ -97,9 +127,8 @@ class Parking:
             if not operation.try_complete():
                 operation.run()
         else:
-            watched = tuple(positions)
-            self.check_limits(watched)
-            self._operations.try_complete_else_watch(operation, watched)
+            self.check_limits(keys)
+            self._operations.try_complete_else_watch(operation, keys)
         return operation
 
     def watch(self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool) -> bool:
@@ -114,15 +143,27 @@ class Parking:
             self.check_limits(keys)
         return self._operations.try_complete_else_watch(operation, keys)
 
-    def keep(self, key: str, value: object) -> Signal:
-        """Keep a signal of `key`, whose operations are still to be tried."""
+    def fire(self, key: str, value: object) -> Fired:
+        """Keep a signal of `key`, and try the operations on it unless there are very many.
+
+        Then `completed` is UNTRIED: they are to be tried in slices.
+        """
         self.require_open()
         check_key(key)
-        signal = self._signals.append(key, value)
+        signals = self._signals
+        signal = signals.append(key, value)
         trim = self._trim
         if trim._array is None:
             trim.wake()
-        return signal
+        operations = self._operations
+        completed = _UNTRIED
+        if operations.count(key) <= SMALL_WALK:
+            completed = operations.check_and_complete(key)
+        fields = (signals.cursor(signal.offset), signal.seq, completed, 0)
+        if compiled:
+            return new_tuple(Fired, fields)  # type: ignore[name-defined,no-any-return] # noqa: F821 - it is in the .pxd
+        else:
+            return _new_tuple(Fired, fields)
 
     def require_open(self) -> AbstractEventLoop:
         """Return the event loop; raise PurgatoryClosedError or WrongThreadError."""
@@ -132,7 +173,11 @@ class Parking:
                 f"purgatory {self._name!r} is not open: use it inside `async with`, or install it "
                 "in the application that serves it"
             )
-        if _get_ident() != self.thread_id:
+        if compiled:
+            is_here = thread_ident() == self.thread_id  # type: ignore[name-defined] # noqa: F821 - as above
+        else:
+            is_here = _get_ident() == self.thread_id
+        if not is_here:
             raise WrongThreadError(
                 f"purgatory {self._name!r} was used from {threading.current_thread().name!r}, not "
                 "the thread of its event loop: call it through anyio.from_thread.run, or "
@@ -149,10 +194,10 @@ class Parking:
             raise InvalidTimeoutError(
                 f"timeout is {timeout!r}: give a number of seconds from 0 to {self._max_timeout:g}"
             )
-        if type(timeout) is int:
-            return timeout * 1000
+        seconds = timeout
         # By way of whole nanoseconds: 0.07 * 1000 is a little more than 70.
-        return -(-round(timeout * NS_PER_SECOND) // NS_PER_MS)
+        whole_ns = int(seconds * NS_PER_SECOND + 0.5)
+        return -(-whole_ns // NS_PER_MS)
 
     def positions(
         self, keys: Iterable[str], cursor: str | Mapping[str, str | None] | None

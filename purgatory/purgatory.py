@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from purgatory.deferring import Deferring
 from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
@@ -17,6 +16,7 @@ from purgatory.errors import (
     PurgatoryClosedError,
     WrongThreadError,
 )
+from purgatory.fired import Fired
 from purgatory.history_trim import HistoryTrim
 from purgatory.job_desk import JobDesk
 from purgatory.jobs import (
@@ -33,7 +33,7 @@ from purgatory.lifecycle import Listener, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
-from purgatory.parking import Parking
+from purgatory.parking import UNTRIED, Parking
 from purgatory.reaper import ExpirationReaper
 from purgatory.signals import MemorySignals, SignalStatistics
 from purgatory.slices import SlicedWalk
@@ -42,25 +42,6 @@ from purgatory.timer.clock import NS_PER_MS
 from purgatory.walk import Walk
 
 logger = logging.getLogger("purgatory")
-
-# As a named tuple's own constructor does it, without a call of Python in between.
-_new_tuple = tuple.__new__
-
-# More operations than this on a key are dealt with in slices, over several turns of the loop.
-SMALL_WALK = 32
-
-
-class Fired(NamedTuple):
-    """What `Purgatory.fire` returns."""
-
-    cursor: str
-    """The cursor just behind this signal."""
-    seq: int
-    """The signal's number among those of its key."""
-    completed: int
-    """How many operations of this process it completed."""
-    jobs: int = 0
-    """How many delayed jobs it decided, in whichever process they wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +208,7 @@ class Purgatory(Deferring):
         loop = asyncio.get_running_loop()
         parking = self._parking
         if parking.loop is None:
-            parking.loop = loop
-            parking.thread_id = threading.get_ident()
+            parking.begin(loop)
             self._reaper = ExpirationReaper(self._timer, loop)
             self._reaper.start()
             logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
@@ -298,10 +278,10 @@ class Purgatory(Deferring):
         operation = self._parking.park(keys, timeout, until, cursor)
         try:
             return await operation.future
-        finally:
+        except BaseException:
             # Where the awaiting task was cancelled, the operation is out at once.
-            if not operation.is_completed:
-                operation.cancel()
+            operation.cancel()
+            raise
 
     async def fire(self, key: str, value: Any = None) -> Fired:
         """Fire `key`: keep the signal, and try every operation that watches it.
@@ -317,16 +297,13 @@ class Purgatory(Deferring):
 
         Raises InvalidKeyError, InvalidValueError, PurgatoryClosedError and WrongThreadError.
         """
-        signal = self._parking.keep(key, value)
-        if self._operations.count(key) <= SMALL_WALK:
-            completed = self._operations.check_and_complete(key)
-        else:
+        fired = self._parking.fire(key, value)
+        if fired.completed == UNTRIED:
             completed = await self._take(self._operations.check_in_steps(key))
-        jobs = 0
-        cursor = self.signals.cursor(signal.offset)
+            fired = fired._replace(completed=completed)
         if self._desk is not None and self._desk.may_wait_on(key):
-            jobs = await self._fire_jobs(self._desk, key, value, cursor)
-        return _new_tuple(Fired, (cursor, signal.seq, completed, jobs))
+            fired = fired._replace(jobs=await self._fire_jobs(self._desk, key, value, fired.cursor))
+        return fired
 
     async def _fire_jobs(self, desk: JobDesk, key: str, value: Any, cursor: str) -> int:
         try:

@@ -24,6 +24,8 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.delayed_operation_purgatory": (2, "waiting"),
     "purgatory.errors": (2, "waiting"),
     "purgatory.event_buffer": (2, "waiting"),
+    "purgatory.fired": (2, "waiting"),
+    "purgatory.keeper": (2, "waiting"),
     "purgatory.keys": (2, "waiting"),
     "purgatory.lifecycle": (2, "waiting"),
     "purgatory.limits": (2, "waiting"),
@@ -74,7 +76,7 @@ COMPOSED_OF: dict[str, set[str]] = {
 # What is imported in some places only -> those places. Whatever is not of the standard library has
 # to be here; of the standard library, only what is not for everyone.
 VENDORS: dict[str, set[str]] = {
-    "cython": {"purgatory.event_buffer", "purgatory.timer"},
+    "cython": {"purgatory.timer"},
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "app", "examples"},

@@ -15,8 +15,9 @@ from purgatory.fastapi.preferences import parse_if_match
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.fastapi.schemas import BatchItem, SignalBody
+from purgatory.fired import Fired
 from purgatory.keys import check_key
-from purgatory.purgatory import Fired, Purgatory
+from purgatory.purgatory import Purgatory
 
 NO_QUERY: Final = frozenset[str]()
 LIST_QUERY: Final = frozenset({"prefix", "limit"})

@@ -55,6 +55,10 @@ class Signals(Protocol):
         """Return up to `limit` signals of `key` after `position`, the oldest first."""
         ...
 
+    def first_after(self, key: str, position: int) -> Signal | None:
+        """Return the oldest signal of `key` that is kept and came after `position`, or None."""
+        ...
+
     def earliest(self, key: str) -> int:
         """Return the position just before the earliest signal that is kept of `key`."""
         ...

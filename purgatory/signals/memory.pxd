@@ -1,13 +1,18 @@
 cimport cython
 from purgatory.signals.signal cimport Signal
+from purgatory.timer.c_clock cimport system_wall_ms
+
+cdef bint compiled
 
 
 @cython.final
 cdef class _KeyHistory:
+    cdef Py_ssize_t count
     cdef long long last_offset
     cdef long long lost_offset
+    cdef Signal newest
+    cdef Signal oldest
     cdef long long seq
-    cdef object signals
 
 
 cdef class MemorySignals:
@@ -20,6 +25,7 @@ cdef class MemorySignals:
     cdef long long _head
     cdef readonly dict _histories
     cdef readonly dict _idle
+    cdef bint _is_system
     cdef str _made_cursor
     cdef long long _made_position
     cdef long long _max_bytes
@@ -27,28 +33,32 @@ cdef class MemorySignals:
     cdef long long _max_signals
     cdef long long _max_signals_per_key
     cdef long long _max_value_bytes
-    cdef readonly object _order
+    cdef Signal _newest
+    cdef Signal _oldest
 
-    @cython.locals(history=_KeyHistory, signal=Signal, encoded=bytes)
+    @cython.locals(
+        history=_KeyHistory, signal=Signal, newest=Signal, encoded=bytes, offset=cython.longlong,
+        at_ms=cython.longlong,
+    )
     cpdef Signal append(self, key, value)
     cpdef long long head(self)
     cpdef str cursor(self, long long position)
-    @cython.locals(history=_KeyHistory, last=Signal)
+    @cython.locals(history=_KeyHistory, signal=Signal)
     cpdef bint has_after(self, key, long long position, Py_ssize_t count)
-    @cython.locals(history=_KeyHistory, signal=Signal, only=Signal)
+    @cython.locals(signal=Signal, unread=list)
     cpdef list read(self, key, long long position, Py_ssize_t limit)
+    @cython.locals(history=_KeyHistory, signal=Signal, first=Signal)
+    cpdef Signal first_after(self, key, long long position)
     @cython.locals(history=_KeyHistory)
     cpdef long long last(self, key)
     @cython.locals(history=_KeyHistory)
     cpdef drop(self, key)
     cpdef bytes encode(self, value)
-    @cython.locals(history=_KeyHistory, gone=_KeyHistory)
+    @cython.locals(history=_KeyHistory, made=_KeyHistory, gone=_KeyHistory)
     cdef _KeyHistory _add_history(self, key)
     @cython.locals(history=_KeyHistory)
     cdef long long _lost_offset(self, key)
-    @cython.locals(signal=Signal)
-    cdef _trim_first(self, key, _KeyHistory history)
-    @cython.locals(history=_KeyHistory, first=Signal)
+    @cython.locals(oldest=Signal)
     cdef _trim_oldest(self)
-    @cython.locals(history=_KeyHistory, signal=Signal, alive=list)
-    cdef _drop_stale_order(self)
+    @cython.locals(signal=Signal, older=Signal, newer=Signal)
+    cdef _trim_first(self, _KeyHistory history)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections import deque
 from typing import Any
 
 from purgatory.errors import BadCursorError, CursorExpiredError, InvalidValueError
 from purgatory.signals.base import SignalStatistics
 from purgatory.signals.signal import Signal
-from purgatory.timer import Clock
+from purgatory.timer import Clock, SystemClock, compiled
 
 _CURSOR = re.compile(r"([0-9a-f]{12})-([0-9]{1,18})")
 # allow_nan=False: NaN is no JSON, and a client's parser would fail on it.
@@ -21,10 +20,15 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",",
 class _KeyHistory:
     """What is kept of one key. Without signals it remembers how far the key had come."""
 
-    __slots__ = ("last_offset", "lost_offset", "seq", "signals")
+    # Invariant: count is that of the chain from oldest to newest, which are None where it is 0.
+    __slots__ = ("count", "last_offset", "lost_offset", "newest", "oldest", "seq")
+
+    oldest: Signal | None
+    newest: Signal | None
 
     def __init__(self, seq: int, lost_offset: int) -> None:
-        self.signals: deque[Signal] = deque()
+        self.oldest = self.newest = None
+        self.count = 0
         self.seq = seq
         self.last_offset = lost_offset
         # Whatever happened up to here may be gone.
@@ -39,7 +43,9 @@ class MemorySignals:
     expires the cursors of its own readers only. Not for several threads.
     """
 
-    # Invariant: _count == sum(len(h.signals) for h in _histories.values()), and so for _bytes.
+    # Signals are chained twice, by age and by age within their key: whichever makes way first, that
+    # is O(1), and there is no object beside the signal.
+    # Invariant: _count == sum(history.count for history in _histories.values()), and so for _bytes.
     def __init__(
         self,
         *,
@@ -59,6 +65,8 @@ class MemorySignals:
                 "value has to fit, or a signal would be gone before anybody could read it"
             )
         self._clock = clock
+        # The compiled form asks the system without a Python call in between.
+        self._is_system: bool = type(clock) is SystemClock
         self._max_signals_per_key = max_signals_per_key
         self._max_signals = max_signals
         self._max_bytes = max_bytes
@@ -72,9 +80,8 @@ class MemorySignals:
         self._histories: dict[str, _KeyHistory] = {}
         # {key: None}: the histories without signals, the longest empty first.
         self._idle: dict[str, None] = {}
-        # The age of signals across keys. A key that trims its own leaves stale entries, which are
-        # dropped when they are half of it: an ordered dict would be exact and twice as slow.
-        self._order: deque[tuple[int, str]] = deque()
+        self._oldest: Signal | None = None
+        self._newest: Signal | None = None
         # What is known of the histories that were forgotten altogether.
         self._forgotten_offset = 0
         self._forgotten_seq = 0
@@ -84,26 +91,48 @@ class MemorySignals:
 
     def append(self, key: str, value: Any) -> Signal:
         """Keep `value` as the next signal of `key`; raise InvalidValueError unless it is JSON."""
-        encoded = self.encode(value)
+        encoded = b"null" if value is None else self.encode(value)
+        # Without the call of a constructor, which takes as long as the rest. Before anything is
+        # looked at: to make an object may run the collector, and with it what fires a key.
+        signal = Signal.__new__(Signal)
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
-        elif not history.signals:
+        if not history.count:
             self._idle.pop(key, None)
-        self._head += 1
-        history.seq += 1
-        history.last_offset = self._head
-        signal = Signal(key, history.seq, self._head, self._clock.wall_ms(), value, encoded)
-        history.signals.append(signal)
-        self._order.append((self._head, key))
+        if compiled and self._is_system:
+            at_ms = system_wall_ms()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+        else:
+            at_ms = self._clock.wall_ms()
+        offset = self._head + 1
+        signal.key = key
+        signal.seq = history.seq + 1
+        signal.offset = offset
+        signal.at_ms = at_ms
+        signal.value = value
+        signal.encoded = encoded
+        signal._newer = signal._newer_of_key = None
+        signal._older = newest = self._newest
+        if newest is None:
+            self._oldest = signal
+        else:
+            newest._newer = signal
+        self._newest = signal
+        signal._older_of_key = newest = history.newest
+        if newest is None:
+            history.oldest = signal
+        else:
+            newest._newer_of_key = signal
+        history.newest = signal
+        history.count += 1
+        history.seq = signal.seq
+        history.last_offset = self._head = offset
         self._count += 1
         self._bytes += len(encoded)
-        if len(history.signals) > self._max_signals_per_key:
-            self._trim_first(key, history)
+        if history.count > self._max_signals_per_key:
+            self._trim_first(history)
         while self._count > self._max_signals or self._bytes > self._max_bytes:
             self._trim_oldest()
-        if len(self._order) > 2 * self._count + 1024:
-            self._drop_stale_order()
         return signal
 
     def head(self) -> int:
@@ -146,31 +175,35 @@ class MemorySignals:
         if history is None or history.last_offset <= position:
             return False
         # What came and is gone again has come all the same: whoever waits must not sleep on.
-        if history.lost_offset > position:
+        if count == 1 or history.lost_offset > position:
             return True
-        signals = history.signals
-        if len(signals) < count:
-            return False
-        last = signals[-count]
-        return last.offset > position
+        signal = history.newest
+        while count > 1 and signal is not None:
+            signal = signal._older_of_key
+            count -= 1
+        return signal is not None and signal.offset > position
 
     def read(self, key: str, position: int, limit: int) -> list[Signal]:
         """Return up to `limit` signals of `key` after `position`, the oldest first."""
+        unread: list[Signal] = []
+        signal = self.first_after(key, position)
+        while signal is not None and len(unread) < limit:
+            unread.append(signal)
+            signal = signal._newer_of_key
+        return unread
+
+    def first_after(self, key: str, position: int) -> Signal | None:
+        """Return the oldest signal of `key` that is kept and came after `position`, or None."""
         history = self._histories.get(key)
         if history is None or history.last_offset <= position:
-            return []
-        signals = history.signals
-        if limit == 1 and len(signals) == 1:
-            # The usual case: whoever waits reads the signal that came.
-            only = signals[0]
-            return [only] if only.offset > position else []
+            return None
         # From the end: what a reader has not seen yet is short, what is kept may be long.
-        unread: deque[Signal] = deque()
-        for signal in reversed(signals):
-            if signal.offset <= position:
-                break
-            unread.appendleft(signal)
-        return [unread.popleft() for _ in range(min(limit, len(unread)))]
+        first = None
+        signal = history.newest
+        while signal is not None and signal.offset > position:
+            first = signal
+            signal = signal._older_of_key
+        return first
 
     def earliest(self, key: str) -> int:
         """Return the position just before the earliest signal that is kept of `key`."""
@@ -186,8 +219,8 @@ class MemorySignals:
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
-        while history.signals:
-            self._trim_first(key, history)
+        while history.count:
+            self._trim_first(history)
         # Counting the dropping itself as an offset sets cursors from before it apart.
         self._head += 1
         history.last_offset = history.lost_offset = self._head
@@ -195,7 +228,7 @@ class MemorySignals:
 
     def trim_through(self, position: int) -> None:
         """Forget every signal up to and including `position`: those that are too old."""
-        while self._order and self._order[0][0] <= position:
+        while self._oldest is not None and self._oldest.offset <= position:
             self._trim_oldest()
 
     def statistics(self) -> SignalStatistics:
@@ -223,8 +256,9 @@ class MemorySignals:
 
     def _add_history(self, key: str) -> _KeyHistory:
         # It begins where the forgotten ones had come to, so that no seq is given out twice.
-        history = _KeyHistory(self._forgotten_seq, self._forgotten_offset)
-        self._histories[key] = history
+        made = _KeyHistory(self._forgotten_seq, self._forgotten_offset)
+        # There may be one by now, as in `append`.
+        history = self._histories.setdefault(key, made)
         while len(self._histories) > self._max_histories and self._idle:
             oldest = next(iter(self._idle))
             del self._idle[oldest]
@@ -237,29 +271,37 @@ class MemorySignals:
         history = self._histories.get(key)
         return self._forgotten_offset if history is None else history.lost_offset
 
-    def _trim_first(self, key: str, history: _KeyHistory) -> None:
-        signal = history.signals.popleft()
+    def _trim_oldest(self) -> None:
+        oldest = self._oldest
+        assert oldest is not None
+        # It is its key's oldest as well.
+        self._trim_first(self._histories[oldest.key])
+
+    def _trim_first(self, history: _KeyHistory) -> None:
+        """Forget the oldest signal of a key, which there is."""
+        signal = history.oldest
+        assert signal is not None
+        history.oldest = newer = signal._newer_of_key
+        if newer is None:
+            history.newest = None
+            self._idle[signal.key] = None
+        else:
+            newer._older_of_key = None
+        older, newer = signal._older, signal._newer
+        if older is None:
+            self._oldest = newer
+        else:
+            older._newer = newer
+        if newer is None:
+            self._newest = older
+        else:
+            newer._older = older
+        # Whoever still holds this one is not to hold the others.
+        signal._older = signal._newer = signal._newer_of_key = None
         history.lost_offset = signal.offset
+        history.count -= 1
         self._count -= 1
         self._bytes -= len(signal.encoded)
-        if not history.signals:
-            self._idle[key] = None
-
-    def _trim_oldest(self) -> None:
-        offset, key = self._order.popleft()
-        history = self._histories.get(key)
-        if history is None or not history.signals:
-            return
-        first = history.signals[0]
-        if first.offset == offset:
-            self._trim_first(key, history)
-
-    def _drop_stale_order(self) -> None:
-        alive = []
-        for history in self._histories.values():
-            for signal in history.signals:
-                alive.append((signal.offset, signal.key))  # noqa: PERF401 - typed when compiled
-        self._order = deque(sorted(alive))
 
     def _expired(self, key: str, reason: str) -> CursorExpiredError:
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self._head)

@@ -9,3 +9,7 @@ cdef class Signal:
     cdef readonly long long at_ms
     cdef readonly object value
     cdef readonly bytes encoded
+    cdef Signal _older
+    cdef Signal _newer
+    cdef Signal _older_of_key
+    cdef Signal _newer_of_key

@@ -9,7 +9,18 @@ from typing import Any
 class Signal:
     """One firing of a key. Do not change it: everyone who waited shares it."""
 
-    __slots__ = ("at_ms", "encoded", "key", "offset", "seq", "value")
+    __slots__ = (
+        "_newer",
+        "_newer_of_key",
+        "_older",
+        "_older_of_key",
+        "at_ms",
+        "encoded",
+        "key",
+        "offset",
+        "seq",
+        "value",
+    )
 
     key: str
     seq: int
@@ -23,16 +34,11 @@ class Signal:
     encoded: bytes
     """`value` as JSON, encoded once however many wait."""
 
-    def __init__(
-        self, key: str, seq: int, offset: int, at_ms: int, value: Any, encoded: bytes
-    ) -> None:
-        """Note a firing of `key`."""
-        self.key = key
-        self.seq = seq
-        self.offset = offset
-        self.at_ms = at_ms
-        self.value = value
-        self.encoded = encoded
+    # Its neighbours among the signals that are kept, of all keys and of its own.
+    _older: Signal | None
+    _newer: Signal | None
+    _older_of_key: Signal | None
+    _newer_of_key: Signal | None
 
     def __repr__(self) -> str:
         """Say which signal of which key it is."""

@@ -187,9 +187,8 @@ class SignalMachine(RuleBasedStateMachine):
 
     @invariant()
     def memory_is_bounded(self) -> None:
-        # White box: what is remembered of empty histories, and the order of all signals.
+        # White box: what is remembered of empty histories.
         assert len(self.signals._histories) <= max(2 * self.in_all, 1) + 1
-        assert len(self.signals._order) <= 2 * self.in_all + 1_024
 
 
 TestSignalLaws = SignalMachine.TestCase

@@ -1,0 +1,18 @@
+"""What came of a fire."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Fired(NamedTuple):
+    """What `Purgatory.fire` returns."""
+
+    cursor: str
+    """The cursor just behind this signal."""
+    seq: int
+    """The signal's number among those of its key."""
+    completed: int
+    """How many operations of this process it completed."""
+    jobs: int = 0
+    """How many delayed jobs it decided, in whichever process they wait."""
