@@ -14,3 +14,4 @@ cdef class EventBuffer:
     @cython.locals(events=list, now_ns=cython.longlong)
     cpdef record(self, object operation, object status, object keys, object key, object deadline_ms)
     cpdef put(self, object event)
+    cdef _drop(self)

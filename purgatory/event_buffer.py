@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from purgatory.timer import compiled
 from purgatory.timer.clock import Clock, SystemClock
@@ -15,9 +15,12 @@ if TYPE_CHECKING:
 RawEvent = tuple[Any, ...]
 """(id of the operation, its class, status, keys, key, deadline_ms, monotonic ns)."""
 
+GAP: Final[RawEvent] = ()
+"""Stands among the events where others were dropped."""
+
 
 class EventBuffer:
-    """Keeps events in order, up to a bound; a Recorder does it with `record`.
+    """Keeps events in order, up to a bound and a GAP; a Recorder does it with `record`.
 
     One thread puts, which is the purgatory's and never waits, and one other takes. There is no
     lock: appending to a list, copying its beginning and deleting that are each one step for the
@@ -58,7 +61,7 @@ class EventBuffer:
         """Keep what happened, and when, or count it as dropped."""
         events = self._events
         if len(events) >= self._limit:
-            self.dropped += 1
+            self._drop()
             return
         if compiled and self._is_system:
             now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
@@ -69,12 +72,20 @@ class EventBuffer:
     def put(self, event: RawEvent) -> None:
         """Keep an event of another shape, or count it as dropped."""
         if len(self._events) >= self._limit:
-            self.dropped += 1
+            self._drop()
         else:
             self._events.append(event)
 
     def take(self, most: int) -> list[RawEvent]:
-        """Remove and return the oldest events, up to `most`."""
+        """Remove and return the oldest events, up to `most`; GAP stands where some are missing."""
         events = self._events[:most]
         del self._events[: len(events)]
         return events
+
+    def _drop(self) -> None:
+        self.dropped += 1
+        # Said at the very place, and once, however many are missing: a count that is read some time
+        # later does not tell what was kept before from what was kept behind. The other thread may
+        # have taken all meanwhile, so that there is no last one.
+        if self._events[-1:] != [GAP]:
+            self._events.append(GAP)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from purgatory.event_buffer import RawEvent
+from purgatory.event_buffer import GAP, RawEvent
 from purgatory.journal.job_event import JobEvent
 from purgatory.journal.rows import CODES, WATCHED, JobColumns, Row, batch_of
 from purgatory.status import Status
@@ -27,8 +27,8 @@ _LOST_AFTER_MS: Final = 60_000
 
 
 # What is known of an operation that waits and has a row "watched": its number, since when on the
-# monotonic clock (ns), its deadline (ms), and how many gaps there were before.
-_Waiting = tuple[int, int, int, int]
+# monotonic clock (ns), its deadline (ms), its keys, and how many gaps there were before.
+_Waiting = tuple[int, int, int, tuple[Hashable, ...], int]
 
 
 class EventRows:
@@ -83,7 +83,9 @@ class EventRows:
         self._date()
         self._rows, self._jobs = [], {}
         for event in events:
-            if isinstance(event, JobEvent):
+            if event is GAP:
+                self.note_gap()
+            elif isinstance(event, JobEvent):
                 self._add_job(event)
             elif event[2] is _PENDING:
                 self._add_watched(event)
@@ -113,7 +115,7 @@ class EventRows:
         """Take note that events after those so far are missing: ends, maybe.
 
         An id is that of another operation once the first has ended. Whoever waits since before the
-        gap has to be told from those by the deadline.
+        gap has to be told from those by the deadline and the keys.
         """
         self._gaps += 1
 
@@ -125,7 +127,7 @@ class EventRows:
             self.sampled_out += 1
             return
         self._numbers = number = self._numbers + 1
-        self._waiting[identity] = (number, at_ns, deadline_ms, self._gaps)
+        self._waiting[identity] = (number, at_ns, deadline_ms, keys, self._gaps)
         deadline_us = deadline_ms * _US_PER_MS
         written = self._written(keys)
         self._rows.append((number, WATCHED, kind, written, at_ns, at_ns, deadline_us, None))
@@ -136,10 +138,10 @@ class EventRows:
         if isinstance(waiting, int):
             self.sampled_out += 1
             return
-        if waiting is None or (waiting[3] != self._gaps and waiting[2] != deadline_ms):
+        if waiting is None or (waiting[4] != self._gaps and waiting[2:4] != (deadline_ms, keys)):
             self.unpaired += 1
             return
-        number, watched_ns, _, _ = waiting
+        number, watched_ns, *_ = waiting
         kind = self._kinds.get(cls) or self._kind(cls)
         deadline_us = deadline_ms * _US_PER_MS
         written = self._written(keys)

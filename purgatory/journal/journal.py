@@ -12,7 +12,7 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
 
-from purgatory.event_buffer import EventBuffer, RawEvent
+from purgatory.event_buffer import GAP, EventBuffer, RawEvent
 from purgatory.journal.event_rows import EventRows, KeyRule
 from purgatory.journal.job_event import JobEvent
 from purgatory.journal.sink import Sink
@@ -254,22 +254,20 @@ class Journal:
 
     def _empty_buffer(self) -> None:
         """Make rows of all that is in the buffer by now."""
-        events = self._buffer.take(self._max_buffered)
-        # Whatever was dropped by now was to come behind these events, as the buffer was full then.
-        dropped = self._buffer.dropped
+        # And a place more, for what stands where events are missing.
+        events = self._buffer.take(self._max_buffered + 1)
         for begin in range(0, len(events), _SLICE):
             self._write(events[begin : begin + _SLICE])
             self._wake.wait(_BREATH_S)
-        if dropped != self._dropped_seen:
-            self._rows.note_gap()
-        self._note_dropped(dropped)
+        self._note_dropped(self._buffer.dropped)
 
     def _write(self, events: list[RawEvent]) -> None:
         try:
             batch = self._rows.batch(events)
         except Exception:
             # A rule for keys that fails, say. The thread goes on.
-            self._unwritable += len(events)
+            self._unwritable += len(events) - events.count(GAP)
+            self._rows.note_gap()
             logger.exception(
                 "%d events cannot be written", len(events), extra={"action": "journal-unwritable"}
             )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, OperationEvent, Status
-from purgatory.event_buffer import EventBuffer
+from purgatory.event_buffer import GAP, EventBuffer
 from purgatory.testing import MockClock
 from purgatory.timer import SystemClock
 
@@ -90,12 +90,24 @@ def test_what_there_is_no_room_for_is_counted(make_core: MakeCore, clock: MockCl
         watch(core, "a")
     core.check_and_complete("a")
     buffer.put(("another",))
-    assert (len(buffer), buffer.dropped) == (3, 2)
-    assert len(buffer.take(1)) == 1
+    assert (len(buffer), buffer.dropped) == (4, 2)
+    assert len(buffer.take(2)) == 2
     buffer.put(("another",))
     taken = buffer.take(10)
-    assert [event[2] for event in taken[:2]] == [Status.PENDING, Status.FIRED]
-    assert (taken[2], len(buffer), buffer.dropped) == (("another",), 0, 2)
+    assert taken[0][2] is Status.FIRED
+    # Where the others are missing, which is behind the three and before the last.
+    assert (taken[1:], len(buffer), buffer.dropped) == ([GAP, ("another",)], 0, 2)
+
+
+def test_each_gap_is_marked_once(clock: MockClock) -> None:
+    """Though very many are missing, and also where all was taken meanwhile."""
+    buffer = EventBuffer(1, clock)
+    for number in range(1_000):
+        buffer.put((number,))
+    assert (buffer.take(10), buffer.dropped) == ([(0,), GAP], 999)
+    for number in range(3):
+        buffer.put((number,))
+    assert (buffer.take(10), buffer.dropped) == ([(0,), GAP], 1_001)
 
 
 @pytest.mark.parametrize("most", [0, 1, 5])

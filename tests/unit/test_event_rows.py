@@ -191,6 +191,16 @@ def test_behind_a_gap_an_id_is_trusted_only_with_its_deadline(clock: MockClock) 
     assert rows.unpaired == 1
 
 
+def test_behind_a_gap_an_id_is_trusted_only_with_its_keys(clock: MockClock) -> None:
+    """Of those that are watched in one millisecond many have the same deadline."""
+    rows = make_rows(clock)
+    as_list(rows.batch([event(1, WATCHED), event(2, WATCHED)]))
+    rows.note_gap()
+    events = [event(1, FIRED, keys=("order:99",)), event(2, FIRED)]
+    assert [row["operation_id"][-2:] for row in as_list(rows.batch(events))] == ["-2"]
+    assert rows.unpaired == 1
+
+
 def test_an_operation_may_be_rescheduled(clock: MockClock) -> None:
     """Without a gap an end is that of its id, whatever its deadline is by then."""
     rows = make_rows(clock)
