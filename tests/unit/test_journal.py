@@ -56,10 +56,13 @@ def watch(core: DelayedOperationPurgatory, key: str = "a", delay_ms: int = 50) -
     return operation
 
 
-def watch_and_fire(core: DelayedOperationPurgatory, count: int) -> None:
+def watch_and_fire(core: DelayedOperationPurgatory, count: int) -> list[Operation]:
+    """Return the operations: while they are held, none has the id of another."""
+    operations = []
     for number in range(count):
-        watch(core, f"k{number}")
+        operations.append(watch(core, f"k{number}"))
         core.check_and_complete(f"k{number}")
+    return operations
 
 
 class ListSink(Sink):
@@ -203,10 +206,10 @@ def test_what_the_buffer_cannot_take_is_counted_and_said_once(
     journal = Journal(sink, max_buffered=5, clock=clock)
     core = make_core(journal)
     with caplog.at_level(logging.INFO, "purgatory.journal"):
-        watch_and_fire(core, 10)
+        held = watch_and_fire(core, 10)
         with journal:
             assert journal.flush(PATIENCE_S)
-            watch(core, "z")
+            held.append(watch(core, "z"))
             assert journal.flush(PATIENCE_S)
             core.check_and_complete("z")
     statistics = journal.statistics()
