@@ -9,6 +9,15 @@ cdef extern from *:
         PyObject_GC_UnTrack(items);
     }
 
+    /* As pop(), but that a short list keeps its memory: one that has a task by turns would get it
+       and give it back again and again, which takes longer than all else. */
+    static inline void purgatory_drop_last(PyObject *items) {
+        Py_ssize_t last = PyList_GET_SIZE(items) - 1;
+        PyObject *task = PyList_GET_ITEM(items, last);
+        Py_SET_SIZE((PyVarObject *) items, last);
+        Py_DECREF(task);
+    }
+
     /* Ask the memory for a task, which may lie on two lines of a cache, before it is needed: to wait
        for it takes as long as all that is done with it. */
     static inline void purgatory_fetch(PyObject *items, Py_ssize_t index) {
@@ -34,5 +43,6 @@ cdef extern from *:
     }
     """
     void untrack "purgatory_untrack" (list items)
+    void drop_last "purgatory_drop_last" (list items)
     void fetch_ahead "purgatory_fetch_ahead" (list items, Py_ssize_t index) noexcept
     void fetch_first "purgatory_fetch_first" (list items) noexcept

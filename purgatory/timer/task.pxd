@@ -1,5 +1,7 @@
 cimport cython
-from purgatory.timer.c_list cimport fetch_first, untrack
+from purgatory.timer.c_list cimport drop_last, fetch_first, untrack
+
+cdef Py_ssize_t _FEW
 
 
 @cython.final

@@ -22,6 +22,10 @@ NOT_SCHEDULED = -1
 ARRAY_SIZE: Final = 63
 
 
+# So many places are kept where the tasks have left: 64 bytes.
+_FEW: Final = 4
+
+
 def refuse_delay(delay_ms: object) -> NoReturn:
     """Say why `delay_ms` is no delay."""
     if type(delay_ms) is not int:
@@ -115,7 +119,10 @@ class TaskArray:
         task._array = None
         self.pending.count -= 1
         if index == len(items) - 1:
-            items.pop()
+            if cython.compiled and index < _FEW:
+                drop_last(items)  # type: ignore[name-defined] # noqa: F821 - it is in c_list.pxd
+            else:
+                items.pop()
             if len(items) <= self.holes:
                 self.become_empty()
             return
