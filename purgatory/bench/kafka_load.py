@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import dataclass
-from typing import NamedTuple
 
 RATE_PER_S = 100_000
 TIMEOUT_MS = 200
@@ -16,12 +15,9 @@ KEYS_EACH = 3
 _QUARTILE = 0.67449
 
 
-class Event(NamedTuple):
-    """A request arrives, or is completed."""
-
-    at_ns: int
-    request: int
-    is_arrival: bool
+Event = tuple[int, int, bool]
+"""(time in ns, number of a request, whether it arrives, and is not completed). Not a named tuple:
+to take one apart costs three times as much, and is the load's, not the timer's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +41,15 @@ class KafkaLoad:
         source = random.Random(23)
         mu = math.log(self.median_ms)
         sigma = (math.log(self.quartile_ms) - mu) / _QUARTILE
-        events = []
+        events: list[Event] = []
         at_s = 0.0
         for request in range(count):
             at_s += source.expovariate(RATE_PER_S)
-            events.append(Event(round(at_s * 1e9), request, True))
+            events.append((round(at_s * 1e9), request, True))
             latency_ms = source.lognormvariate(mu, sigma)
             if latency_ms < TIMEOUT_MS:
                 at_ns = round((at_s + latency_ms / 1000) * 1e9)
-                events.append(Event(at_ns, request, False))
+                events.append((at_ns, request, False))
         return sorted(events)
 
 

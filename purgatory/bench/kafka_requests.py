@@ -99,7 +99,7 @@ class RealRequests(KafkaRequests):
         start_ns = wall_ns()
         position = 0
         while position < len(events):
-            wait_ns = events[position].at_ns - (wall_ns() - start_ns)
+            wait_ns = events[position][0] - (wall_ns() - start_ns)
             await asyncio.sleep(max(0, wait_ns) / 1e9)
             position = self._handle_due(events, position, wall_ns() - start_ns, keys)
         await asyncio.sleep((TIMEOUT_MS + 100) / 1000)
