@@ -95,7 +95,7 @@ class Parking:
         self.loop = loop
         self.thread_id = _get_ident()
         self._new_future = loop.create_future
-        if getattr(type(loop), "create_future", None) is BaseEventLoop.create_future:
+        if getattr(loop.create_future, "__func__", None) is BaseEventLoop.create_future:
             # What asyncio's own does, without a call of Python in between.
             self._new_future = partial(Future, loop=loop)
 
@@ -194,6 +194,8 @@ class Parking:
             raise InvalidTimeoutError(
                 f"timeout is {timeout!r}: give a number of seconds from 0 to {self._max_timeout:g}"
             )
+        if type(timeout) is int:
+            return timeout * 1000
         seconds = timeout
         # By way of whole nanoseconds: 0.07 * 1000 is a little more than 70.
         whole_ns = int(seconds * NS_PER_SECOND + 0.5)
