@@ -16,14 +16,15 @@ def test_settings_are_known() -> None:
         for name, field in Settings.model_fields.items()
     ]
     environment = dict.fromkeys([*map(str, names), "purgatory_max_wait", "PATH"], "")
-    assert unknown_variables({**environment, "PURGATORY_PURE_PYTHON": "1"}) == []
+    of_others = [f"PURGATORY_{name}" for name in ("PURE_PYTHON", "STORE", "TOKEN")]
+    assert unknown_variables(environment | dict.fromkeys(of_others, "1")) == []
 
 
 @pytest.mark.parametrize(
     ("variable", "hint"),
     [
         ("PURGATORY_MAX_PARKD", "did you mean PURGATORY_MAX_PARKED?"),
-        ("PURGATORY_TOKEN", "did you mean PURGATORY_TOKENS?"),
+        ("PURGATORY_TOKNS", "did you mean PURGATORY_TOKENS?"),
         ("purgatory_job_leese", "did you mean PURGATORY_JOB_LEASE?"),
         ("PURGATORY_HOST", "did you mean HOST?"),
         ("PURGATORY_PORT", "did you mean PORT?"),
