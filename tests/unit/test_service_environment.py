@@ -58,3 +58,16 @@ def test_the_lease_of_jobs_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv("PURGATORY_JOB_LEASE", bad)
         with pytest.raises(ValidationError, match="job_lease"):
             Settings()
+
+
+@pytest.mark.parametrize(
+    "name", ["max_signal_age", "journal_max_age", "callback_timeout", "job_grace", "max_wait"]
+)
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_seconds_are_a_finite_number(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Each is refused by its own name."""
+    monkeypatch.setenv(f"PURGATORY_{name.upper()}", value)
+    with pytest.raises(ValidationError, match=name):
+        Settings()
