@@ -510,6 +510,7 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
         ("on_fire", "explode"),
         ("outcome", "fired"),
         ("finished_ms", "5"),
+        ("ceiling_ms", "5"),
     ],
 )
 async def test_a_corrupt_row_is_set_aside_by_whoever_reads_it(
@@ -519,7 +520,7 @@ async def test_a_corrupt_row_is_set_aside_by_whoever_reads_it(
     bad, good = spec(delay=0), spec(delay=0)
     await store.add([bad, good])
     async with engine.begin() as connection:
-        stored: Any = int(value) if column == "finished_ms" else value
+        stored: Any = int(value) if column.endswith("_ms") else value
         await connection.execute(jobs.update().where(jobs.c.id == bad.id).values({column: stored}))
     assert [job and job.id for job in await store.get([bad.id, good.id])] == [None, good.id]
     (record,) = await store.quarantined(limit=10)
