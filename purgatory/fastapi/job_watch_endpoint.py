@@ -6,7 +6,7 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
-from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.answer import Answer, header_lines
 from purgatory.fastapi.asgi_wait import is_disconnect
 from purgatory.fastapi.drive import send_answer
 from purgatory.fastapi.endpoint import path_parameter, problem_from
@@ -138,5 +138,4 @@ def _not_modified(job: Job, applied: dict[str, str], status: Status) -> Answer:
     headers = {"ETag": entity_tag(job), **applied}
     if status is Status.DRAINED:
         headers |= {**retry_after(), "Connection": "close"}
-    lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in headers.items())
-    return Answer.empty(304, lines.encode("latin-1"))
+    return Answer.empty(304, header_lines(headers))

@@ -40,6 +40,8 @@ from purgatory.jobs.errors import (
 
 MEDIA_TYPE: Final = "application/problem+json"
 
+KEY_IN_WORDS: Final = "1 to 256 characters, none of them control"
+
 _STATUSES: Final = frozenset(HTTPStatus)
 
 
@@ -307,7 +309,7 @@ def problem_of(error: PurgatoryError) -> Problem:
         case BadCursorError():
             return Problem("bad-cursor", error.detail, param="cursor")
         case InvalidKeyError():
-            return bad_parameter("key", error.detail, "1 to 256 characters, none of them control")
+            return bad_parameter("key", error.detail, KEY_IN_WORDS)
         case InvalidTimeoutError():
             return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
         case InvalidValueError():
@@ -347,7 +349,7 @@ _ALLOWED: Final = {
     "callback.url": "an http or https address with a host, without user name or fragment",
     "ceiling": "seconds, from 0 to ten years",
     "delay": "seconds, from 0 to ten years; and no `at` beside it",
-    "handler": "1 to 256 characters, none of them control",
+    "handler": KEY_IN_WORDS,
     "keys": "up to 100 watch keys",
     "on_conflict": "replace or keep together with a `dedupe_key`; error, or left out, without",
     "payload": "JSON of up to 64 KiB, as the handler takes it",

@@ -477,10 +477,7 @@ class RedisJobStore:
             self._listeners.tell(job.id, None)
             return Added(job, AddStatus.ADDED)
         if status == b"full":
-            raise StoreFullError(
-                f"max_waiting is {self.limits.max_waiting}, and as many jobs wait: try again when "
-                "some are finished, or raise the limit"
-            )
+            raise StoreFullError.of_limit(self.limits.max_waiting)
         if status == b"deadline":
             spec.deadline.resolve(int(rest), self.limits)
         if is_error(result):

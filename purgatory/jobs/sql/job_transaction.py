@@ -194,9 +194,7 @@ class JobTransaction:
             fired = [rules.fired(job, fire, self.now_ms) for job in jobs]
             for job in fired:
                 self._put(job)
-            run = tuple(job.id for job in fired if not job.state.is_final)
-            cancelled = tuple(job.id for job in fired if job.state.is_final)
-            results.append(KeyFired(run, cancelled, has_more))
+            results.append(KeyFired.of(fired, has_more=has_more))
         return results
 
     def cancel_for_key(self, keys: Sequence[str], limit: int) -> list[KeyFired]:
@@ -362,10 +360,7 @@ class JobTransaction:
         if rival is not None:
             return self._add_to(self._jobs[rival.id], spec, deadline_ms)
         if self._is_full():
-            raise StoreFullError(
-                f"max_waiting is {self._limits.max_waiting}, and as many jobs wait: try again when "
-                "some are finished, or raise the limit"
-            )
+            raise StoreFullError.of_limit(self._limits.max_waiting)
         job = spec.job(self.now_ms, deadline_ms)
         self._jobs[job.id] = job
         self._new[job.id] = None
