@@ -63,7 +63,7 @@ class JobBody(RequestBody):
 
     handler: Key | None = Field(None, description="The name of a handler. This or `callback`.")
     callback: CallbackBody | None = Field(None, description="This or `handler`.")
-    payload: Any = Field(None, description="Any JSON value; 64 KiB at most.")
+    payload: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
     delay: Delay = None
     at: At = None
     keys: Annotated[list[Key], Field(max_length=100)] = Field(

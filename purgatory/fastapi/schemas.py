@@ -50,7 +50,7 @@ class SignalBody(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"value": {"by": "card"}}]})
 
-    value: Any = Field(None, description="Any JSON value; 64 KiB at most.")
+    value: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
 
 
 class BatchItem(RequestBody):
@@ -61,7 +61,7 @@ class BatchItem(RequestBody):
     )
 
     key: Key
-    value: Any = Field(None, description="Any JSON value; 64 KiB at most.")
+    value: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
 
 
 class CountOfKeys(RequestBody):
