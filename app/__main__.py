@@ -43,11 +43,8 @@ def main() -> int:
         for error in exc.errors():
             print(_sentence(error), file=sys.stderr)
         return 2
-    except JournalUnavailableError as exc:
+    except (JournalUnavailableError, ValueError) as exc:
         print(exc, file=sys.stderr)
-        return 2
-    except (ValueError, OSError) as exc:
-        print(_named(str(exc)), file=sys.stderr)
         return 2
     config = uvicorn.Config(
         app,
@@ -89,13 +86,6 @@ def _sentence(error: ErrorDetails) -> str:
             return f"PURGATORY_{name} is too short: give {error['ctx']['min_length']} characters"
         return f"PURGATORY_{name}: {error['msg']}"
     return f"PURGATORY_{name} is {error['input']!r}: {error['msg']}"
-
-
-def _named(sentence: str) -> str:
-    """Say which variable is to blame, where the sentence does not."""
-    if sentence.startswith("PURGATORY_"):
-        return sentence
-    return f"PURGATORY_TOKENS or PURGATORY_TOKENS_FILE: {sentence}"
 
 
 def _print_token(scopes: list[str]) -> int:

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from app.settings import Settings
 
 PREFIX = "PURGATORY_"
-# Read when the library is installed.
-_NOT_OURS = {"PURE_PYTHON"}
+# Read when the library is installed, and by the pipeline.
+_NOT_OURS = {"PURE_PYTHON", "STORE", "TOKEN"}
 # Kubernetes sets these for a Service that is called purgatory.
 _OF_KUBERNETES = re.compile(r"SERVICE_(HOST|PORT.*)|PORT_\d+_.*")
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 
 from fastapi import FastAPI
@@ -14,7 +16,7 @@ from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
-from purgatory.jobs import CALLBACK, JobStore
+from purgatory.jobs import CALLBACK
 
 logger = logging.getLogger("purgatory.app")
 
@@ -30,7 +32,10 @@ Every refusal is problem details (RFC 9457), and its `type` is an address that s
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """Return the service. For an ASGI server: `uvicorn --factory app.main:create_app`."""
+    """Return the service. For an ASGI server: `uvicorn --factory app.main:create_app`.
+
+    Raises ValueError, which names the variable to blame, and JournalUnavailableError.
+    """
     settings = Settings() if settings is None else settings
     for sentence in unknown_variables(os.environ):
         logger.warning("%s", sentence, extra={"action": "unknown-setting"})
@@ -47,28 +52,30 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             {"name": "health", "description": "For load balancers and orchestrators."},
         ],
     )
+    # Not the URL itself, which may hold a password.
+    with _blaming("PURGATORY_JOBS_URL or PURGATORY_DATA_DIR"):
+        jobs = settings.job_store()
+    with _blaming("PURGATORY_TOKENS or PURGATORY_TOKENS_FILE"):
+        tokens = settings.bearer_tokens()
     purgatory = Purgatory(
         limits=settings.limits(),
         listeners=() if journal is None else [journal],
-        jobs=_job_store(settings),
+        jobs=jobs,
         job_settings=settings.job_settings(),
     )
     purgatory.handler(CALLBACK)(settings.webhook())
-    purgatory.handled_elsewhere(settings.elsewhere())
-    install(
-        app,
-        purgatory,
-        settings=settings.wait_settings(),
-        authorize=settings.bearer_tokens(),
-    )
+    with _blaming("PURGATORY_JOB_HANDLERS"):
+        purgatory.handled_elsewhere(settings.elsewhere())
+    install(app, purgatory, settings=settings.wait_settings(), authorize=tokens)
     app.include_router(create_health_router(purgatory))
     add_docs(app)
     return app
 
 
-def _job_store(settings: Settings) -> JobStore:
+@contextmanager
+def _blaming(variables: str) -> Iterator[None]:
+    """Have what is raised begin with the variables that it is about."""
     try:
-        return settings.job_store()
+        yield
     except (ValueError, OSError, ImportError) as exc:
-        # Not the URL itself, which may hold a password.
-        raise ValueError(f"PURGATORY_JOBS_URL or PURGATORY_DATA_DIR: {exc}") from exc
+        raise ValueError(f"{variables}: {exc}") from exc

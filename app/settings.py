@@ -28,7 +28,7 @@ class Settings(BaseSettings):
 
     # hide_input: pydantic's message for values that do not fit together would show them all.
     model_config = SettingsConfigDict(
-        env_prefix="PURGATORY_", frozen=True, hide_input_in_errors=True
+        env_prefix="PURGATORY_", frozen=True, hide_input_in_errors=True, allow_inf_nan=False
     )
 
     host: str = Field("127.0.0.1", validation_alias="HOST")
@@ -98,7 +98,10 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check_together(self) -> Settings:
-        self.wait_settings()
+        try:
+            self.wait_settings()
+        except ValueError as exc:
+            raise ValueError(f"PURGATORY_DEFAULT_WAIT and PURGATORY_MAX_WAIT: {exc}") from exc
         if self.tokens is not None and self.tokens_file is not None:
             raise ValueError("give PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, not both")
         if (self.journal_keys == "hash") != (self.journal_secret is not None):

@@ -1,8 +1,8 @@
 """The endpoints of the coordinator."""
 
 # No postponed annotations here: FastAPI reads those of the endpoints, which name local things.
-# Every endpoint is `async def`, awaiting or not: FastAPI runs others in threads, and a purgatory
-# belongs to the thread of its event loop.
+# Every endpoint and dependency is `async def`, awaiting or not: FastAPI runs others in threads, and
+# a purgatory belongs to the thread of its event loop.
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -27,7 +27,7 @@ from examples.join_group.schemas import (
 from purgatory.fastapi import ParkDep
 
 
-def get_coordinator(request: Request) -> Coordinator:
+async def get_coordinator(request: Request) -> Coordinator:
     """Return the coordinator of the application. For `Depends`."""
     coordinator = request.app.state.coordinator
     assert isinstance(coordinator, Coordinator)

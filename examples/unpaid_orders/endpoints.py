@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from examples.unpaid_orders.order import OrderState, watch_key
-from examples.unpaid_orders.schemas import ConnectionsAnswer, OrderAnswer, OrderBody
+from examples.unpaid_orders.schemas import ConnectionsAnswer, OrderAnswer, OrderBody, OrderId
 from examples.unpaid_orders.shop import Shop
 from purgatory.fastapi import ParkDep, watch
 
@@ -54,7 +54,7 @@ async def place(body: OrderBody, shop: ShopDep, response: Response) -> OrderAnsw
 
 @router.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
 async def show(
-    order_id: int, shop: ShopDep, session: SessionDep, response: Response
+    order_id: OrderId, shop: ShopDep, session: SessionDep, response: Response
 ) -> OrderAnswer:
     """Return an order. With If-None-Match and `Prefer: wait=25`: once it has changed.
 
@@ -69,7 +69,7 @@ async def show(
 
 @router.get("/orders/{order_id}/receipt")
 async def receipt(
-    order_id: int,
+    order_id: OrderId,
     shop: ShopDep,
     park: ParkDep,
     wait: Annotated[float, Query(ge=0, le=55)] = 25.0,
@@ -95,7 +95,7 @@ async def _look(shop: Shop, order_id: int) -> OrderAnswer:
 
 
 @router.post("/orders/{order_id}/payment")
-async def pay(order_id: int, shop: ShopDep, response: Response) -> OrderAnswer:
+async def pay(order_id: OrderId, shop: ShopDep, response: Response) -> OrderAnswer:
     """Pay an order: 409 where it is settled already."""
     answer = OrderAnswer.of(await shop.pay(order_id))
     response.headers["ETag"] = answer.etag

@@ -5,9 +5,23 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictStr
+from fastapi import Path
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
 
 from examples.unpaid_orders.order import Order, OrderState
+
+# That of SQLite.
+MAX_ID = 2**63 - 1
+
+
+def _spelled_once(text: str) -> str:
+    # The key that a page waits for is made of the address: another spelling would be another key.
+    if len(text) > 19 or not text.isascii() or not text.isdigit() or text[0] == "0":
+        raise ValueError("give the order's number as its Location has it")
+    return text
+
+
+OrderId = Annotated[int, BeforeValidator(_spelled_once), Path(ge=1, le=MAX_ID)]
 
 
 class OrderBody(BaseModel):

@@ -9,7 +9,7 @@ from fastapi import Depends, Request
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.bodies import parse_batch, parse_body
 from purgatory.fastapi.endpoint import read_body
-from purgatory.fastapi.job_batch_endpoint import split_lines
+from purgatory.fastapi.job_batch_endpoint import in_turns, split_lines
 from purgatory.fastapi.job_schemas import JobBody
 from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.schemas import BatchItem, WatchBody
@@ -38,19 +38,19 @@ async def get_accesses(request: Request) -> list[Access]:
         request._body = await read_body(request.scope, request.receive, endpoint.raw.max_body)
     body = await request.body()
     if action is Action.DEFER:
-        return [Access(action), *_waits(request, body)]
+        return [Access(action), *await _waits(request, body)]
     if action is Action.WAIT:
         return [Access(action, key) for key in parse_body(WatchBody, body).keys]
     return [Access(action, item.key) for item in parse_batch(BatchItem, body)]
 
 
-def _waits(request: Request, body: bytes) -> list[Access]:
+async def _waits(request: Request, body: bytes) -> list[Access]:
     """Return an access for each key that the jobs in a body are to wait on."""
     if not request.url.path.endswith(":batch"):
         keys = parse_body(JobBody, body).keys
         return [Access(Action.WAIT, key) for key in keys]
     found: dict[str, None] = {}
-    for line in split_lines(body):
+    async for line in in_turns(split_lines(body)):
         try:
             found |= dict.fromkeys(parse_body(JobBody, line).keys)
         except Problem:

@@ -88,6 +88,12 @@ def encoded(headers: Mapping[str, str]) -> Headers:
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
+def header_lines(headers: Mapping[str, str]) -> bytes:
+    """Return headers as lines, such as `Answer.of_json` takes."""
+    lines = [f"{name.lower()}: {value}\r\n" for name, value in headers.items()]
+    return "".join(lines).encode("latin-1")
+
+
 def _pairs(lines: bytes) -> Headers:
     """Return header lines as ASGI has them."""
     parts = [line.partition(b": ") for line in lines.split(b"\r\n")]

@@ -45,9 +45,14 @@ class RawEndpoint:
         tail: str = "",
         max_body: int = 0,
         is_public: bool = False,
+        refuses_foreign_pages: bool = False,
     ) -> None:
-        """Answer with `handler`; `tail` names the path parameter that it works on."""
+        """Answer with `handler`; `tail` names the path parameter that it works on.
+
+        `refuses_foreign_pages` is for a POST that takes no body; one that takes a body does anyway.
+        """
         self._is_public = is_public
+        self._refuses_foreign_pages = refuses_foreign_pages or max_body > 0
         self.room = room
         self.tail = tail
         self.max_body = max_body
@@ -105,7 +110,7 @@ class RawEndpoint:
     def _admit(self, raw: RawRequest) -> None:
         if not self._is_public:
             raw.permit = self.room.authenticate(raw)
-        if self.max_body:
+        if self._refuses_foreign_pages:
             refuse_foreign_pages(raw)
 
     def _handle(self, raw: RawRequest) -> Coroutine[Any, Any, Answer]:

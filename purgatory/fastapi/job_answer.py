@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.answer import Answer, header_lines
 from purgatory.fastapi.job_schemas import JobAnswer, ListedJob
 from purgatory.jobs import CALLBACK, Job
 from purgatory.jobs.moment import rfc3339, utc
@@ -18,10 +18,9 @@ def entity_tag(job: Job) -> str:
 
 def answer_job(job: Job, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
     """Return a job as an answer, with its ETag and `headers`."""
-    lines = {"ETag": entity_tag(job), **(headers or {})}
-    more = "".join(f"{name.lower()}: {value}\r\n" for name, value in lines.items())
+    more = header_lines({"ETag": entity_tag(job), **(headers or {})})
     document = JobAnswer(**_listed(job), **_large(job))
-    return Answer.of_json(status, document.model_dump_json().encode(), more.encode("latin-1"))
+    return Answer.of_json(status, document.model_dump_json().encode(), more)
 
 
 def listed_job(job: Job) -> ListedJob:

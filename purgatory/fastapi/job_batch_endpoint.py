@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from starlette.types import Receive, Scope, Send
 
@@ -24,7 +24,7 @@ from purgatory.jobs import AddStatus, JobError, JobSpec
 
 # Lines that are stored and answered together: one step of a store.
 CHUNK = 250
-# Of lines that are large, fewer are read in one turn.
+# Of lines that are large, fewer than a chunk are read in one turn.
 TURN_BYTES = 64 * 1024
 
 
@@ -72,27 +72,19 @@ class JobBatchEndpoint:
             )
         # Whoever is to be told that the purgatory is closed or the store away is told so first.
         self.room.purgatory.job_desk().ready()
-        lines = split_lines(await read_body(scope, receive, self.max_body))
-        if not 0 < len(lines) <= MAX_JOB_LINES:
-            raise bad_parameter(
-                "body", f"the body has {len(lines)} lines", f"1 to {MAX_JOB_LINES} lines of JSON"
-            )
-        return lines
+        return split_lines(await read_body(scope, receive, self.max_body))
 
     async def _results(self, raw: RawRequest, lines: list[bytes]) -> AsyncIterator[list[BatchLine]]:
         for start in range(0, len(lines), CHUNK):
             results: dict[int, BatchLine] = {}
             specs: dict[int, JobSpec] = {}
-            read = 0
-            for number, line in enumerate(lines[start : start + CHUNK], start + 1):
+            number = start
+            async for line in in_turns(lines[start : start + CHUNK]):
+                number += 1
                 try:
                     specs[number] = self._spec(raw, line)
                 except Exception as exc:
                     results[number] = self._refused(raw, number, problem_from(exc))
-                read += len(line)
-                if read >= TURN_BYTES:
-                    read = 0
-                    await asyncio.sleep(0)
             if specs:
                 results |= await self._add(raw, specs)
             yield [results[number] for number in sorted(results)]
@@ -124,7 +116,24 @@ class JobBatchEndpoint:
 
 
 def split_lines(body: bytes) -> list[bytes]:
-    """Return the lines of a body; empty ones at the end are none."""
+    """Return the lines of a body; empty ones at the end are none. Raise Problem for too many."""
     # At line feeds only: JSON may hold what else Unicode takes for the end of a line.
     body = body.rstrip(b" \t\r\n")
-    return [line.strip(b" \t\r") for line in body.split(b"\n")] if body else []
+    # Counted first: a body of nothing else would be millions of lines.
+    count = body.count(b"\n") + 1 if body else 0
+    if not 0 < count <= MAX_JOB_LINES:
+        raise bad_parameter(
+            "body", f"the body has {count} lines", f"1 to {MAX_JOB_LINES} lines of JSON"
+        )
+    return [line.strip(b" \t\r") for line in body.split(b"\n")]
+
+
+async def in_turns(lines: Sequence[bytes]) -> AsyncIterator[bytes]:
+    """Go through lines that take some time each, and leave others their turns of the loop."""
+    read = 0
+    for line in lines:
+        yield line
+        read += max(len(line), TURN_BYTES // CHUNK)
+        if read >= TURN_BYTES:
+            read = 0
+            await asyncio.sleep(0)

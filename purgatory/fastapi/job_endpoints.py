@@ -16,7 +16,7 @@ from purgatory.fastapi.idempotency import RepeatedRequests, request_name, used_o
 from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
 from purgatory.fastapi.job_schemas import CallbackBody, JobBody, JobsAnswer, RescheduleBody
 from purgatory.fastapi.preferences import parse_if_match
-from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
+from purgatory.fastapi.problems import KEY_IN_WORDS, Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, whole_number
 from purgatory.jobs import (
     CALLBACK,
@@ -37,7 +37,6 @@ from purgatory.purgatory import Purgatory
 NO_QUERY: Final = frozenset[str]()
 LIST_QUERY: Final = frozenset({"state", "handler", "key", "limit", "after"})
 DEFAULT_LIST_LIMIT: Final = 100
-KEY_IN_WORDS: Final = "1 to 256 characters, none of them control"
 # As `new_job_id` makes them.
 _JOB_ID: Final = re.compile("[0-9a-f]{32}")
 

@@ -238,11 +238,11 @@ def add_job_routes(add: AddRoute, room: WaitingRoom) -> None:
         "POST",
         "/jobs/{id}/run",
         run_job,
-        TaskEndpoint(room, endpoints.run, tail="id"),
+        TaskEndpoint(room, endpoints.run, tail="id", refuses_foreign_pages=True),
         summary="Run a job now",
         answered="The job, which is due now.",
         action=Action.DEFER,
         answer=job_schemas.JobAnswer,
-        refusals=changing,
+        refusals=(*changing, "unsupported-media-type"),
         responses={200: {"headers": ETAG}},
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
-from purgatory.fastapi.schemas import Key, Moment
+from purgatory.fastapi.schemas import Key, Moment, RequestBody
 from purgatory.jobs import CALLBACK
 
 MAX_JOB_LINES = 10_000
@@ -24,12 +24,7 @@ At = Annotated[
 ]
 
 
-class _Body(BaseModel):
-    # hide_input: what a client sent is not repeated at length to whoever reads the answer.
-    model_config = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
-
-
-class CallbackBody(_Body):
+class CallbackBody(RequestBody):
     """An HTTP request to make."""
 
     url: Annotated[
@@ -49,7 +44,7 @@ class CallbackBody(_Body):
     )
 
 
-class JobBody(_Body):
+class JobBody(RequestBody):
     """A job to be done later. It has a `handler` or a `callback`, and a `delay` or an `at`."""
 
     model_config = ConfigDict(
@@ -68,7 +63,7 @@ class JobBody(_Body):
 
     handler: Key | None = Field(None, description="The name of a handler. This or `callback`.")
     callback: CallbackBody | None = Field(None, description="This or `handler`.")
-    payload: Any = Field(None, description="Any JSON value; 64 KiB at most.")
+    payload: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
     delay: Delay = None
     at: At = None
     keys: Annotated[list[Key], Field(max_length=100)] = Field(
@@ -92,7 +87,7 @@ class JobBody(_Body):
     )
 
 
-class RescheduleBody(_Body):
+class RescheduleBody(RequestBody):
     """Another deadline: one of the two."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"delay": 900}]})

@@ -6,7 +6,7 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
-from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.answer import Answer, header_lines
 from purgatory.fastapi.asgi_wait import is_disconnect
 from purgatory.fastapi.drive import send_answer
 from purgatory.fastapi.endpoint import path_parameter, problem_from
@@ -14,13 +14,12 @@ from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.interruptible_receive import InterruptibleReceive
 from purgatory.fastapi.job_answer import answer_job, entity_tag
 from purgatory.fastapi.preferences import parse_preferences
-from purgatory.fastapi.problems import draining, problem_of, retry_after
+from purgatory.fastapi.problems import draining, retry_after
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.scope_request import ScopeRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.fastapi.watch_request import jittered
 from purgatory.jobs import Job
-from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS
 
@@ -64,7 +63,7 @@ class JobWatchEndpoint:
         if tags is None:
             return answer_job(await self.room.purgatory.job(raw.tail).get(), headers=applied)
         client = self.room.client(raw) if wait else ""
-        watch = _JobWatch(self.room.purgatory, raw.tail, tags, wait, receive)
+        watch = _JobWatch(self.room, raw.tail, tags, wait, receive)
         self.room.enter(client)
         try:
             status = await watch.run()
@@ -82,15 +81,16 @@ class _JobWatch:
     """One request's wait."""
 
     def __init__(
-        self, purgatory: Purgatory, job_id: str, tags: EntityTags, wait: float, receive: Receive
+        self, room: WaitingRoom, job_id: str, tags: EntityTags, wait: float, receive: Receive
     ) -> None:
         self.job: Job | None = None
         self.has_left = False
-        self._purgatory = purgatory
+        self._room = room
+        self._purgatory = room.purgatory
         self._job_id = job_id
         self._tags = tags
         self._receive = InterruptibleReceive(receive)
-        self._end_ns = purgatory.clock.now_ns() + round(jittered(wait) * NS_PER_SECOND)
+        self._end_ns = room.purgatory.clock.now_ns() + round(jittered(wait) * NS_PER_SECOND)
         self._status = Status.PENDING
 
     def is_known(self, job: Job) -> bool:
@@ -114,7 +114,7 @@ class _JobWatch:
                 try:
                     desk.park(wait, left_ms)
                 except PurgatoryError as exc:
-                    raise problem_of(exc) from exc
+                    raise self._room.refusal(exc) from exc
                 if not await self._until_ended() or self._status is Status.DRAINED:
                     return self._status
             finally:
@@ -138,5 +138,4 @@ def _not_modified(job: Job, applied: dict[str, str], status: Status) -> Answer:
     headers = {"ETag": entity_tag(job), **applied}
     if status is Status.DRAINED:
         headers |= {**retry_after(), "Connection": "close"}
-    lines = "".join(f"{name.lower()}: {value}\r\n" for name, value in headers.items())
-    return Answer.empty(304, lines.encode("latin-1"))
+    return Answer.empty(304, header_lines(headers))

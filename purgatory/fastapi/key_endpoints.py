@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from heapq import nsmallest
 from typing import Any, Final
 
 from purgatory.errors import InvalidKeyError, PurgatoryError
@@ -117,7 +118,8 @@ class KeyEndpoints:
         prefix = query.get("prefix", "")
         _check_prefix(prefix)
         watched = self._purgatory.watched_keys()
-        keys = sorted(key for key in watched if key.startswith(prefix))
+        # One more than are told of: 100,000 may be watched, and are not all to be sorted.
+        keys = nsmallest(limit + 1, (key for key in watched if key.startswith(prefix)))
         document = {
             "keys": [{"key": key, "waiting": watched[key]} for key in keys[:limit]],
             "more": len(keys) > limit,

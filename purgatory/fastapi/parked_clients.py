@@ -14,18 +14,20 @@ class ParkedClients:
         # {client: how many}: without those that have none.
         self._counts: dict[str, int] = {}
 
-    def enter(self, client: str) -> None:
-        """Count one more; raise LimitReachedError where that is one too many."""
-        if not client:
-            return
-        count = self._counts.get(client, 0)
-        if count >= self._maximum:
+    def check(self, client: str) -> None:
+        """Raise LimitReachedError where one more would be one too many."""
+        if client and self._counts.get(client, 0) >= self._maximum:
             raise LimitReachedError(
                 f"this client has {self._maximum} requests parked already, which is the limit",
                 limit="max_parked_per_client",
                 maximum=self._maximum,
             )
-        self._counts[client] = count + 1
+
+    def enter(self, client: str) -> None:
+        """Count one more; raise LimitReachedError where that is one too many."""
+        self.check(client)
+        if client:
+            self._counts[client] = self._counts.get(client, 0) + 1
 
     def leave(self, client: str) -> None:
         """Count one less, after `enter`."""

@@ -91,7 +91,7 @@ class ParkedRequest(DelayedOperation):
         if self.wait_id is not None:
             self._room.forget(self)
         if self.client is not None:
-            self._room.client_left(self.client)
+            self._room.leave(self.client)
         if self._is_awaited:
             answer = self._room.answer(self.watched_keys, self._positions, self.terms, self.status)
             self.respond(answer)

@@ -40,6 +40,8 @@ from purgatory.jobs.errors import (
 
 MEDIA_TYPE: Final = "application/problem+json"
 
+KEY_IN_WORDS: Final = "1 to 256 characters, none of them control"
+
 _STATUSES: Final = frozenset(HTTPStatus)
 
 
@@ -307,7 +309,7 @@ def problem_of(error: PurgatoryError) -> Problem:
         case BadCursorError():
             return Problem("bad-cursor", error.detail, param="cursor")
         case InvalidKeyError():
-            return bad_parameter("key", error.detail, "1 to 256 characters, none of them control")
+            return bad_parameter("key", error.detail, KEY_IN_WORDS)
         case InvalidTimeoutError():
             return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
         case InvalidValueError():
@@ -339,18 +341,20 @@ def problem_of(error: PurgatoryError) -> Problem:
     return Problem("internal-error", error.detail)
 
 
-# What the fields of a job may be, for reasons that its schema does not know.
+# What the fields of a job may be, for reasons that its schema does not know. A store may have other
+# limits than the default ones: then `detail` has the number.
 _ALLOWED: Final = {
-    "at": "a moment up to a minute ago or ten years ahead, with its zone; and no `delay` beside it",
+    "at": "a moment with its zone, by default up to a minute ago or ten years ahead; and no "
+    "`delay` beside it",
     "callback.headers": "up to 20 headers, none of those that are ours or the connection's, with "
     "values of up to 4096 printable ASCII characters",
     "callback.url": "an http or https address with a host, without user name or fragment",
-    "ceiling": "seconds, from 0 to ten years",
-    "delay": "seconds, from 0 to ten years; and no `at` beside it",
-    "handler": "1 to 256 characters, none of them control",
-    "keys": "up to 100 watch keys",
+    "ceiling": "seconds, from 0 to ten years by default",
+    "delay": "seconds, from 0 to ten years by default; and no `at` beside it",
+    "handler": KEY_IN_WORDS,
+    "keys": "watch keys, up to 100 by default",
     "on_conflict": "replace or keep together with a `dedupe_key`; error, or left out, without",
-    "payload": "JSON of up to 64 KiB, as the handler takes it",
+    "payload": "JSON of up to 64 KiB by default, as the handler takes it",
 }
 
 

@@ -38,20 +38,22 @@ Moment = Annotated[
 MAX_BATCH = 1000
 
 
-class _Body(BaseModel):
+class RequestBody(BaseModel):
+    """What every body has in common: no field that is not known, and no number that is none."""
+
     # hide_input: what a client sent is not repeated at length to whoever reads the answer.
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
-class SignalBody(_Body):
+class SignalBody(RequestBody):
     """A signal to fire."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"value": {"by": "card"}}]})
 
-    value: Any = Field(None, description="Any JSON value; 64 KiB at most.")
+    value: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
 
 
-class BatchItem(_Body):
+class BatchItem(RequestBody):
     """One signal of a batch."""
 
     model_config = ConfigDict(
@@ -59,16 +61,16 @@ class BatchItem(_Body):
     )
 
     key: Key
-    value: Any = Field(None, description="Any JSON value; 64 KiB at most.")
+    value: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
 
 
-class CountOfKeys(_Body):
+class CountOfKeys(RequestBody):
     """k of n keys."""
 
     count: Annotated[StrictInt, Field(ge=1, le=100, description="k: no more than there are keys.")]
 
 
-class WatchBody(_Body):
+class WatchBody(RequestBody):
     """Several keys in one wait."""
 
     model_config = ConfigDict(

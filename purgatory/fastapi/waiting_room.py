@@ -5,6 +5,7 @@ from __future__ import annotations
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.access import Authenticate, let_anyone
 from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.parked_clients import ParkedClients
 from purgatory.fastapi.parked_request import ParkedRequest
 from purgatory.fastapi.problems import Problem, draining, problem_of
 from purgatory.fastapi.raw_request import RawRequest
@@ -40,8 +41,7 @@ class WaitingRoom:
         self._named: dict[str, ParkedRequest] = {}
         # Clients are counted where their bound is lower than that on all of them together.
         self.counts_clients: bool = settings.max_parked_per_client < purgatory.limits.max_parked
-        # {client: how many requests it has parked}
-        self._clients: dict[str, int] = {}
+        self._clients = ParkedClients(settings.max_parked_per_client)
         # {bound: how often it was reached}
         self.refused: dict[str, int] = {}
 
@@ -66,16 +66,20 @@ class WaitingRoom:
                     parked.run()
             else:
                 if client:
-                    self._check_client(client)
+                    self._clients.check(client)
                 if not purgatory.watch(parked, parked.watched_keys) and client:
                     parked.client = client
-                    self._clients[client] = self._clients.get(client, 0) + 1
+                    self._clients.enter(client)
             if parked.wait_id is not None:
                 self._name(parked, parked.wait_id)
         except PurgatoryError as exc:
-            if isinstance(exc, LimitReachedError):
-                self.refused[exc.limit] = self.refused.get(exc.limit, 0) + 1
-            raise problem_of(exc) from exc
+            raise self.refusal(exc) from exc
+
+    def refusal(self, error: PurgatoryError) -> Problem:
+        """Return the refusal that `error` amounts to, and count it where a bound was reached."""
+        if isinstance(error, LimitReachedError):
+            self.refused[error.limit] = self.refused.get(error.limit, 0) + 1
+        return problem_of(error)
 
     def answer(
         self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
@@ -99,34 +103,13 @@ class WaitingRoom:
         counted.
         """
         try:
-            self._check_client(client)
+            self._clients.enter(client)
         except LimitReachedError as exc:
-            self.refused[exc.limit] = self.refused.get(exc.limit, 0) + 1
-            raise problem_of(exc) from exc
-        if client:
-            self._clients[client] = self._clients.get(client, 0) + 1
+            raise self.refusal(exc) from exc
 
     def leave(self, client: str) -> None:
-        """End what `enter` began."""
-        if client:
-            self.client_left(client)
-
-    def client_left(self, client: str) -> None:
         """Count one request less that `client` has parked."""
-        left = self._clients[client] - 1
-        if left:
-            self._clients[client] = left
-        else:
-            del self._clients[client]
-
-    def _check_client(self, client: str) -> None:
-        maximum = self.settings.max_parked_per_client
-        if self._clients.get(client, 0) >= maximum:
-            raise LimitReachedError(
-                f"this client has {maximum} requests parked already, which is the limit",
-                limit="max_parked_per_client",
-                maximum=maximum,
-            )
+        self._clients.leave(client)
 
     def forget(self, parked: ParkedRequest) -> None:
         """Forget the name of a wait that has ended."""

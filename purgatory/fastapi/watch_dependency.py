@@ -51,7 +51,10 @@ def watch(template: str) -> Watch:
 
         @app.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
 
-    For `LongPollMiddleware`, without which it does nothing; its value is the key. Raises ValueError
-    for a template with anything but plain names of path parameters in braces.
+    For `LongPollMiddleware`, without which it does nothing; its value is the key. Parameters are
+    taken as the address has them: where the endpoint takes 007 for 7, refuse the one or name the
+    key in the answer's header, or that client waits for `order:007`, which never fires.
+
+    Raises ValueError for a template with anything but plain names of path parameters in braces.
     """
     return Watch(template)

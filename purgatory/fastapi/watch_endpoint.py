@@ -41,6 +41,11 @@ class WatchEndpoint:
     def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> Awaitable[None]:
         """The same for a router that knows the path's `tail`."""
         raw = ScopeRequest(scope, tail)
+        try:
+            # Before the body: who may not ask need not send one.
+            self._admit(raw)
+        except Exception as exc:
+            return self._refuse(raw, send, exc)
         if self.max_body:
             return self._read_and_answer(raw, scope, receive, send)
         return self._answer(raw, receive, send)
@@ -49,11 +54,9 @@ class WatchEndpoint:
         self, raw: RawRequest, scope: Scope, receive: Receive, send: Send
     ) -> None:
         try:
-            # Before the body: who has no token need not send one.
-            self.room.authenticate(raw)
             raw.body = await read_body(scope, receive, self.max_body)
         except Problem as problem:
-            await send_answer(send, problem.answer(self.room.prefix, raw.path))
+            await self._refuse(raw, send, problem)
             return
         answering = self._answer(raw, receive, send)
         del raw, scope
@@ -62,11 +65,14 @@ class WatchEndpoint:
     def _answer(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
         room = self.room
         try:
-            wait = AsgiWait(self._request(raw), room, receive, send)
+            wait = AsgiWait(self._parse(raw, room.purgatory, room.settings), room, receive, send)
             room.park(wait, room.client(raw))
         except Exception as exc:
-            return send_answer(send, problem_from(exc).answer(room.prefix, raw.path))
+            return self._refuse(raw, send, exc)
         return wait.begin()
+
+    def _refuse(self, raw: RawRequest, send: Send, error: Exception) -> Awaitable[None]:
+        return send_answer(send, problem_from(error).answer(self.room.prefix, raw.path))
 
     def begin(self, raw: RawRequest, connection: Connection) -> DirectWait | None:
         """Answer a request whose body is here on its `connection`, now or later.
@@ -75,17 +81,15 @@ class WatchEndpoint:
         """
         room = self.room
         try:
-            wait = DirectWait(self._request(raw), room, connection)
+            self._admit(raw)
+            wait = DirectWait(self._parse(raw, room.purgatory, room.settings), room, connection)
             room.park(wait, room.client(raw))
         except Exception as exc:
             connection.respond(problem_from(exc).answer(room.prefix, raw.path))
             return None
         return wait
 
-    def _request(self, raw: RawRequest) -> WatchRequest:
-        """Return what a request asks for; raise Problem."""
-        room = self.room
-        raw.permit = room.authenticate(raw)
+    def _admit(self, raw: RawRequest) -> None:
+        raw.permit = self.room.authenticate(raw)
         if self.max_body:
             refuse_foreign_pages(raw)
-        return self._parse(raw, room.purgatory, room.settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import uuid
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,6 +28,11 @@ QUERY: Final = frozenset({"cursor", "wait", "limit", "min"})
 WATCH_HEADERS: Final = frozenset({b"prefer", b"if-none-match", b"wait-id"})
 # Characters: what is longer is read anew each time.
 MAX_REMEMBERED: Final = 512
+# As RFC 9562 has it, also as a URN, in braces, or without hyphens.
+_UUID: Final = re.compile(
+    r"(?:urn:uuid:)?(\{)?[0-9a-f]{8}(-?)[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{4}\2[0-9a-f]{12}(?(1)\})",
+    re.IGNORECASE | re.ASCII,
+)
 # From here on the answer may come a little early, so that polls do not return in step.
 JITTER_FROM_SECONDS: Final = 5.0
 
@@ -255,7 +261,7 @@ def wait_name(raw: RawRequest, text: str) -> str:
 
 def parse_wait_id(text: str) -> str:
     """Return a Wait-Id in its one canonical spelling; raise Problem for what is no UUID."""
-    try:
-        return str(uuid.UUID(text))
-    except ValueError:
-        raise bad_parameter("Wait-Id", f"Wait-Id is {text[:64]!r}", "a UUID") from None
+    # `uuid.UUID` alone takes signs and underscores for digits.
+    if _UUID.fullmatch(text) is None:
+        raise bad_parameter("Wait-Id", f"Wait-Id is {text[:64]!r}", "a UUID")
+    return str(uuid.UUID(text))

@@ -134,6 +134,14 @@ class StoreReadOnlyError(StoreError, PermissionError):
 class StoreFullError(StoreError, RuntimeError):
     """The store has no room for another job."""
 
+    @classmethod
+    def of_limit(cls, max_waiting: int) -> StoreFullError:
+        """Return what is raised where as many jobs wait or run as may."""
+        return cls(
+            f"max_waiting is {max_waiting}, and as many jobs wait: try again when some are "
+            "finished, or raise the limit"
+        )
+
 
 class StoreNotReadyError(StoreError, RuntimeError):
     """The store is not set up for jobs: a migration or a setting is missing."""

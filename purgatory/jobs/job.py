@@ -183,6 +183,27 @@ def job_with(fields: Mapping[str, object]) -> Job:
     return new
 
 
+def contradiction(job: Job) -> str | None:
+    """Return which of the invariants of `Job` does not hold, in words; None where all do."""
+    state, outcome = job.state, job.outcome
+    is_fired = outcome is JobOutcome.FIRED
+    if state.is_final != (job.finished_ms is not None):
+        return f"it is {state} and finished at {job.finished_ms}"
+    if is_fired != (job.fired_key is not None) or is_fired != (job.fired_json is not None):
+        return f"its outcome is {outcome} and the key that fired is {job.fired_key!r}"
+    if job.ceiling_ms is not None and job.deadline_ms > job.ceiling_ms:
+        return "its deadline lies beyond its ceiling"
+    if state is JobState.WAITING:
+        return None
+    if state is JobState.CANCELLED:
+        return "it is cancelled without an outcome" if outcome is None else None
+    if outcome not in (JobOutcome.FIRED, JobOutcome.EXPIRED):
+        return f"it is {state} and its outcome is {outcome}"
+    if state is JobState.RUNNING and job.attempt < 1:
+        return "it runs and was never started"
+    return None
+
+
 def new_job_id(wall_ms: int) -> str:
     """Return 128 bits as 32 hexadecimal digits: 48 of `wall_ms`, 80 that nobody can guess."""
     return f"{wall_ms & 0xFFFF_FFFF_FFFF:012x}{secrets.token_hex(10)}"

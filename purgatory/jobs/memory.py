@@ -243,10 +243,7 @@ class MemoryJobStore:
             return self._add_to(job, spec, deadline_ms, now_ms)
         counts = self._table.counts
         if counts[JobState.WAITING] + counts[JobState.RUNNING] >= self.limits.max_waiting:
-            raise StoreFullError(
-                f"max_waiting is {self.limits.max_waiting}, and as many jobs wait: try again when "
-                "some are finished, or raise the limit"
-            )
+            raise StoreFullError.of_limit(self.limits.max_waiting)
         job = spec.job(now_ms, deadline_ms)
         self._keep(job, now_ms)
         return Added(job, AddStatus.ADDED)
@@ -262,9 +259,7 @@ class MemoryJobStore:
     def _fire(self, fire: KeyFire, limit: int, now_ms: int) -> KeyFired:
         jobs = self._table.on_key(fire.key, self._cut(limit))
         fired = [self._put(rules.fired(job, fire, now_ms), now_ms) for job in jobs]
-        run = tuple(job.id for job in fired if not job.state.is_final)
-        cancelled = tuple(job.id for job in fired if job.state.is_final)
-        return KeyFired(run, cancelled, has_more=self._table.has_key(fire.key))
+        return KeyFired.of(fired, has_more=self._table.has_key(fire.key))
 
     def _start(self, claim: JobClaim, now_ms: int, lease_ms: int) -> Job | None:
         job = self._table.held(claim)

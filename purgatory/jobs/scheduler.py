@@ -406,10 +406,12 @@ class JobScheduler:
             for job in jobs
         ]
         done = await self._link.call("finish", lambda: self._store.finish(results))
-        self._failed += len(results)
         for job, result, is_recorded in zip(jobs, results, done, strict=True):
-            if is_recorded:
-                self._tell_end(job, result)
+            if not is_recorded:
+                # Somebody else has it by now.
+                continue
+            self._failed += 1
+            self._tell_end(job, result)
             logger.error(
                 "job %s (%s) is failed: it was started %d times and never ended",
                 job.id,

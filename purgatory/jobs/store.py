@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -78,6 +78,15 @@ class KeyFired:
     """Ids of the jobs that will not run."""
     has_more: bool = False
     """Jobs are left on the key: the same call again goes on with them."""
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], *, has_more: bool) -> KeyFired:
+        """Return what a step of `fire` did that left `jobs` as they are."""
+        run: list[str] = []
+        cancelled: list[str] = []
+        for job in jobs:
+            (cancelled if job.state.is_final else run).append(job.id)
+        return cls(tuple(run), tuple(cancelled), has_more)
 
 
 @dataclass(frozen=True, slots=True)

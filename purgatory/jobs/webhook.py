@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 try:
@@ -100,7 +101,7 @@ class Webhook:
             await client.aclose()
 
     async def _request(self, job: JobContext, callback: Callback) -> httpx.Request:
-        url = httpx.URL(callback.url)
+        url = _url(callback)
         port = url.port or (443 if url.scheme == "https" else 80)
         host = urlsplit(callback.url).hostname
         assert host is not None
@@ -158,7 +159,7 @@ class Webhook:
             await response.aclose()
         return response
 
-    def _refuse(self, callback: Callback, response: httpx.Response) -> None:
+    def _refuse(self, callback: Callback, response: httpx.Response) -> NoReturn:
         status = response.status_code
         said = f"{callback.method} {_shown(callback)} was answered {status}"
         if status in RETRIED or status >= 500:
@@ -181,6 +182,15 @@ class Webhook:
             seconds = moment.timestamp() - self._clock.wall_ms() / 1000
         # Up to a tenth more, so that those who were refused together do not return together.
         return min(max(seconds, 0.0), MAX_RETRY_AFTER) * random.uniform(1, 1.1)
+
+
+def _url(callback: Callback) -> httpx.URL:
+    try:
+        return httpx.URL(callback.url)
+    except httpx.InvalidURL as exc:
+        raise FailJobError(
+            f"{_shown(callback)} is no address ({exc}): it is not tried again"
+        ) from exc
 
 
 def _shown(callback: Callback) -> str:

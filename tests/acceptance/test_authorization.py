@@ -339,14 +339,20 @@ def test_the_service_refuses_to_listen_beyond_loopback_without_a_token() -> None
         ),
         ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PORT": "x"}, "PORT is 'x'"),
         ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PURGATORY_MAX_WAIT": "1"}, "max_wait"),
+        ({"PURGATORY_JOB_HANDLERS": "a\tb"}, "'a\\tb' is no name"),
     ],
-    ids=["no scope", "swapped", "star first", "empty", "no file", "both", "other", "together"],
+    ids=[
+        *("no scope", "swapped", "star first", "empty", "no file", "both", "other", "together"),
+        "handlers",
+    ],
 )
 def test_settings_that_are_no_good_are_said_without_the_secret(
     variables: dict[str, str], words: str
 ) -> None:
-    """Exit status 2, and a sentence."""
-    assert words in _refused(**variables)
+    """Exit status 2, and a sentence that names a variable which is to blame."""
+    said = _refused(**variables)
+    assert words in said
+    assert any(name in said.partition(" is ")[0] for name in variables), said
 
 
 def test_the_settings_show_no_secret_wherever_they_are_printed() -> None:

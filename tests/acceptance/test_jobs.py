@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from purgatory import Purgatory, SystemClock
+from purgatory import Limits, Purgatory, SystemClock
 from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
 from purgatory.jobs import (
     CALLBACK,
@@ -248,6 +248,23 @@ async def until(connection: Connection, address: str, state: str) -> dict[str, A
             return job
         etag = seen.headers["etag"]
     raise AssertionError(f"it did not come to be {state}: {job}")
+
+
+async def test_waits_for_jobs_have_their_bound(kind: ServerKind, store: Store) -> None:
+    """That on all that is parked; and the statistics count those that were refused."""
+    purgatory = Purgatory(limits=Limits(max_parked=1), jobs=store)
+    with serve(create_app(purgatory), purgatory, kind) as server:
+        async with await Connection.open(server.address) as parked:
+            address = (await add(parked)).headers["location"]
+            headers = {"If-None-Match": '"1"', "Prefer": "wait=20"}
+            parked.send("GET", address, headers=headers)
+            await server.until_parked(1)
+            async with await Connection.open(server.address) as other:
+                check_refusal(await other.request("GET", address, headers=headers), 503, "full")
+                statistics = (await other.get("/purgatory/statistics")).json()
+                assert statistics["refused"] == {"max_parked": 1}
+                await other.request("DELETE", address)
+            assert (await parked.reply()).json()["state"] == "cancelled"
 
 
 async def test_running_now(connection: Connection) -> None:

@@ -246,6 +246,10 @@ async def test_what_is_refused(shop: Shop, http: httpx.AsyncClient) -> None:
         (await http.post("/orders/7/payment"), 404),
         (await http.get("/orders/7/receipt"), 404),
         (await http.get("/orders/seven"), 422),
+        # Its page would wait for a key that never fires.
+        (await poll(http, {"id": "007", "version": 1}), 422),
+        (await http.get(f"/orders/{2**63}"), 422),
+        (await http.post(f"/orders/{'9' * 5_000}/payment"), 422),
         (await http.post("/orders", json={"item": ""}), 422),
         (await http.post("/orders", json={}), 422),
     ):

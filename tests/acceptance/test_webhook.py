@@ -176,6 +176,15 @@ async def test_a_receiver_that_never_ends(receiver: CallbackReceiver, webhook: W
     await webhook(CONTEXT, Callback.of(f"{receiver.url}/endless"))
 
 
+@pytest.mark.parametrize("host", ["256.1.1.1", "[v1.a]"])
+async def test_a_host_that_none_can_be(webhook: Webhook, host: str) -> None:
+    """Trying again would be of no use."""
+    callback = Callback.of(f"http://{host}/hook")
+    with pytest.raises(FailJobError, match="not tried again") as failed:
+        await webhook(CONTEXT, callback)
+    assert host in failed.value.detail
+
+
 async def test_nobody_listens(webhook: Webhook) -> None:
     """It may do so later."""
     with pytest.raises(RetryJobError, match="could not be asked"):

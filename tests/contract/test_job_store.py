@@ -554,6 +554,18 @@ async def test_several_keys_fire_in_one_call(world: World) -> None:
     assert (await world.job(job.id)).fired_value == 1
 
 
+async def test_several_keys_fire_up_to_the_limit_of_each(world: World) -> None:
+    """Each says whether it has others; the same key again goes on with them."""
+    ids = {key: [(await world.add(keys=[key])).id for _ in range(3)] for key in "ab"}
+    fires = [KeyFire("a", "1"), KeyFire("b", "2"), KeyFire("a", "3")]
+    first, other, again = await world.here.fire(fires, limit=2)
+    assert [(len(one.run), one.has_more) for one in (first, other, again)] == [
+        (2, True), (2, True), (1, False),
+    ]  # fmt: skip
+    assert sorted(first.run + again.run) == sorted(ids["a"])
+    assert set(other.run) < set(ids["b"])
+
+
 async def test_a_key_without_jobs_may_be_known_and_one_with_jobs_is(world: World) -> None:
     """No false promise: a job added by another process is on its keys here too."""
     await world.there.add([world.spec(keys=["k"])])

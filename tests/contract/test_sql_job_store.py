@@ -16,6 +16,7 @@ from purgatory.jobs import (
     Added,
     JobClaim,
     JobFilter,
+    JobLimits,
     JobResult,
     JobSpec,
     JobState,
@@ -108,6 +109,46 @@ async def test_fires_on_keys_without_jobs_share_a_look_up(
     assert statement.startswith("SELECT")
 
 
+@pytest.mark.parametrize("is_cancelled", [False, True], ids=["fired", "cancelled"])
+async def test_steps_on_many_keys_share_a_search(
+    store: SqlJobStore, statements: list[str], is_cancelled: bool
+) -> None:
+    """As many statements for fifty keys as for two, and each key has its own jobs."""
+    counts = []
+    for size in (2, 50):
+        keys = [f"{size}-{number}" for number in range(size)]
+        added = [spec(keys=[key], on_fire="cancel") for key in keys]
+        await store.add(added)
+        statements.clear()
+        if is_cancelled:
+            done = await asyncio.gather(*(store.cancel_for_key(key, limit=9) for key in keys))
+        else:
+            fires = (store.fire([KeyFire(key, "0")], limit=9) for key in keys)
+            done = [fired for [fired] in await asyncio.gather(*fires)]
+        assert done == [KeyFired(cancelled=(one.id,)) for one in added]
+        counts.append(len(statements))
+    assert counts[0] == counts[1] <= 9, statements
+
+
+async def test_keys_with_more_jobs_than_a_batch_are_searched_one_by_one(
+    engine: AsyncEngine,
+) -> None:
+    """Each has as many fired as may be at once, and says that there are others."""
+    store = SqlJobStore(engine, limits=JobLimits(max_batch=5))
+    await store.open()
+    for number in range(4):
+        await store.add([spec(keys=[f"k{number}"]) for _ in range(2 * number)])
+    fires = [KeyFire(f"k{number}", "0") for number in range(4)]
+    fired = await store.fire(fires, limit=9)
+    assert [(len(one.run), one.has_more) for one in fired] == [
+        (0, False), (2, False), (4, False), (5, True),
+    ]  # fmt: skip
+    [none, *others] = await store.fire(fires, limit=9)
+    assert [(len(one.run), one.has_more) for one in others] == [(0, False), (0, False), (1, False)]
+    assert none == KeyFired()
+    await store.close()
+
+
 async def test_those_who_ask_for_jobs_share_a_look_up(
     store: SqlJobStore, statements: list[str]
 ) -> None:
@@ -169,6 +210,8 @@ async def test_what_is_asked_often_is_searched_by_index(
     for index, (statement, parameters) in searches.items():
         asked = {name: value for name, value in parameters.items() if name in _names(statement)}
         assert index in await _plan(engine, statement, asked), index
+    asked = {"keys": said.many(["k", "l"]), "limit": 10}
+    assert "ix_purgatory_job_keys_open" in await _plan(engine, said.lock_on_keys, asked)
     if not is_sqlite:
         asked = {"ids": ["1"], "full_ids": ["1"], "keys": ["k"], "dedupe_keys": ["d"], "limit": 10}
         plan = await _plan(engine, said.lock_ahead, asked)
@@ -467,6 +510,7 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
         ("on_fire", "explode"),
         ("outcome", "fired"),
         ("finished_ms", "5"),
+        ("ceiling_ms", "5"),
     ],
 )
 async def test_a_corrupt_row_is_set_aside_by_whoever_reads_it(
@@ -476,7 +520,7 @@ async def test_a_corrupt_row_is_set_aside_by_whoever_reads_it(
     bad, good = spec(delay=0), spec(delay=0)
     await store.add([bad, good])
     async with engine.begin() as connection:
-        stored: Any = int(value) if column == "finished_ms" else value
+        stored: Any = int(value) if column.endswith("_ms") else value
         await connection.execute(jobs.update().where(jobs.c.id == bad.id).values({column: stored}))
     assert [job and job.id for job in await store.get([bad.id, good.id])] == [None, good.id]
     (record,) = await store.quarantined(limit=10)

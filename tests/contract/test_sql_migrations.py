@@ -156,6 +156,16 @@ async def test_two_versions_at_once_are_refused(url: URL) -> None:
         await SqlJobStore(url).open()
 
 
+async def test_tables_of_a_later_version_are_not_migrated(url: URL) -> None:
+    """As the service would do at its start, after it was put back to an earlier version."""
+    await migrate(url)
+    change = text(f"UPDATE {VERSION_TABLE} SET version_num = 'purgatory_9999'")
+    await run(url, lambda connection: connection.execute(change))
+    for revision in ("head", "base"):
+        with pytest.raises(StoreNotReadyError, match="newer than this version"):
+            await migrate(url, revision)
+
+
 async def test_tables_that_vanish_are_said_to_be_missing(url: URL) -> None:
     """Also once it is open."""
     await migrate(url)
@@ -238,3 +248,26 @@ async def test_only_what_keeps_jobs_is_taken() -> None:
         SqlJobStore(engine)
     with pytest.raises(ValueError, match="mysql is no database for jobs"):
         SqlJobStore("mysql+aiomysql://host/name")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["mysql://host/name"], "mysql is no database for jobs"),
+        (["nonsense"], "that is no URL"),
+        (["sqlite:///{folder}/jobs.db", "1.0"], "there is no revision '1.0'"),
+        (["sqlite:///{folder}/none/jobs.db"], "unable to open database file"),
+    ],
+    ids=["vendor", "URL", "revision", "folder"],
+)
+async def test_what_the_command_cannot_do_it_says_in_a_sentence(
+    tmp_path: Path, arguments: list[str], complaint: str
+) -> None:
+    """With status 1, and no traceback."""
+    given = [argument.format(folder=tmp_path) for argument in arguments]
+    command = [sys.executable, "-m", "purgatory.jobs.sql", *given]
+    ended = await asyncio.to_thread(
+        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert complaint in ended.stderr and ended.stderr.count("\n") == 1

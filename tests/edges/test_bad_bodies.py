@@ -58,6 +58,14 @@ async def test_what_a_form_of_any_site_can_send(
         check_refusal(reply, 415, "unsupported-media-type", media_type.strip(), "--json")
 
 
+@pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
+async def test_a_form_that_is_too_large(connection: Connection, target: str) -> None:
+    """Its type is looked at first: no body of it is worth reading."""
+    body = b"x" * 2 * 1024 * 1024
+    reply = await _post_as(connection, target, body, "Content-Type: text/plain")
+    check_refusal(reply, 415, "unsupported-media-type", "text/plain")
+
+
 @pytest.mark.parametrize(
     "lines",
     [

@@ -190,7 +190,7 @@ async def test_lists_that_make_no_sense(connection: Connection, query: str) -> N
     check_refusal(await connection.get(f"{JOBS}?{query}"), 422, "bad-parameter")
 
 
-@pytest.mark.parametrize("target", [JOBS, f"{JOBS}:batch", f"{JOBS}/x"])
+@pytest.mark.parametrize("target", [JOBS, f"{JOBS}:batch", f"{JOBS}/x", f"{JOBS}/x/run"])
 async def test_jobs_from_a_form(connection: Connection, target: str) -> None:
     """A page of any site could send it: 415, and nothing is stored."""
     body = b'{"handler": "note", "delay": 1}'
@@ -198,6 +198,16 @@ async def test_jobs_from_a_form(connection: Connection, target: str) -> None:
     head = f"{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
     connection.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     check_refusal(await connection.reply(), 415, "unsupported-media-type", "--json")
+
+
+async def test_a_job_run_by_a_page_of_another_site(connection: Connection) -> None:
+    """It needs no body, so that a page could send it with no type at all: the job still waits."""
+    address = (await add(connection, delay=3_600)).headers["location"]
+    target = f"{address}/run"
+    refused = await connection.request("POST", target, headers={"Origin": "http://elsewhere"})
+    check_refusal(refused, 415, "unsupported-media-type", "another web site")
+    assert (await connection.get(address)).json()["version"] == 1
+    assert (await connection.request("POST", target)).status == 200
 
 
 @pytest.mark.parametrize("after", ["made-up", "0", "x" * 2_000, "g" * 32, "A" * 32])

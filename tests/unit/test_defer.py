@@ -34,6 +34,7 @@ from purgatory.jobs import (
     JobLimits,
     JobNotFoundError,
     JobOutcome,
+    JobResult,
     JobReturn,
     JobsNotFiredError,
     JobState,
@@ -639,14 +640,9 @@ async def test_a_run_that_was_cut_off_is_run_again(
     assert (job.state, job.attempt) == (JobState.DONE, 2)
 
 
-async def test_a_job_that_kills_its_workers_is_given_up(
-    store: MemoryJobStore, make_purgatory: Make, log: Log
-) -> None:
-    """After max_attempts + max_lost_attempts starts nobody is risked any more."""
-    purgatory = make_purgatory(jobs=store)
-    purgatory.handler("note")(log)
+async def killer_of_workers(store: MemoryJobStore, purgatory: Purgatory) -> str:
+    """Add a job of two attempts that twelve workers have died of; return its id."""
     await store.open()
-    await store.add([])
     async with purgatory:
         spec = purgatory.job_spec("note", delay=0, max_attempts=2)
         await purgatory.drain()
@@ -655,13 +651,52 @@ async def test_a_job_that_kills_its_workers_is_given_up(
             [job] = (await store.claim("w", within_ms=0, limit=1, lease_ms=1)).jobs
             await store.start([job.claim], lease_ms=1)
             await asyncio.sleep(0.01)
-    second = make_purgatory(jobs=store)
+    return spec.id
+
+
+async def test_a_job_that_kills_its_workers_is_given_up(
+    store: MemoryJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """After max_attempts + max_lost_attempts starts nobody is risked any more."""
+    purgatory, second = make_purgatory(jobs=store), make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
     second.handler("note")(log)
+    job_id = await killer_of_workers(store, purgatory)
     async with second:
-        job = await second.job(spec.id).wait()
+        job = await second.job(job_id).wait()
+        statistics = second.statistics().jobs
     assert (job.state, job.attempt) == (JobState.FAILED, 12)
     assert job.error is not None and "never reported back" in job.error
+    assert statistics is not None and statistics.failed == 1
     assert log == []
+
+
+async def test_what_another_worker_has_taken_is_not_given_up(
+    store: MemoryJobStore,
+    make_purgatory: Make,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It is neither counted nor called failed."""
+    purgatory, second = make_purgatory(jobs=store), make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    second.handler("note")(log)
+    job_id = await killer_of_workers(store, purgatory)
+    finish = store.finish
+
+    async def finish_too_late(results: Sequence[JobResult]) -> list[bool]:
+        if results[0].state is JobState.FAILED:
+            await store.give_back([JobReturn(result.claim) for result in results])
+        return await finish(results)
+
+    monkeypatch.setattr(store, "finish", finish_too_late)
+    async with second:
+        job = await second.job(job_id).wait()
+        statistics = second.statistics().jobs
+    assert (job.state, job.attempt) == (JobState.DONE, 13)
+    assert statistics is not None and (statistics.failed, statistics.done) == (0, 1)
+    assert "never ended" not in caplog.text
 
 
 @pytest.mark.parametrize("misfire", ["run", "skip", "spread"])

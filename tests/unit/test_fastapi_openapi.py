@@ -43,7 +43,7 @@ REFUSALS = {
     "get /purgatory/jobs/{id}": {404, 422, 429, 503},
     "patch /purgatory/jobs/{id}": {400, 404, 409, 412, 413, 415, 422, 503},
     "delete /purgatory/jobs/{id}": {404, 409, 422, 503},
-    "post /purgatory/jobs/{id}/run": {404, 409, 412, 422, 503},
+    "post /purgatory/jobs/{id}/run": {404, 409, 412, 415, 422, 503},
     "get /purgatory/statistics": {422},
     "get /purgatory/problems/{slug}": {404, 422},
 }

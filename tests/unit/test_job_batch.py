@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any, Self
 
 import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import install
+from purgatory.fastapi import AccessesDep, install
+from purgatory.fastapi.access import Access, Action
 from purgatory.jobs import JobContext, MemoryJobStore
-from tests.unit.exchange import Exchange
+from tests.unit.exchange import Exchange, Reply
+
+LARGE = json.dumps({"handler": "note", "delay": 1000, "payload": "x" * 60_000}).encode()
 
 
-@pytest.fixture
-async def app() -> FastAPI:
+def create_app(**options: Any) -> FastAPI:
     """Takes jobs, and does none of them."""
     app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
-    install(app, purgatory)
+    install(app, purgatory, **options)
 
     @purgatory.handler("note")
     async def note(job: JobContext) -> None: ...
@@ -26,22 +29,70 @@ async def app() -> FastAPI:
     return app
 
 
-async def test_large_lines_leave_others_their_turns(app: FastAPI) -> None:
-    """As many bytes as one job may have are read in one turn of the loop, not all of a chunk."""
-    line = json.dumps({"handler": "note", "delay": 1000, "payload": "x" * 60_000}).encode()
-    turns = 0
+class Turns:
+    """Counts the turns of the loop while it is entered."""
 
-    async def count() -> None:
-        nonlocal turns
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __aenter__(self) -> Self:
+        self._counting = asyncio.create_task(self._count())
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self._counting.cancel()
+
+    async def _count(self) -> None:
         while True:
-            turns += 1
+            self.count += 1
             await asyncio.sleep(0)
 
-    async with app.router.lifespan_context(app):
-        counting = asyncio.create_task(count())
-        exchange = Exchange("/purgatory/jobs:batch", method="POST", body=[b"\n".join([line] * 100)])
-        reply = await exchange.begin(app).reply()
-        counting.cancel()
+
+async def post(app: FastAPI, *lines: bytes) -> Reply:
+    exchange = Exchange("/purgatory/jobs:batch", method="POST", body=[b"\n".join(lines)])
+    return await exchange.begin(app).reply()
+
+
+async def test_large_lines_leave_others_their_turns() -> None:
+    """As many bytes as one job may have are read in one turn of the loop, not all of a chunk."""
+    app = create_app()
+    async with app.router.lifespan_context(app), Turns() as turns:
+        reply = await post(app, *[LARGE] * 100)
     results = [json.loads(line) for line in reply.body.splitlines()]
     assert [result["status"] for result in results] == [201] * 100
-    assert turns >= 50
+    assert turns.count >= 50
+
+
+@pytest.mark.parametrize("line", [LARGE, b"x"], ids=["large", "small"])
+async def test_reading_for_an_authorization_leaves_others_their_turns(line: bytes) -> None:
+    """Of many small lines, too: each is read before anybody is asked who wants all that."""
+    turns, before = Turns(), 0
+    keys: list[Access] = []
+
+    async def authorize(accesses: AccessesDep) -> None:
+        nonlocal before
+        before = turns.count
+        keys.extend(accesses)
+
+    app = create_app(authorize=authorize)
+    with_key = b'{"handler":"note","delay":1,"keys":["k"]}'
+    lines = [line] * (100 if line is LARGE else 9_000)
+    async with app.router.lifespan_context(app), turns:
+        reply = await post(app, *lines, with_key)
+    assert len(reply.body.splitlines()) == len(lines) + 1
+    assert keys == [Access(Action.DEFER), Access(Action.WAIT, "k")]
+    assert before >= 30
+
+
+async def test_too_many_lines_are_not_read_for_an_authorization() -> None:
+    """They are refused whole, as by the endpoint."""
+    asked: list[Access] = []
+
+    async def authorize(accesses: AccessesDep) -> None:
+        asked.extend(accesses)
+
+    app = create_app(authorize=authorize)
+    async with app.router.lifespan_context(app):
+        reply = await post(app, *[b"x"] * 10_001)
+    assert (reply.status, reply.json()["param"]) == (422, "body")
+    assert "10001 lines" in reply.json()["detail"] and asked == []

@@ -16,14 +16,15 @@ def test_settings_are_known() -> None:
         for name, field in Settings.model_fields.items()
     ]
     environment = dict.fromkeys([*map(str, names), "purgatory_max_wait", "PATH"], "")
-    assert unknown_variables({**environment, "PURGATORY_PURE_PYTHON": "1"}) == []
+    of_others = [f"PURGATORY_{name}" for name in ("PURE_PYTHON", "STORE", "TOKEN")]
+    assert unknown_variables(environment | dict.fromkeys(of_others, "1")) == []
 
 
 @pytest.mark.parametrize(
     ("variable", "hint"),
     [
         ("PURGATORY_MAX_PARKD", "did you mean PURGATORY_MAX_PARKED?"),
-        ("PURGATORY_TOKEN", "did you mean PURGATORY_TOKENS?"),
+        ("PURGATORY_TOKNS", "did you mean PURGATORY_TOKENS?"),
         ("purgatory_job_leese", "did you mean PURGATORY_JOB_LEASE?"),
         ("PURGATORY_HOST", "did you mean HOST?"),
         ("PURGATORY_PORT", "did you mean PORT?"),
@@ -57,3 +58,16 @@ def test_the_lease_of_jobs_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv("PURGATORY_JOB_LEASE", bad)
         with pytest.raises(ValidationError, match="job_lease"):
             Settings()
+
+
+@pytest.mark.parametrize(
+    "name", ["max_signal_age", "journal_max_age", "callback_timeout", "job_grace", "max_wait"]
+)
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_seconds_are_a_finite_number(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    """Each is refused by its own name."""
+    monkeypatch.setenv(f"PURGATORY_{name.upper()}", value)
+    with pytest.raises(ValidationError, match=name):
+        Settings()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 
 from purgatory.jobs.errors import CorruptJobError, InvalidJobError
-from purgatory.jobs.job import Job, JobOutcome, JobState, Misfire, OnFire
+from purgatory.jobs.job import Job, JobOutcome, JobState, Misfire, OnFire, contradiction
 from purgatory.jobs.spec import JobSpec
 
 # Separates fields. Handlers and keys hold no control characters, and JSON escapes them.
@@ -85,8 +85,8 @@ def decode_job(found: bytes) -> Job:
         json.loads(job.payload_json)
     except (ValueError, RecursionError) as exc:
         raise CorruptJobError(job_id, str(exc)) from exc
-    reason = _contradiction(job)
-    if reason:
+    reason = contradiction(job)
+    if reason is not None:
         raise CorruptJobError(job_id, reason)
     return job
 
@@ -129,22 +129,3 @@ def _job(job_id: str, fields: list[str]) -> Job:
 
 def _text(field: str) -> str | None:
     return field[1:] if field else None
-
-
-def _contradiction(job: Job) -> str | None:
-    """What of the invariants of `Job` does not hold, if anything."""
-    has_run = job.state in (JobState.RUNNING, JobState.DONE, JobState.FAILED)
-    is_fired = job.outcome is JobOutcome.FIRED
-    if job.state.is_final != (job.finished_ms is not None):
-        return f"it is {job.state} and finished at {job.finished_ms}"
-    if has_run and job.outcome not in (JobOutcome.FIRED, JobOutcome.EXPIRED):
-        return f"it is {job.state} and its outcome is {job.outcome}"
-    if job.state is JobState.RUNNING and job.attempt < 1:
-        return "it runs and was never started"
-    if job.state is JobState.CANCELLED and job.outcome is None:
-        return "it is cancelled without an outcome"
-    if not is_fired == (job.fired_key is not None) == (job.fired_json is not None):
-        return f"its outcome is {job.outcome} and the key that fired is {job.fired_key!r}"
-    if job.ceiling_ms is not None and job.deadline_ms > job.ceiling_ms:
-        return "its deadline lies beyond its ceiling"
-    return None

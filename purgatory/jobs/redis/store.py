@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
@@ -92,8 +93,11 @@ class RedisJobStore:
         A client that is given is left open, and may be a RedisCluster. `shards` must be the same
         for all who share the jobs, for ever; each takes its share of max_waiting. With `fsync`,
         nothing is acknowledged before it is on the server's disk (WAITAOF: Redis 7.2, Valkey). A
-        round trip that takes longer than `timeout` seconds raises StoreUnavailableError.
+        round trip that takes longer than `timeout` seconds raises StoreUnavailableError. Raises
+        ValueError for what makes no sense.
         """
+        if isinstance(url_or_client, str):
+            _check_url(url_or_client)
         if "{" in prefix or "}" in prefix or not prefix:
             raise ValueError(f"prefix is {prefix!r}: braces would be taken for a hash tag")
         if isinstance(shards, bool) or not 1 <= shards <= 1_024:
@@ -473,10 +477,7 @@ class RedisJobStore:
             self._listeners.tell(job.id, None)
             return Added(job, AddStatus.ADDED)
         if status == b"full":
-            raise StoreFullError(
-                f"max_waiting is {self.limits.max_waiting}, and as many jobs wait: try again when "
-                "some are finished, or raise the limit"
-            )
+            raise StoreFullError.of_limit(self.limits.max_waiting)
         if status == b"deadline":
             spec.deadline.resolve(int(rest), self.limits)
         if is_error(result):
@@ -566,6 +567,17 @@ class RedisJobStore:
         now_ms = await self.now_ms()
         if due_ms is not None and due_ms <= now_ms + self.limits.horizon_ms:
             self._listeners.tell(None, due_ms)
+
+
+def _check_url(url: str) -> None:
+    try:
+        parse_url(url)
+    except ValueError:
+        # Not what was said of it: where there is a slash in a password, that quotes a part of it.
+        raise ValueError(
+            "that is no URL of a Redis: give redis://HOST:PORT/NUMBER, rediss:// or unix:///PATH, "
+            "with what is no letter or digit of a password percent-encoded"
+        ) from None
 
 
 def _due(job: Job) -> tuple[int, str]:

@@ -21,7 +21,7 @@ def main() -> None:
     arguments = parser.parse_args()
     try:
         asyncio.run(migrate(arguments.url, arguments.revision))
-    except StoreError as exc:
+    except (StoreError, ValueError, ImportError) as exc:
         raise SystemExit(str(exc)) from exc
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, make_url
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from purgatory.jobs.sql.database_errors import store_error
@@ -37,14 +37,15 @@ class Database:
     def __init__(self, url_or_engine: str | URL | AsyncEngine, *, is_fast: bool = False) -> None:
         """Take the engine as it is, or make one of the URL; connect to nothing yet.
 
-        `is_fast`: given the URL of a SQLite file, write in a thread.
+        `is_fast`: given the URL of a SQLite file, write in a thread. Raises ValueError for what is
+        no URL of a database for jobs, ImportError where its driver is missing.
         """
         self._is_ours = not isinstance(url_or_engine, AsyncEngine)
         if isinstance(url_or_engine, AsyncEngine):
             _check(url_or_engine.url)
             self._engine = url_or_engine
         else:
-            self._engine = _make_engine(make_url(url_or_engine))
+            self._engine = _make_engine(url_or_engine)
         self.statements = Statements.of(self._engine.dialect.name)
         self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._writer: AsyncConnection | None = None
@@ -158,7 +159,12 @@ def _check(url: URL) -> None:
         )
 
 
-def _make_engine(url: URL) -> AsyncEngine:
+def _make_engine(url_or_text: str | URL) -> AsyncEngine:
+    try:
+        url = make_url(url_or_text)
+    except (ArgumentError, ValueError):
+        # Not what was said of it, which may quote a part of it: there is a password in it.
+        raise _no_url("it cannot be read") from None
     _check(url)
     if url.drivername in _DRIVERS:
         url = url.set(drivername=_DRIVERS[url.drivername])
@@ -172,6 +178,16 @@ def _make_engine(url: URL) -> AsyncEngine:
             f"{url.drivername} needs {exc.name}: install fastapi-purgatory[sql] for SQLite, or "
             "fastapi-purgatory[postgresql]"
         ) from exc
+    except (ArgumentError, InvalidRequestError) as exc:
+        raise _no_url(str(exc)) from exc
+
+
+def _no_url(reason: str) -> ValueError:
+    drivers = " or ".join(f"{driver}://..." for driver in _DRIVERS.values())
+    return ValueError(
+        f"that is no URL of a database for jobs ({reason}): give one such as {drivers}, with what "
+        "is no letter or digit of a password percent-encoded"
+    )
 
 
 def _set_up_sqlite(connection: Connection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
 
@@ -189,21 +189,18 @@ class JobTransaction:
     def fire(self, fires: Sequence[KeyFire], limit: int) -> list[KeyFired]:
         """Decide the jobs on keys."""
         results = []
-        for fire in fires:
-            jobs, has_more = self._on_key(fire.key, limit)
+        on_keys = self._on_keys([fire.key for fire in fires], limit)
+        for fire, (jobs, has_more) in zip(fires, on_keys, strict=True):
             fired = [rules.fired(job, fire, self.now_ms) for job in jobs]
             for job in fired:
                 self._put(job)
-            run = tuple(job.id for job in fired if not job.state.is_final)
-            cancelled = tuple(job.id for job in fired if job.state.is_final)
-            results.append(KeyFired(run, cancelled, has_more))
+            results.append(KeyFired.of(fired, has_more=has_more))
         return results
 
     def cancel_for_key(self, keys: Sequence[str], limit: int) -> list[KeyFired]:
         """Cancel the jobs on keys."""
         results = []
-        for key in keys:
-            jobs, has_more = self._on_key(key, limit)
+        for jobs, has_more in self._on_keys(keys, limit):
             for job in jobs:
                 self._put(rules.cancelled(job, self.now_ms))
             ids = tuple(job.id for job in jobs)
@@ -363,10 +360,7 @@ class JobTransaction:
         if rival is not None:
             return self._add_to(self._jobs[rival.id], spec, deadline_ms)
         if self._is_full():
-            raise StoreFullError(
-                f"max_waiting is {self._limits.max_waiting}, and as many jobs wait: try again when "
-                "some are finished, or raise the limit"
-            )
+            raise StoreFullError.of_limit(self._limits.max_waiting)
         job = spec.job(self.now_ms, deadline_ms)
         self._jobs[job.id] = job
         self._new[job.id] = None
@@ -404,9 +398,34 @@ class JobTransaction:
             for job in jobs[:limit]
         ]
 
+    def _on_keys(self, keys: Sequence[str], limit: int) -> Iterator[tuple[list[Job], bool]]:
+        """Go through what `_on_key` returns for each: what was done for one counts for the next."""
+        limit = self._cut(limit)
+        found = self._on_several(keys) if len(keys) > 1 else None
+        for key in keys:
+            if found is None:
+                yield self._on_key(key, limit)
+            else:
+                jobs = [self._jobs[job_id] for job_id in found.get(key, ())]
+                undecided = [job for job in jobs if job.is_undecided]
+                yield undecided[:limit], len(undecided) > limit
+
+    def _on_several(self, keys: Iterable[str]) -> dict[str, list[str]] | None:
+        """Return the ids of all undecided jobs by their keys; None where they are too many."""
+        most = self._limits.max_batch
+        asked = {"keys": self._statements.many(keys), "limit": most + 1}
+        found = self._search(self._statements.lock_on_keys, asked, is_light=True)
+        if len(found) > most:
+            return None
+        ids: dict[str, list[str]] = {}
+        # A job on two of the keys is found twice.
+        for job_id in sorted({job.id for job in found}):
+            for key in self._jobs[job_id].keys:
+                ids.setdefault(key, []).append(job_id)
+        return ids
+
     def _on_key(self, key: str, limit: int) -> tuple[list[Job], bool]:
         """Return some of the undecided jobs on `key`, locked, and whether there are more."""
-        limit = self._cut(limit)
         asked = {"key": key, "limit": limit + 1}
         found = self._search(self._statements.lock_on_key, asked, is_light=True)
         # PostgreSQL looks again at the job that it waited for, and not at the row of its key: it

@@ -8,6 +8,7 @@ from pathlib import Path
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
+from alembic.util import CommandError
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -36,7 +37,9 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
 
     All or nothing, in one transaction. Idempotent, and safe from several processes at once: one
     does it, the others wait. Not for databases whose own Alembic runs our scripts: upgrade there.
-    Raises StoreUnavailableError, StoreReadOnlyError, StoreFullError.
+    Raises StoreUnavailableError, StoreReadOnlyError, StoreFullError; StoreNotReadyError where a
+    later version has made the tables; ValueError for a URL of no database for jobs, and for a
+    revision that there is not.
     """
     database = Database(url_or_engine)
     try:
@@ -52,29 +55,39 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
 
 def check_revision(connection: Connection) -> None:
     """Raise StoreNotReadyError unless the tables are those that this version works with."""
-    tables = {VERSION_TABLE, _OTHER_VERSION_TABLE} & set(inspect(connection).get_table_names())
-    found = {
-        str(revision)
-        for table in tables
-        for revision in connection.scalars(text(f"SELECT version_num FROM {table}"))
-        if str(revision).startswith(_OURS)
-    }
+    found = _revisions(connection)
     head = _scripts().get_current_head()
     if found == {head}:
         return
     if not found:
         raise StoreNotReadyError(f"the database has no tables for jobs: {HOW_TO_MIGRATE}")
+    _require_known(found)
     # Several where both tables of versions are there, and say different things.
-    revision = ", ".join(sorted(found))
-    known = {script.revision for script in _scripts().walk_revisions()}
-    if found <= known:
-        raise StoreNotReadyError(
-            f"the tables of jobs are at revision {revision}, and this version needs {head}: "
-            f"{HOW_TO_MIGRATE}"
-        )
     raise StoreNotReadyError(
-        f"the tables of jobs are at revision {revision}, which is newer than this version, of "
-        f"{head}: install the version of fastapi-purgatory that made them, or a later one"
+        f"the tables of jobs are at revision {', '.join(sorted(found))}, and this version needs "
+        f"{head}: {HOW_TO_MIGRATE}"
+    )
+
+
+def _revisions(connection: Connection) -> set[str]:
+    """Return what the tables of versions say of ours."""
+    tables = {VERSION_TABLE, _OTHER_VERSION_TABLE} & set(inspect(connection).get_table_names())
+    return {
+        str(revision)
+        for table in tables
+        for revision in connection.scalars(text(f"SELECT version_num FROM {table}"))
+        if str(revision).startswith(_OURS)
+    }
+
+
+def _require_known(found: set[str]) -> None:
+    """Raise StoreNotReadyError where a later version has made the tables."""
+    if found <= {script.revision for script in _scripts().walk_revisions()}:
+        return
+    raise StoreNotReadyError(
+        f"the tables of jobs are at revision {', '.join(sorted(found))}, which is newer than this "
+        f"version, of {_scripts().get_current_head()}: install the version of fastapi-purgatory "
+        "that made them, or a later one"
     )
 
 
@@ -97,4 +110,11 @@ def _migrate(connection: Connection, revision: str) -> None:
     config = _config()
     config.attributes["connection"] = connection
     step = command.downgrade if revision == "base" else command.upgrade
-    step(config, revision)
+    _require_known(_revisions(connection))
+    try:
+        step(config, revision)
+    except CommandError as exc:
+        raise ValueError(
+            f"there is no revision {revision!r} of the tables of jobs ({exc}): give head, or base "
+            "to drop them and every job"
+        ) from exc

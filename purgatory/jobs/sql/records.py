@@ -8,7 +8,15 @@ from operator import attrgetter
 from typing import Any
 
 from purgatory.jobs.errors import CorruptJobError
-from purgatory.jobs.job import Job, JobOutcome, JobState, Misfire, OnFire, job_with
+from purgatory.jobs.job import (
+    Job,
+    JobOutcome,
+    JobState,
+    Misfire,
+    OnFire,
+    contradiction,
+    job_with,
+)
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _NAMES = tuple(name for name in Job.__slots__ if name != "keys")
@@ -77,7 +85,9 @@ def _job_of(record: Mapping[str, Any]) -> Job:
     fields["misfire"] = Misfire(fields["misfire"])
     fields["keys"] = _keys_of(fields.pop("keys_json"))
     job = job_with(fields)
-    _check_invariants(job)
+    reason = contradiction(job)
+    if reason is not None:
+        raise ValueError(reason)
     return job
 
 
@@ -99,13 +109,3 @@ def _keys_of(keys_json: str) -> tuple[str, ...]:
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise TypeError(f"keys_json is {keys_json[:64]!r}")
     return tuple(keys)
-
-
-def _check_invariants(job: Job) -> None:
-    is_fired = job.outcome is JobOutcome.FIRED
-    if job.state.is_final != (job.finished_ms is not None):
-        raise ValueError(f"state is {job.state}, and finished_ms is {job.finished_ms}")
-    if job.state is not JobState.WAITING and job.outcome is None:
-        raise ValueError(f"state is {job.state}, without an outcome")
-    if is_fired != (job.fired_key is not None) or is_fired != (job.fired_json is not None):
-        raise ValueError(f"outcome is {job.outcome}, and fired_key is {job.fired_key!r}")

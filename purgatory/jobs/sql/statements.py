@@ -92,15 +92,19 @@ class Statements:
             .order_by(jobs.c.id)
             .with_for_update()
         )
-        self.lock_on_key = (
+        on_keys = (
             select(*light)
             .select_from(job_keys.join(jobs, jobs.c.id == job_keys.c.job_id))
             # Of the job, too: PostgreSQL looks again at what it locks once it waited for another.
-            .where(IS_OPEN, job_keys.c.key == bindparam("key"), jobs.c.outcome.is_(None))
-            .order_by(job_keys.c.job_id)
+            .where(IS_OPEN, jobs.c.outcome.is_(None))
             .limit(bindparam("limit", type_=BigInteger))
             .with_for_update(of=jobs)
         )
+        self.lock_on_key = on_keys.where(job_keys.c.key == bindparam("key")).order_by(
+            job_keys.c.job_id
+        )
+        # In no order, which would take sorting: in PostgreSQL, `lock_ahead` comes first.
+        self.lock_on_keys = on_keys.where(self._among(job_keys.c.key, "keys"))
         first = (jobs.c.due_ms, jobs.c.id)
         is_soon = jobs.c.due_ms <= bindparam("until_ms", type_=BigInteger)
         is_over = jobs.c.lease_until_ms <= bindparam("now_ms", type_=BigInteger)
