@@ -28,6 +28,7 @@ from purgatory.fastapi.statistics_answer import StatisticsAnswer
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.fastapi.watch_endpoint import WatchEndpoint
 from purgatory.fastapi.watch_request import (
+    WAIT_ID_PATTERN,
     WaitSettings,
     parse_watch,
     parse_watch_many,
@@ -68,12 +69,9 @@ KeyPath = Annotated[
         examples=["order:42:paid"],
     ),
 ]
-UUID_FORMAT = {"format": "uuid"}
 WaitId = Annotated[
     str | None,
-    Header(
-        alias="Wait-Id", description="A UUID that names this wait.", json_schema_extra=UUID_FORMAT
-    ),
+    Header(alias="Wait-Id", description="A UUID that names this wait.", pattern=WAIT_ID_PATTERN),
 ]
 IdempotencyKey = Annotated[
     str | None,
@@ -357,7 +355,7 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
 
     def cancel_wait(
         id: Annotated[  # noqa: A002 - the parameter's name in the interface
-            str, Path(description="A Wait-Id.", json_schema_extra=UUID_FORMAT)
+            str, Path(description="A Wait-Id.", pattern=WAIT_ID_PATTERN)
         ],
     ) -> None:
         """End the wait of that Wait-Id: its request is answered with reason "cancelled"."""

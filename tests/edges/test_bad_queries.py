@@ -216,6 +216,8 @@ async def test_headers_given_twice(connection: Connection, name: str) -> None:
 WAIT_IDS = ["1", "x" * 36, "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2", "", "é" * 32, "9" * 3000]
 # What int() takes for 32 hexadecimal digits.
 WAIT_IDS += ["+" + 31 * "0", 15 * "0_" + "00", f"{{{WAIT_IDS[2]}c", f"-{WAIT_IDS[2]}c"]
+# What `uuid.UUID` does not know as a URN.
+WAIT_IDS += [f"URN:UUID:{WAIT_IDS[2]}c"]
 
 
 @pytest.mark.parametrize("wait_id", WAIT_IDS, ids=lambda wait_id: wait_id[:8] or "empty")
