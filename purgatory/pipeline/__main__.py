@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import sys
 from collections.abc import Sequence
 
@@ -13,11 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from purgatory.errors import PurgatoryError
-from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.command import Call, Command
 from purgatory.pipeline.commands import COMMANDS
 from purgatory.pipeline.folder import Folder
-from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
+from purgatory.pipeline.option_types import LEAST_HEAP_MIB, heap
 from purgatory.pipeline.progress import Progress
 from purgatory.pipeline.python_cause import python_cause
 from purgatory.pipeline.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
@@ -32,6 +30,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     options = _parser().parse_args(arguments)
     command: Command = options.command
+    try:
+        command.check(options)
+    except ValueError as error:
+        options.parser.error(str(error))
     say = Progress()
     try:
         spark = spark_session(
@@ -54,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_folders(spark: SparkSession, options: argparse.Namespace) -> None:
     # Else a table would be made from all of the journal before it is found out.
     for name in ("journal", "out"):
-        path = getattr(options, name)
+        path = getattr(options, name, None)
         if path and Folder(spark, path).is_file():
             raise ValueError(f"--{name} {path} is a file: give the folder")
 
@@ -82,50 +84,27 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="NAME")
     for command in COMMANDS:
         added = commands.add_parser(command.name, help=command.help, description=command.help)
-        _add_common(added, command)
+        added.add_argument("--out", required=True, metavar="DIR", help="folder of the results")
         command.add_arguments(added)
-        added.set_defaults(command=command)
+        _add_session(added)
+        added.set_defaults(command=command, parser=added)
     return parser
 
 
-def _add_common(parser: argparse.ArgumentParser, command: Command) -> None:
+def _add_session(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
-        "--journal",
-        required=command.needs_journal,
-        metavar="DIR",
-        help="folder of the journal, or any address that Spark can read",
-    )
-    add("--out", required=command.needs_out, metavar="DIR", help="folder of the results")
-    add(
-        "--on-bad-file",
-        type=OnBadFile,
-        choices=list(OnBadFile),
-        default=OnBadFile.SKIP,
-        help="leave out what cannot be read and name it, or end (default %(default)s)",
-    )
-    add(
-        "--grace",
-        type=_seconds,
-        default=DEFAULT_GRACE_S,
-        metavar="SECONDS",
-        help="after its deadline, until an operation without an end is lost (default %(default)g)",
-    )
-    add(
         "--master",
+        metavar="URL",
         help=f"of Spark; default {DEFAULT_MASTER}, and under spark-submit the one given there",
     )
-    add("--memory", default=DEFAULT_MEMORY, help="heap of the driver (default %(default)s)")
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r}: give a number of seconds, 0 or more")
-    return seconds
+    add(
+        "--memory",
+        type=heap,
+        default=DEFAULT_MEMORY,
+        metavar="SIZE",
+        help=f"heap of the driver, {LEAST_HEAP_MIB}m or more (default %(default)s)",
+    )
 
 
 if __name__ == "__main__":

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import fields
+from dataclasses import replace
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.command import Call, Command
+from purgatory.pipeline.option_types import number, whole
 from purgatory.pipeline.replay import replay, replay_synthetic
 from purgatory.pipeline.replay_summary import (
     ReplaySummary,
@@ -19,11 +20,24 @@ from purgatory.pipeline.replay_summary import (
 )
 from purgatory.pipeline.schema import JOB_KIND
 from purgatory.pipeline.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
-from purgatory.pipeline.what_if import Growth, WhatIf
+from purgatory.pipeline.what_if import MOST_FACTOR, Growth, WhatIf
 
 JOB = "replay"
 
+RECORDED = "recorded"
+
 _KAFKA = {"kafka-low": KAFKA_LOW, "kafka-high": KAFKA_HIGH}
+# The options of a load that is drawn, and the fields of SyntheticLoad that they are.
+_DRAWN = {
+    "--operations": "operations",
+    "--rate": "rate_per_s",
+    "--timeout-ms": "timeout_ms",
+    "--median-ms": "median_ms",
+    "--quartile-ms": "quartile_ms",
+    "--key-sets": "key_sets",
+    "--keys-each": "keys_each",
+    "--seed": "seed",
+}
 _WHAT_IF = WhatIf()
 # What an answer to "how far is it" is given for.
 _FAR = {"100 M": 1e8, "1 B": 1e9, "1 T": 1e12}
@@ -35,7 +49,7 @@ def run_replay(call: Call) -> str:
     what_if = WhatIf(
         traffic=options.traffic,
         timeout=options.timeout,
-        growth=options.growth,
+        growth=options.growth or _WHAT_IF.growth,
         tick_ms=options.tick_ms,
         wheel_size=options.wheel_size,
     )
@@ -72,20 +86,42 @@ def described(summary: ReplaySummary, seconds: float) -> str:
 
 def _replayed(call: Call, what_if: WhatIf) -> DataFrame:
     options = call.options
-    if options.load == "recorded":
-        # Jobs waited in their store, and would be parked here for as long.
-        parked = call.outcomes.read().where(~F.col("kind").startswith(JOB_KIND))
-        return replay(parked, what_if, shards=options.shards, slice_s=options.slice)
+    if options.load != RECORDED:
+        return replay_synthetic(call.spark, _drawn(options), what_if, slice_s=options.slice)
+    # Jobs waited in their store, and would be parked here for as long.
+    parked = call.outcomes.read().where(~F.col("kind").startswith(JOB_KIND))
+    return replay(parked, what_if, shards=options.shards, slice_s=options.slice)
+
+
+def _drawn(options: argparse.Namespace) -> SyntheticLoad:
+    kafka = replace(_KAFKA[options.load], shards=options.shards)
     given = {
-        field.name: value
-        for field in fields(SyntheticLoad)
-        if (value := getattr(options, field.name, None)) is not None
+        name: value for name in _DRAWN.values() if (value := getattr(options, name)) is not None
     }
-    kafka = _KAFKA[options.load]
-    load = SyntheticLoad(
-        **{"median_ms": kafka.median_ms, "quartile_ms": kafka.quartile_ms, **given}
-    )
-    return replay_synthetic(call.spark, load, what_if, slice_s=options.slice)
+    median_ms = given.get("median_ms", kafka.median_ms)
+    quartile_ms = given.get("quartile_ms", kafka.quartile_ms)
+    if median_ms > quartile_ms:
+        raise ValueError(
+            f"--median-ms is {median_ms:g} and --quartile-ms {quartile_ms:g}: the median is no "
+            "greater than the quartile, so give both"
+        )
+    return replace(kafka, **given)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.load != RECORDED:
+        if options.growth is not None:
+            raise ValueError(
+                "--growth is of recorded operations: give --load recorded, or leave it out"
+            )
+        _drawn(options)
+        return
+    for flag, name in _DRAWN.items():
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"{flag} is of a load that is drawn: give --load {' or '.join(_KAFKA)} too, or "
+                "leave it out"
+            )
 
 
 def _write(call: Call, new: str, replayed: DataFrame) -> None:
@@ -116,32 +152,88 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--load",
-        choices=["recorded", *_KAFKA],
-        default="recorded",
+        choices=[RECORDED, *_KAFKA],
+        default=RECORDED,
         help="the outcomes below --out, or one that is drawn (default %(default)s)",
     )
-    add("--traffic", type=float, default=_WHAT_IF.traffic, help="so many times as much")
-    add("--timeout", type=float, default=_WHAT_IF.timeout, help="so many times each timeout")
+    add(
+        "--traffic",
+        type=number(above=0, most=MOST_FACTOR),
+        default=_WHAT_IF.traffic,
+        metavar="FACTOR",
+        help="so many times the operations (default %(default)g)",
+    )
+    add(
+        "--timeout",
+        type=number(above=0, most=MOST_FACTOR),
+        default=_WHAT_IF.timeout,
+        metavar="FACTOR",
+        help="so many times each timeout (default %(default)g)",
+    )
     add(
         "--growth",
         type=Growth,
         choices=list(Growth),
-        default=_WHAT_IF.growth,
-        help="where more traffic comes from: more keys, or the same (default %(default)s)",
+        help="of recorded operations: where more traffic comes from, more keys or the same "
+        f"(default {_WHAT_IF.growth})",
     )
-    add("--tick-ms", type=int, default=_WHAT_IF.tick_ms, help="of the wheel (default %(default)s)")
-    add("--wheel-size", type=int, default=_WHAT_IF.wheel_size, help="default %(default)s")
-    add("--shards", type=int, default=16, help="workers that share the keys (default %(default)s)")
-    add("--slice", type=int, default=60, metavar="SECONDS", help="one row each (default 60)")
-    drawn = parser.add_argument_group("a load that is drawn")
-    drawn.add_argument("--operations", type=int, help="before --traffic (default 1000000)")
-    drawn.add_argument("--rate", type=float, dest="rate_per_s", help="a second (default 100000)")
-    drawn.add_argument("--timeout-ms", type=int, help="before --timeout (default 200)")
-    drawn.add_argument("--median-ms", type=float, help="half of the latencies are below")
-    drawn.add_argument("--quartile-ms", type=float, help="three quarters of them are below")
-    drawn.add_argument("--key-sets", type=int, help="of each shard (default 1)")
-    drawn.add_argument("--keys-each", type=int, help="of each operation (default 3)")
-    drawn.add_argument("--seed", type=int, help="another one draws other numbers")
+    add(
+        "--tick-ms",
+        type=whole(1),
+        default=_WHAT_IF.tick_ms,
+        metavar="MS",
+        help="of the wheel (default %(default)s)",
+    )
+    add(
+        "--wheel-size",
+        type=whole(2),
+        default=_WHAT_IF.wheel_size,
+        metavar="COUNT",
+        help="buckets of each level of the wheel (default %(default)s)",
+    )
+    add(
+        "--shards",
+        type=whole(1),
+        default=16,
+        metavar="COUNT",
+        help="workers that share the keys (default %(default)s)",
+    )
+    add(
+        "--slice",
+        type=whole(1),
+        default=60,
+        metavar="SECONDS",
+        help="of simulated time, for each of which a shard has a row (default %(default)s)",
+    )
+    _add_drawn(parser.add_argument_group("a load that is drawn"))
+
+
+def _add_drawn(group: argparse._ArgumentGroup) -> None:
+    # Without defaults: what is given with a recorded load would do nothing, and is refused.
+    add = group.add_argument
+    low, high = KAFKA_LOW, KAFKA_HIGH
+    for flag, kind, unit, said in (
+        ("--operations", whole(1), "COUNT", f"before --traffic (default {low.operations})"),
+        ("--rate", number(above=0), "A_SECOND", f"before --traffic (default {low.rate_per_s:g})"),
+        ("--timeout-ms", whole(1), "MS", f"before --timeout (default {low.timeout_ms})"),
+        (
+            "--median-ms",
+            number(above=0),
+            "MS",
+            f"half of the latencies are below (default {low.median_ms:g}, or {high.median_ms:g})",
+        ),
+        (
+            "--quartile-ms",
+            number(above=0),
+            "MS",
+            "three quarters of them are below "
+            f"(default {low.quartile_ms:g}, or {high.quartile_ms:g})",
+        ),
+        ("--key-sets", whole(1), "COUNT", f"of each shard (default {low.key_sets})"),
+        ("--keys-each", whole(1), "COUNT", f"of each operation (default {low.keys_each})"),
+        ("--seed", whole(0), "NUMBER", f"another one draws other numbers (default {low.seed})"),
+    ):
+        add(flag, dest=_DRAWN[flag], type=kind, metavar=unit, help=said)
 
 
 COMMAND = Command(
@@ -149,4 +241,5 @@ COMMAND = Command(
     help="the outcomes, or a load that is drawn, through the real timer: what if",
     run=run_replay,
     add_arguments=_add_arguments,
+    check=_check,
 )

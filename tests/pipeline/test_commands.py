@@ -217,22 +217,3 @@ def test_a_bad_file_can_end_it(
     said = capsys.readouterr().err
     assert "zz-truncated.parquet: not a Parquet file, or cut off" in said
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ([], "NAME"),
-        (["outcomes", "--out", "x"], "--journal"),
-        (["advise", "--out", "x", "--expired-share", "nan"], "above 0 and below 1"),
-        (["advise", "--out", "x", "--max-tick-ms", "0.5"], "whole number above 0"),
-        (["outcomes", "--journal", "x", "--out", "x", "--grace", "-5"], "0 or more"),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before Spark is started, with the status 2."""
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    assert complaint in capsys.readouterr().err

@@ -178,27 +178,6 @@ def test_the_command_follows_to_the_end(
     assert "Windows that are over, and alerts, are in" in said and "s after its end" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "nothing to follow"),
-        (["--journal", "/nowhere", "--from", "redis://x"], "--journal or --from, not both"),
-        (["--journal", "/nowhere", "--window", "0"], "window_s is 0: give 1 or more"),
-        (["--journal", "/nowhere", "--service", "localhost"], "give http://HOST:PORT/purgatory"),
-    ],
-)
-def test_the_command_says_what_is_missing(
-    spark: SparkSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    said: str,
-) -> None:
-    """In a sentence."""
-    assert main(["stream", "--out", str(tmp_path), "--once", *arguments]) == 1
-    assert said in capsys.readouterr().err
-
-
 def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -194,8 +194,6 @@ def test_the_command_says_what_is_missing(
     """Without outcomes there is nothing to replay."""
     assert main(["replay", "--out", str(tmp_path)]) == 1
     assert "run the job `outcomes`" in capsys.readouterr().err
-    assert main(["replay", "--out", str(tmp_path), "--traffic", "0"]) == 1
-    assert "traffic is 0.0: give a factor above 0" in capsys.readouterr().err
 
 
 def test_no_slices_and_no_shards_are_refused(spark: SparkSession) -> None:
