@@ -10,6 +10,7 @@ from collections.abc import Callable
 LEAST_HEAP_MIB = 512
 """Spark itself refuses to start with much less."""
 
+_MASTER = r"yarn|local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|(spark|k8s)://.+"
 _MIB = {"": 2**-20, "k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
 
 
@@ -55,6 +56,15 @@ def number(
         return found
 
     return parse
+
+
+def master(text: str) -> str:
+    """Return the address of a master of Spark."""
+    if re.fullmatch(_MASTER, text, re.ASCII) is None:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: give local[2], spark://HOST:PORT, k8s://HOST:PORT or yarn"
+        )
+    return text
 
 
 def heap(text: str) -> str:

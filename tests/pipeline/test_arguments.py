@@ -7,7 +7,7 @@ import pytest
 from purgatory.pipeline import __main__ as command_line
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.commands import COMMANDS
-from purgatory.pipeline.option_types import heap
+from purgatory.pipeline.option_types import heap, master
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +33,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (["waits", "--memory", "12"], "--memory: '12': give 512m or more, such as 1g or 1536m"),
         (["waits", "--memory", "511m"], "'511m': give 512m or more"),
         (["waits", "--memory", "1gb"], "'1gb': give 512m or more"),
+        (["waits", "--master", "local[0]"], "--master: 'local[0]': give local[2], spark://HOST"),
         (["replay", "--traffic", "0"], "--traffic: '0': give a number above 0"),
         (["replay", "--timeout", "2e6"], "above 0 and up to 1,000,000"),
         (["replay", "--timeout", "half"], "--timeout: 'half': give a number"),
@@ -93,6 +94,27 @@ def test_wrong_arguments_are_refused_at_once(
 def test_a_heap_that_java_can_read_is_taken(text: str) -> None:
     """As it was given."""
     assert heap(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["local", "local[*]", "local[2,4]", "yarn", "spark://a:7077,b:7077", "k8s://https://a"]
+)
+def test_a_master_that_spark_knows_is_taken(text: str) -> None:
+    """As it was given."""
+    assert master(text) == text
+
+
+def test_an_interrupt_is_said_in_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the status is that of the signal."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "spark_session", interrupt)
+    assert main(["waits", "--out", "x"]) == 130
+    assert capsys.readouterr().err == "waits: interrupted\n"
 
 
 def test_commands_have_no_options_that_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:

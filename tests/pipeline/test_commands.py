@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -206,6 +207,47 @@ def test_a_file_in_place_of_a_folder_is_said_at_once(
     assert main(["outcomes", *arguments]) == 1
     assert f"--{name} {path} is a file: give the folder" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_the_trace_is_told_on_request(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Above the sentence, which is the last line still."""
+    assert main(["waits", "--out", str(tmp_path), "--verbose"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.splitlines()[-1].startswith("waits: No outcomes in ")
+
+
+@pytest.mark.parametrize(
+    ("logger", "message", "is_told"),
+    [
+        ("sql.execution.datasources.FileFormatWriter", "Aborting job 1.", False),
+        ("sql.execution.streaming.runtime.MicroBatchExecution", "Query terminated", False),
+        ("util.Utils", "Aborting task", False),
+        ("util.Utils", "Uncaught exception in thread 1", True),
+    ],
+)
+def test_spark_does_not_tell_what_we_do(
+    spark: SparkSession, tmp_path: Path, logger: str, message: str, is_told: bool
+) -> None:
+    """A trace above our sentence would hide it; what nobody else tells, Spark does."""
+    # Any: py4j's objects have the methods of the Java objects behind them.
+    logging: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr] # it runs
+    file = tmp_path / "log"
+    appender = (
+        logging.core.appender.FileAppender.newBuilder()
+        .setName(str(file))
+        .withFileName(str(file))
+        .build()
+    )
+    appender.start()
+    root = logging.LogManager.getRootLogger()
+    root.addAppender(appender)
+    logging.LogManager.getLogger(f"org.apache.spark.{logger}").error(message)
+    root.removeAppender(appender)
+    appender.stop()
+    assert (message in file.read_text()) == is_told
 
 
 def test_a_bad_file_can_end_it(
