@@ -6,6 +6,7 @@ import argparse
 
 from purgatory.pipeline import advice, live_command, replay_command, schedule_command, waits_job
 from purgatory.pipeline.command import Call, Command
+from purgatory.pipeline.figures import counted
 from purgatory.pipeline.journal_options import add_journal
 from purgatory.pipeline.option_types import number, whole
 from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
@@ -25,11 +26,12 @@ def run_outcomes(call: Call) -> str:
         say=call.say,
     )
     lines = [
-        f"{update.operations:,} operations in {call.outcomes.folder}: {update.rows:,} records of "
-        f"{update.new_files:,} new files, {len(update.written_hours):,} hours written."
+        f"{counted(update.operations, 'operation')} in {call.outcomes.folder}: "
+        f"{counted(update.rows, 'record')} of {counted(update.new_files, 'new file')}, "
+        f"{counted(len(update.written_hours), 'hour')} written."
     ]
     if update.unknown_rows:
-        lines.append(f"{update.unknown_rows:,} records were no events that we know.")
+        lines.append(f"Records that are no event that we know: {update.unknown_rows:,}")
     if update.bad:
         lines.append(f"Files left out: {len(update.bad):,}")
         lines += [f"  {path}: {reason}" for path, reason in sorted(update.bad.items())]

@@ -10,6 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.command import Call, Command
+from purgatory.pipeline.durations import duration
+from purgatory.pipeline.figures import counted, figure, percent
 from purgatory.pipeline.option_types import number, whole
 from purgatory.pipeline.replay import replay, replay_synthetic
 from purgatory.pipeline.replay_summary import (
@@ -39,8 +41,11 @@ _DRAWN = {
     "--seed": "seed",
 }
 _WHAT_IF = WhatIf()
-# What an answer to "how far is it" is given for.
+# What an answer to "how far is it" is given for. There is none from a replay of which the start was
+# a large part, nor for more than so many times its operations: it would mean nothing.
 _FAR = {"100 M": 1e8, "1 B": 1e9, "1 T": 1e12}
+_LEAST_S = 60
+_MOST_TIMES = 1_000
 
 
 def run_replay(call: Call) -> str:
@@ -63,25 +68,47 @@ def run_replay(call: Call) -> str:
 def described(summary: ReplaySummary, seconds: float) -> str:
     """Return what a person wants to know of a replay that took so many `seconds`."""
     count = max(1, summary.operations)
-    rate = summary.operations / seconds
-    late = ", ".join(f"{value / 1000:.2f} ms at {at:g} %" for at, value in _late(summary))
     lines = [
-        f"{summary.operations:,} operations in {summary.seconds:,.0f} simulated seconds: "
-        f"{summary.fired:,} fired, {summary.expired:,} expired ({summary.expired / count:.1%}), "
+        f"{counted(summary.operations, 'operation')} in "
+        f"{counted(round(summary.seconds), 'simulated second')}: {summary.fired:,} fired, "
+        f"{summary.expired:,} expired ({percent(summary.expired / count, 1)}), "
         f"{summary.cancelled:,} cancelled or drained.",
-        f"{summary.newly_expired:,} expired that had ended otherwise; of {summary.unknown:,} that "
-        "expired the load does not say what would have become of them.",
-        f"Late by {late}." if late else "None expired, so none was late.",
-        f"At most {summary.peak_at_least:,} to {summary.peak_at_most:,} waited at once; "
-        f"{summary.cascaded / count:.2f} moves down the wheel for each, {summary.buckets:,} "
-        f"buckets opened, {summary.longest_run:,} tasks in the fullest.",
+        f"Of the expired, {summary.newly_expired:,} had ended otherwise; of {summary.unknown:,} "
+        "the load does not say what would have become of them.",
+        _late(summary),
+        f"The most that waited at once: {_between(summary.peak_at_least, summary.peak_at_most)}; "
+        f"{summary.cascaded / count:.2f} moves down the wheel for each, "
+        f"{counted(summary.buckets, 'bucket')} opened, "
+        f"{counted(summary.longest_run, 'task')} in the fullest.",
         f"{summary.cpu_ns_per_operation / 1000:.2f} us of CPU for each; a worker with the busiest "
-        f"of {summary.shards} shards is busy {summary.busiest_shard:.1%} of its worst slice.",
-        f"Replayed {rate:,.0f} operations/s. At that rate "
-        + ", ".join(f"{name} take {_duration(far / rate)}" for name, far in _FAR.items())
-        + ".",
+        f"of {counted(summary.shards, 'shard')} is busy {percent(summary.busiest_shard, 1)} of its "
+        "worst slice.",
+        _how_far(summary.operations, seconds),
     ]
     return "\n".join(lines)
+
+
+def _late(summary: ReplaySummary) -> str:
+    if not summary.lateness_us:
+        return "None expired, so none was late."
+    half, most, all_ = (duration(summary.lateness_us[at]) for at in (50.0, 99.0, 100.0))
+    return f"Half of the expired were late by {half} or less, 99 % by {most}, all by {all_}."
+
+
+def _between(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _how_far(operations: int, seconds: float) -> str:
+    rate = operations / seconds
+    said = f"Replayed in {duration(seconds * 1e6)}, the start included: {figure(rate)} a second."
+    ahead = {
+        name: far for name, far in _FAR.items() if operations < far <= operations * _MOST_TIMES
+    }
+    if seconds < _LEAST_S or not ahead:
+        return said
+    times = (f"{name} take {duration(far / rate * 1e6)}" for name, far in ahead.items())
+    return f"{said} At that rate {', '.join(times)}."
 
 
 def _replayed(call: Call, what_if: WhatIf) -> DataFrame:
@@ -135,17 +162,6 @@ def _write(call: Call, new: str, replayed: DataFrame) -> None:
     ):
         call.say(f"{JOB}: {name}")
         table.coalesce(1).write.mode("overwrite").parquet(at(f"{new}/{name}"))
-
-
-def _late(summary: ReplaySummary) -> list[tuple[float, int]]:
-    return sorted(summary.lateness_us.items())
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.1f} s"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

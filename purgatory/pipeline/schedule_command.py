@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from purgatory.jobs import JobLimits, OnConflict
 from purgatory.pipeline.command import Call, Command
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
+from purgatory.pipeline.figures import counted
 from purgatory.pipeline.folder import Folder
 from purgatory.pipeline.job_address import JobAddress
 from purgatory.pipeline.job_rows import JobRows
@@ -109,7 +110,7 @@ def summed_up(scheduled: DataFrame) -> str:
     }
     refused = counts.get("refused", 0)
     lines = [
-        f"{sum(counts.values()):,} rows: {counts.get('added', 0):,} jobs added, "
+        f"{counted(sum(counts.values()), 'row')}: {counted(counts.get('added', 0), 'job')} added, "
         f"{counts.get('replaced', 0):,} replaced, {counts.get('kept', 0):,} there already, "
         f"{refused:,} refused."
     ]
