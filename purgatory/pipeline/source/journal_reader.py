@@ -84,8 +84,8 @@ def good_files(paths: Iterable[Path], on_bad_file: OnBadFile) -> list[Path]:
             good.append(path)
         elif on_bad_file is OnBadFile.REFUSE:
             raise BadFileError(
-                f"{path}: {reason}. Mend or remove it, or leave it out: --on-bad-file skip, in code "
-                "the option onBadFile=skip"
+                f"{path}: {reason}. Mend or remove it, or leave it out: --on-bad-file skip, in "
+                "code the option onBadFile=skip"
             )
         else:
             logger.warning("left out %s: %s", path, reason, extra={"action": "bad-file"})
