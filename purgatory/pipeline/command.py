@@ -13,8 +13,8 @@ from purgatory.pipeline.progress import Say
 from purgatory.pipeline.tables import Tables
 
 
-def no_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add nothing to `parser`."""
+def no_check(options: argparse.Namespace) -> None:
+    """Find nothing wrong with `options`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,10 +29,10 @@ class Command:
     run: Callable[[Call], str | None]
     """Does the work; returns what there is to say on stdout. Raises PurgatoryError or ValueError
     for what the user can mend."""
-    add_arguments: Callable[[argparse.ArgumentParser], None] = field(default=no_arguments)
-    """Adds to --journal, --out, --on-bad-file and those of the session, which all have."""
-    needs_journal: bool = False
-    needs_out: bool = True
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    """Adds to --out and the options of the session, which all have."""
+    check: Callable[[argparse.Namespace], object] = field(default=no_check)
+    """Raises ValueError for options that do not go together, before Spark is started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 from purgatory.pipeline import advice, live_command, replay_command, schedule_command, waits_job
 from purgatory.pipeline.command import Call, Command
+from purgatory.pipeline.figures import counted
+from purgatory.pipeline.journal_options import add_journal
+from purgatory.pipeline.option_types import number, whole
+from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import job as report_job
 from purgatory.pipeline.workers import Capacity
 
@@ -23,11 +26,12 @@ def run_outcomes(call: Call) -> str:
         say=call.say,
     )
     lines = [
-        f"{update.operations:,} operations in {call.outcomes.folder}: {update.rows:,} records of "
-        f"{update.new_files:,} new files, {len(update.written_hours):,} hours written."
+        f"{counted(update.operations, 'operation')} in {call.outcomes.folder}: "
+        f"{counted(update.rows, 'record')} of {counted(update.new_files, 'new file')}, "
+        f"{counted(len(update.written_hours), 'hour')} written."
     ]
     if update.unknown_rows:
-        lines.append(f"{update.unknown_rows:,} records were no events that we know.")
+        lines.append(f"Records that are no event that we know: {update.unknown_rows:,}")
     if update.bad:
         lines.append(f"Files left out: {len(update.bad):,}")
         lines += [f"  {path}: {reason}" for path, reason in sorted(update.bad.items())]
@@ -73,9 +77,30 @@ def _wishes(options: argparse.Namespace) -> advice.Wishes:
     )
 
 
-def _add_wishes(parser: argparse.ArgumentParser) -> None:
+def _add_outcomes(parser: argparse.ArgumentParser) -> None:
+    add_journal(parser, is_required=True)
+    _add_grace(parser)
+
+
+def _add_waits(parser: argparse.ArgumentParser) -> None:
+    add_journal(parser)
+    _add_grace(parser)
+
+
+def _add_grace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--grace",
+        type=number(least=0),
+        default=DEFAULT_GRACE_S,
+        metavar="SECONDS",
+        help="after its deadline, until an operation without an end is lost (default %(default)g)",
+    )
+
+
+def _add_advise(parser: argparse.ArgumentParser) -> None:
+    _add_waits(parser)
     add = parser.add_argument
-    share = _number(float, 0, 1)
+    share = number(above=0, below=1)
     add(
         "--expired-share",
         type=share,
@@ -85,24 +110,24 @@ def _add_wishes(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--max-tick-ms",
-        type=_number(int, 0),
+        type=whole(1),
         default=_WISHES.max_tick_ms,
         metavar="MS",
         help="how late a timer may be (default %(default)s)",
     )
     add(
         "--parked-per-worker",
-        type=_number(int, 0),
+        type=whole(1),
         default=_CAPACITY.parked,
         metavar="COUNT",
         help="operations that a worker may hold (default %(default)s)",
     )
     add(
         "--cpu-us",
-        type=_number(float, 0),
+        type=number(above=0),
         default=_CAPACITY.cpu_us,
         metavar="US",
-        help="CPU for one operation, its request included (default %(default)s)",
+        help="CPU for one operation, its request included (default %(default)g)",
     )
     add(
         "--utilisation",
@@ -114,26 +139,8 @@ def _add_wishes(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
-    _add_wishes(parser)
+    _add_advise(parser)
     parser.add_argument("--title", default=report_job.DEFAULT_TITLE, help="of the page")
-
-
-def _number(
-    kind: type[float | int], above: float, below: float = float("inf")
-) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            number = kind(text)
-        except ValueError:
-            number = kind(above)
-        # Written so that NaN, which compares as false, is refused.
-        if not above < number < below:
-            limit = "" if below == float("inf") else f" and below {below:g}"
-            word = "whole number" if kind is int else "number"
-            raise argparse.ArgumentTypeError(f"{text!r}: give a {word} above {above:g}{limit}")
-        return number
-
-    return parse
 
 
 COMMANDS = (
@@ -141,18 +148,19 @@ COMMANDS = (
         name="outcomes",
         help="one row for each operation, kept up with the journal",
         run=run_outcomes,
-        needs_journal=True,
+        add_arguments=_add_outcomes,
     ),
     Command(
         name="waits",
         help="counts, waits, hot keys and what was parked; with --journal, outcomes first",
         run=run_waits,
+        add_arguments=_add_waits,
     ),
     Command(
         name="advise",
         help="timeouts, wheel and workers; with --journal, all before it first",
         run=run_advise,
-        add_arguments=_add_wishes,
+        add_arguments=_add_advise,
     ),
     Command(
         name="report",

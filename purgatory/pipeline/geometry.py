@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from purgatory.pipeline.figures import counted
+
 TICKS_MS = (1, 2, 5, 10, 20, 50, 100)
 WHEEL_SIZES = (20, 64, 128, 256, 512, 1024)
 DEFAULT = (1, 256)
@@ -126,8 +128,8 @@ def advise_geometry(
             timers=len(timers),
             peak_parked=peak_parked,
             is_thin=True,
-            reason=f"The data is too thin: {len(timers):,} timers, and {LEAST_TIMERS} are the "
-            "least to go by. Keep the default.",
+            reason=f"The data is too thin: {counted(len(timers), 'timer')}, and {LEAST_TIMERS} are "
+            "the least to go by. Keep the default.",
         )
     found = tuple(
         measure(timers, tick_ms, size, peak_parked) for tick_ms in TICKS_MS for size in WHEEL_SIZES

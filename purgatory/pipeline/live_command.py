@@ -7,9 +7,10 @@ import os
 
 from purgatory.pipeline.alerts import AlertService
 from purgatory.pipeline.command import Call, Command
-from purgatory.pipeline.errors import PipelineError
+from purgatory.pipeline.journal_options import add_journal
 from purgatory.pipeline.live import Watch
 from purgatory.pipeline.live_queries import FOLDER, LiveQueries, live_events, wait_for
+from purgatory.pipeline.option_types import number, whole
 
 TOKEN_VARIABLE = "PURGATORY_TOKEN"
 
@@ -19,11 +20,7 @@ _WATCH = Watch()
 def run_stream(call: Call) -> str:
     """Follow the journal until it is interrupted; or, with --once, up to its end."""
     options = call.options
-    if options.source and options.journal:
-        raise PipelineError("two journals to follow: give --journal or --from, not both")
     source = options.source or options.journal
-    if not source:
-        raise PipelineError("nothing to follow: give --journal DIR, or --from redis://HOST")
     watch = Watch(
         window_s=options.window,
         delay_s=options.delay,
@@ -56,36 +53,81 @@ def run_stream(call: Call) -> str:
     )
 
 
+def _check(options: argparse.Namespace) -> None:
+    if options.source and options.journal:
+        raise ValueError("two journals to follow: give --journal or --from, not both")
+    if not (options.source or options.journal):
+        raise ValueError("nothing to follow: give --journal DIR, or --from redis://HOST")
+
+
+def _service_url(text: str) -> str:
+    try:
+        return AlertService(text).url
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_journal(parser)
     add = parser.add_argument
     add("--from", dest="source", metavar="URL", help="a Redis server, instead of --journal")
     add("--stream", default="purgatory:journal", help="in Redis (default %(default)s)")
-    add("--at-a-time", type=int, help="files, or entries, of one batch; by default all")
+    add(
+        "--at-a-time",
+        type=whole(1),
+        metavar="COUNT",
+        help="files, or entries, of one batch; by default all",
+    )
     add("--once", action="store_true", help="read what is there, and end")
-    add("--every", type=float, default=10.0, metavar="SECONDS", help="default %(default)g")
-    add("--window", type=int, default=_WATCH.window_s, metavar="SECONDS", help="default 60")
+    add(
+        "--every",
+        type=number(least=0, most=86_400),
+        default=10.0,
+        metavar="SECONDS",
+        help="how often to look for what is new (default %(default)g)",
+    )
+    add(
+        "--window",
+        type=whole(1),
+        default=_WATCH.window_s,
+        metavar="SECONDS",
+        help="the time that is summed up in a row (default %(default)s)",
+    )
     add(
         "--delay",
-        type=int,
+        type=whole(1),
         default=_WATCH.delay_s,
         metavar="SECONDS",
         help="how late an event may come (default %(default)s)",
     )
     add(
         "--expired-share",
-        type=float,
+        type=number(above=0, most=1),
         default=_WATCH.expired_share,
-        help="of what ended, by kind, that is too much (default %(default)s)",
+        metavar="SHARE",
+        help="of what ended in a window, by kind, that is too much (default %(default)s)",
     )
-    add("--least-ended", type=int, default=_WATCH.least_ended, help="for that to be said")
+    add(
+        "--least-ended",
+        type=whole(1),
+        default=_WATCH.least_ended,
+        metavar="COUNT",
+        help="in a window, for that to be said (default %(default)s)",
+    )
     add(
         "--least-expired",
-        type=int,
+        type=whole(1),
         default=_WATCH.least_expired,
-        help="on a key that is stuck (default %(default)s)",
+        metavar="COUNT",
+        help="in a window, on a key that is stuck (default %(default)s)",
     )
-    add("--service", metavar="URL", help="of a purgatory's router, to fire the alerts there")
-    add("--name", default="live", help="whose alerts they are (default %(default)s)")
+    add(
+        "--service",
+        type=_service_url,
+        metavar="URL",
+        help="of a purgatory's router, to fire the alerts there",
+    )
+    add("--name", default="live", help="whose alerts they are, there (default %(default)s)")
 
 
 COMMAND = Command(
@@ -93,4 +135,5 @@ COMMAND = Command(
     help="the journal as it grows: waits, stuck keys, exploding timeouts, alerts",
     run=run_stream,
     add_arguments=_add_arguments,
+    check=_check,
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from pyspark.errors import StreamingQueryException
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -14,16 +16,19 @@ from purgatory.pipeline.alerts import Alert, AlertService
 from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.folder import Folder
+from purgatory.pipeline.kept import Kept
 from purgatory.pipeline.live import Watch, exploding, stuck, window_keys, window_waits
 from purgatory.pipeline.progress import Say
 from purgatory.pipeline.python_cause import python_cause
 from purgatory.pipeline.schema import EVENT_SCHEMA
 from purgatory.pipeline.source import register
+from purgatory.pipeline.spark_error import sentence_of
 
 FOLDER = "live"
 
 # Alerts of one batch: more at once is one event, and a flood helps nobody.
 _MOST_ALERTS = 1_000
+_PAUSE_S = 0.1
 
 
 def live_events(
@@ -97,11 +102,14 @@ class LiveQueries:
         self, name: str, rows: DataFrame, alerts: Callable[[DataFrame], DataFrame]
     ) -> DataStreamWriter:
         def write(batch: DataFrame, number: int) -> None:
-            kept = batch.persist()
             try:
-                self._write_batch(name, kept, alerts(kept), number)
-            finally:
-                kept.unpersist()
+                with Kept() as frames:
+                    kept = frames.add(batch)
+                    self._write_batch(name, kept, alerts(kept), number)
+            except (Py4JJavaError, PySparkException) as error:
+                # Without the traces: to learn whether it was stopped, Spark goes through the text
+                # with a regular expression that overflows the stack where it is long.
+                raise PipelineError(sentence_of(error)) from None
 
         return (
             rows.writeStream.queryName(f"purgatory-{name}")
@@ -145,20 +153,23 @@ def wait_for(queries: list[StreamingQuery]) -> None:
     Raises PipelineError, which says what stopped it.
     """
     try:
-        while any(query.isActive for query in queries):
-            for query in queries:
-                _wait(query, 1)
-        for query in queries:
-            # One that has failed raises here too.
-            _wait(query, 1)
+        left = list(queries)
+        while left:
+            # Not by waiting in Java: an interrupt in the midst of a call breaks the connection.
+            time.sleep(_PAUSE_S)
+            ended = [query for query in left if not query.isActive]
+            for query in ended:
+                _check(query)
+                left.remove(query)
     finally:
         for query in queries:
             query.stop()
 
 
-def _wait(query: StreamingQuery, seconds: int) -> None:
+def _check(query: StreamingQuery) -> None:
     try:
-        query.awaitTermination(seconds)
+        # It has ended: this returns, or raises, at once.
+        query.awaitTermination()
     except StreamingQueryException as error:
         raise PipelineError(f"{query.name} stopped: {_cause(str(error))}") from error
 

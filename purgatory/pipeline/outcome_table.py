@@ -13,6 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
+from purgatory.pipeline.figures import counted
 from purgatory.pipeline.folder import File, Folder
 from purgatory.pipeline.journal_files import JournalFiles, unreadable_file
 from purgatory.pipeline.manifest import (
@@ -116,7 +117,7 @@ class _Run:
         if not files and not before.run:
             raise NothingToReadError(f"No journal in {self._journal}: there is no .parquet file.")
         new = [file for file in files if not before.is_known(file)]
-        self._say(f"{len(files):,} files in the journal, {len(new):,} of them new")
+        self._say(f"{counted(len(files), 'file')} in the journal, {len(new):,} new")
         good, bad = self._looked_at(new, on_bad_file)
         while True:
             try:
@@ -180,7 +181,8 @@ class _Run:
         unknown_rows, written = rows, dict[str, Hour]()
         if hours:
             manifest.run = before.run + 1
-            self._say(f"{rows:,} new rows change {len(hours):,} of {_all(before, hours):,} hours")
+            of_all = counted(_all(before, hours), "hour")
+            self._say(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
             self._write(events, before, manifest, hours, rows, as_of)
             written = self._described(manifest.run)
             manifest.hours.update(written)

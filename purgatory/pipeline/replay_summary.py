@@ -33,7 +33,7 @@ class ReplaySummary:
     unknown: int
     """Of the expired: such of which the load does not say that they would have."""
     peak_at_least: int
-    """What waited at once, in all: at the end of a slice."""
+    """What waited at once, in all: at the end of a slice, or in one shard at its worst moment."""
     peak_at_most: int
     """The sum of what waited in each shard at its worst moment of a slice."""
     buckets: int
@@ -95,7 +95,9 @@ def replay_summary(replayed: DataFrame, *, slice_s: int) -> ReplaySummary:
         (F.unix_seconds(F.max("at")) - F.unix_seconds(F.min("at")) + slice_s).alias("seconds"),
     ).first()
     shards = replayed.agg(
-        F.count_distinct("shard").alias("shards"), F.max("cpu_ns").alias("cpu_ns")
+        F.count_distinct("shard").alias("shards"),
+        F.max("cpu_ns").alias("cpu_ns"),
+        F.max("peak").alias("peak"),
     ).first()
     assert totals is not None and shards is not None, "an aggregate without groups has one row"
     operations = int(totals["operations"] or 0)
@@ -108,7 +110,7 @@ def replay_summary(replayed: DataFrame, *, slice_s: int) -> ReplaySummary:
         cancelled=int(totals["cancelled"] or 0),
         newly_expired=int(totals["newly_expired"] or 0),
         unknown=int(totals["unknown"] or 0),
-        peak_at_least=int(totals["peak_at_least"] or 0),
+        peak_at_least=max(int(totals["peak_at_least"] or 0), int(shards["peak"] or 0)),
         peak_at_most=int(totals["peak_at_most"] or 0),
         buckets=int(totals["buckets"] or 0),
         cascaded=int(totals["cascaded"] or 0),

@@ -14,14 +14,18 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from purgatory.jobs import JobLimits, OnConflict
 from purgatory.pipeline.command import Call, Command
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
+from purgatory.pipeline.figures import counted
 from purgatory.pipeline.folder import Folder
 from purgatory.pipeline.job_address import JobAddress
 from purgatory.pipeline.job_rows import JobRows
+from purgatory.pipeline.option_types import whole
 from purgatory.pipeline.schedule import schedule
 
 JOB = "schedule"
 STARTED = f"_{JOB}.json"
 STORE_VARIABLE = "PURGATORY_STORE"
+
+TABLE = "table"
 
 _FORMATS = ("csv", "json", "parquet", "orc")
 _MOST_REASONS = 10
@@ -30,12 +34,7 @@ _MOST_REASONS = 10
 def run_schedule(call: Call) -> str:
     """Add the jobs, write what became of each row, and sum it up."""
     options = call.options
-    url = options.store or os.environ.get(STORE_VARIABLE)
-    if not url:
-        raise PipelineError(f"no store of jobs: give --store, or set {STORE_VARIABLE}")
-    address = JobAddress(
-        url=url, prefix=options.prefix, shards=options.store_shards, max_waiting=options.max_waiting
-    )
+    address = _address(options)
     name, started_ms = started(call.tables.folder, options.name)
     rows = JobRows(
         name=name,
@@ -43,7 +42,7 @@ def run_schedule(call: Call) -> str:
         on_conflict=options.on_conflict,
         limits=JobLimits(max_waiting=options.max_waiting),
     )
-    jobs = read_table(call.spark, options.source, options.source_format)
+    jobs = read_table(call.spark, options.source, format_of(options.source, options.source_format))
     if options.tasks:
         jobs = jobs.repartition(options.tasks)
 
@@ -80,18 +79,24 @@ def started(folder: Folder, name: str | None) -> tuple[str, int]:
     return found["name"], found["started_ms"]
 
 
-def read_table(spark: SparkSession, source: str, source_format: str | None) -> DataFrame:
-    """Return a table by its name in Spark's catalogue, or files of a format, by their ending."""
-    if source_format == "table":
-        return spark.read.table(source)
-    ending = source_format or PurePosixPath(source.rstrip("/")).suffix.lstrip(".").lower()
-    ending = {"jsonl": "json", "ndjson": "json"}.get(ending, ending or "parquet")
-    if ending not in _FORMATS:
-        raise PipelineError(
-            f"{source} ends with .{ending}: say what it is, --format {', '.join(_FORMATS)} or table"
+def format_of(source: str, given: str | None) -> str:
+    """Return the format that was given, else that of the name's ending. Raises ValueError."""
+    ending = given or PurePosixPath(source.rstrip("/")).suffix.lstrip(".").lower()
+    found = {"jsonl": "json", "ndjson": "json"}.get(ending, ending or "parquet")
+    if found not in (*_FORMATS, TABLE):
+        raise ValueError(
+            f"{source} ends with .{found}: say what it is, --format {', '.join(_FORMATS)} or "
+            f"{TABLE}"
         )
-    reader = spark.read.format(ending)
-    if ending == "csv":
+    return found
+
+
+def read_table(spark: SparkSession, source: str, source_format: str) -> DataFrame:
+    """Return a table by its name in Spark's catalogue, or files of a format."""
+    if source_format == TABLE:
+        return spark.read.table(source)
+    reader = spark.read.format(source_format)
+    if source_format == "csv":
         # As RFC 4180 has it: a quote within quotes is doubled. Spark's own way is a backslash.
         reader = reader.option("header", True).option("escape", '"')
     return reader.load(source)
@@ -105,7 +110,7 @@ def summed_up(scheduled: DataFrame) -> str:
     }
     refused = counts.get("refused", 0)
     lines = [
-        f"{sum(counts.values()):,} rows: {counts.get('added', 0):,} jobs added, "
+        f"{counted(sum(counts.values()), 'row')}: {counted(counts.get('added', 0), 'job')} added, "
         f"{counts.get('replaced', 0):,} replaced, {counts.get('kept', 0):,} there already, "
         f"{refused:,} refused."
     ]
@@ -121,13 +126,27 @@ def summed_up(scheduled: DataFrame) -> str:
     return "\n".join(lines)
 
 
+def _address(options: argparse.Namespace) -> JobAddress:
+    url = options.store or os.environ.get(STORE_VARIABLE)
+    if not url:
+        raise ValueError(f"no store of jobs: give --store, or set {STORE_VARIABLE}")
+    return JobAddress(
+        url=url, prefix=options.prefix, shards=options.store_shards, max_waiting=options.max_waiting
+    )
+
+
+def _check(options: argparse.Namespace) -> None:
+    _address(options)
+    format_of(options.source, options.source_format)
+
+
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--from", dest="source", required=True, metavar="TABLE", help="files, or a table's name")
     add(
         "--format",
         dest="source_format",
-        choices=(*_FORMATS, "table"),
+        choices=(*_FORMATS, TABLE),
         help="of --from; by default what its name ends with",
     )
     add(
@@ -137,11 +156,18 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{STORE_VARIABLE}, if it has a password",
     )
     add("--prefix", default="purgatory", help="of the keys in Redis (default %(default)s)")
-    add("--store-shards", type=int, default=1, help="in Redis, as the service has it")
+    add(
+        "--store-shards",
+        type=whole(1),
+        default=1,
+        metavar="COUNT",
+        help="in Redis, as the service has it (default %(default)s)",
+    )
     add(
         "--max-waiting",
-        type=int,
+        type=whole(1),
         default=JobLimits().max_waiting,
+        metavar="COUNT",
         help="jobs that may wait in all (default %(default)s)",
     )
     add("--name", help="of this run; rows of another name are other jobs")
@@ -151,7 +177,12 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         default=str(OnConflict.KEEP),
         help="if another waiting job has a row's dedupe key (default %(default)s)",
     )
-    add("--tasks", type=int, help="that add at the same time; by default those that read")
+    add(
+        "--tasks",
+        type=whole(1),
+        metavar="COUNT",
+        help="that add at the same time; by default those that read",
+    )
 
 
 COMMAND = Command(
@@ -159,4 +190,5 @@ COMMAND = Command(
     help="delayed jobs from the rows of a table",
     run=run_schedule,
     add_arguments=_add_arguments,
+    check=_check,
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from purgatory.pipeline.binomial import clopper_pearson
 from purgatory.pipeline.durations import duration
+from purgatory.pipeline.figures import counted, percent
 from purgatory.pipeline.survival import Step, survival_at
 
 LEAST_FIRED = 30
@@ -84,25 +85,26 @@ def _judged(
 ) -> tuple[bool, str]:
     if ended.fired < LEAST_FIRED:
         return True, (
-            f"The data is too thin: {ended.fired:,} operations fired, and {LEAST_FIRED} are the "
-            "least to go by. Collect more."
+            f"The data is too thin: {counted(ended.fired, 'operation')} fired, and {LEAST_FIRED} "
+            "are the least to go by. Collect more."
         )
     if advised is None:
         seen = steps[-1]
         return False, (
             f"No wait that was seen is long enough: after {duration(seen.time_us)} still "
-            f"{seen.survival:.2%} would be waiting, more than {share:.2%}. Timeouts cut longer "
-            "waits off; give some operations a longer one, and look again."
+            f"{percent(seen.survival)} would be waiting, more than {percent(share)}. Timeouts cut "
+            "longer waits off; give some operations a longer one, and look again."
         )
     if advised.at_risk < LEAST_AT_RISK:
         return True, (
-            f"The data is too thin for {share:.2%}: only {advised.at_risk:,} operations waited as "
-            f"long as {duration(advised.time_us)}. Collect more, or choose a larger share."
+            f"The data is too thin for {percent(share)}: only "
+            f"{counted(advised.at_risk, 'operation')} waited as long as "
+            f"{duration(advised.time_us)}. Collect more, or choose a larger share."
         )
     now = survival_at(steps, ended.timeout_us)
     return False, (
-        f"With {duration(advised.time_us)}, {share:.2%} would expire; with today's "
-        f"{duration(ended.timeout_us)} it is {now:.2%} of those that nothing else ends. "
+        f"With {duration(advised.time_us)}, {percent(share)} would expire; with today's "
+        f"{duration(ended.timeout_us)} it is {percent(now)} of those that nothing else ends. "
         f"{_direction(advised.time_us, ended.timeout_us)}"
     )
 

@@ -93,10 +93,13 @@ def with_hours(outcomes: DataFrame) -> DataFrame:
 
 
 def timeline(outcomes: DataFrame, width_s: int) -> DataFrame:
-    """Return how many operations that began to wait in each `width_s` seconds had which outcome."""
+    """Return how many operations that began to wait in each `width_s` seconds had which outcome.
+
+    Steps in which none began have no row, so each row says how wide it is: `width_s`.
+    """
     start = F.floor(F.unix_seconds("watched_at") / width_s) * width_s
     return outcomes.groupBy(F.timestamp_seconds(start).alias("start"), "outcome").agg(
-        F.count("*").alias("count")
+        F.count("*").alias("count"), F.lit(width_s).alias("width_s")
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+MOST_FACTOR = 1_000_000
+
 
 class Growth(StrEnum):
     """Where more traffic comes from."""
@@ -32,8 +34,8 @@ class WhatIf:
 
     def __post_init__(self) -> None:
         for name, value in (("traffic", self.traffic), ("timeout", self.timeout)):
-            if not 0 < value <= 1_000_000:
-                raise ValueError(f"{name} is {value}: give a factor above 0, up to 1,000,000")
+            if not 0 < value <= MOST_FACTOR:
+                raise ValueError(f"{name} is {value}: give a factor above 0, up to {MOST_FACTOR:,}")
         if self.tick_ms < 1:
             raise ValueError(f"tick_ms is {self.tick_ms}: give 1 or more")
         if self.wheel_size < 2:

@@ -7,6 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from purgatory.pipeline.figures import counted, figure, percent
+
 LEAST_OPERATIONS = 1_000
 LEAST_MINUTES = 20
 """With less than this, the busiest hour is whatever happened to be seen."""
@@ -88,8 +90,10 @@ def advise_workers(
             parked_counted=None,
             capacity=capacity,
             is_thin=True,
-            reason=f"The data is too thin: {operations:,} operations in {len(hour)} minutes, and "
-            f"{LEAST_OPERATIONS:,} in {LEAST_MINUTES} are the least to go by.",
+            reason="The data is too thin: the busiest hour has "
+            f"{counted(operations, 'operation')} in {counted(len(hour), 'minute')}, and "
+            f"{LEAST_OPERATIONS:,} operations, over {LEAST_MINUTES} minutes, are the least to go "
+            "by.",
         )
     arrivals, wait, parked = _estimates(hour, random.Random(seed))
     by_parked = parked.high / (capacity.parked * capacity.utilisation)
@@ -166,9 +170,9 @@ def _reason(
 ) -> str:
     binding = "what is parked" if by_parked > by_cpu else "CPU"
     return (
-        f"In the busiest hour {arrivals.high:,.1f} operations a second come and "
-        f"{parked.high:,.0f} are parked, at the upper end of what is likely. At "
-        f"{capacity.utilisation:.0%} use, {capacity.parked:,} parked and {capacity.cpu_us:,.0f} us "
-        f"of CPU each, {workers} {'worker does' if workers == 1 else 'workers do'}; {binding} "
-        "decides."
+        f"In the busiest hour {figure(arrivals.high)} operations a second come and "
+        f"{figure(parked.high)} are parked, at the upper end of what is likely. At "
+        f"{percent(capacity.utilisation, 0)} use, {capacity.parked:,} parked and "
+        f"{figure(capacity.cpu_us)} us of CPU each, "
+        f"{counted(workers, 'worker does', 'workers do')}; {binding} decides."
     )

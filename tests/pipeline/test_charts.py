@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from xml.etree import ElementTree as ET
 
 from purgatory.pipeline.manifest import Manifest
 from purgatory.pipeline.report.drawing import Chart
-from purgatory.pipeline.report.findings import Findings
+from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
 from purgatory.pipeline.report.job import charts
-from purgatory.pipeline.report.time_charts import heat_map, hot_keys_chart
+from purgatory.pipeline.report.time_charts import (
+    SHOWN_DAYS,
+    heat_map,
+    hot_keys_chart,
+    outcomes_chart,
+)
+from purgatory.pipeline.report.wait_charts import survival_chart, waits_chart
 
 NOTHING = Findings(
     manifest=Manifest(),
@@ -31,6 +37,12 @@ def hot_key(key: str) -> dict[str, Any]:
     """Return a row of the table of hot keys."""
     counts = {"operations": 3, "share": 0.5, "fired": 1, "expired": 1}
     return {"key": key, **counts, "wait_us_mean": None, "wait_us_max": None}
+
+
+def kind_row(kind: str) -> dict[str, Any]:
+    """Return a row of the table of waits by kind."""
+    waits = {f"wait_us_{name}": 1_000_000 for name in ("p50", "p90", "p99", "max")}
+    return {"kind": kind, "operations": 3, "timeout_us_p50": 2_000_000, **waits}
 
 
 def words(chart: Chart) -> list[str]:
@@ -66,8 +78,36 @@ def test_the_same_figures_make_the_same_file() -> None:
     ]
     first, second = (heat_map(replace(NOTHING, parked=rows)) for _ in range(2))
     assert first is not None and second is not None
-    assert first.rows == (("2026-11-20 06:00", "30.0", "119"),)
+    assert first.rows == (("2026-11-20 06:00", "30", "119"),)
     assert (first.page_svg(), first.paper_svg()) == (second.page_svg(), second.paper_svg())
+
+
+def test_a_bar_is_as_wide_as_its_step_however_few_there_are() -> None:
+    """Two minutes that are an hour apart are not two hours."""
+    starts = (datetime(2026, 11, 20, hour, tzinfo=UTC) for hour in (6, 7))
+    row = {"outcome": "fired", "count": 1, "width_s": 300}
+    chart = outcomes_chart(replace(NOTHING, timeline=[row | {"start": at} for at in starts]))
+    assert "operations in 5 min" in words(chart)
+
+
+def test_captions_say_what_is_left_out() -> None:
+    """Of many kinds, and of many days, some are drawn."""
+    kinds = [kind_row(f"kind-{number}") for number in range(SHOWN_KINDS + 1)]
+    assert waits_chart(replace(NOTHING, by_kind=kinds[1:])).summary.endswith(
+        "kind-8 half within 1 s."
+    )
+    for draw in (waits_chart, survival_chart):
+        assert "8 of 9 kinds" in draw(replace(NOTHING, by_kind=kinds)).summary
+    day = datetime(2026, 11, 20, 6, tzinfo=UTC)
+    rows = [
+        {"kind": "a", "minute": day + timedelta(days=number), "parked_mean": 0.6, "parked_peak": 1}
+        for number in range(SHOWN_DAYS + 1)
+    ]
+    chart = heat_map(replace(NOTHING, parked=rows))
+    assert chart is not None
+    assert "31 of 32 days" in chart.summary
+    assert "with 0.01." in chart.summary
+    assert "<0.1" in words(chart)
 
 
 def test_nothing_makes_empty_charts() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -208,6 +209,47 @@ def test_a_file_in_place_of_a_folder_is_said_at_once(
     assert not (tmp_path / "out").exists()
 
 
+def test_the_trace_is_told_on_request(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Above the sentence, which is the last line still."""
+    assert main(["waits", "--out", str(tmp_path), "--verbose"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.splitlines()[-1].startswith("waits: No outcomes in ")
+
+
+@pytest.mark.parametrize(
+    ("logger", "message", "is_told"),
+    [
+        ("sql.execution.datasources.FileFormatWriter", "Aborting job 1.", False),
+        ("sql.execution.streaming.runtime.MicroBatchExecution", "Query terminated", False),
+        ("util.Utils", "Aborting task", False),
+        ("util.Utils", "Uncaught exception in thread 1", True),
+    ],
+)
+def test_spark_does_not_tell_what_we_do(
+    spark: SparkSession, tmp_path: Path, logger: str, message: str, is_told: bool
+) -> None:
+    """A trace above our sentence would hide it; what nobody else tells, Spark does."""
+    # Any: py4j's objects have the methods of the Java objects behind them.
+    logging: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr] # it runs
+    file = tmp_path / "log"
+    appender = (
+        logging.core.appender.FileAppender.newBuilder()
+        .setName(str(file))
+        .withFileName(str(file))
+        .build()
+    )
+    appender.start()
+    root = logging.LogManager.getRootLogger()
+    root.addAppender(appender)
+    logging.LogManager.getLogger(f"org.apache.spark.{logger}").error(message)
+    root.removeAppender(appender)
+    appender.stop()
+    assert (message in file.read_text()) == is_told
+
+
 def test_a_bad_file_can_end_it(
     spark: SparkSession, small: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,22 +259,3 @@ def test_a_bad_file_can_end_it(
     said = capsys.readouterr().err
     assert "zz-truncated.parquet: not a Parquet file, or cut off" in said
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        ([], "NAME"),
-        (["outcomes", "--out", "x"], "--journal"),
-        (["advise", "--out", "x", "--expired-share", "nan"], "above 0 and below 1"),
-        (["advise", "--out", "x", "--max-tick-ms", "0.5"], "whole number above 0"),
-        (["outcomes", "--journal", "x", "--out", "x", "--grace", "-5"], "0 or more"),
-    ],
-)
-def test_wrong_arguments_are_refused(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Before Spark is started, with the status 2."""
-    with pytest.raises(SystemExit, match="2"):
-        main(arguments)
-    assert complaint in capsys.readouterr().err

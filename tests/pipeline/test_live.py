@@ -15,6 +15,7 @@ from typing import Any
 from urllib.request import urlopen
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
 from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, PipelineError
@@ -178,27 +179,6 @@ def test_the_command_follows_to_the_end(
     assert "Windows that are over, and alerts, are in" in said and "s after its end" in said
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "nothing to follow"),
-        (["--journal", "/nowhere", "--from", "redis://x"], "--journal or --from, not both"),
-        (["--journal", "/nowhere", "--window", "0"], "window_s is 0: give 1 or more"),
-        (["--journal", "/nowhere", "--service", "localhost"], "give http://HOST:PORT/purgatory"),
-    ],
-)
-def test_the_command_says_what_is_missing(
-    spark: SparkSession,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    said: str,
-) -> None:
-    """In a sentence."""
-    assert main(["stream", "--out", str(tmp_path), "--once", *arguments]) == 1
-    assert said in capsys.readouterr().err
-
-
 def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -209,6 +189,25 @@ def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
         wait_for(queries)
     assert not any(query.isActive for query in queries)
     assert issubclass(NothingToReadError, PipelineError)
+
+
+def test_a_batch_that_breaks_off_says_so_in_a_sentence(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's own error is as long as its traces, and Spark trips over these when it is stopped."""
+    append(spark, tmp_path / "journal", minute(0, 0, expired=1, fired=0, key="order:1"))
+
+    def break_off(*_: object) -> None:
+        raise PySparkException("the disk is full\n" + "\tat org.apache.Somewhere\n" * 1_000)
+
+    monkeypatch.setattr(LiveQueries, "_write_batch", break_off)
+    live = LiveQueries(spark, str(tmp_path / "out"), WATCH)
+    queries = live.start(live_events(spark, str(tmp_path / "journal")), every_s=None)
+    with pytest.raises(PipelineError, match=r"stopped: Spark could not do it: the disk is full$"):
+        wait_for(queries)
+    failed = [error for query in queries if (error := query.exception()) is not None]
+    assert failed
+    assert not any("Somewhere" in str(error) for error in failed)
 
 
 ALERT = Alert("stuck-key", "order:1", START, START + timedelta(minutes=1), '{"expired": 3}')

@@ -347,7 +347,7 @@ def test_rows_that_became_no_jobs_are_told(spark: SparkSession, address: JobAddr
     frame = jobs_frame(spark, 5).withColumn(
         "delay", F.when(F.col("delay") == 3, -1.0).otherwise(F.col("delay"))
     )
-    with pytest.raises(PySparkException, match=r"1 rows became no jobs.*delay is -1\.0"):
+    with pytest.raises(PySparkException, match=r"1 row became no job.*delay is -1\.0"):
         frame.write.format("purgatory").mode("append").options(**options_of(address)).save(
             address.url
         )

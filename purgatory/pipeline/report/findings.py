@@ -46,6 +46,13 @@ class Findings:
         return [row["kind"] for row in self.by_kind[:SHOWN_KINDS]]
 
     @property
+    def left_out(self) -> str:
+        """Which kinds charts do not show, as a sentence with a blank before it; or nothing."""
+        if len(self.by_kind) <= SHOWN_KINDS:
+            return ""
+        return f" Drawn are the {SHOWN_KINDS} of {len(self.by_kind):,} kinds with most operations."
+
+    @property
     def operations(self) -> int:
         """All of them."""
         return sum(row["operations"] for row in self.by_kind)

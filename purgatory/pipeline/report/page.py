@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from purgatory.pipeline.durations import duration
+from purgatory.pipeline.figures import counted, figure, percent
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings, Rows
 
@@ -65,14 +66,15 @@ def _head(findings: Findings, title: str) -> str:
         ("operations", f"{findings.operations:,}"),
         ("kinds", f"{len(findings.by_kind):,}"),
         *(
-            (name, _share(findings.sum_of(name), findings.operations))
+            (name, escape(percent(findings.sum_of(name) / max(1, findings.operations), 1)))
             for name in ("fired", "expired", "cancelled", "drained")
         ),
     ]
     cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures)
     return (
         f"<header><h1>{escape(title)}</h1>"
-        f'<p class="faint">Operations that began to wait from {first}:00 to {last}:59 UTC.</p>'
+        f'<p class="faint">Operations that began to wait in the hours from {first}:00 '
+        f"to {last}:59 UTC.</p>"
         f"<dl>{cells}</dl></header>"
     )
 
@@ -86,13 +88,14 @@ def _notices(findings: Findings) -> str:
         )
     if lost := findings.sum_of("lost"):
         found.append(
-            f"{lost:,} operations were lost: their deadline is past, and there is no record of "
-            "their end. A worker was killed, or its journal dropped records."
+            f"{counted(lost, 'operation was', 'operations were')} lost: past the deadline, without "
+            "a record of an end. A worker was killed, or its journal dropped records."
         )
     if contested := findings.sum_of("contested"):
-        found.append(f"{contested:,} operations have two different ends; the earlier one counts.")
+        having = counted(contested, "operation has", "operations have")
+        found.append(f"{having} two different ends; the earlier one counts.")
     if waiting := findings.sum_of("open"):
-        found.append(f"{waiting:,} operations may still be waiting.")
+        found.append(f"{counted(waiting, 'operation')} may still be waiting.")
     return "".join(f'<p class="notice" role="note">{text}</p>' for text in found)
 
 
@@ -108,9 +111,9 @@ def _timeouts(timeouts: Sequence[dict[str, Any]]) -> str:
             [
                 _name(advice["kind"]),
                 f"<td>{duration(advice['timeout_us'])}</td>",
-                f"<td>{advice['expired_share']:.2%}<br><span class='faint'>"
-                f"{advice['expired_share_low']:.2%} to {advice['expired_share_high']:.2%}"
-                "</span></td>",
+                f"<td>{_percent(advice['expired_share'])}<br><span class='faint'>"
+                f"{_percent(advice['expired_share_low'])} to "
+                f"{_percent(advice['expired_share_high'])}</span></td>",
                 "<td>none</td>"
                 if advice["advised_us"] is None
                 else f"<td><strong>{duration(advice['advised_us'])}</strong><br>"
@@ -118,9 +121,9 @@ def _timeouts(timeouts: Sequence[dict[str, Any]]) -> str:
                 _reason(advice),
             ]
         )
-    share = f"{timeouts[0]['chosen_share']:.2%}"
+    share = percent(timeouts[0]["chosen_share"])
     return _table(
-        ("kind", "timeout today", "expired (95 %)", f"timeout for {share} (95 %)", "why"),
+        ("kind", "median timeout today", "expired (95 %)", f"timeout for {share} (95 %)", "why"),
         rows,
         "A timeout for each kind",
     )
@@ -138,7 +141,7 @@ def _workers(advice: dict[str, Any]) -> str:
             ("parked, by Little's law", "parked", ""),
         )
     ]
-    rows.append(_cells("parked, counted", f"{advice['parked_counted']:,.1f}"))
+    rows.append(_cells("parked, counted", figure(advice["parked_counted"], 4)))
     rows.append(_cells("workers", f"<strong>{advice['workers']:,}</strong>"))
     return text + _table(("", "in the busiest hour (95 %)"), rows, "What the workers have to hold")
 
@@ -163,7 +166,8 @@ def _geometry(advice: dict[str, Any]) -> str:
     table = _table(
         ("tick x buckets", "levels", "moves of a timer (95 %)", "memory at the peak"),
         rows,
-        f"Computed from {advice['timers']:,} timers, {advice['peak_parked']:,} pending at once",
+        f"Computed from {counted(advice['timers'], 'timer')}, {advice['peak_parked']:,} pending at "
+        "once",
     )
     return f"{text}<details><summary>All wheels that were tried</summary>{table}</details>"
 
@@ -183,7 +187,7 @@ def _waits_table(rows: Rows, name: str, title: str) -> str:
         [
             _name(row[name]),
             f"<td>{row['operations']:,}</td>",
-            *(f"<td>{row[f'share_{outcome}']:.2%}</td>" for outcome in ("fired", "expired")),
+            *(f"<td>{_percent(row[f'share_{outcome}'])}</td>" for outcome in ("fired", "expired")),
             *(
                 f"<td>{_time(row[f'wait_us_{column}'], '')}</td>"
                 for column in ("p50", "p90", "p99", "max")
@@ -199,7 +203,7 @@ def _waits_table(rows: Rows, name: str, title: str) -> str:
 def _files(findings: Findings) -> str:
     manifest = findings.manifest
     files, rows = manifest.file_count(), manifest.rows
-    text = f"<p>{files:,} files of the journal with {rows:,} records.</p>"
+    text = f"<p>{counted(files, 'file')} of the journal with {counted(rows, 'record')}.</p>"
     if not manifest.bad:
         return text + "<p>None was left out.</p>"
     bad = sorted(manifest.bad.items())
@@ -238,7 +242,7 @@ def _thin(advice: dict[str, Any]) -> str:
 
 
 def _estimate(estimate: dict[str, float], unit: str) -> str:
-    value, low, high = (f"{estimate[name]:,.4g}{unit}" for name in ("value", "low", "high"))
+    value, low, high = (f"{figure(estimate[name], 4)}{unit}" for name in ("value", "low", "high"))
     return f"{value}<br><span class='faint'>{low} to {high}</span>"
 
 
@@ -246,5 +250,5 @@ def _time(micros: float | None, otherwise: str) -> str:
     return otherwise if micros is None else duration(micros)
 
 
-def _share(count: int, total: int) -> str:
-    return f"{count / total:.1%}" if total else "0"
+def _percent(share: float) -> str:
+    return escape(percent(share))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
@@ -12,6 +11,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from purgatory.pipeline.durations import duration
+from purgatory.pipeline.figures import counted, figure, percent
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.report.theme import OUTCOME_SERIES, Palette
@@ -26,8 +26,7 @@ def outcomes_chart(findings: Findings) -> Chart:
     for row in findings.timeline:
         counts[row["start"]][row["outcome"]] += row["count"]
     starts = sorted(counts)
-    gaps = [later - earlier for earlier, later in pairwise(starts)]
-    width = min(gaps, default=timedelta(minutes=1))
+    width = timedelta(seconds=findings.timeline[0]["width_s"] if findings.timeline else 60)
     totals = sum(counts.values(), Counter[str]())
     shown = [name for name in OUTCOME_SERIES if totals[name]]
 
@@ -59,13 +58,14 @@ def outcomes_chart(findings: Findings) -> Chart:
             figure.legend(loc="outside upper center", ncols=len(shown))
 
     total = max(1, sum(totals.values()))
-    said = ", ".join(f"{totals[name] / total:.2%} {name}" for name in shown)
+    said = ", ".join(f"{percent(totals[name] / total)} {name}" for name in shown)
     return Chart(
         name="outcomes",
         title="What became of the operations",
-        summary=f"Outcomes by the time at which operations began to wait: {said}.",
+        summary="Outcomes by the time at which operations began to wait: "
+        f"{said or 'there are none'}.",
         header=("outcome", "operations", "share"),
-        rows=tuple((name, f"{totals[name]:,}", f"{totals[name] / total:.3%}") for name in shown),
+        rows=tuple((name, f"{totals[name]:,}", percent(totals[name] / total, 3)) for name in shown),
         draw=draw,
     )
 
@@ -82,7 +82,8 @@ def heat_map(findings: Findings) -> Chart | None:
     for minute, peak in minutes.items():
         hour = minute.replace(minute=0)
         peaks[hour] = max(peaks[hour], peak)
-    days = sorted({hour.date() for hour in sums})[-SHOWN_DAYS:]
+    all_days = sorted({hour.date() for hour in sums})
+    days = all_days[-SHOWN_DAYS:]
     shown = {hour: mean for hour, mean in sorted(sums.items()) if hour.date() in set(days)}
     most = max(shown.values(), default=0)
     if not most:
@@ -109,15 +110,18 @@ def heat_map(findings: Findings) -> Chart | None:
         axes.tick_params(length=0)
         axes.set_xlabel("hour of the day (UTC)")
 
+    left_out = len(all_days) - len(days)
     fullest = max(shown, key=lambda hour: shown[hour])
     return Chart(
         name="parked",
         title="How many were parked at once, by hour",
         summary="Mean number of parked operations in each hour; the stronger the colour, the more. "
-        f"The fullest hour began at {fullest:%Y-%m-%d %H:%M} with {most:,.0f}.",
+        "An hour of which the journal has only a part is taken as a whole one. "
+        f"The fullest hour began at {fullest:%Y-%m-%d %H:%M} with {figure(most)}."
+        + (f" Drawn are the last {len(days)} of {len(all_days):,} days." if left_out else ""),
         header=("hour (UTC)", "parked, on average", "most in a minute, at most"),
         rows=tuple(
-            (f"{hour:%Y-%m-%d %H:%M}", f"{mean:,.1f}", f"{peaks[hour]:,}")
+            (f"{hour:%Y-%m-%d %H:%M}", figure(mean), f"{peaks[hour]:,}")
             for hour, mean in shown.items()
         ),
         draw=draw,
@@ -142,7 +146,7 @@ def hot_keys_chart(findings: Findings) -> Chart | None:
             axes.barh(places, widths, left=lefts, color=palette.outcome(name), label=name)
         rest = [row["operations"] - row["fired"] - row["expired"] for row in shown]
         lefts = [row["fired"] + row["expired"] for row in shown]
-        axes.barh(places, rest, left=lefts, color=palette.outcome("open"), label="any other end")
+        axes.barh(places, rest, left=lefts, color=palette.outcome("open"), label="neither")
         axes.set_yticks(places, [_cut(row["key"]) for row in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
@@ -155,14 +159,15 @@ def hot_keys_chart(findings: Findings) -> Chart | None:
     return Chart(
         name="hot-keys",
         title="Which keys are waited for most",
-        summary=f"The {len(shown)} keys with most operations. First is {first['key']} with "
-        f"{first['operations']:,}, {first['share']:.2%} of all.",
+        summary=f"The {counted(len(shown), 'key')} with most operations. First is {first['key']} "
+        f"with {first['operations']:,}, {percent(first['share'])} of all; an operation with two "
+        "keys counts for both.",
         header=("key", "operations", "share of all", "fired", "expired", "mean wait"),
         rows=tuple(
             (
                 row["key"],
                 f"{row['operations']:,}",
-                f"{row['share']:.3%}",
+                percent(row["share"], 3),
                 f"{row['fired']:,}",
                 f"{row['expired']:,}",
                 "" if row["wait_us_mean"] is None else duration(row["wait_us_mean"]),
@@ -179,6 +184,8 @@ def _short(count: float) -> str:
         return f"{count / 1000:,.0f}k"
     if count >= 995:
         return f"{count / 1000:.1f}k"
+    if 0 < count < 0.05:
+        return "<0.1"
     return f"{count:.0f}" if count >= 9.95 else f"{count:.1f}"
 
 

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from purgatory.pipeline.durations import duration
+from purgatory.pipeline.figures import percent
 from purgatory.pipeline.histogram import bucket_end, bucket_start
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings
@@ -48,7 +49,7 @@ def waits_chart(findings: Findings) -> Chart:
                     times, shares, step="mid", color=palette.of(place), alpha=0.12, linewidth=0
                 )
         _time_axis(axes, "waited")
-        axes.set_ylabel("share of the kind's operations")
+        axes.set_ylabel("share of the kind's waits that ended")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.set_ylim(bottom=0)
         _legend(axes)
@@ -56,8 +57,9 @@ def waits_chart(findings: Findings) -> Chart:
     return Chart(
         name="waits",
         title="How long operations waited",
-        summary="Distribution of the waits that ended, whatever ended them, by kind; the axis of "
-        "time is logarithmic. " + _medians(findings),
+        summary="Distribution of the waits that ended, whatever ended them, by kind. The axis of "
+        "time is logarithmic, with a step for each quarter of a doubling; what is shorter than "
+        f"{duration(_LEAST_US)} is drawn there. {_medians(findings)}{findings.left_out}",
         header=("kind", "half within", "90 % within", "99 % within", "longest"),
         rows=rows,
         draw=draw,
@@ -73,7 +75,7 @@ def survival_chart(findings: Findings) -> Chart:
         (
             kind,
             *(_time_of(curve, share) for share in (0.5, 0.1, 0.01)),
-            f"{survival_at(curve, timeouts[kind]):.2%} at {duration(timeouts[kind])}",
+            f"{percent(survival_at(curve, timeouts[kind]))} at {duration(timeouts[kind])}",
         )
         for kind, curve in curves.items()
     )
@@ -102,9 +104,10 @@ def survival_chart(findings: Findings) -> Chart:
         name="survival",
         title="How long it takes until something fires",
         summary="Kaplan-Meier estimate by kind, with intervals of 95 %: for which share nothing "
-        "has fired yet. What expired, was cancelled or drained counts as waiting "
-        "until then. The dot is today's timeout: whatever is above zero there expires.",
-        header=("kind", "half", "90 %", "99 %", "still waiting at today's timeout"),
+        "has fired yet. What expired, was cancelled or drained counts as waiting until then. The "
+        "dot is the median of today's timeouts: whatever is above zero there expires."
+        + findings.left_out,
+        header=("kind", "half", "90 %", "99 %", "still waiting at today's median timeout"),
         rows=rows,
         draw=draw,
         height=3.9,
@@ -154,7 +157,7 @@ def lateness_chart(findings: Findings) -> Chart | None:
         name="lateness",
         title="How late operations expired",
         summary="Share of the expired operations that were at most so late, by kind. The worst was "
-        f"{duration(worst)} late.",
+        f"{duration(worst)} late.{findings.left_out}",
         header=("kind", "expired", "half", "99 %", "99.9 %", "worst"),
         rows=rows,
         draw=draw,

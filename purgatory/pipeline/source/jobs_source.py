@@ -19,6 +19,7 @@ from pyspark.sql.datasource import (
 
 from purgatory.jobs import Job, JobFilter, JobState, JobStore
 from purgatory.pipeline.errors import RefusedRowsError
+from purgatory.pipeline.figures import counted
 from purgatory.pipeline.job_adder import CHUNK, JobAdder, opened
 from purgatory.pipeline.job_address import JobAddress
 from purgatory.pipeline.source.filters import column_of
@@ -146,7 +147,7 @@ class JobsWriter(DataSourceArrowWriter):
         if refused:
             examples = [example for message in found for example in message.examples]
             raise RefusedRowsError(
-                f"{refused:,} rows became no jobs, all others are stored. Such as: "
+                f"{counted(refused, 'row')} became no job, all others are stored. Such as: "
                 f"{'; '.join(examples[:_MOST_EXAMPLES])}. The job `schedule` lists them all."
             )
 

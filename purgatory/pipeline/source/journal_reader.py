@@ -84,7 +84,8 @@ def good_files(paths: Iterable[Path], on_bad_file: OnBadFile) -> list[Path]:
             good.append(path)
         elif on_bad_file is OnBadFile.REFUSE:
             raise BadFileError(
-                f"{path}: {reason}. Mend or remove it, or leave it out: option onBadFile=skip"
+                f"{path}: {reason}. Mend or remove it, or leave it out: --on-bad-file skip, in "
+                "code the option onBadFile=skip"
             )
         else:
             logger.warning("left out %s: %s", path, reason, extra={"action": "bad-file"})
@@ -137,7 +138,7 @@ def _reason_against(path: Path) -> str | None:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowException, OSError) as error:
-        return f"not a Parquet file, or cut off: {str(error).splitlines()[0]}"
+        return f"not a Parquet file, or cut off: {str(error).splitlines()[0].rstrip('.')}"
     version = (schema.metadata or {}).get(VERSION_KEY, b"").decode(errors="replace")
     if not version:
         return f"no {VERSION_KEY.decode()} in its metadata: not written by the journal"

@@ -1,0 +1,133 @@
+"""The command line before Spark is started: what is refused at once, and what --help says."""
+
+from __future__ import annotations
+
+import pytest
+
+from purgatory.pipeline import __main__ as command_line
+from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.commands import COMMANDS
+from purgatory.pipeline.option_types import heap, master
+
+
+@pytest.fixture(autouse=True)
+def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither Java nor Spark is so much as looked for."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr(command_line, "spark_session", refuse)
+    monkeypatch.delenv("PURGATORY_STORE", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "NAME"),
+        (["outcomes"], "--journal"),
+        (["outcomes", "--journal", "x", "--grace", "-5"], "number of 0 or more"),
+        (["outcomes", "--journal", "x", "--grace", "inf"], "'inf': give a number of 0 or more"),
+        (["advise", "--expired-share", "nan"], "above 0 and below 1"),
+        (["advise", "--max-tick-ms", "0.5"], "whole number of 1 or more"),
+        (["waits", "--memory", "12"], "--memory: '12': give 512m or more, such as 1g or 1536m"),
+        (["waits", "--memory", "511m"], "'511m': give 512m or more"),
+        (["waits", "--memory", "1gb"], "'1gb': give 512m or more"),
+        (["waits", "--master", "local[0]"], "--master: 'local[0]': give local[2], spark://HOST"),
+        (["replay", "--traffic", "0"], "--traffic: '0': give a number above 0"),
+        (["replay", "--timeout", "2e6"], "above 0 and up to 1,000,000"),
+        (["replay", "--timeout", "half"], "--timeout: 'half': give a number"),
+        (["replay", "--tick-ms", "0"], "--tick-ms: '0': give a whole number of 1 or more"),
+        (["replay", "--wheel-size", "1"], "--wheel-size: '1': give a whole number of 2 or more"),
+        (["replay", "--shards", "0"], "--shards: '0': give a whole number of 1 or more"),
+        (["replay", "--slice", "1.5"], "--slice: '1.5': give a whole number of 1 or more"),
+        (["replay", "--load", "kafka-low", "--operations", "0"], "--operations: '0': give"),
+        (["replay", "--load", "kafka-low", "--rate", "0"], "--rate: '0': give a number above 0"),
+        (["replay", "--load", "kafka-low", "--seed", "-1"], "--seed: '-1': give a whole number"),
+        (
+            ["replay", "--load", "kafka-low", "--median-ms", "70"],
+            "--median-ms is 70 and --quartile-ms 60: the median is no greater than the quartile",
+        ),
+        (
+            ["replay", "--operations", "5"],
+            "--operations is of a load that is drawn: give --load kafka-low or kafka-high too, or "
+            "leave it out",
+        ),
+        (
+            ["replay", "--load", "kafka-low", "--growth", "busier"],
+            "--growth is of recorded operations: give --load recorded, or leave it out",
+        ),
+        (["stream"], "nothing to follow: give --journal DIR, or --from redis://HOST"),
+        (["stream", "--journal", "x", "--from", "redis://x"], "--journal or --from, not both"),
+        (["stream", "--journal", "x", "--window", "0"], "--window: '0': give a whole number of 1"),
+        (["stream", "--journal", "x", "--delay", "0"], "--delay: '0': give a whole number of 1"),
+        (["stream", "--journal", "x", "--every", "-1"], "--every: '-1': give a number of 0 or"),
+        (["stream", "--journal", "x", "--every", "nan"], "--every: 'nan': give a number of 0 or"),
+        (["stream", "--journal", "x", "--at-a-time", "0"], "--at-a-time: '0': give"),
+        (["stream", "--journal", "x", "--expired-share", "1.1"], "above 0 and up to 1"),
+        (["stream", "--journal", "x", "--least-ended", "0"], "--least-ended: '0': give"),
+        (["stream", "--journal", "x", "--least-expired", "0"], "--least-expired: '0': give"),
+        (
+            ["stream", "--journal", "x", "--service", "localhost"],
+            "--service: the service is 'localhost': give http://HOST:PORT/purgatory",
+        ),
+        (["schedule", "--from", "x.csv"], "give --store, or set PURGATORY_STORE"),
+        (["schedule", "--from", "x.csv", "--store", "mysql://x"], "'mysql' is no store of jobs"),
+        (["schedule", "--from", "x.xls", "--store", "sqlite:///x"], "say what it is, --format csv"),
+        (["schedule", "--from", "x.csv", "--tasks", "0"], "--tasks: '0': give"),
+        (["schedule", "--from", "x.csv", "--store-shards", "0"], "--store-shards: '0': give"),
+        (["schedule", "--from", "x.csv", "--max-waiting", "0"], "--max-waiting: '0': give"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the status 2, the command's usage, and a sentence that says what to give."""
+    with pytest.raises(SystemExit, match="2"):
+        main([*arguments, *(["--out", "x"] if arguments else [])])
+    said = capsys.readouterr().err
+    assert said.startswith(" ".join(["usage: python -m purgatory.pipeline", *arguments[:1]]))
+    assert complaint in said.splitlines()[-1]
+
+
+@pytest.mark.parametrize("text", ["512m", "1g", "1G", "2T", "524288k", "536870912"])
+def test_a_heap_that_java_can_read_is_taken(text: str) -> None:
+    """As it was given."""
+    assert heap(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["local", "local[*]", "local[2,4]", "yarn", "spark://a:7077,b:7077", "k8s://https://a"]
+)
+def test_a_master_that_spark_knows_is_taken(text: str) -> None:
+    """As it was given."""
+    assert master(text) == text
+
+
+def test_an_interrupt_is_said_in_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And the status is that of the signal."""
+
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command_line, "spark_session", interrupt)
+    assert main(["waits", "--out", "x"]) == 130
+    assert capsys.readouterr().err == "waits: interrupted\n"
+
+
+def test_commands_have_no_options_that_do_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who reads no journal has nothing to skip in it, and only outcomes are ever lost."""
+    reading = {"--journal", "--on-bad-file"}
+    having: dict[str, set[str]] = {}
+    for command in COMMANDS:
+        with pytest.raises(SystemExit, match="0"):
+            main([command.name, "--help"])
+        having[command.name] = {*reading, "--grace"} & set(capsys.readouterr().out.split())
+    assert having == {
+        **{name: {*reading, "--grace"} for name in ("outcomes", "waits", "advise", "report")},
+        "replay": set(),
+        "schedule": set(),
+        "stream": reading,
+    }
