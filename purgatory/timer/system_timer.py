@@ -311,6 +311,9 @@ class SystemTimer:
             pending = array.pending
             first = array.first
             end = min(len(items), first + limit - count)
+            if not cython.compiled:
+                # As in TimingWheel.cascade. The copy goes at once: it would keep what is to go.
+                len(items[first:end])
             # Around the loop, not in it: entering costs the compiled form as much as a task does.
             try:
                 for index in range(first, end):

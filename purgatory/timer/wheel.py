@@ -131,6 +131,9 @@ class TimingWheel:
             items = array.items
             first = array.first
             end = min(len(items), first + limit - moved)
+            if not cython.compiled:
+                # To copy the references is to touch the tasks, many at once: see TaskArray.
+                len(items[first:end])
             # Written out, as in SystemTimer.add: a million tasks may be in one bucket.
             for index in range(first, end):
                 if cython.compiled:
