@@ -257,7 +257,8 @@ class SystemTimer:
         budget = _NO_LIMIT if limit is None else limit
         now_ms = self.now_ms()
         ran = 0
-        self._open_due_now()
+        if self._due_now.arrays:
+            self._open_due_now()
         was_advancing, self._is_advancing = self._is_advancing, True
         try:
             while budget > 0:
@@ -272,7 +273,8 @@ class SystemTimer:
                 budget -= moved
         finally:
             self._is_advancing = was_advancing
-            self._place_due_now()
+            if self._due_now.arrays:
+                self._place_due_now()
         return ran
 
     def next_expiration_ms(self) -> int | None:
@@ -343,10 +345,12 @@ class SystemTimer:
     def _run_some(self, bucket: TimerTaskList, limit: int) -> int:
         """Run up to `limit` tasks of an open bucket, which leaves `_ready` when it is empty."""
         count = 0
+        is_over = False
         task: TimerTask | None = None
         while count < limit:
             array = bucket.open_array()
             if array is None:
+                is_over = True
                 break
             items = array.items
             pending = array.pending
@@ -393,7 +397,7 @@ class SystemTimer:
                 task = callback = None
                 args = ()
         # A task may have closed the timer, or advanced it by itself.
-        if not bucket and self._ready and self._ready[0] is bucket:
+        if (is_over or not bucket) and self._ready and self._ready[0] is bucket:
             self._ready.popleft()
             self._note_lateness(bucket)
         return count
@@ -444,13 +448,19 @@ class SystemTimer:
     def _open_bucket(self, now_ms: int, limit: int) -> int:
         """Open the earliest bucket that is due; return how many tasks moved, or -1 for none due."""
         if self._cascading is None:
-            next_ms = self._wheel.next_expiration_ms()
+            lowest = self._wheel
+            queue = lowest.queue
+            # A glance first: most often nothing is due, and which bucket has a task takes longer.
+            next_ms = lowest.next_expiration_ms() if queue and queue[0] <= now_ms else None
             if next_ms is None or next_ms > now_ms:
-                self._advance_wheel(now_ms)
+                if now_ms >= lowest.current_ms + self._tick_ms:
+                    self._advance_wheel(now_ms)
                 return -1
             start_ms = next_ms
             self._advance_wheel(start_ms)
-            self._cascading = self._take_upper(start_ms)
+            # No bucket of an upper level begins at other times.
+            if start_ms % self._span_ms == 0:
+                self._cascading = self._take_upper(start_ms)
         if self._cascading is not None:
             wheel, bucket = self._cascading
             moved = wheel.cascade(bucket, limit)
@@ -458,8 +468,9 @@ class SystemTimer:
             if not bucket:
                 self._cascading = None
             return moved
-        bucket_now = self._wheel.take(start_ms)
-        self._wheel.drop(start_ms)
+        bucket_now = lowest.take(start_ms)
+        # Those of the upper levels have left.
+        lowest.unqueue(start_ms)
         if bucket_now is not None:
             self._ready.append(bucket_now)
         return 0

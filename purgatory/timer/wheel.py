@@ -199,11 +199,15 @@ class TimingWheel:
             self.drop(start_ms)
         return None
 
-    def drop(self, start_ms: int) -> None:
-        """Forget a bucket start that is first in the queue, with its empty buckets."""
+    def unqueue(self, start_ms: int) -> None:
+        """Forget a bucket start that is first in the queue, and whose buckets were taken."""
         queue = self.queue
         while queue and queue[0] == start_ms:
             heappop(queue)
+
+    def drop(self, start_ms: int) -> None:
+        """Forget a bucket start that is first in the queue, with its empty buckets."""
+        self.unqueue(start_ms)
         wheel: TimingWheel | None = self
         while wheel is not None:
             wheel.take(start_ms)
