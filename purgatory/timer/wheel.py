@@ -143,7 +143,13 @@ class TimingWheel:
                     continue
                 expiration_ms = task.expiration_ms
                 finer = buckets[expiration_ms // tick_ms % wheel_size]
-                if finer is None or finer.expiration_ms != expiration_ms - expiration_ms % tick_ms:
+                if finer is not None and finer.expiration_ms == expiration_ms:
+                    if not cython.compiled:
+                        # One object less to let go of when the task runs, elsewhere in memory.
+                        task.expiration_ms = finer.expiration_ms
+                elif (
+                    finer is None or finer.expiration_ms != expiration_ms - expiration_ms % tick_ms
+                ):
                     finer = lower.bucket_for(expiration_ms)
                 descended = finer._descended
                 target = None if descended is None else descended.last
