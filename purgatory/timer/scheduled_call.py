@@ -63,12 +63,13 @@ class ScheduledCall(TimerTask):
                 self._array = None
                 array.pending.count -= 1
                 items = array.items
-                if items[-1] is self:
-                    items.pop()
-                    if len(items) <= array.holes:
+                index = self._index
+                if index == len(items) - 1:
+                    del items[index]
+                    if index <= array.holes:
                         array.become_empty()
                 else:
-                    items[self._index] = None
+                    items[index] = None
                     array.holes = holes = array.holes + 1
                     if holes * 4 > len(items) * 3:
                         array.close_up()

@@ -48,7 +48,7 @@ cdef class SystemTimer:
     @cython.locals(
         array=TaskArray, items=list, pending=PendingTasks, first=cython.longlong,
         end=cython.longlong, index=cython.longlong, task=TimerTask, call=ScheduledCall, args=tuple,
-        count=cython.longlong,
+        count=cython.longlong, is_over=cython.bint,
     )
     cdef long long _run_some(self, TimerTaskList bucket, long long limit)
     cdef _note_lateness(self, TimerTaskList bucket)
@@ -57,7 +57,10 @@ cdef class SystemTimer:
     cpdef _place(self, TimerTask task)
     cdef _place_due_now(self)
     cdef _open_due_now(self)
-    @cython.locals(wheel=TimingWheel, bucket=TimerTaskList, moved=cython.longlong)
+    @cython.locals(
+        lowest=TimingWheel, queue=list, start_ms=cython.longlong, wheel=TimingWheel,
+        bucket=TimerTaskList, moved=cython.longlong,
+    )
     cdef long long _open_bucket(self, long long now_ms, long long limit)
     @cython.locals(wheel=TimingWheel, bucket=TimerTaskList)
     cdef _take_upper(self, long long start_ms)

@@ -58,7 +58,8 @@ class TaskArray:
 
     A task that leaves leaves a hole. Whoever walks all of a bucket touches tasks that are anywhere
     in memory, and spends most of the time waiting for it; in an array the next ones can be seen
-    coming, and be fetched meanwhile, which no links allow.
+    coming, and be fetched meanwhile, which no links allow: ahead one by one when compiled, and in
+    plain Python all of an array at once.
     """
 
     # Invariant: items[task._index] is task, for each task with task._array is self

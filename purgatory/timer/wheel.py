@@ -131,6 +131,9 @@ class TimingWheel:
             items = array.items
             first = array.first
             end = min(len(items), first + limit - moved)
+            if not cython.compiled:
+                # To copy the references is to touch the tasks, many at once: see TaskArray.
+                len(items[first:end])
             # Written out, as in SystemTimer.add: a million tasks may be in one bucket.
             for index in range(first, end):
                 if cython.compiled:
@@ -140,7 +143,13 @@ class TimingWheel:
                     continue
                 expiration_ms = task.expiration_ms
                 finer = buckets[expiration_ms // tick_ms % wheel_size]
-                if finer is None or finer.expiration_ms != expiration_ms - expiration_ms % tick_ms:
+                if finer is not None and finer.expiration_ms == expiration_ms:
+                    if not cython.compiled:
+                        # One object less to let go of when the task runs, elsewhere in memory.
+                        task.expiration_ms = finer.expiration_ms
+                elif (
+                    finer is None or finer.expiration_ms != expiration_ms - expiration_ms % tick_ms
+                ):
                     finer = lower.bucket_for(expiration_ms)
                 descended = finer._descended
                 target = None if descended is None else descended.last
@@ -196,11 +205,15 @@ class TimingWheel:
             self.drop(start_ms)
         return None
 
-    def drop(self, start_ms: int) -> None:
-        """Forget a bucket start that is first in the queue, with its empty buckets."""
+    def unqueue(self, start_ms: int) -> None:
+        """Forget a bucket start that is first in the queue, and whose buckets were taken."""
         queue = self.queue
         while queue and queue[0] == start_ms:
             heappop(queue)
+
+    def drop(self, start_ms: int) -> None:
+        """Forget a bucket start that is first in the queue, with its empty buckets."""
+        self.unqueue(start_ms)
         wheel: TimingWheel | None = self
         while wheel is not None:
             wheel.take(start_ms)

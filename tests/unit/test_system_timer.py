@@ -8,6 +8,7 @@ import pytest
 
 from purgatory import MAX_DELAY_MS, SystemTimer, TimerTask
 from purgatory.testing import MockClock
+from purgatory.timer import ScheduledCall
 
 HOUR_MS = 3_600_000
 
@@ -594,6 +595,27 @@ def test_a_call_is_made_with_its_arguments(bench: Bench) -> None:
     assert cancelled.cancel()
     bench.after(5)
     assert calls == ["kept"]
+
+
+@pytest.mark.parametrize("tick_ms", [1, 7])
+def test_a_call_later_is_a_call_that_is_added(tick_ms: int) -> None:
+    """Written out for speed, it comes to the same: on every level, at every time, in order."""
+    clock = MockClock(1_000)
+    timer = SystemTimer(tick_ms=tick_ms, wheel_size=16, clock=clock)
+    ran: list[tuple[int, str]] = []
+    for number, delay_ms in enumerate([-1, 0, 1, 5, 100, 100, 3_000, 100_000, 5] * 20):
+        later = timer.call_later(delay_ms, ran.append, (number, "later"))
+        added = ScheduledCall(delay_ms, ran.append, (number, "added"))
+        timer.add(added)
+        assert (later.expiration_ms, later.delay_ms) == (added.expiration_ms, delay_ms)
+        assert later.is_pending and len(timer) == 2 * (number + 1)
+        clock.advance(0.3)
+    tasks = timer.close()
+    assert len(tasks) == 2 * (number + 1)
+    for task in tasks:
+        task.run()
+    assert [number for number, _ in ran[::2]] == [number for number, _ in ran[1::2]]
+    assert {kind for _, kind in ran[::2]} == {"later"}
 
 
 @pytest.mark.parametrize("options", [{"tick_ms": 0}, {"wheel_size": 1}, {"tick_ms": 1.5}])
