@@ -226,10 +226,17 @@ class MemorySignals:
         history.last_offset = history.lost_offset = self._head
         self._idle[key] = None
 
-    def trim_through(self, position: int) -> None:
-        """Forget every signal up to and including `position`: those that are too old."""
+    def trim_through(self, position: int, most: int) -> bool:
+        """Forget signals up to and including `position`, but no more than `most` at once.
+
+        They are those that are too old. Returns True iff there are others of them.
+        """
         while self._oldest is not None and self._oldest.offset <= position:
+            if most <= 0:
+                return True
+            most -= 1
             self._trim_oldest()
+        return False
 
     def statistics(self) -> SignalStatistics:
         """Return how much is kept."""

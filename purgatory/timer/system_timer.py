@@ -151,45 +151,46 @@ class SystemTimer:
             refuse_delay(delay_ms)
         if cython.compiled:
             return self._new_call(delay_ms, callback, args)
-        # The constructor and `add`, written out: the two calls are a fourth of the cost.
-        call = _new_task(ScheduledCall)
-        call.delay_ms = delay_ms
-        call.callback = callback
-        call.args = args
-        if delay_ms <= 0:
-            call._array = None
-            self._add_at_once(call)
-            return call
-        read_ns = self._now_ns
-        now_ns = read_ns()
-        if not self._floor_ns < now_ns <= self._ceiling_ns:
-            self._settle_clock(now_ns)
-        expiration_ms = self._ceiling_ms + delay_ms
-        tick_ms = self._tick_ms
-        if tick_ms != 1:
-            expiration_ms = -(-expiration_ms // tick_ms) * tick_ms
-        call.expiration_ms = expiration_ms
-        if expiration_ms < self._upper_from_ms:
-            tick = expiration_ms // tick_ms
-            bucket = self._buckets[tick % self._wheel_size]
         else:
-            tick_ms = self._span_ms
-            tick = expiration_ms // tick_ms
-            bucket = self._upper_buckets[tick % self._wheel_size]
-        if bucket is not None and bucket.expiration_ms == tick * tick_ms:
-            array = bucket.last
-            if array is not None:
-                items = array.items
-                index = len(items)
-                if index < _ARRAY_SIZE:
-                    items.append(call)
-                    call._array = array
-                    call._index = index
-                    array.pending.count += 1
-                    return call
-        call._array = None
-        self._place(call)
-        return call
+            # The constructor and `add`, written out: the two calls are a fourth of the cost.
+            call = _new_task(ScheduledCall)
+            call.delay_ms = delay_ms
+            call.callback = callback
+            call.args = args
+            if delay_ms <= 0:
+                call._array = None
+                self._add_at_once(call)
+                return call
+            read_ns = self._now_ns
+            now_ns = read_ns()
+            if not self._floor_ns < now_ns <= self._ceiling_ns:
+                self._settle_clock(now_ns)
+            expiration_ms = self._ceiling_ms + delay_ms
+            tick_ms = self._tick_ms
+            if tick_ms != 1:
+                expiration_ms = -(-expiration_ms // tick_ms) * tick_ms
+            call.expiration_ms = expiration_ms
+            if expiration_ms < self._upper_from_ms:
+                tick = expiration_ms // tick_ms
+                bucket = self._buckets[tick % self._wheel_size]
+            else:
+                tick_ms = self._span_ms
+                tick = expiration_ms // tick_ms
+                bucket = self._upper_buckets[tick % self._wheel_size]
+            if bucket is not None and bucket.expiration_ms == tick * tick_ms:
+                array = bucket.last
+                if array is not None:
+                    items = array.items
+                    index = len(items)
+                    if index < _ARRAY_SIZE:
+                        items.append(call)
+                        call._array = array
+                        call._index = index
+                        array.pending.count += 1
+                        return call
+            call._array = None
+            self._place(call)
+            return call
 
     def add(self, task: TimerTask) -> None:
         """Schedule `task` for `task.delay_ms` from now, or again if it is pending already.

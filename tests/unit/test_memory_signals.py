@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from purgatory import BadCursorError, CursorExpiredError, InvalidValueError, SystemTimer
-from purgatory.history_trim import HistoryTrim
+from purgatory.history_trim import SLICE, HistoryTrim
 from purgatory.signals import MemorySignals, Signal
 from purgatory.testing import MockClock
 
@@ -349,7 +349,7 @@ def test_a_signal_that_fires_while_another_is_kept(make: Callable[..., MemorySig
     outer = signals.append("a", "outer")
     assert nested == signals.read("a", 0, 1) and outer.seq == 2 and outer.offset == 2
     assert values(signals, "a") == ["inner", "outer"]
-    signals.trim_through(1)
+    signals.trim_through(1, 9)
     assert values(signals, "a") == ["outer"]
 
 
@@ -372,13 +372,13 @@ def test_trimming_through_a_position(signals: MemorySignals) -> None:
     """Everything up to and including it goes, of every key, and expires what read before it."""
     for number, key in enumerate("abab"):
         signals.append(key, number)
-    signals.trim_through(3)
+    signals.trim_through(3, 9)
     assert (values(signals, "a"), values(signals, "b"), kept(signals)) == ([], [3], (1, 1, 1))
     assert signals.position("a", signals.cursor(3)) == 3
     for key in "ab":
         with pytest.raises(CursorExpiredError):
             signals.position(key, signals.cursor(1))
-    signals.trim_through(3)
+    signals.trim_through(3, 9)
     assert kept(signals) == (1, 1, 1)
 
 
@@ -434,6 +434,27 @@ def test_trimming_by_age_ends_with_the_history(
         assert (kept(signals)[0], len(timer)) == (1, 1)
         age_out(timer, clock, 4_000)
         assert (kept(signals)[0], len(timer)) == (0, 0)
+
+
+def test_very_many_are_trimmed_a_few_at_a_time(
+    make: Callable[..., MemorySignals], make_timer: Callable[..., SystemTimer], clock: MockClock
+) -> None:
+    """The event loop gets its turn in between; what came meanwhile is kept for its own age."""
+    signals, timer = make(), make_timer()
+    trim = HistoryTrim(signals, timer, 6_000)
+    for number in range(3 * SLICE + 10):
+        signals.append(f"old {number}", None)
+    trim.wake()
+    age_out(timer, clock, 7_999)
+    left = [kept(signals)[0]]
+    while left[-1]:
+        clock.advance(1)
+        timer.advance_clock()
+        left.append(kept(signals)[0])
+        if left[-1] == 10:
+            signals.append("new", None)
+    assert left[1:5] == [2 * SLICE + 10, SLICE + 10, 10, 1]
+    assert 6_000 <= len(left) - 4 <= 8_100 and len(timer) == 0
 
 
 def test_marks_of_a_dropped_history_do_not_shorten_the_next_one(
