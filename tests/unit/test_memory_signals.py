@@ -353,6 +353,31 @@ def test_a_signal_that_fires_while_another_is_kept(make: Callable[..., MemorySig
     assert values(signals, "a") == ["outer"]
 
 
+@pytest.mark.parametrize("meanwhile", ["ab", "acdef"])
+def test_a_key_that_comes_and_goes_while_its_signal_is_kept(
+    make: Callable[..., MemorySignals], meanwhile: str
+) -> None:
+    """Whatever is trimmed or forgotten in the midst of `append`, the later ones go on."""
+
+    class Clock(MockClock):
+        def wall_ms(self) -> int:
+            keys, todo[:] = todo[:], []
+            for key in keys:
+                signals.append(key, None)
+            return super().wall_ms()
+
+    todo: list[str] = []
+    signals = MemorySignals(clock=Clock(), max_signals=1, max_signals_per_key=1)
+    signals.append("a", None)
+    signals.append("b", None)
+    todo += meanwhile
+    signals.append("a", "outer")
+    assert values(signals, "a") == ["outer"] and signals.statistics().keys == 1
+    for key in "cdefg":
+        signals.append(key, key)
+        assert values(signals, key) == [key] and signals.statistics().signals == 1
+
+
 def test_the_order_of_all_where_some_trim_their_own(
     make: Callable[..., MemorySignals],
 ) -> None:
