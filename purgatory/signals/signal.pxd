@@ -3,7 +3,7 @@ cimport cython
 
 @cython.final
 cdef class Signal:
-    cdef readonly str key
+    cdef readonly object key
     cdef readonly long long seq
     cdef readonly long long offset
     cdef readonly long long at_ms
