@@ -1,6 +1,8 @@
 """What MemorySignals keeps, what it forgets, and that it never hides a gap."""
 
+import copy
 import gc
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -332,6 +334,23 @@ def test_what_has_made_way_is_let_go(make: Callable[..., MemorySignals]) -> None
     every = [thing for thing in gc.get_objects() if type(thing) is Signal]
     alive = [signal for signal in every if signal.key.startswith("way")]
     assert len(alive) == 5 + 1 and held in alive
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda signal: pickle.loads(pickle.dumps(signal))]
+)
+def test_a_copy_of_a_signal_is_that_of_one(
+    make: Callable[..., MemorySignals], copied: Callable[[Signal], Signal]
+) -> None:
+    """However many it is kept among."""
+    signals = make()
+    for number in range(1_000):
+        signals.append("a", [number])
+    signal = signals.append("a", ["last"])
+    twin = copied(signal)
+    assert (twin.key, twin.seq, twin.offset) == ("a", 1_001, 1_001)
+    assert (twin.at_ms, twin.value, twin.encoded) == (signal.at_ms, ["last"], b'["last"]')
+    assert len(pickle.dumps(twin)) == len(pickle.dumps(signal)) < 200
 
 
 def test_a_signal_that_fires_while_another_is_kept(make: Callable[..., MemorySignals]) -> None:
