@@ -15,14 +15,10 @@ def check_key(key: str) -> None:
 
     Raises TypeError for what is no string.
     """
-    if not compiled:
+    if not compiled and type(key) is str and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH:
         # The fast way for nearly every key. Some that are fine are not "printable": no-break
         # spaces, joiners, private use.
-        try:
-            if key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH:
-                return
-        except AttributeError:
-            raise TypeError(f"key is {key!r}, not a string") from None
+        return
     if not isinstance(key, str):
         raise TypeError(f"key is {key!r}, not a string")
     # Of a subclass too: what it holds as a string.

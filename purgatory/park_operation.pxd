@@ -11,7 +11,7 @@ cdef long long NS_PER_MS
 
 cdef class ParkOperation(DelayedOperation):
     cdef object _clock
-    cdef str _key
+    cdef object _key
     cdef long long _position
     cdef dict _positions
     cdef long long _seen
@@ -26,7 +26,7 @@ cdef class ParkOperation(DelayedOperation):
     cdef bint _try(self) except -1
     cdef bint _try_predicate(self) except -1
     @cython.locals(position=cython.longlong, positions=dict)
-    cdef str _fired_key(self)
+    cdef object _fired_key(self)
     cdef _complete(self)
     cdef _answer(self)
     @cython.locals(

@@ -54,7 +54,7 @@ cdef class MemorySignals:
     @cython.locals(history=_KeyHistory)
     cpdef drop(self, key)
     cpdef bytes encode(self, value)
-    @cython.locals(history=_KeyHistory, made=_KeyHistory, gone=_KeyHistory)
+    @cython.locals(history=_KeyHistory, gone=_KeyHistory)
     cdef _KeyHistory _add_history(self, key)
     @cython.locals(history=_KeyHistory)
     cdef long long _lost_offset(self, key)

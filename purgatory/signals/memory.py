@@ -92,18 +92,23 @@ class MemorySignals:
     def append(self, key: str, value: Any) -> Signal:
         """Keep `value` as the next signal of `key`; raise InvalidValueError unless it is JSON."""
         encoded = b"null" if value is None else self.encode(value)
+        size = len(encoded)
         # Without the call of a constructor, which takes as long as the rest. Before anything is
-        # looked at: to make an object may run the collector, and with it what fires a key.
+        # looked at: to make an object may run the collector, and with it what fires a key; and so
+        # may a clock.
         signal = Signal.__new__(Signal)
-        history = self._histories.get(key)
-        if history is None:
-            history = self._add_history(key)
-        if not history.count:
-            self._idle.pop(key, None)
         if compiled and self._is_system:
             at_ms = system_wall_ms()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
             at_ms = self._clock.wall_ms()
+        # From here to the end of the chaining nothing is called that may run the collector, or it
+        # is called before all else.
+        if key in self._histories:
+            history = self._histories[key]
+        else:
+            history = self._add_history(key)
+        if not history.count and key in self._idle:
+            del self._idle[key]
         offset = self._head + 1
         signal.key = key
         signal.seq = history.seq + 1
@@ -128,7 +133,7 @@ class MemorySignals:
         history.seq = signal.seq
         history.last_offset = self._head = offset
         self._count += 1
-        self._bytes += len(encoded)
+        self._bytes += size
         if history.count > self._max_signals_per_key:
             self._trim_first(history)
         while self._count > self._max_signals or self._bytes > self._max_bytes:
@@ -262,16 +267,23 @@ class MemorySignals:
         return encoded
 
     def _add_history(self, key: str) -> _KeyHistory:
+        # First what may run the collector, and behind the last call what is not to be interrupted.
+        history = _KeyHistory(0, 0)
+        while len(self._histories) >= self._max_histories and self._idle:
+            for oldest in self._idle:
+                gone = self._histories[oldest]
+                break
+            del self._idle[oldest], self._histories[oldest]
+            if gone.last_offset > self._forgotten_offset:
+                self._forgotten_offset = gone.last_offset
+            if gone.seq > self._forgotten_seq:
+                self._forgotten_seq = gone.seq
+        if key in self._histories:
+            return self._histories[key]
         # It begins where the forgotten ones had come to, so that no seq is given out twice.
-        made = _KeyHistory(self._forgotten_seq, self._forgotten_offset)
-        # There may be one by now, as in `append`.
-        history = self._histories.setdefault(key, made)
-        while len(self._histories) > self._max_histories and self._idle:
-            oldest = next(iter(self._idle))
-            del self._idle[oldest]
-            gone = self._histories.pop(oldest)
-            self._forgotten_offset = max(self._forgotten_offset, gone.last_offset)
-            self._forgotten_seq = max(self._forgotten_seq, gone.seq)
+        history.seq = self._forgotten_seq
+        history.last_offset = history.lost_offset = self._forgotten_offset
+        self._histories[key] = history
         return history
 
     def _lost_offset(self, key: str) -> int:
@@ -308,7 +320,8 @@ class MemorySignals:
         history.lost_offset = signal.offset
         history.count -= 1
         self._count -= 1
-        self._bytes -= len(signal.encoded)
+        size = len(signal.encoded)
+        self._bytes -= size
 
     def _expired(self, key: str, reason: str) -> CursorExpiredError:
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self._head)

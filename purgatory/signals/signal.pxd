@@ -3,7 +3,7 @@ cimport cython
 
 @cython.final
 cdef class Signal:
-    cdef readonly str key
+    cdef readonly object key
     cdef readonly long long seq
     cdef readonly long long offset
     cdef readonly long long at_ms
@@ -13,3 +13,7 @@ cdef class Signal:
     cdef Signal _newer
     cdef Signal _older_of_key
     cdef Signal _newer_of_key
+
+
+@cython.locals(signal=Signal)
+cpdef Signal _alone(key, long long seq, long long offset, long long at_ms, value, bytes encoded)

@@ -40,6 +40,23 @@ class Signal:
     _older_of_key: Signal | None
     _newer_of_key: Signal | None
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy or pickle this signal alone, without those it is chained to."""
+        fields = (self.key, self.seq, self.offset, self.at_ms, self.value, self.encoded)
+        return _alone, fields
+
     def __repr__(self) -> str:
         """Say which signal of which key it is."""
         return f"<Signal {self.seq} of {self.key!r}: {self.value!r}>"
+
+
+def _alone(key: str, seq: int, offset: int, at_ms: int, value: Any, encoded: bytes) -> Signal:
+    signal = Signal.__new__(Signal)
+    signal.key = key
+    signal.seq = seq
+    signal.offset = offset
+    signal.at_ms = at_ms
+    signal.value = value
+    signal.encoded = encoded
+    signal._older = signal._newer = signal._older_of_key = signal._newer_of_key = None
+    return signal

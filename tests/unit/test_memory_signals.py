@@ -1,6 +1,8 @@
 """What MemorySignals keeps, what it forgets, and that it never hides a gap."""
 
+import copy
 import gc
+import pickle
 from collections.abc import Callable
 
 import pytest
@@ -334,6 +336,23 @@ def test_what_has_made_way_is_let_go(make: Callable[..., MemorySignals]) -> None
     assert len(alive) == 5 + 1 and held in alive
 
 
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda signal: pickle.loads(pickle.dumps(signal))]
+)
+def test_a_copy_of_a_signal_is_that_of_one(
+    make: Callable[..., MemorySignals], copied: Callable[[Signal], Signal]
+) -> None:
+    """However many it is kept among."""
+    signals = make()
+    for number in range(1_000):
+        signals.append("a", [number])
+    signal = signals.append("a", ["last"])
+    twin = copied(signal)
+    assert (twin.key, twin.seq, twin.offset) == ("a", 1_001, 1_001)
+    assert (twin.at_ms, twin.value, twin.encoded) == (signal.at_ms, ["last"], b'["last"]')
+    assert len(pickle.dumps(twin)) == len(pickle.dumps(signal)) < 200
+
+
 def test_a_signal_that_fires_while_another_is_kept(make: Callable[..., MemorySignals]) -> None:
     """As the collector may have it, in the midst of `append`: none is lost, and numbers differ."""
 
@@ -351,6 +370,31 @@ def test_a_signal_that_fires_while_another_is_kept(make: Callable[..., MemorySig
     assert values(signals, "a") == ["inner", "outer"]
     signals.trim_through(1, 9)
     assert values(signals, "a") == ["outer"]
+
+
+@pytest.mark.parametrize("meanwhile", ["ab", "acdef"])
+def test_a_key_that_comes_and_goes_while_its_signal_is_kept(
+    make: Callable[..., MemorySignals], meanwhile: str
+) -> None:
+    """Whatever is trimmed or forgotten in the midst of `append`, the later ones go on."""
+
+    class Clock(MockClock):
+        def wall_ms(self) -> int:
+            keys, todo[:] = todo[:], []
+            for key in keys:
+                signals.append(key, None)
+            return super().wall_ms()
+
+    todo: list[str] = []
+    signals = MemorySignals(clock=Clock(), max_signals=1, max_signals_per_key=1)
+    signals.append("a", None)
+    signals.append("b", None)
+    todo += meanwhile
+    signals.append("a", "outer")
+    assert values(signals, "a") == ["outer"] and signals.statistics().keys == 1
+    for key in "cdefg":
+        signals.append(key, key)
+        assert values(signals, key) == [key] and signals.statistics().signals == 1
 
 
 def test_the_order_of_all_where_some_trim_their_own(

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from enum import StrEnum
 from typing import Any
 
 import pytest
@@ -196,6 +197,27 @@ async def test_a_signal_between_two_parks_is_not_lost(make_purgatory: Make) -> N
         outcome = await task
         assert outcome.value == 1
         assert (await purgatory.park("a", timeout=1, cursor=outcome.cursor)).value == 2
+
+
+class Topic(StrEnum):
+    ORDERS = "orders"
+
+
+async def test_a_key_may_be_a_string_of_a_class_of_its_own(make_purgatory: Make) -> None:
+    """The members of an enumeration, say; they and plain strings are the same keys."""
+    purgatory = make_purgatory(limits=Limits(max_signals_per_key=1, max_signals=1))
+    async with purgatory:
+        by_signal = await parked(purgatory, Topic.ORDERS)
+        by_predicate = await parked(purgatory, Topic.ORDERS, until=lambda: by_signal.done())
+        await purgatory.fire(Topic.ORDERS, 1)
+        assert ((await by_signal).key, (await by_signal).value) == ("orders", 1)
+        await purgatory.fire("orders", 2)
+        assert ((await by_predicate).key, (await by_predicate).value) == ("orders", 2)
+        without_signal = await parked(purgatory, Topic.ORDERS)
+        purgatory.signals.append(Topic.ORDERS, 3)
+        purgatory.signals.append("another", None)
+        await purgatory.check("orders")
+        assert ((await without_signal).key, (await without_signal).value) == ("orders", None)
 
 
 async def test_a_key_given_twice_counts_once(make_purgatory: Make) -> None:

@@ -1,0 +1,39 @@
+"""What is a key: the same in the compiled form and in plain Python."""
+
+from collections import UserString
+from typing import Any
+
+import pytest
+
+from purgatory import InvalidKeyError
+from purgatory.keys import check_key
+
+
+class Liar(str):
+    """Says of itself that it is fine."""
+
+    __slots__ = ()
+
+    def isprintable(self) -> bool:
+        return True
+
+    def __len__(self) -> int:
+        return 3
+
+    def __str__(self) -> str:
+        return "fine"
+
+
+@pytest.mark.parametrize("text", ["", "\n", "a\x9f", "\ud800", "a" * 257])
+def test_of_a_string_of_another_class_counts_what_it_holds(text: str) -> None:
+    """Whatever its methods say."""
+    with pytest.raises(InvalidKeyError):
+        check_key(Liar(text))
+    check_key(Liar("a"))
+
+
+@pytest.mark.parametrize("key", [UserString("a"), UserString("\n"), b"a", None, 1])
+def test_what_is_no_string_is_no_key(key: Any) -> None:
+    """Though it may look like one."""
+    with pytest.raises(TypeError, match="not a string"):
+        check_key(key)
