@@ -9,8 +9,8 @@ from typing import Any
 class Keeper:
     """Where an operation waits, and what it leaves when it ends.
 
-    Apart from DelayedOperationPurgatory because of two compiled classes only one can know the
-    other.
+    Apart from DelayedOperationPurgatory, which knows the class of operations: compiled classes
+    cannot know each other mutually.
     """
 
     __slots__ = ("checked_key",)

@@ -24,7 +24,7 @@ _PENDING = Status.PENDING
 class ParkOperation(DelayedOperation):
     """Completes a future with an Outcome: no task, no handle and no closure for each call.
 
-    Made by `new_park`.
+    Made by `new_park`. No subclasses: the compiled form calls its methods without looking for them.
     """
 
     kind = "park"
@@ -115,8 +115,9 @@ class ParkOperation(DelayedOperation):
         self._answer()
 
     def _answer(self) -> None:
+        outcome = self._outcome()
         try:
-            self.future.set_result(self._outcome())
+            self.future.set_result(outcome)
         except InvalidStateError:
             # Whoever awaits was cancelled, in this same turn of the loop.
             return

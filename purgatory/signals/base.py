@@ -48,7 +48,10 @@ class Signals(Protocol):
         ...
 
     def has_after(self, key: str, position: int, count: int) -> bool:
-        """Return True iff `count` signals of `key` came after `position`, or one that is gone."""
+        """Return True iff `count` signals of `key` came after `position`, or one that is gone.
+
+        `count` is at least 1.
+        """
         ...
 
     def read(self, key: str, position: int, limit: int) -> list[Signal]:

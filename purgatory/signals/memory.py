@@ -175,7 +175,10 @@ class MemorySignals:
         return self._made_cursor
 
     def has_after(self, key: str, position: int, count: int) -> bool:
-        """Return True iff `count` signals of `key` came after `position`, or one that is gone."""
+        """Return True iff `count` signals of `key` came after `position`, or one that is gone.
+
+        `count` is at least 1.
+        """
         history = self._histories.get(key)
         if history is None or history.last_offset <= position:
             return False

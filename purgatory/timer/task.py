@@ -22,7 +22,7 @@ NOT_SCHEDULED = -1
 ARRAY_SIZE: Final = 63
 
 
-# So many places are kept where the tasks have left: 64 bytes.
+# So few places are kept where the tasks have left, instead of given back: at most 64 bytes.
 _FEW: Final = 4
 
 
