@@ -39,8 +39,9 @@ endef
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 
+# exec: make sends a signal on to what it has started, and a shell in between would keep it.
 run: $(VENV)/.compiled ## Start the service (HOST=, PORT=)
-	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m app
+	@exec env PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m app
 
 # ARGS may choose no test of the core, which pytest ends with 5.
 test: $(VENV)/.test $(VENV)/.compiled ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)

@@ -192,7 +192,8 @@ class Parking:
         # Written so that NaN, which compares as false, is refused.
         if not 0 <= timeout <= self._max_timeout:
             raise InvalidTimeoutError(
-                f"timeout is {timeout!r}: give a number of seconds from 0 to {self._max_timeout:g}"
+                f"timeout is {timeout!r}: give a number of seconds from 0 to "
+                f"{self._max_timeout:.15g}"
             )
         if type(timeout) is int:
             return timeout * 1000

@@ -71,7 +71,7 @@ class Statistics:
     is_draining: bool
     signals: SignalStatistics
     timers: int
-    """Timers that are pending."""
+    """Timers that are pending; one of them ages the signals that are kept."""
     levels: tuple[LevelStatistics, ...]
     wake_ups: int
     """How often the event loop was woken for the timer."""

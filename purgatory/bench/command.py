@@ -23,7 +23,7 @@ expire, the driver of Kafka's load) and the collector. Nothing is taken off, but
 so. Memory is the resident size. asyncio and heapq drop cancelled timers when those are half of all,
 so in most of the rounds. By hand: futures in a dict by key, each with a call_later; nobody is told
 that they are done.
-Below 80 % of its target a row is not met.
+The targets are what this project aims at, and no promises: below 80 % of its own a row is not met.
 """
 
 

@@ -81,7 +81,9 @@ class StatisticsAnswer(BaseModel):
     drained: int = Field(description="Operations that were ended because the process shuts down.")
     is_draining: bool = Field(description="The process is shutting down.")
     signals: KeptSignalsAnswer
-    timers: int = Field(description="Timers that are pending now.")
+    timers: int = Field(
+        description="Timers that are pending now; one of them ages the signals that are kept."
+    )
     levels: list[LevelAnswer] = Field(description="The timing wheel, the finest level first.")
     wake_ups: int = Field(description="How often the event loop was woken for the timer.")
     longest_turn_ms: float = Field(

@@ -1,6 +1,7 @@
 cimport cython
-from purgatory.timer.c_list cimport fetch_ahead
 from purgatory.timer.c_clock cimport system_now_ns
+from purgatory.timer.c_exit cimport is_exiting
+from purgatory.timer.c_list cimport fetch_ahead
 from purgatory.timer.scheduled_call cimport ScheduledCall
 from purgatory.timer.task cimport PendingTasks, TaskArray, TimerTask
 from purgatory.timer.task_list cimport TimerTaskList

@@ -117,6 +117,9 @@ class SystemTimer:
 
     def __del__(self) -> None:
         """Let go of what is pending, at once: the links between tasks are cycles."""
+        if cython.compiled and is_exiting():  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+            # All memory goes, and what this would call has gone.
+            return
         try:
             is_made = self._due_now is not None
         except AttributeError:

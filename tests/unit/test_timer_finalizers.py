@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -143,3 +146,22 @@ def test_a_task_added_by_the_collector_while_a_bucket_is_made_is_not_lost(nth: i
         clock.advance(next_ms - timer.now_ms())
         timer.advance_clock()
     assert (sorted(ran), len(timer)) == (["asked for", "from garbage"], 0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "sys.timer = SystemTimer()",
+        "sys.timer = SystemTimer(); sys.timer.call_later(5_000, print)",
+        "timer = SystemTimer(); timer.call_later(5_000, timer.call_later)",
+        "sys.purgatory = Purgatory()",
+    ],
+)
+def test_a_timer_that_outlives_the_interpreter_says_nothing(code: str) -> None:
+    """As that of an application which is a name of its module: there is nobody to tell."""
+    imports = "import sys; from purgatory import Purgatory, SystemTimer; "
+    # The form that is tested: where its modules are found goes along.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-P", "-c", imports + code]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("", "")
