@@ -82,7 +82,8 @@ class TokenPermit(Permit):
             return
         raise Problem(
             "forbidden",
-            f"the token does not allow {access.action} here: ask for a scope that does",
+            f"the token does not allow {access.action} here: use one with a scope that does, "
+            f"such as {_example_of(access.action)}",
             headers={"WWW-Authenticate": 'Bearer error="insufficient_scope"'},
         )
 
@@ -158,6 +159,13 @@ def new_token() -> tuple[str, str]:
     """Return a new token, and what stands for it in a file: its hash."""
     token = secrets.token_urlsafe(32)
     return token, f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def _example_of(action: Action) -> str:
+    """Return a scope for `action`. It does not name the key, of which a refusal says nothing."""
+    if action in (Action.WAIT, Action.FIRE):
+        return f"{action}:PREFIX* with a prefix of the key"
+    return str(action)
 
 
 def _scope(text: str, number: int) -> Scope:

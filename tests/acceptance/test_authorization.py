@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,6 +102,9 @@ async def test_each_route_asks_for_its_scope(
         else:
             assert _is_problem(reply, 403, "forbidden")
             assert reply.headers["www-authenticate"] == 'Bearer error="insufficient_scope"'
+            # What to ask for.
+            asked = re.fullmatch(r".* such as (\w+)\b.*", reply.json()["detail"])
+            assert asked is not None and asked[1] in ("wait", "fire", "operate", "defer")
 
 
 async def test_a_refusal_says_nothing_of_a_key(server: ThreadServer) -> None:
