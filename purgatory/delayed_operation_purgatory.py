@@ -302,6 +302,7 @@ class DelayedOperationPurgatory(Keeper):
         if not isinstance(present, Watchers):
             watchers[key] = Watchers(present, operation)
             return 1
+        # A name of its own, of which the compiled form knows the type.
         group = present
         operations = group.operations
         count = len(operations)
@@ -310,6 +311,7 @@ class DelayedOperationPurgatory(Keeper):
 
     def _leave(self, operation: DelayedOperation) -> None:
         """Take `operation` off every key, and count how it ended, if its status says that."""
+        # A second name, of which the compiled form knows the type; the parameter's is Keeper's.
         leaving = operation
         keys = leaving._keys
         leaving._keys = ()

@@ -2,16 +2,17 @@
 
 # No postponed annotations here: FastAPI reads those of the endpoints, which name local things.
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Body, Header, Path, Query
 
-from purgatory.fastapi import job_schemas, schemas
+from purgatory.fastapi import job_schemas
 from purgatory.fastapi.access import Action
 from purgatory.fastapi.endpoint import TaskEndpoint
 from purgatory.fastapi.job_batch_endpoint import JobBatchEndpoint
 from purgatory.fastapi.job_endpoints import JobEndpoints
 from purgatory.fastapi.job_watch_endpoint import JobWatchEndpoint
+from purgatory.fastapi.openapi_headers import answer_header, idempotency_key
 from purgatory.fastapi.waiting_room import WaitingRoom
 
 MAX_JOB_BODY = 256 * 1024
@@ -27,25 +28,13 @@ IfMatch = Annotated[
 ]
 IdempotencyKey = Annotated[
     str | None,
-    Header(
-        min_length=1,
-        max_length=255,
-        pattern=schemas.REQUEST_NAME_PATTERN,
-        description="Names this request: a repeat of it within 24 hours is told of the same job, "
-        "and adds none.",
-        examples=[schemas.REQUEST_NAME],
-    ),
+    idempotency_key("a repeat of it within 24 hours is told of the same job, and adds none."),
 ]
 
 AddRoute = Callable[..., None]
 
-
-def _header(name: str, description: str) -> dict[str, Any]:
-    return {name: {"description": description, "schema": {"type": "string"}}}
-
-
-ETAG = _header("ETag", "The job's version, in quotes.")
-LOCATION = _header("Location", "The address of the job.")
+ETAG = answer_header("ETag", "The job's version, in quotes.")
+LOCATION = answer_header("Location", "The address of the job.")
 BODY = ("bad-json", "body-too-large", "unsupported-media-type")
 WRITING = (*BODY, "not-open", "store-unavailable")
 
@@ -116,7 +105,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom) -> None:
         action=Action.OPERATE,
         answer=job_schemas.JobsAnswer,
         refusals=("not-open", "store-unavailable"),
-        responses={200: {"headers": _header("Link", 'The next page, with rel="next".')}},
+        responses={200: {"headers": answer_header("Link", 'The next page, with rel="next".')}},
     )
 
     def add_jobs() -> None:

@@ -22,6 +22,7 @@ from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute, TaskEndpo
 from purgatory.fastapi.job_routes import add_job_routes
 from purgatory.fastapi.key_endpoints import KeyEndpoints
 from purgatory.fastapi.lifespan import create_lifespan
+from purgatory.fastapi.openapi_headers import answer_header, idempotency_key
 from purgatory.fastapi.problems import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.statistics_answer import StatisticsAnswer
@@ -75,13 +76,8 @@ WaitId = Annotated[
 ]
 IdempotencyKey = Annotated[
     str | None,
-    Header(
-        min_length=1,
-        max_length=255,
-        pattern=schemas.REQUEST_NAME_PATTERN,
-        description="Names this request: a repeat of it within ten minutes is given the first "
-        "answer, and does nothing.",
-        examples=[schemas.REQUEST_NAME],
+    idempotency_key(
+        "a repeat of it within ten minutes is given the first answer, and does nothing."
     ),
 ]
 Prefer = Annotated[
@@ -139,14 +135,12 @@ def create_router(
 _PROBLEM_SCHEMA = schemas.ProblemAnswer.model_json_schema()
 
 
-def _header(name: str, description: str, kind: str = "string") -> dict[str, Any]:
-    return {name: {"description": description, "schema": {"type": kind}}}
-
-
-ETAG = _header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
-PREFERENCE_APPLIED = _header("Preference-Applied", "What was made of Prefer, or of a longer wait.")
-PURGATORY_CURSOR = _header("Purgatory-Cursor", "The cursor for the next wait.")
-RETRY_AFTER = _header("Retry-After", "Seconds; jittered.", "integer")
+ETAG = answer_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
+PREFERENCE_APPLIED = answer_header(
+    "Preference-Applied", "What was made of Prefer, or of a longer wait."
+)
+PURGATORY_CURSOR = answer_header("Purgatory-Cursor", "The cursor for the next wait.")
+RETRY_AFTER = answer_header("Retry-After", "Seconds; jittered.", "integer")
 
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:

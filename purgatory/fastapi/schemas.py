@@ -8,9 +8,6 @@ from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, Stric
 
 # For the documentation; what is refused, and why, is said by `check_key`.
 KEY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]+$"
-# Of an Idempotency-Key.
-REQUEST_NAME_PATTERN = r"^[!#-~]+$"
-REQUEST_NAME = "b7c0e5e2-3c0f-4f5e-9d0a-6f7b0c1d2e3f"
 Key = Annotated[
     str,
     Field(
