@@ -5,6 +5,7 @@ from purgatory.timer.system_timer cimport SystemTimer
 from purgatory.watchers cimport Watchers
 
 cdef bint compiled
+cdef Py_ssize_t _NO_LIMIT
 
 
 cdef class DelayedOperationPurgatory(Keeper):
@@ -20,6 +21,8 @@ cdef class DelayedOperationPurgatory(Keeper):
 
     cpdef bint try_complete_else_watch(self, DelayedOperation operation, object keys)
     cpdef Py_ssize_t check_and_complete(self, object key)
+    @cython.locals(group=Watchers)
+    cpdef Py_ssize_t check_few(self, object key, Py_ssize_t most)
     cpdef Py_ssize_t count(self, object key)
     cpdef bint _check(self, DelayedOperation operation, object key)
     cpdef bint _end(self, DelayedOperation operation, object status)

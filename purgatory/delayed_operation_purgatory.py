@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.keeper import Keeper
@@ -22,6 +23,9 @@ logger = logging.getLogger("purgatory.watching")
 # Looked up once: an attribute of an enumeration costs more than a global name, on the hot path.
 _PENDING = Status.PENDING
 _FIRED = Status.FIRED
+_NO_LIMIT: Final = 2**62
+
+UNTRIED: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,12 +165,18 @@ class DelayedOperationPurgatory(Keeper):
 
     def check_and_complete(self, key: Hashable) -> int:
         """Try every operation on `key`, in order of arrival; return how many that completed."""
+        return self.check_few(key, _NO_LIMIT)
+
+    def check_few(self, key: Hashable, most: int) -> int:
+        """Do `check_and_complete(key)`, or nothing and return UNTRIED for more than `most`."""
         watchers = self._watchers.get(key)
         if watchers is None:
             return 0
-        if isinstance(watchers, Watchers):
-            return self.check_in_steps(key).take()
-        return 1 if self._check(watchers, key) else 0
+        if not isinstance(watchers, Watchers):
+            return 1 if self._check(watchers, key) else 0
+        if len(watchers) > most:
+            return UNTRIED
+        return self.check_in_steps(key).take()
 
     def check_in_steps(self, key: Hashable) -> Walk:
         """Return `check_and_complete(key)` to be taken in steps, for very many operations."""

@@ -13,7 +13,6 @@ cdef bint compiled
 cdef long long NS_PER_MS
 cdef double NS_PER_SECOND
 cdef Py_ssize_t SMALL_WALK
-cdef Py_ssize_t _UNTRIED
 
 
 cdef class Parking:
@@ -36,8 +35,7 @@ cdef class Parking:
     cpdef ParkOperation park(self, tuple keys, timeout, until, cursor)
     cpdef bint watch(self, DelayedOperation operation, tuple keys, bint is_bounded)
     @cython.locals(
-        signals=MemorySignals, signal=Signal, trim=TimerTask, operations=DelayedOperationPurgatory,
-        completed=cython.Py_ssize_t,
+        signals=MemorySignals, signal=Signal, trim=TimerTask, completed=cython.Py_ssize_t,
     )
     cpdef fire(self, key, value)
     cpdef require_open(self)

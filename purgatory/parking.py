@@ -32,9 +32,6 @@ NS_PER_SECOND: Final = 1e9
 
 # More operations than this on a key are dealt with in slices, over several turns of the loop.
 SMALL_WALK = 32
-UNTRIED: Final = -1
-# A second name, which the compiler may make a plain C integer of.
-_UNTRIED = UNTRIED
 
 _get_ident = threading.get_ident
 # As a named tuple's own constructor does it, without a call of Python in between.
@@ -155,10 +152,7 @@ class Parking:
         trim = self._trim
         if trim._array is None:
             trim.wake()
-        operations = self._operations
-        completed = _UNTRIED
-        if operations.count(key) <= SMALL_WALK:
-            completed = operations.check_and_complete(key)
+        completed = self._operations.check_few(key, SMALL_WALK)
         fields = (signals.cursor(signal.offset), signal.seq, completed, 0)
         if compiled:
             return new_tuple(Fired, fields)  # type: ignore[name-defined,no-any-return] # noqa: F821 - it is in the .pxd
@@ -229,6 +223,9 @@ class Parking:
                 limit="max_parked",
                 maximum=self._max_parked,
             )
+        if operations._delayed < self._max_parked_per_key:
+            # So no key has as many either.
+            return
         for key in keys:
             if operations.count(key) >= self._max_parked_per_key:
                 raise LimitReachedError(

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from purgatory.deferring import Deferring
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
 from purgatory.errors import (
     PurgatoryClosedError,
     WrongThreadError,
@@ -33,7 +33,7 @@ from purgatory.lifecycle import Listener, Recorder
 from purgatory.limits import Limits
 from purgatory.operation import DelayedOperation
 from purgatory.outcome import Outcome
-from purgatory.parking import UNTRIED, Parking
+from purgatory.parking import Parking
 from purgatory.reaper import ExpirationReaper
 from purgatory.signals import MemorySignals, SignalStatistics
 from purgatory.slices import SlicedWalk

@@ -1,4 +1,5 @@
 cimport cython
+from purgatory.c_text cimport numbered
 from purgatory.signals.signal cimport Signal
 from purgatory.timer.c_clock cimport system_wall_ms
 
@@ -35,6 +36,7 @@ cdef class MemorySignals:
     cdef long long _max_value_bytes
     cdef Signal _newest
     cdef Signal _oldest
+    cdef str _prefix
 
     @cython.locals(
         history=_KeyHistory, signal=Signal, newest=Signal, encoded=bytes, offset=cython.longlong,
@@ -42,6 +44,7 @@ cdef class MemorySignals:
     )
     cpdef Signal append(self, key, value)
     cpdef long long head(self)
+    @cython.locals(made=str)
     cpdef str cursor(self, long long position)
     @cython.locals(history=_KeyHistory, signal=Signal)
     cpdef bint has_after(self, key, long long position, Py_ssize_t count)

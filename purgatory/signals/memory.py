@@ -74,6 +74,7 @@ class MemorySignals:
         # Enough for every key with signals, and as many that only remember how far they had come.
         self._max_histories = 2 * max_signals
         self._epoch = secrets.token_hex(6)
+        self._prefix = self._epoch + "-"
         self._head = 0
         self._count = 0
         self._bytes = 0
@@ -103,9 +104,8 @@ class MemorySignals:
             at_ms = self._clock.wall_ms()
         # From here to the end of the chaining nothing is called that may run the collector, or it
         # is called before all else.
-        if key in self._histories:
-            history = self._histories[key]
-        else:
+        history = self._histories.get(key)
+        if history is None:
             history = self._add_history(key)
         if not history.count and key in self._idle:
             del self._idle[key]
@@ -170,8 +170,11 @@ class MemorySignals:
     def cursor(self, position: int) -> str:
         """Return the cursor of a position."""
         if position != self._made_position:
-            self._made_position = position
-            self._made_cursor = f"{self._epoch}-{position}"
+            if compiled:
+                made = numbered(self._prefix, position)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+            else:
+                made = f"{self._prefix}{position}"
+            self._made_position, self._made_cursor = position, made
         return self._made_cursor
 
     def has_after(self, key: str, position: int, count: int) -> bool:
@@ -202,12 +205,15 @@ class MemorySignals:
 
     def first_after(self, key: str, position: int) -> Signal | None:
         """Return the oldest signal of `key` that is kept and came after `position`, or None."""
-        history = self._histories.get(key)
-        if history is None or history.last_offset <= position:
-            return None
+        signal = self._newest
+        # What was fired last is what whoever is woken asks for, and needs no search.
+        if signal is None or signal.key is not key:
+            history = self._histories.get(key)
+            if history is None:
+                return None
+            signal = history.newest
         # From the end: what a reader has not seen yet is short, what is kept may be long.
         first = None
-        signal = history.newest
         while signal is not None and signal.offset > position:
             first = signal
             signal = signal._older_of_key

@@ -15,6 +15,7 @@ from purgatory import (
     PurgatoryClosedError,
     Status,
 )
+from purgatory.delayed_operation_purgatory import UNTRIED
 from purgatory.testing import MockClock
 
 MakeCore = Callable[..., DelayedOperationPurgatory]
@@ -524,6 +525,17 @@ def test_a_try_may_end_its_operation_in_another_way(core: DelayedOperationPurgat
     operation.on_try = lambda: operation.cancel() if operation.tries == 2 else None
     assert not core.try_complete_else_watch(operation, ["a"])
     assert (operation.calls, counts(core)) == (["cancellation"], (0, 0, 0, 0))
+
+
+def test_a_check_of_few_leaves_many_untried(core: DelayedOperationPurgatory) -> None:
+    operations = [watch(core, "a", name=str(number)) for number in range(3)]
+    assert core.check_few("b", 0) == 0
+    assert core.check_few("a", 2) == UNTRIED
+    assert [operation.tries for operation in operations] == [2, 2, 2]
+    for operation in operations:
+        operation.completable = True
+    assert core.check_few("a", 3) == 3
+    assert core.watched == 0
 
 
 def test_a_walk_in_steps_does_what_a_check_does(core: DelayedOperationPurgatory) -> None:
