@@ -89,7 +89,7 @@ class AutojumpEventLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop on a MockClock, which jumps to the next timer when it is idle.
 
     Real sockets and threads work, but their time is not virtual: while only timers are left, the
-    clock jumps on without waiting for them.
+    clock jumps on without waiting for them. At the end of the loop its threads are waited for.
     """
 
     def __init__(self, clock: MockClock | None = None, *, patience: float = 5.0) -> None:
@@ -101,3 +101,10 @@ class AutojumpEventLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         """Return the virtual time in seconds."""
         return self.clock.now_ns() / 1_000_000_000
+
+    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+        """Wait for the threads of `run_in_executor` to end, for as long as that really takes.
+
+        `timeout`, which Python 3.12 and later give, is virtual time, and would be over at once.
+        """
+        await super().shutdown_default_executor()

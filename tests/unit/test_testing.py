@@ -182,3 +182,18 @@ def test_sockets_work() -> None:
         return data
 
     assert run(main(), patience=60) == b"hello"
+
+
+def test_threads_are_waited_for_in_real_time() -> None:
+    """At the end of the loop, for which asyncio gives them five minutes: of virtual time, none."""
+    is_over = threading.Event()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, AutojumpEventLoop)
+        work = loop.run_in_executor(None, is_over.wait, 10)
+        threading.Timer(0.05, is_over.set).start()
+        await loop.shutdown_default_executor(timeout=300)
+        assert work.done() and loop.time() == 0
+
+    run(main(), patience=10)
