@@ -4,6 +4,7 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable
+from inspect import signature
 
 import pytest
 
@@ -59,6 +60,17 @@ def test_a_timer_that_is_dropped_frees_whoever_waits_in_it() -> None:
     del timer, sessions
     gc.collect()
     assert not [session for session in (ref() for ref in seen) if session]
+
+
+def test_what_is_compiled_says_what_it_takes() -> None:
+    """As `help` shows it."""
+    assert list(signature(SystemTimer.call_later).parameters) == [
+        "self",
+        "delay_ms",
+        "callback",
+        "args",
+    ]
+    assert signature(SystemTimer.advance_clock).parameters["limit"].default is None
 
 
 def test_a_call_is_made_once(caplog: pytest.LogCaptureFixture) -> None:
