@@ -564,8 +564,11 @@ class JobScheduler:
                 held.claim.id,
                 extra={"action": "job-thread-left"},
             )
-        except Exception:
-            # Whoever has it when its lease runs out tries again.
+        except asyncio.CancelledError:
+            # It drains, and gives back what is still held.
+            raise
+        except BaseException:
+            # Whoever has it when its lease runs out tries again: it must not be renewed for ever.
             self._forget(held)
             raise
 
@@ -625,7 +628,11 @@ class JobScheduler:
             if task.cancelling():
                 raise
             return self._retry(job, exc)
-        except Exception as exc:
+        except (GeneratorExit, KeyboardInterrupt):
+            # Of the event loop and of whoever sits before it: both end.
+            raise
+        except BaseException as exc:
+            # Such as SystemExit: a job must not end the process that runs it.
             return self._retry(job, exc)
         return JobResult(job.claim, JobState.DONE)
 
@@ -689,6 +696,10 @@ def _log_failure(job: Job, error: BaseException, level: int, what_now: str, acti
 
 
 def _text(error: BaseException) -> str:
-    detail = str(error)
     name = type(error).__name__
+    try:
+        detail = str(error)
+    except Exception:
+        # As tracebacks put it. A job whose error cannot be told has failed all the same.
+        detail = "<exception str() failed>"
     return f"{name}: {detail}" if detail else name

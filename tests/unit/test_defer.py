@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -320,7 +321,74 @@ async def test_a_cancellation_in_a_handler_is_a_failure(
     assert (job.state, job.attempt, job.error) == (JobState.FAILED, 2, "CancelledError")
 
 
+class Unprintable(Exception):
+    """It cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Abort(BaseException):
+    """What test frameworks and others stop with."""
+
+
+@pytest.mark.parametrize(
+    ("make_error", "said"),
+    [
+        (lambda: Abort("stop"), "Abort: stop"),
+        (lambda: SystemExit(3), "SystemExit: 3"),
+        (Unprintable, "Unprintable: <exception str() failed>"),
+        (lambda: RetryJobError(after=float("nan")), "ValueError: after is NaN"),
+        (lambda: RetryJobError(after="30"), "TypeError: after is '30'"),  # type: ignore[arg-type] # on purpose
+    ],
+)
+async def test_whatever_a_handler_raises_is_a_failure(
+    store: MemoryJobStore,
+    make_purgatory: Make,
+    make_error: Callable[[], BaseException],
+    said: str,
+) -> None:
+    """It is tried again with a backoff, and then failed; nothing holds the job for ever."""
+    purgatory = make_purgatory(jobs=store)
+    attempts = []
+
+    @purgatory.handler("odd")
+    async def odd(job: JobContext) -> None:
+        attempts.append(job.attempt)
+        raise make_error()
+
+    async with purgatory:
+        job = await (await purgatory.defer("odd", delay=1, max_attempts=2)).wait(10)
+        statistics = purgatory.statistics().jobs
+    assert (job.state, attempts) == (JobState.FAILED, [1, 2])
+    assert job.error is not None and job.error.startswith(said)
+    assert statistics is not None and statistics.held == 0
+
+
 # Handlers and payloads
+
+
+async def test_what_returns_a_coroutine_is_run_to_its_end(
+    store: MemoryJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """A lambda or a partial around an async function does not show that it is one."""
+
+    async def note(log: Log, job: JobContext, payload: str) -> None:
+        await log(job, payload)
+
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("lambda")(lambda job, payload: note(log, job, payload))
+    purgatory.handler("partial")(partial(note, log))
+    async with purgatory:
+        for name in ("lambda", "partial"):
+            handle = await purgatory.defer(name, name, delay=0)
+            while not (await handle.get()).state.is_final:
+                # Real time: a thread is not on the virtual clock.
+                await asyncio.to_thread(threading.Event().wait, 0.001)
+            assert (await handle.get()).state is JobState.DONE
+    assert [run.payload for run in log] == ["lambda", "partial"]
+    with pytest.raises(InvalidPayloadError, match="takes str"):
+        purgatory.handlers.payload_of("partial").encode(7, 100)
 
 
 async def test_a_sync_handler_runs_in_a_thread(store: MemoryJobStore, make_purgatory: Make) -> None:

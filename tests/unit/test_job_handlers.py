@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -123,12 +124,21 @@ def test_functions_that_cannot_be_handlers() -> None:
     """Said when they are registered, not when a job is due."""
     handlers = JobHandlers()
 
+    def generator(job: JobContext) -> Any:
+        yield job
+
+    async def async_generator(job: JobContext) -> Any:
+        yield job
+
     def local(job: JobContext, payload: Unknown) -> None: ...  # type: ignore[name-defined] # noqa: F821 - on purpose
 
     for function in (
         lambda: None,
         lambda a, b, c: None,
         lambda job, *, needed: None,
+        generator,
+        async_generator,
+        partial(generator),
         local,
         7,
     ):

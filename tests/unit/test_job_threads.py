@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 from contextvars import ContextVar
@@ -66,6 +67,8 @@ async def test_what_a_task_cannot_raise_is_told_too() -> None:
         assert isinstance(raised.value.__cause__, StopIteration)
         with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)"):
             await threads.run(sys.exit, 3)
+        with pytest.raises(RuntimeError, match=r"raised KeyboardInterrupt\(\)"):
+            await threads.run(signal.default_int_handler, 2, None)
     threads.shut()
 
 
