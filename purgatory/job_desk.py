@@ -17,7 +17,6 @@ from purgatory.jobs.errors import (
     JobError,
     JobNotFoundError,
     StoreError,
-    StoreNotReadyError,
     StoreUnavailableError,
 )
 from purgatory.jobs.handlers import JobHandlers
@@ -249,10 +248,10 @@ class JobDesk:
         while True:
             try:
                 await self.store.open()
-            except (StoreUnavailableError, StoreNotReadyError) as exc:
+            except StoreError as exc:
                 self._error = exc.detail
                 if not self._first_try.done():
-                    if isinstance(exc, StoreNotReadyError):
+                    if not isinstance(exc, StoreUnavailableError):
                         # Whoever starts the process is there to mend it.
                         raise
                     logger.error(

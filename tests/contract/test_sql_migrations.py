@@ -239,6 +239,16 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None
         await SqlJobStore(url).open()
 
 
+@pytest.mark.parametrize("wrong", [{"database": "none"}, {"username": "nobody"}], ids=str)
+async def test_a_server_that_lets_nobody_in_is_not_ready(
+    postgresql_server: PostgresqlServer, wrong: dict[str, str]
+) -> None:
+    """It says whom it does not know: nothing of it is a fault of what was asked."""
+    url = make_url(postgresql_server.url).set(**wrong)  # type: ignore[arg-type] # one of its fields
+    with pytest.raises(StoreNotReadyError, match=f"lets nobody in.*{next(iter(wrong.values()))}"):
+        await SqlJobStore(url).open()
+
+
 async def test_only_what_keeps_jobs_is_taken() -> None:
     """Memory forgets, and other databases are not tested."""
     with pytest.raises(ValueError, match="name a file"):

@@ -44,7 +44,10 @@ from purgatory.jobs import (
     RetryJobError,
     RetryPolicy,
     SchedulerSettings,
+    StoreError,
+    StoreFullError,
     StoreNotReadyError,
+    StoreReadOnlyError,
     StoreUnavailableError,
     UnknownHandlerError,
 )
@@ -995,8 +998,14 @@ async def test_an_outage_loses_nothing(
     assert {(await handle.get()).state for handle in handles} == {JobState.DONE}
 
 
-async def test_an_outage_while_a_handler_runs(store: FailingJobStore, make_purgatory: Make) -> None:
-    """It is recorded when the store is back, and not run again."""
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError]
+)
+async def test_an_outage_while_a_handler_runs(
+    store: FailingJobStore, make_purgatory: Make, error: type[StoreError]
+) -> None:
+    """It is recorded when the store is back, or its disk has room, and not run again."""
+    store.error = error
     purgatory = make_purgatory(jobs=store)
     runs = 0
 
@@ -1010,6 +1019,7 @@ async def test_an_outage_while_a_handler_runs(store: FailingJobStore, make_purga
     async with purgatory:
         handle = await purgatory.defer("cut", delay=1)
         await asyncio.sleep(100)
+        assert any("nowhere:1" in sentence for sentence in purgatory.missing)
         store.is_down = False
         job = await handle.wait()
     assert (job.state, job.attempt, runs) == (JobState.DONE, 1, 1)
@@ -1166,7 +1176,10 @@ async def test_a_store_that_comes_up_without_tables(
     store: FailingJobStore, make_purgatory: Make
 ) -> None:
     """Nobody watches any more who could be told: it is tried until somebody has migrated."""
-    answers: list[Exception | None] = [StoreUnavailableError(), StoreNotReadyError("migrate"), None]
+    answers: list[Exception | None] = [
+        *(StoreUnavailableError(), StoreNotReadyError("migrate"), StoreReadOnlyError()),
+        *(StoreError("no such database"), None),
+    ]
 
     class Late(FailingJobStore):
         async def open(self) -> None:
