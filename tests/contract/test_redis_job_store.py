@@ -301,6 +301,41 @@ async def test_a_server_that_became_a_replica_takes_nothing(
             await RedisJobStore(lone_redis_server.url).open()
 
 
+class Name:
+    """An address behind which another server can be, as a name's is after a failover."""
+
+    def __init__(self, server: ValkeyServer) -> None:
+        self.server = server
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = self.server.url.removeprefix("unix://")
+        from_server, to_server = await asyncio.open_unix_connection(path)
+        await asyncio.gather(_copy(reader, to_server), _copy(from_server, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+    writer.close()
+
+
+async def test_after_a_failover_the_new_primary_is_found(
+    lone_redis_server: ValkeyServer, redis_server: ValkeyServer
+) -> None:
+    """Its name stands for another server, while the old one keeps its connections."""
+    name = Name(lone_redis_server)
+    async with await asyncio.start_server(name, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        async with opened(f"redis://127.0.0.1:{port}", prefix="failover") as store:
+            await added(store, spec())
+            name.server = redis_server
+            with lone_redis_server.client() as client:
+                client.replicaof("127.0.0.1", 1)
+            with pytest.raises(StoreReadOnlyError):
+                await store.add([spec()])
+            await added(store, spec())
+
+
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     """At once, and opening can be tried again."""
     with socket.socket() as nobody:
