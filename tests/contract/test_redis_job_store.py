@@ -367,6 +367,10 @@ def test_what_cannot_work_is_refused_at_once() -> None:
         RedisJobStore("redis://localhost", shards=0)
     with pytest.raises(ValueError, match="turn it off"):
         RedisJobStore(Redis(decode_responses=True))
+    with pytest.raises(ValueError, match="has decode_responses: records are bytes, take it out"):
+        RedisJobStore("redis://localhost?decode_responses=1")
+    with pytest.raises(ValueError, match=r"'redis://\*\*\*@localhost' is no URL of a Redis: give"):
+        RedisJobStore("redis://user:sec/ret@localhost")
 
 
 # Records that are none

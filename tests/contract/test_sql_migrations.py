@@ -256,6 +256,10 @@ async def test_only_what_keeps_jobs_is_taken() -> None:
     engine: AsyncEngine = create_async_engine("sqlite+aiosqlite:///:memory:")
     with pytest.raises(ValueError, match="MemoryJobStore"):
         SqlJobStore(engine)
+    with pytest.raises(ValueError, match=r"'postgresql://\*\*\*@host:x/name' is no URL"):
+        SqlJobStore("postgresql://user:secret@host:x/name")
+    with pytest.raises(ValueError, match=r"is no URL.*give one such as .*postgresql\+asyncpg"):
+        SqlJobStore("postgresql+psycopg2://user:secret@host/name")
     with pytest.raises(ValueError, match="mysql is no database for jobs"):
         SqlJobStore("mysql+aiomysql://host/name")
 
@@ -264,7 +268,7 @@ async def test_only_what_keeps_jobs_is_taken() -> None:
     ("arguments", "complaint"),
     [
         (["mysql://host/name"], "mysql is no database for jobs"),
-        (["nonsense"], "that is no URL"),
+        (["nonsense"], "'nonsense' is no URL of a database"),
         (["sqlite:///{folder}/jobs.db", "1.0"], "there is no revision '1.0'"),
         (["sqlite:///{folder}/none/jobs.db"], "unable to open database file"),
     ],

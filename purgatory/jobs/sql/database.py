@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from purgatory.jobs.sql.database_errors import store_error
 from purgatory.jobs.sql.sqlite_thread import SqliteThread
 from purgatory.jobs.sql.statements import Statements
+from purgatory.urls import without_password
 
 T = TypeVar("T")
 
@@ -164,7 +165,7 @@ def _make_engine(url_or_text: str | URL) -> AsyncEngine:
         url = make_url(url_or_text)
     except (ArgumentError, ValueError):
         # Not what was said of it, which may quote a part of it: there is a password in it.
-        raise _no_url("it cannot be read") from None
+        raise _no_url(without_password(str(url_or_text)), "it cannot be read") from None
     _check(url)
     if url.drivername in _DRIVERS:
         url = url.set(drivername=_DRIVERS[url.drivername])
@@ -174,19 +175,23 @@ def _make_engine(url_or_text: str | URL) -> AsyncEngine:
     try:
         return create_async_engine(url, connect_args=arguments, pool_timeout=_CONNECT_SECONDS)
     except ModuleNotFoundError as exc:
+        if url.drivername not in _DRIVERS.values():
+            raise _no_url(
+                without_password(str(url_or_text)), f"there is no {exc.name} here"
+            ) from exc
         raise ImportError(
             f"{url.drivername} needs {exc.name}: install fastapi-purgatory[sql] for SQLite, or "
             "fastapi-purgatory[postgresql]"
         ) from exc
     except (ArgumentError, InvalidRequestError) as exc:
-        raise _no_url(str(exc)) from exc
+        raise _no_url(without_password(str(url_or_text)), str(exc)) from exc
 
 
-def _no_url(reason: str) -> ValueError:
+def _no_url(shown: str, reason: str) -> ValueError:
     drivers = " or ".join(f"{driver}://..." for driver in _DRIVERS.values())
     return ValueError(
-        f"that is no URL of a database for jobs ({reason}): give one such as {drivers}, with what "
-        "is no letter or digit of a password percent-encoded"
+        f"{shown!r} is no URL of a database for jobs ({reason}): give one such as {drivers}, with "
+        "what is no letter or digit of a password percent-encoded"
     )
 
 
