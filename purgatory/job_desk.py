@@ -9,6 +9,7 @@ import random
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from purgatory.errors import PurgatoryClosedError
@@ -131,7 +132,8 @@ class JobDesk:
 
     def statistics(self) -> JobStatistics:
         """Return what this process does and did."""
-        return self._scheduler.statistics()
+        found = self._scheduler.statistics()
+        return found if self._is_open else replace(found, store_error=self._error)
 
     # Asking
 

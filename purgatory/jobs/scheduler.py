@@ -352,8 +352,11 @@ class JobScheduler:
     async def _take(self, jobs: list[Job], now_ms: int, not_mine: list[Job]) -> None:
         missed: list[Job] = []
         spread, given_up = [], []
+        overdue = 0
         for number, job in enumerate(jobs, 1):
-            if job.handler not in self._handlers:
+            is_mine = job.handler in self._handlers
+            overdue += is_mine and job.due_ms < now_ms
+            if not is_mine:
                 not_mine.append(job)
             elif self._is_given_up(job):
                 given_up.append(job)
@@ -365,30 +368,37 @@ class JobScheduler:
                 spread.append(job.claim)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
-        self._count_recovered(sum(job.due_ms < now_ms for job in jobs), len(missed), len(spread))
-        if missed:
-            await self._miss(missed)
-        if spread:
-            returns = [
-                JobReturn(claim, delay_ms=random.randint(0, self.settings.spread_ms))
-                for claim in spread
-            ]
-            await self._link.call("give_back", lambda: self._store.give_back(returns))
+        # Of some of these others may have decided meanwhile: what the store says counts.
+        is_missed = await self._miss(missed) if missed else []
+        is_spread = await self._spread(spread) if spread else []
+        self._count_recovered(overdue, sum(is_missed), sum(is_spread))
         if given_up:
             await self._give_up(given_up)
 
-    async def _miss(self, jobs: list[Job]) -> None:
+    async def _miss(self, jobs: list[Job]) -> list[bool]:
         claims = [job.claim for job in jobs]
         done = await self._link.call("miss", lambda: self._store.miss(claims))
         if self._on_end is not None:
             for job, is_missed in zip(jobs, done, strict=True):
                 if is_missed:
                     self._on_end(replace(job, state=JobState.CANCELLED, outcome=JobOutcome.MISSED))
+        return done
+
+    async def _spread(self, claims: list[JobClaim]) -> list[bool]:
+        returns = [
+            JobReturn(claim, delay_ms=random.randint(0, self.settings.spread_ms))
+            for claim in claims
+        ]
+        return await self._link.call("give_back", lambda: self._store.give_back(returns))
 
     def _is_missed(self, job: Job) -> bool:
         assert self._watching_since_ms is not None
         limit_ms = self._watching_since_ms - self.settings.misfire_after_ms
-        return job.is_undecided and job.due_ms < limit_ms
+        due_ms = job.due_ms
+        if job.misfire is Misfire.SKIP:
+            # Processes without its handler may have put it off ever since.
+            due_ms = min(due_ms, job.deadline_ms)
+        return job.is_undecided and due_ms < limit_ms
 
     def _is_given_up(self, job: Job) -> bool:
         # RUNNING: whoever ran it has not said a word since.
@@ -436,8 +446,11 @@ class JobScheduler:
                 delay_ms = random.randint(not_mine_ms, 2 * not_mine_ms)
                 is_soon = self._clock.remaining_ms(job.due_ms) < delay_ms
                 returns.append(JobReturn(job.claim, delay_ms=delay_ms if is_soon else None))
-            await self._link.call("give_back", lambda: self._store.give_back(returns))  # noqa: B023 - awaited here
-            self._given_back += len(returns)
+            given_back = await self._link.call(
+                "give_back",
+                lambda: self._store.give_back(returns),  # noqa: B023 - awaited here
+            )
+            self._given_back += sum(given_back)
 
     def _count_recovered(self, overdue: int, missed: int, spread: int) -> None:
         if self._recovery.is_finished and not missed and not spread:

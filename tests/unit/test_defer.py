@@ -24,6 +24,7 @@ from purgatory import (
 )
 from purgatory.jobs import (
     AddStatus,
+    Claimed,
     DuplicateJobError,
     FailJobError,
     InvalidDeadlineError,
@@ -808,6 +809,37 @@ async def test_what_was_due_while_nobody_ran(
         assert 0 <= lateness[0] < lateness[-1] <= 60_000
 
 
+@pytest.mark.parametrize("misfire", ["skip", "spread"])
+async def test_what_others_decided_meanwhile_is_not_counted(
+    store: MemoryJobStore, make_purgatory: Make, log: Log, misfire: Any
+) -> None:
+    """Only what the store has acknowledged; and jobs for others are not taken up."""
+    async with make_purgatory(jobs=store) as before:
+        before.handled_elsewhere(["note", "other"])
+        for handler in ("note", "other"):
+            for _ in range(3):
+                await before.defer(handler, delay=1, misfire=misfire)
+    leap(3_600_000)
+    claim = store.claim
+
+    async def claim_and_be_robbed(worker: str, **options: int) -> Claimed:
+        claimed = await claim(worker, **options)
+        for job in {job.handler: job for job in claimed.jobs}.values():
+            await store.cancel(job.id)
+        return claimed
+
+    store.claim = claim_and_be_robbed  # type: ignore[method-assign] # somebody is faster
+    after = make_purgatory(jobs=store)
+    after.handler("note")(log)
+    async with after:
+        await asyncio.sleep(0.1)
+        statistics = after.statistics().jobs
+    assert statistics is not None
+    recovery = statistics.recovery
+    assert (recovery.overdue, statistics.given_back) == (3, 2)
+    assert (recovery.missed, recovery.spread) == ((2, 0) if misfire == "skip" else (0, 2))
+
+
 async def test_a_job_that_fired_while_nobody_ran_is_not_missed(
     store: MemoryJobStore, make_purgatory: Make, log: Log
 ) -> None:
@@ -859,6 +891,26 @@ async def test_jobs_for_others_are_left_to_them(
             assert [(await handle.get()).state for handle in handles] == [JobState.DONE] * 3
         await store.open()
     assert len(log) == 3
+
+
+async def test_a_job_that_was_left_to_others_is_missed_all_the_same(
+    store: MemoryJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """Somebody was there at its deadline, and put it off again and again; nobody who runs it."""
+    without, with_it = make_purgatory(jobs=store), make_purgatory(jobs=store)
+    without.handler("unused")(Log())
+    without.handled_elsewhere(["note"])
+    with_it.handler("note")(log)
+    async with without:
+        skipped = await without.defer("note", delay=10, misfire="skip")
+        by_hand = await without.defer("note", delay=7_200, misfire="skip")
+        await asyncio.sleep(3_600)
+        await without.run_now(by_hand.id)
+        async with with_it:
+            await asyncio.sleep(60)
+            assert (await skipped.get()).outcome is JobOutcome.MISSED
+            assert [run.job.id for run in log] == [by_hand.id]
+        await store.open()
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -1051,6 +1103,8 @@ async def test_a_store_that_is_away_at_the_start(
     purgatory.handler("note")(log)
     async with purgatory:
         assert "nowhere:1" in purgatory.missing[0]
+        statistics = purgatory.statistics().jobs
+        assert statistics is not None and "nowhere:1" in str(statistics.store_error)
         with pytest.raises(StoreUnavailableError, match="not open"):
             await purgatory.defer("note", delay=1)
         # Nobody knows whether a job waits on it.
