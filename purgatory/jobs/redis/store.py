@@ -426,7 +426,9 @@ class RedisJobStore:
         """Return the jobs of requests that came before, perhaps with another dedupe key, by place.
 
         A dedupe key that is not the same leads them to different shards, where two jobs would have
-        one id. Two such that come at the same time are still stored twice.
+        one id. Two such that come at the same time are still stored twice: to keep them apart would
+        take a lock in a third place, for what is a mistake of whoever asks. Repeats that say the
+        same belong to one shard, where looking and storing are one step.
         """
         if len(self._shards.all) == 1:
             return {}
