@@ -84,6 +84,21 @@ async def test_a_hundred_callers_share_a_transaction(
     assert (await store.counts()).waiting == 100
 
 
+async def test_what_is_asked_at_once_is_done_in_bounded_steps(
+    engine: AsyncEngine, statements: list[str]
+) -> None:
+    """A batch of any size holds neither the event loop nor locks for as long as it takes."""
+    store = SqlJobStore(engine, limits=JobLimits(max_batch=10))
+    await store.open()
+    specs = [spec(dedupe_key=f"d{number % 20}") for number in range(25)]
+    statements.clear()
+    added = await store.add(specs)
+    assert statements.count("COMMIT") == 3
+    assert [isinstance(one, Added) for one in added] == [True] * 20 + [False] * 5
+    assert [one.job.id for one in added if isinstance(one, Added)] == [one.id for one in specs[:20]]
+    await store.close()
+
+
 async def test_those_who_run_jobs_share_a_transaction_too(
     store: SqlJobStore, statements: list[str]
 ) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 from purgatory import (
     InvalidKeyError,
+    InvalidTimeoutError,
     LimitReachedError,
     Limits,
     Purgatory,
@@ -569,6 +570,16 @@ async def test_waiting_for_a_job(purgatory: Purgatory) -> None:
     await asyncio.gather(waiting, return_exceptions=True)
     assert purgatory.parked == 0
     assert (await handle.wait()).state is JobState.DONE
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), 1e300])
+async def test_a_timeout_that_is_none_is_refused(purgatory: Purgatory, timeout: float) -> None:
+    """As where it is parked."""
+    handle = await purgatory.defer("note", delay=1)
+    with pytest.raises(InvalidTimeoutError, match=r"timeout is .*, or None"):
+        await handle.wait(timeout)
+    with pytest.raises(TypeError, match="give seconds as a number"):
+        await handle.wait("5")  # type: ignore[arg-type] # on purpose
 
 
 async def test_who_stops_waiting_is_not_in_the_way(purgatory: Purgatory) -> None:
