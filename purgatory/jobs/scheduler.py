@@ -134,8 +134,9 @@ class JobScheduler:
         claiming, renewing, pruning = self._loops
         pruning.cancel()
         # A claim under way is waited for: what it brings is given back at once, not once its lease
-        # has run out.
-        await asyncio.wait({claiming}, timeout=GIVE_BACK_SECONDS)
+        # has run out. One that is repeated in an outage brings nothing.
+        is_away = self._link.error is not None
+        await asyncio.wait({claiming}, timeout=0 if is_away else GIVE_BACK_SECONDS)
         claiming.cancel()
         await self._give_back([held for held in self._held.values() if not held.is_running])
         if self._running:

@@ -1037,6 +1037,27 @@ async def test_handlers_have_a_grace_time(store: MemoryJobStore, make_purgatory:
         assert (job.state, job.attempt, job.lease_until_ms) == (JobState.WAITING, 1, 0)
 
 
+@pytest.mark.parametrize(("delay", "wanted_ms"), [(100, 0), (0, 5_000)])
+async def test_draining_does_not_wait_for_the_end_of_an_outage(
+    store: FailingJobStore, make_purgatory: Make, delay: int, wanted_ms: int
+) -> None:
+    """What was run has its grace time to be told; else there is nothing to wait for."""
+    purgatory = make_purgatory(jobs=store, job_settings=SchedulerSettings(grace=5))
+
+    @purgatory.handler("note")
+    async def cut(job: JobContext) -> None:
+        store.is_down = True
+
+    async with purgatory:
+        await purgatory.defer("note", delay=delay)
+        await asyncio.sleep(1)
+        store.is_down = True
+        await asyncio.sleep(30)
+        before_ms = now_ms()
+        await purgatory.drain()
+        assert on_time([now_ms()], [before_ms + wanted_ms])
+
+
 # A store that fails
 
 
