@@ -84,7 +84,7 @@ class JobScheduler:
         self._link = StoreLink(self._on_back)
         self._held: dict[JobClaim, HeldJob] = {}
         self._due: deque[HeldJob] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], HeldJob] = {}
         self._loops: list[asyncio.Task[None]] = []
         self._threads: JobThreads | None = None
         self._unsubscribe: Callable[[], object] = lambda: None
@@ -119,8 +119,8 @@ class JobScheduler:
     async def drain(self, timeout: float) -> None:
         """Claim no more; give back what waits, and after `timeout` seconds what still runs too.
 
-        Handlers that are async are cancelled then. One in a thread cannot be: its job is kept, and
-        the thread goes on until the process ends. Another runs the job when its lease has run out.
+        Handlers that are async are cancelled then. One in a thread cannot be, and one that is async
+        may go on all the same: its job is kept, and another runs it when its lease has run out.
         Once.
         """
         self._is_draining = True
@@ -144,7 +144,9 @@ class JobScheduler:
         renewing.cancel()
         for task in (*self._running, *self._loops):
             task.cancel()
-        await asyncio.gather(*self._running, *self._loops, return_exceptions=True)
+        _, left = await asyncio.wait({*self._running, *self._loops}, timeout=GIVE_BACK_SECONDS)
+        for task in left & self._running.keys():
+            self._leave_behind(self._running[task])
         await self._give_back(list(self._held.values()))
         if self._threads is not None:
             self._threads.shut()
@@ -513,11 +515,11 @@ class JobScheduler:
                 continue
             held.is_running = True
             task = asyncio.get_running_loop().create_task(self._work(held))
-            self._running.add(task)
+            self._running[task] = held
             task.add_done_callback(self._on_worked)
 
     def _on_worked(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("running a job failed", exc_info=error, extra={"action": "job-error"})
         self._begin_due()
@@ -585,6 +587,16 @@ class JobScheduler:
             # Whoever has it when its lease runs out tries again: it must not be renewed for ever.
             self._forget(held)
             raise
+
+    def _leave_behind(self, held: HeldJob) -> None:
+        # Not given back: another would run it beside the one that goes on here.
+        self._forget(held)
+        logger.error(
+            "job %s was cancelled, as the purgatory drains, and its handler goes on: it has to let "
+            "CancelledError out; another runs the job when its lease has run out",
+            held.claim.id,
+            extra={"action": "job-left"},
+        )
 
     async def _work_on(self, held: HeldJob) -> None:
         job = await self._start(held.claim)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -1035,6 +1036,39 @@ async def test_handlers_have_a_grace_time(store: MemoryJobStore, make_purgatory:
         assert (await short.get()).state is JobState.DONE
         job = await long.get()
         assert (job.state, job.attempt, job.lease_until_ms) == (JobState.WAITING, 1, 0)
+
+
+async def test_a_handler_that_cannot_be_cancelled_is_left_behind(
+    store: FailingJobStore, make_purgatory: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it takes its cancellation for: nobody waits for it, and the others go back."""
+    purgatory = make_purgatory(jobs=store, job_settings=SchedulerSettings(grace=5))
+    may_end = asyncio.Event()
+
+    @purgatory.handler("stubborn")
+    async def stubborn(job: JobContext) -> None:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    @purgatory.handler("slow")
+    async def slow(job: JobContext) -> None:
+        await asyncio.sleep(100)
+
+    async with purgatory:
+        left, given_back = [await purgatory.defer(name, delay=0) for name in ("stubborn", "slow")]
+        await asyncio.sleep(1)
+        before_ms = now_ms()
+        await purgatory.drain()
+        assert on_time([now_ms()], [before_ms + 7_000])
+        assert f"job {left.id} was cancelled" in caplog.text
+        assert (await given_back.get()).state is JobState.WAITING
+        job = await left.get()
+        assert job.state is JobState.RUNNING and job.lease_until_ms > now_ms()
+        may_end.set()
+        await asyncio.sleep(1)
+        # Nobody else had it yet.
+        assert (await left.get()).state is JobState.DONE
 
 
 @pytest.mark.parametrize(("delay", "wanted_ms"), [(100, 0), (0, 5_000)])
