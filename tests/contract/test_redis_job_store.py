@@ -543,6 +543,20 @@ async def test_a_request_is_stored_once_whatever_its_shard(redis_server: ValkeyS
         assert (await store.counts()).waiting == 1
 
 
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
+async def test_another_number_of_shards_is_refused(
+    redis_server: ValkeyServer, first: int, then: int
+) -> None:
+    """Else some of the jobs would be where nobody looks."""
+    prefix = f"from {first} to {then}"
+    async with opened(redis_server.url, prefix=prefix, shards=first) as store:
+        await added(store, *(spec(number) for number in range(10)))
+    with pytest.raises(StoreNotReadyError, match=f"are in {first} shards.*: give shards={first}"):
+        await RedisJobStore(redis_server.url, prefix, then).open()
+    async with opened(redis_server.url, prefix=prefix, shards=first) as store:
+        assert len(await claimed(store)) == 10
+
+
 async def test_a_client_of_one_node_is_warned_of_its_cluster(cluster_server: ValkeyServer) -> None:
     """It works while the node has every slot."""
     async with opened(cluster_server.url, shards=2) as store:

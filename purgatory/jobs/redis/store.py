@@ -92,10 +92,10 @@ class RedisJobStore:
         """Keep jobs under `prefix`, on the server's clock unless `now_ms` is another.
 
         A client that is given is left open, and may be a RedisCluster. `shards` must be the same
-        for all who share the jobs, for ever; each takes its share of max_waiting. With `fsync`,
-        nothing is acknowledged before it is on the server's disk (WAITAOF: Redis 7.2, Valkey). A
-        round trip that takes longer than `timeout` seconds raises StoreUnavailableError. Raises
-        ValueError for what makes no sense.
+        for all who share the jobs, for ever (`open` looks); each takes its share of max_waiting.
+        With `fsync`, nothing is acknowledged before it is on the server's disk (WAITAOF: Redis 7.2,
+        Valkey). A round trip that takes longer than `timeout` seconds raises StoreUnavailableError.
+        Raises ValueError for what makes no sense.
         """
         if isinstance(url_or_client, str):
             _check_url(url_or_client)
@@ -399,12 +399,19 @@ class RedisJobStore:
         return next((str(value) for value in setting.values()), None)
 
     async def _begin_shards(self) -> None:
-        for width in await self._shards.ask_all(step_of("begin")):
+        count = len(self._shards.all)
+        for begun in await self._shards.ask_all(step_of("begin", count)):
+            width, shards = begun.decode().split(SEPARATOR)
             if int(width) != BUCKET_WIDTH_MS:
                 raise StoreNotReadyError(
-                    f"the jobs of this prefix are in buckets of {width.decode()} ms, and this "
-                    f"version's have {BUCKET_WIDTH_MS} ms: use another prefix, or the version "
-                    "that made them"
+                    f"the jobs of this prefix are in buckets of {width} ms, and this version's "
+                    f"have {BUCKET_WIDTH_MS} ms: use another prefix, or the version that made them"
+                )
+            if int(shards) != count:
+                # Some of its jobs would be nowhere, and never run.
+                raise StoreNotReadyError(
+                    f"the jobs of this prefix are in {shards} shards, and this store was given "
+                    f"shards={count}: give shards={shards}, or use another prefix"
                 )
 
     def _settings(self, tag: str) -> bytes:
