@@ -69,13 +69,14 @@ class JobThreads:
         with self._changed:
             if self._is_shut:
                 raise RuntimeError("the threads of handlers are shut: the purgatory has drained")
-            self._waiting.append((future, call))
-            if len(self._waiting) <= self._idle:
+            if len(self._waiting) < self._idle:
                 self._changed.notify()
             elif self._started < self._most:
-                self._started += 1
-                name = f"purgatory-job-{self._started}"
+                name = f"purgatory-job-{self._started + 1}"
+                # Where the system has no room for another, this raises, and nothing is called.
                 threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._started += 1
+            self._waiting.append((future, call))
         return future
 
     def _work(self) -> None:

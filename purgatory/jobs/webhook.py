@@ -61,7 +61,7 @@ class Webhook:
 
         `allow_private` lets callbacks go to loopback, private and link-local addresses, and
         `allowed_hosts` to those hosts wherever they are. Raises ValueError for a secret that is too
-        short to be one, and a timeout that is none.
+        short to be one, and a timeout that is none; TypeError for a string of hosts.
         """
         if secret is not None and len(secret) < MIN_SECRET_LENGTH:
             raise ValueError(
@@ -71,6 +71,9 @@ class Webhook:
         # Written so that NaN, which compares as false, is refused.
         if not 0 < timeout <= 3_600:
             raise ValueError(f"timeout is {timeout!r}: give seconds above 0 and up to 3600")
+        # A string is an iterable of strings, and never what was meant.
+        if isinstance(allowed_hosts, str):
+            raise TypeError(f"allowed_hosts is the string {allowed_hosts!r}: give a list of hosts")
         self._secret = secret
         self._timeout = timeout
         self._allow_private = allow_private

@@ -312,6 +312,8 @@ def test_secrets_that_anybody_could_guess() -> None:
     for timeout in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="timeout"):
             Webhook(timeout=timeout)
+    with pytest.raises(TypeError, match="list of hosts"):
+        Webhook(allowed_hosts="hooks.internal")
 
 
 async def test_a_callback_as_a_job(receiver: CallbackReceiver) -> None:

@@ -72,6 +72,24 @@ async def test_what_a_task_cannot_raise_is_told_too() -> None:
     threads.shut()
 
 
+async def test_what_found_no_thread_is_not_called_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked was told that it failed, and may ask again."""
+    threads = JobThreads(2)
+    called: list[int] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with asyncio.timeout(PATIENCE):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await threads.run(called.append, 1)
+        await threads.run(called.append, 2)
+    assert called == [2]
+    threads.shut()
+
+
 async def test_a_thread_at_work_is_left_and_what_waits_is_not_begun() -> None:
     """Whoever is cancelled is told which of the two it was."""
     threads, held = JobThreads(1), Held()
