@@ -221,7 +221,7 @@ async def test_a_server_that_evicts_is_refused(lone_redis_server: ValkeyServer) 
 
 
 async def test_a_server_that_begins_to_evict_is_told_of(lone_redis_server: ValkeyServer) -> None:
-    """By `check`, which the service asks again and again."""
+    """By `check`, at any time."""
     async with opened(lone_redis_server.url) as store:
         with lone_redis_server.client() as client:
             client.config_set("maxmemory-policy", "volatile-ttl")

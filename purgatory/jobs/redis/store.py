@@ -139,8 +139,6 @@ class RedisJobStore:
             await self._disconnect()
             raise
         self._closing = Closing(self._close)
-        for warning in setup.warnings:
-            _logger.warning("%s", warning, extra={"action": "jobs.redis.open"})
         channels = [shard.channel for shard in self._shards.all]
         # redis-py 5 cannot subscribe in a cluster.
         if hasattr(client, "pubsub"):
