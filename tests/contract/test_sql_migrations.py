@@ -17,7 +17,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, ma
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from purgatory.jobs import JobSpec, StoreNotReadyError, StoreUnavailableError
+from purgatory.jobs import JobSpec, StoreNotReadyError, StoreReadOnlyError, StoreUnavailableError
 from purgatory.jobs.sql import (
     VERSION_TABLE,
     SqlJobStore,
@@ -237,6 +237,28 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None
         await migrate(url)
     with pytest.raises(StoreUnavailableError, match="cannot be reached"):
         await SqlJobStore(url).open()
+
+
+@pytest.mark.parametrize("any_server", ["postgresql"], indirect=True)
+async def test_a_server_that_is_no_primary_any_more_is_left(url: URL) -> None:
+    """With every connection to it: its name may stand for another by now."""
+
+    async def let_new_sessions(what: str) -> None:
+        setting = f"ALTER DATABASE {url.database} SET default_transaction_read_only = {what}"
+        await run(
+            url.set(database="postgres"), lambda connection: connection.execute(text(setting))
+        )
+
+    await migrate(url)
+    store = SqlJobStore(url)
+    await let_new_sessions("on")
+    await store.open()
+    await asyncio.gather(*(store.counts() for _ in range(5)))
+    with pytest.raises(StoreReadOnlyError):
+        await store.add([JobSpec.of("note", wall_ms=0, delay=1)])
+    await let_new_sessions("off")
+    await store.add([JobSpec.of("note", wall_ms=0, delay=1)])
+    await store.close()
 
 
 @pytest.mark.parametrize("wrong", [{"database": "none"}, {"username": "nobody"}], ids=str)

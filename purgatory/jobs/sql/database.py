@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from purgatory.jobs.errors import StoreReadOnlyError
 from purgatory.jobs.sql.database_errors import store_error
 from purgatory.jobs.sql.sqlite_thread import SqliteThread
 from purgatory.jobs.sql.statements import Statements
@@ -85,6 +86,11 @@ class Database:
             if self._writer is None:
                 self._writer = await self._connect()
             return await self._writer.run_sync(functools.partial(self._transact, work))
+        except Exception as exc:
+            if self._is_ours and isinstance(store_error(exc), StoreReadOnlyError):
+                # Those that wait in the pool lead to the same.
+                await self._engine.dispose()
+            raise
         finally:
             if not self._is_usable:
                 await self._drop_writer()
@@ -104,8 +110,12 @@ class Database:
         try:
             result = work(connection)
             connection.exec_driver_sql("COMMIT")
-        except Exception:
+        except Exception as exc:
             self._roll_back(connection)
+            if isinstance(store_error(exc), StoreReadOnlyError):
+                # As after a failover, to a server that is no primary any more: another connection
+                # may lead to what took its place.
+                self._is_usable = False
             raise
         self._is_usable = True
         return result
