@@ -251,17 +251,19 @@ class JobDesk:
             try:
                 await self.store.open()
             except StoreError as exc:
+                is_news = exc.detail != self._error
                 self._error = exc.detail
                 if not self._first_try.done():
                     if not isinstance(exc, StoreUnavailableError):
                         # Whoever starts the process is there to mend it.
                         raise
+                    self._first_try.set_result(None)
+                if is_news:
                     logger.error(
-                        "the store of jobs cannot be reached (%s): it is tried again and again",
+                        "the store of jobs cannot be opened (%s): it is tried again and again",
                         exc.detail,
                         extra={"action": "store-lost"},
                     )
-                    self._first_try.set_result(None)
             else:
                 return
             await asyncio.sleep(pause * random.uniform(0.5, 1))

@@ -1293,12 +1293,12 @@ async def test_a_store_that_is_not_set_up_stops_the_start(make_purgatory: Make) 
 
 
 async def test_a_store_that_comes_up_without_tables(
-    store: FailingJobStore, make_purgatory: Make
+    store: FailingJobStore, make_purgatory: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody watches any more who could be told: it is tried until somebody has migrated."""
     answers: list[Exception | None] = [
-        *(StoreUnavailableError(), StoreNotReadyError("migrate"), StoreReadOnlyError()),
-        *(StoreError("no such database"), None),
+        *(StoreUnavailableError(), StoreUnavailableError(), StoreNotReadyError("migrate")),
+        *(StoreReadOnlyError(), StoreError("no such database"), None),
     ]
 
     class Late(FailingJobStore):
@@ -1313,6 +1313,8 @@ async def test_a_store_that_comes_up_without_tables(
         await asyncio.sleep(10)
         assert answers == []
         assert purgatory.missing == []
+    # Each thing that it says is in the log, once.
+    assert caplog.text.count("it is tried again and again") == 4
 
 
 async def test_a_store_that_goes_away_at_the_start(make_purgatory: Make, log: Log) -> None:
