@@ -6,6 +6,7 @@ from pathlib import Path
 
 from purgatory.jobs import JobStore, MemoryJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.urls import without_password
 
 SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "unix", "memory")
 FILE_NAME = "jobs.sqlite3"
@@ -43,4 +44,7 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
         return RedisJobStore(url)
     if scheme == "memory":
         return MemoryJobStore()
-    raise ValueError(f"its scheme is none of {', '.join(SCHEMES)}")
+    raise ValueError(
+        f"{without_password(url)!r} has none of the schemes that there are stores for: give a URL "
+        f"that begins with {', '.join(f'{known}:' for known in SCHEMES[:-1])} or {SCHEMES[-1]}:"
+    )

@@ -9,6 +9,7 @@ import random
 import secrets
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from purgatory.errors import PurgatoryClosedError
@@ -17,7 +18,6 @@ from purgatory.jobs.errors import (
     JobError,
     JobNotFoundError,
     StoreError,
-    StoreNotReadyError,
     StoreUnavailableError,
 )
 from purgatory.jobs.handlers import JobHandlers
@@ -132,7 +132,8 @@ class JobDesk:
 
     def statistics(self) -> JobStatistics:
         """Return what this process does and did."""
-        return self._scheduler.statistics()
+        found = self._scheduler.statistics()
+        return found if self._is_open else replace(found, store_error=self._error)
 
     # Asking
 
@@ -249,18 +250,20 @@ class JobDesk:
         while True:
             try:
                 await self.store.open()
-            except (StoreUnavailableError, StoreNotReadyError) as exc:
+            except StoreError as exc:
+                is_news = exc.detail != self._error
                 self._error = exc.detail
                 if not self._first_try.done():
-                    if isinstance(exc, StoreNotReadyError):
+                    if not isinstance(exc, StoreUnavailableError):
                         # Whoever starts the process is there to mend it.
                         raise
+                    self._first_try.set_result(None)
+                if is_news:
                     logger.error(
-                        "the store of jobs cannot be reached (%s): it is tried again and again",
+                        "the store of jobs cannot be opened (%s): it is tried again and again",
                         exc.detail,
                         extra={"action": "store-lost"},
                     )
-                    self._first_try.set_result(None)
             else:
                 return
             await asyncio.sleep(pause * random.uniform(0.5, 1))

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-from purgatory.errors import PurgatoryDrainingError
+from purgatory.errors import InvalidTimeoutError, PurgatoryDrainingError
 from purgatory.job_desk import JobDesk
 from purgatory.jobs.job import Job
 from purgatory.jobs.store import Added
@@ -15,6 +15,7 @@ from purgatory.timer.clock import NS_PER_MS
 
 NS_PER_SECOND = 1_000_000_000
 FOREVER_MS = 24 * 3600 * 1000
+MOST_SECONDS = 100 * 365 * 24 * 3600
 
 
 class JobHandle:
@@ -48,7 +49,8 @@ class JobHandle:
         """Return the job once it is done, failed or cancelled.
 
         Raises TimeoutError after `timeout` seconds, PurgatoryDrainingError when the purgatory
-        drains, and LimitReachedError where no more may wait.
+        drains, LimitReachedError where no more may wait, and InvalidTimeoutError for a timeout that
+        is none.
         """
         return await self._wait_until(lambda job: job.state.is_final, timeout)
 
@@ -60,6 +62,7 @@ class JobHandle:
         desk = self._desk
         end_ns = None
         if timeout is not None:
+            _check_timeout(timeout)
             end_ns = desk.clock.now_ns() + round(timeout * NS_PER_SECOND)
         while True:
             ended: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
@@ -83,6 +86,16 @@ class JobHandle:
                 raise PurgatoryDrainingError(
                     f"the purgatory drains while job {self.id} is {job.state}: ask another process"
                 )
+
+
+def _check_timeout(timeout: float) -> None:
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
+        raise TypeError(f"timeout is {timeout!r}: give seconds as a number, such as 2.5, or None")
+    # Written so that NaN, which compares as false, is refused.
+    if not 0 <= timeout <= MOST_SECONDS:
+        raise InvalidTimeoutError(
+            f"timeout is {timeout!r}: give a number of seconds from 0 to {MOST_SECONDS}, or None"
+        )
 
 
 def _end(ended: asyncio.Future[Status], status: Status) -> None:

@@ -33,6 +33,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.outcome": (2, "waiting"),
     "purgatory.status": (2, "waiting"),
     "purgatory.telling_operation": (2, "waiting"),
+    "purgatory.urls": (2, "waiting"),
     "purgatory.walk": (2, "waiting"),
     "purgatory.watchers": (2, "waiting"),
     "purgatory.reaper": (3, "reaper"),

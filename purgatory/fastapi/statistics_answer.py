@@ -48,15 +48,18 @@ class RecoveryAnswer(BaseModel):
 class JobStatisticsAnswer(BaseModel):
     """The delayed jobs of this process since its start, and how many there are in all."""
 
-    held: int = Field(description="Claimed by this process, and due soon.")
-    running: int = Field(description="Running in this process now.")
+    held: int = Field(description="Claimed by this process: due soon, or running.")
+    running: int = Field(description="Of those, the ones that run in this process now.")
     done: int = Field(description="Runs that ended well.")
     failed: int = Field(description="Jobs that failed for good.")
     retried: int = Field(description="Runs that failed and are tried again.")
     given_back: int = Field(
         description="Jobs left to others: on shutdown, or as this process lacks their handler."
     )
-    lost: int = Field(description="Runs whose lease another process took over.")
+    lost: int = Field(
+        description="Runs whose end the store did not take: as a rule another process had taken "
+        "over the lease."
+    )
     lateness: LatenessAnswer
     recovery: RecoveryAnswer
     outages: int = Field(description="How often the store of jobs was away.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from purgatory.errors import PurgatoryError
 from purgatory.jobs.job import Job
 
@@ -106,7 +108,15 @@ class RetryJobError(JobError, RuntimeError):
     """A handler wants to be called again, at a time of its choice."""
 
     def __init__(self, detail: str | None = None, *, after: float | None = None) -> None:
-        """Try again `after` seconds, if attempts are left; None for the usual backoff."""
+        """Try again `after` seconds, if attempts are left; None for the usual backoff.
+
+        Raises TypeError for what is no number, and ValueError for NaN.
+        """
+        if after is not None:
+            if isinstance(after, bool) or not isinstance(after, int | float):
+                raise TypeError(f"after is {after!r}: give a number of seconds")
+            if math.isnan(after):
+                raise ValueError("after is NaN: give a number of seconds")
         super().__init__(detail)
         self.after = after
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any, TypeVar, get_type_hints
 
 from purgatory.errors import InvalidKeyError
@@ -30,9 +31,14 @@ class Handler:
         """Look at the function's parameters; raise TypeError unless they are (job[, payload])."""
         self.name = name
         self._function = function
-        called = function if inspect.isroutine(function) else type(function).__call__
+        called = _called(function)
         self.is_async: bool = inspect.iscoroutinefunction(called)
         parameters = _parameters(name, function)
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise TypeError(
+                f"handler {name!r} is {function!r}: calling what has a yield only makes a "
+                "generator, and runs nothing of it; take the yield out, or run it in a handler"
+            )
         self._takes_payload: bool = len(parameters) == 2
         self.payload: PayloadType = AnyPayload()
         if self._takes_payload and parameters[1].annotation is not inspect.Parameter.empty:
@@ -41,6 +47,7 @@ class Handler:
     async def run(self, job: Job, threads: JobThreads) -> None:
         """Call the function, in a thread unless it is async; raise what it raises.
 
+        What is to be awaited of what a thread returns is awaited here.
         Cancelled while the thread is at work, it raises ThreadLeftError.
         """
         arguments: list[Any] = [JobContext.of(job)]
@@ -48,8 +55,11 @@ class Handler:
             arguments.append(self.payload.decode(job.payload_json))
         if self.is_async:
             await self._function(*arguments)
-        else:
-            await threads.run(self._function, *arguments)
+            return
+        result = await threads.run(self._function, *arguments)
+        if inspect.isawaitable(result):
+            # A lambda or a decorator around an async function does not show that it is one.
+            await result
 
     async def close(self) -> None:
         """Close a handler that has something to close: an object with `aclose`."""
@@ -146,6 +156,13 @@ def _check_name(name: str) -> None:
         check_key(name)
     except InvalidKeyError as exc:
         raise ValueError(f"{str(name)[:64]!r} is no name for a handler: {exc.detail}") from exc
+
+
+def _called(function: Callable[..., Any]) -> Any:
+    """Return the function that is called in the end, which is the one with annotations."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
 
 
 def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:

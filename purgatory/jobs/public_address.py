@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from functools import partial
 
 from purgatory.jobs.errors import RetryJobError
+from purgatory.jobs.threads import JobThreads, ThreadLeftError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -34,17 +36,23 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast
 
 
-async def resolve(host: str, port: int, *, allow_private: bool) -> Address:
-    """Return the one address that `host` is to be called at.
+async def resolve(host: str, port: int, *, allow_private: bool, threads: JobThreads) -> Address:
+    """Return the one address that `host` is to be called at, having looked it up in `threads`.
 
     The caller connects to this address and to no other, so that a name that means something else
     the next time it is asked for (DNS rebinding) changes nothing. Raises RetryJobError for a host
     that has any private address, and where it cannot be looked up now.
     """
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        # Not by the event loop, which has a handful of threads for everything in the process, and
+        # waits for them when it ends: a silent name server holds one for half a minute.
+        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+        found = await threads.run(look_up)
     except (OSError, UnicodeError) as exc:
         raise RetryJobError(f"host {host!r} cannot be looked up ({exc})") from exc
+    except ThreadLeftError as exc:
+        # Nothing comes of a look-up but its answer: it may be left behind.
+        raise asyncio.CancelledError from exc
     addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
     if not addresses:
         raise RetryJobError(f"host {host!r} has no address")

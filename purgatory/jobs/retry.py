@@ -19,11 +19,12 @@ class RetryPolicy:
     most_ms: int = 15 * 60 * 1_000
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless 0 < first_ms <= most_ms."""
-        if not 0 < self.first_ms <= self.most_ms:
+        """Raise ValueError unless 0 < first_ms <= most_ms, both whole numbers."""
+        are_whole = type(self.first_ms) is int and type(self.most_ms) is int
+        if not are_whole or not 0 < self.first_ms <= self.most_ms:
             raise ValueError(
-                f"first_ms is {self.first_ms!r} and most_ms {self.most_ms!r}: the first is above "
-                "zero and not above the second"
+                f"first_ms is {self.first_ms!r} and most_ms {self.most_ms!r}: they are whole "
+                "numbers, the first above zero and not above the second"
             )
 
     def ceiling_ms(self, attempt: int) -> int:

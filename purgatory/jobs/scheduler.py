@@ -84,7 +84,7 @@ class JobScheduler:
         self._link = StoreLink(self._on_back)
         self._held: dict[JobClaim, HeldJob] = {}
         self._due: deque[HeldJob] = deque()
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[asyncio.Task[None], HeldJob] = {}
         self._loops: list[asyncio.Task[None]] = []
         self._threads: JobThreads | None = None
         self._unsubscribe: Callable[[], object] = lambda: None
@@ -119,8 +119,8 @@ class JobScheduler:
     async def drain(self, timeout: float) -> None:
         """Claim no more; give back what waits, and after `timeout` seconds what still runs too.
 
-        Handlers that are async are cancelled then. One in a thread cannot be: its job is kept, and
-        the thread goes on until the process ends. Another runs the job when its lease has run out.
+        Handlers that are async are cancelled then. One in a thread cannot be, and one that is async
+        may go on all the same: its job is kept, and another runs it when its lease has run out.
         Once.
         """
         self._is_draining = True
@@ -134,8 +134,9 @@ class JobScheduler:
         claiming, renewing, pruning = self._loops
         pruning.cancel()
         # A claim under way is waited for: what it brings is given back at once, not once its lease
-        # has run out.
-        await asyncio.wait({claiming}, timeout=GIVE_BACK_SECONDS)
+        # has run out. One that is repeated in an outage brings nothing.
+        is_away = self._link.error is not None
+        await asyncio.wait({claiming}, timeout=0 if is_away else GIVE_BACK_SECONDS)
         claiming.cancel()
         await self._give_back([held for held in self._held.values() if not held.is_running])
         if self._running:
@@ -143,7 +144,9 @@ class JobScheduler:
         renewing.cancel()
         for task in (*self._running, *self._loops):
             task.cancel()
-        await asyncio.gather(*self._running, *self._loops, return_exceptions=True)
+        _, left = await asyncio.wait({*self._running, *self._loops}, timeout=GIVE_BACK_SECONDS)
+        for task in left & self._running.keys():
+            self._leave_behind(self._running[task])
         await self._give_back(list(self._held.values()))
         if self._threads is not None:
             self._threads.shut()
@@ -352,8 +355,11 @@ class JobScheduler:
     async def _take(self, jobs: list[Job], now_ms: int, not_mine: list[Job]) -> None:
         missed: list[Job] = []
         spread, given_up = [], []
+        overdue = 0
         for number, job in enumerate(jobs, 1):
-            if job.handler not in self._handlers:
+            is_mine = job.handler in self._handlers
+            overdue += is_mine and job.due_ms < now_ms
+            if not is_mine:
                 not_mine.append(job)
             elif self._is_given_up(job):
                 given_up.append(job)
@@ -365,30 +371,37 @@ class JobScheduler:
                 spread.append(job.claim)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
-        self._count_recovered(sum(job.due_ms < now_ms for job in jobs), len(missed), len(spread))
-        if missed:
-            await self._miss(missed)
-        if spread:
-            returns = [
-                JobReturn(claim, delay_ms=random.randint(0, self.settings.spread_ms))
-                for claim in spread
-            ]
-            await self._link.call("give_back", lambda: self._store.give_back(returns))
+        # Of some of these others may have decided meanwhile: what the store says counts.
+        is_missed = await self._miss(missed) if missed else []
+        is_spread = await self._spread(spread) if spread else []
+        self._count_recovered(overdue, sum(is_missed), sum(is_spread))
         if given_up:
             await self._give_up(given_up)
 
-    async def _miss(self, jobs: list[Job]) -> None:
+    async def _miss(self, jobs: list[Job]) -> list[bool]:
         claims = [job.claim for job in jobs]
         done = await self._link.call("miss", lambda: self._store.miss(claims))
         if self._on_end is not None:
             for job, is_missed in zip(jobs, done, strict=True):
                 if is_missed:
                     self._on_end(replace(job, state=JobState.CANCELLED, outcome=JobOutcome.MISSED))
+        return done
+
+    async def _spread(self, claims: list[JobClaim]) -> list[bool]:
+        returns = [
+            JobReturn(claim, delay_ms=random.randint(0, self.settings.spread_ms))
+            for claim in claims
+        ]
+        return await self._link.call("give_back", lambda: self._store.give_back(returns))
 
     def _is_missed(self, job: Job) -> bool:
         assert self._watching_since_ms is not None
         limit_ms = self._watching_since_ms - self.settings.misfire_after_ms
-        return job.is_undecided and job.due_ms < limit_ms
+        due_ms = job.due_ms
+        if job.misfire is Misfire.SKIP:
+            # Processes without its handler may have put it off ever since.
+            due_ms = min(due_ms, job.deadline_ms)
+        return job.is_undecided and due_ms < limit_ms
 
     def _is_given_up(self, job: Job) -> bool:
         # RUNNING: whoever ran it has not said a word since.
@@ -436,8 +449,11 @@ class JobScheduler:
                 delay_ms = random.randint(not_mine_ms, 2 * not_mine_ms)
                 is_soon = self._clock.remaining_ms(job.due_ms) < delay_ms
                 returns.append(JobReturn(job.claim, delay_ms=delay_ms if is_soon else None))
-            await self._link.call("give_back", lambda: self._store.give_back(returns))  # noqa: B023 - awaited here
-            self._given_back += len(returns)
+            given_back = await self._link.call(
+                "give_back",
+                lambda: self._store.give_back(returns),  # noqa: B023 - awaited here
+            )
+            self._given_back += sum(given_back)
 
     def _count_recovered(self, overdue: int, missed: int, spread: int) -> None:
         if self._recovery.is_finished and not missed and not spread:
@@ -499,11 +515,11 @@ class JobScheduler:
                 continue
             held.is_running = True
             task = asyncio.get_running_loop().create_task(self._work(held))
-            self._running.add(task)
+            self._running[task] = held
             task.add_done_callback(self._on_worked)
 
     def _on_worked(self, task: asyncio.Task[None]) -> None:
-        self._running.discard(task)
+        self._running.pop(task, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("running a job failed", exc_info=error, extra={"action": "job-error"})
         self._begin_due()
@@ -564,10 +580,23 @@ class JobScheduler:
                 held.claim.id,
                 extra={"action": "job-thread-left"},
             )
-        except Exception:
-            # Whoever has it when its lease runs out tries again.
+        except asyncio.CancelledError:
+            # It drains, and gives back what is still held.
+            raise
+        except BaseException:
+            # Whoever has it when its lease runs out tries again: it must not be renewed for ever.
             self._forget(held)
             raise
+
+    def _leave_behind(self, held: HeldJob) -> None:
+        # Not given back: another would run it beside the one that goes on here.
+        self._forget(held)
+        logger.error(
+            "job %s was cancelled, as the purgatory drains, and its handler goes on: it has to let "
+            "CancelledError out; another runs the job when its lease has run out",
+            held.claim.id,
+            extra={"action": "job-left"},
+        )
 
     async def _work_on(self, held: HeldJob) -> None:
         job = await self._start(held.claim)
@@ -625,7 +654,11 @@ class JobScheduler:
             if task.cancelling():
                 raise
             return self._retry(job, exc)
-        except Exception as exc:
+        except (GeneratorExit, KeyboardInterrupt):
+            # Of the event loop and of whoever sits before it: both end.
+            raise
+        except BaseException as exc:
+            # Such as SystemExit: a job must not end the process that runs it.
             return self._retry(job, exc)
         return JobResult(job.claim, JobState.DONE)
 
@@ -689,6 +722,10 @@ def _log_failure(job: Job, error: BaseException, level: int, what_now: str, acti
 
 
 def _text(error: BaseException) -> str:
-    detail = str(error)
     name = type(error).__name__
+    try:
+        detail = str(error)
+    except Exception:
+        # As tracebacks put it. A job whose error cannot be told has failed all the same.
+        detail = "<exception str() failed>"
     return f"{name}: {detail}" if detail else name

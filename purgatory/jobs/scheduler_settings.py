@@ -36,8 +36,13 @@ class SchedulerSettings:
         for name in self.__slots__:
             value = getattr(self, name)
             if name == "retry":
+                if not isinstance(value, RetryPolicy):
+                    raise ValueError(f"retry is {value!r}: give a RetryPolicy")
                 continue
             least = 0 if name in ("grace", "misfire_after_ms") else 1
+            # A fraction of a job, or of what a database counts in milliseconds, would fail later.
+            is_number = type(value) is int or (name == "grace" and type(value) is float)
             # Written so that NaN, which compares as false, is refused.
-            if isinstance(value, bool) or not least <= value < float("inf"):
-                raise ValueError(f"{name} is {value!r}: give a number from {least}")
+            if not is_number or not least <= value < float("inf"):
+                kind = "number" if name == "grace" else "whole number"
+                raise ValueError(f"{name} is {value!r}: give a {kind} from {least}")

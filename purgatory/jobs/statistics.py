@@ -25,27 +25,32 @@ class Recovery:
 
     is_finished: bool
     overdue: int
-    """Jobs taken up so far that were due before this process looked for the first time."""
+    """Jobs taken up so far that were due before this process looked."""
     missed: int
-    """Of those, the ones that were skipped."""
+    """Of those, the ones that were skipped; also after an outage of the store."""
     spread: int
-    """Of those, the ones that were put off."""
+    """Of those, the ones that were put off; likewise."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatistics:
-    """The jobs of one process at one moment."""
+    """The jobs of one process at one moment.
+
+    What has been done is counted when the store has acknowledged it.
+    """
 
     held: int
-    """Claimed, and waiting in the timer."""
+    """Claimed by this process: they wait in its timer, or run."""
     running: int
+    """Of those, the ones that are being started, run, or recorded."""
     done: int
     failed: int
     retried: int
     given_back: int
     """To others: on draining, or because this process lacks their handler."""
     lost: int
-    """Runs whose lease another took over: they changed nothing."""
+    """Runs whose end the store did not take, as another had taken over the lease by then; or as an
+    earlier call, whose answer was lost, had given the job back."""
     lateness: Lateness
     recovery: Recovery
     outages: int

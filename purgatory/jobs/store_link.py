@@ -8,7 +8,13 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from purgatory.jobs.errors import StoreReadOnlyError, StoreUnavailableError
+from purgatory.jobs.errors import (
+    StoreError,
+    StoreFullError,
+    StoreNotReadyError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -16,6 +22,9 @@ Result = TypeVar("Result")
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 2.0
+# Somebody has to start it, make room, promote it or migrate; then it does what it was asked. Any
+# other StoreError is what it has against one step.
+AWAY = (StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError)
 
 
 class StoreLink:
@@ -42,7 +51,7 @@ class StoreLink:
         while True:
             try:
                 result = await step()
-            except (StoreUnavailableError, StoreReadOnlyError) as exc:
+            except AWAY as exc:
                 self._note_failure(name, exc)
             else:
                 self._note_success(name)
@@ -50,7 +59,7 @@ class StoreLink:
             await asyncio.sleep(pause * random.uniform(0.5, 1))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _note_failure(self, name: str, error: StoreUnavailableError | StoreReadOnlyError) -> None:
+    def _note_failure(self, name: str, error: StoreError) -> None:
         if not self._failing:
             self.outages += 1
             logger.error(

@@ -42,8 +42,8 @@ class JobThreads:
         """Return what `function` returns in a thread, which has this context; raise what it raises.
 
         Cancelled before the thread began, it is not called. Cancelled later, this raises
-        ThreadLeftError: a thread cannot be stopped. StopIteration and SystemExit are raised as
-        RuntimeError. Raises RuntimeError after `shut`, too.
+        ThreadLeftError: a thread cannot be stopped. StopIteration, SystemExit and
+        KeyboardInterrupt are raised as RuntimeError. Raises RuntimeError after `shut`, too.
         """
         future = self._submit(partial(copy_context().run, function, *arguments))
         try:
@@ -69,13 +69,14 @@ class JobThreads:
         with self._changed:
             if self._is_shut:
                 raise RuntimeError("the threads of handlers are shut: the purgatory has drained")
-            self._waiting.append((future, call))
-            if len(self._waiting) <= self._idle:
+            if len(self._waiting) < self._idle:
                 self._changed.notify()
             elif self._started < self._most:
-                self._started += 1
-                name = f"purgatory-job-{self._started}"
+                name = f"purgatory-job-{self._started + 1}"
+                # Where the system has no room for another, this raises, and nothing is called.
                 threading.Thread(target=self._work, name=name, daemon=True).start()
+                self._started += 1
+            self._waiting.append((future, call))
         return future
 
     def _work(self) -> None:
@@ -98,9 +99,9 @@ def _do(future: Future[Any], call: Callable[[], Any]) -> None:
         return
     try:
         result = call()
-    except (StopIteration, SystemExit) as exc:
-        # A future of asyncio does not take the one, so that whoever waits would never be told; the
-        # other would end the event loop, and in a thread it means the thread.
+    except (StopIteration, SystemExit, KeyboardInterrupt) as exc:
+        # A future of asyncio does not take the first, so that whoever waits would never be told;
+        # the others would end the event loop, and in a thread they mean the thread.
         error = RuntimeError(f"the function raised {exc!r}")
         error.__cause__ = exc
         future.set_exception(error)

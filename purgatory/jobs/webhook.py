@@ -23,6 +23,7 @@ from purgatory.jobs.context import JobContext
 from purgatory.jobs.errors import FailJobError, RetryJobError
 from purgatory.jobs.moment import rfc3339
 from purgatory.jobs.public_address import resolve
+from purgatory.jobs.threads import JobThreads
 from purgatory.jobs.webhook_signature import SIGNATURE_HEADER, sign
 from purgatory.timer import Clock, SystemClock
 
@@ -31,6 +32,7 @@ __all__ = ["CALLBACK", "Callback", "Webhook"]
 MIN_SECRET_LENGTH = 16
 MAX_RESPONSE_BYTES = 64 * 1024
 MAX_RETRY_AFTER = 3_600.0
+MAX_LOOK_UPS = 32
 # Of those that say that the request is no good, the ones that may be good later.
 RETRIED = frozenset((408, 409, 421, 423, 425, 429))
 _DEFAULT_USER_AGENT = "fastapi-purgatory"
@@ -59,7 +61,7 @@ class Webhook:
 
         `allow_private` lets callbacks go to loopback, private and link-local addresses, and
         `allowed_hosts` to those hosts wherever they are. Raises ValueError for a secret that is too
-        short to be one, and a timeout that is none.
+        short to be one, and a timeout that is none; TypeError for a string of hosts.
         """
         if secret is not None and len(secret) < MIN_SECRET_LENGTH:
             raise ValueError(
@@ -69,6 +71,9 @@ class Webhook:
         # Written so that NaN, which compares as false, is refused.
         if not 0 < timeout <= 3_600:
             raise ValueError(f"timeout is {timeout!r}: give seconds above 0 and up to 3600")
+        # A string is an iterable of strings, and never what was meant.
+        if isinstance(allowed_hosts, str):
+            raise TypeError(f"allowed_hosts is the string {allowed_hosts!r}: give a list of hosts")
         self._secret = secret
         self._timeout = timeout
         self._allow_private = allow_private
@@ -76,6 +81,7 @@ class Webhook:
         self._user_agent = user_agent
         self._clock: Clock = SystemClock() if clock is None else clock
         self._client: httpx.AsyncClient | None = None
+        self._threads: JobThreads | None = None
 
     async def __call__(self, job: JobContext, callback: Callback) -> None:
         """Make the request; raise RetryJobError or FailJobError unless it is answered 2xx."""
@@ -95,7 +101,10 @@ class Webhook:
         self._refuse(callback, response)
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close every connection; a look-up under way is left behind."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shut()
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -106,7 +115,9 @@ class Webhook:
         host = urlsplit(callback.url).hostname
         assert host is not None
         allow_private = self._allow_private or host.lower() in self._allowed_hosts
-        address = await resolve(host, port, allow_private=allow_private)
+        if self._threads is None:
+            self._threads = JobThreads(MAX_LOOK_UPS)
+        address = await resolve(host, port, allow_private=allow_private, threads=self._threads)
         body = b"" if callback.method == "GET" else _body(job, callback)
         headers = httpx.Headers(
             {

@@ -12,6 +12,7 @@ import pyarrow as pa
 from purgatory.journal.schema import EVENT_SCHEMA, SCHEMA_VERSION
 from purgatory.journal.sink import Sink
 from purgatory.timer.clock import Clock
+from purgatory.urls import without_password
 
 try:
     import redis
@@ -47,15 +48,13 @@ class RedisStream(Sink):
     ) -> None:
         """Write to the server at `url`, waiting up to `timeout` seconds for each answer.
 
-        Raises ValueError for an address that redis-py does not know or a length below 1.
+        Raises ValueError for what is no URL of a Redis, and for a length below 1.
         """
         if max_length < 1:
             raise ValueError(f"max_length is {max_length}: give 1 or more")
         self.stream = stream
         self.max_length = max_length
-        self._client = redis.Redis.from_url(
-            url, socket_timeout=timeout, socket_connect_timeout=timeout
-        )
+        self._client = _client(url, timeout)
         address = urlsplit(url)
         # Without user and password.
         self._name = f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
@@ -102,6 +101,18 @@ class RedisStream(Sink):
             self._entries.popleft()
         self.written += len(entries)
         self.bytes += sum(len(str(value)) for entry in entries for value in entry.values())
+
+
+def _client(url: str, timeout: float) -> redis.Redis:
+    try:
+        return redis.Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout)
+    except ValueError:
+        # Not what was said of it: where there is a slash in a password, that quotes a part of it.
+        raise ValueError(
+            f"{without_password(url)!r} is no URL of a Redis: give redis://HOST:PORT/NUMBER, "
+            "rediss:// or unix:///PATH, with what is no letter or digit of a password "
+            "percent-encoded"
+        ) from None
 
 
 def _entries(batch: pa.RecordBatch) -> list[Entry]:

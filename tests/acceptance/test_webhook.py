@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -211,7 +212,7 @@ async def test_looking_up_a_host_takes_no_longer_than_a_request_may(
 ) -> None:
     """Whoever has a name server that does not answer holds nobody up."""
 
-    async def hang(host: str, port: int, *, allow_private: bool) -> Any:
+    async def hang(*args: object, **options: object) -> Any:
         await asyncio.Event().wait()
 
     monkeypatch.setattr("purgatory.jobs.webhook.resolve", hang)
@@ -219,6 +220,28 @@ async def test_looking_up_a_host_takes_no_longer_than_a_request_may(
     async with asyncio.timeout(10):
         with pytest.raises(RetryJobError, match=r"within 0\.1 seconds"):
             await webhook(CONTEXT, Callback.of("http://slow.example/"))
+
+
+def test_a_silent_name_server_keeps_no_process_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look-up cannot be stopped; the loop's own threads, which its end waits for, are spared."""
+    may_answer, has_ended = threading.Event(), threading.Event()
+
+    def hang(*args: object, **options: object) -> list[Any]:
+        may_answer.wait(10)
+        has_ended.set()
+        return []
+
+    async def ask() -> None:
+        webhook = Webhook(timeout=0.1)
+        with pytest.raises(RetryJobError, match=r"within 0\.1 seconds"):
+            await webhook(CONTEXT, Callback.of("http://silent.example/"))
+        await webhook.aclose()
+
+    monkeypatch.setattr("socket.getaddrinfo", hang)
+    asyncio.run(ask())
+    assert not has_ended.is_set()
+    may_answer.set()
+    assert has_ended.wait(10)
 
 
 async def test_a_host_may_be_allowed_by_name(receiver: CallbackReceiver) -> None:
@@ -289,6 +312,8 @@ def test_secrets_that_anybody_could_guess() -> None:
     for timeout in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="timeout"):
             Webhook(timeout=timeout)
+    with pytest.raises(TypeError, match="list of hosts"):
+        Webhook(allowed_hosts="hooks.internal")
 
 
 async def test_a_callback_as_a_job(receiver: CallbackReceiver) -> None:

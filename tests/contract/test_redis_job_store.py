@@ -221,7 +221,7 @@ async def test_a_server_that_evicts_is_refused(lone_redis_server: ValkeyServer) 
 
 
 async def test_a_server_that_begins_to_evict_is_told_of(lone_redis_server: ValkeyServer) -> None:
-    """By `check`, which the service asks again and again."""
+    """By `check`, at any time."""
     async with opened(lone_redis_server.url) as store:
         with lone_redis_server.client() as client:
             client.config_set("maxmemory-policy", "volatile-ttl")
@@ -301,6 +301,41 @@ async def test_a_server_that_became_a_replica_takes_nothing(
             await RedisJobStore(lone_redis_server.url).open()
 
 
+class Name:
+    """An address behind which another server can be, as a name's is after a failover."""
+
+    def __init__(self, server: ValkeyServer) -> None:
+        self.server = server
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        path = self.server.url.removeprefix("unix://")
+        from_server, to_server = await asyncio.open_unix_connection(path)
+        await asyncio.gather(_copy(reader, to_server), _copy(from_server, writer))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65_536):
+        writer.write(data)
+    writer.close()
+
+
+async def test_after_a_failover_the_new_primary_is_found(
+    lone_redis_server: ValkeyServer, redis_server: ValkeyServer
+) -> None:
+    """Its name stands for another server, while the old one keeps its connections."""
+    name = Name(lone_redis_server)
+    async with await asyncio.start_server(name, "127.0.0.1", 0) as proxy:
+        port = proxy.sockets[0].getsockname()[1]
+        async with opened(f"redis://127.0.0.1:{port}", prefix="failover") as store:
+            await added(store, spec())
+            name.server = redis_server
+            with lone_redis_server.client() as client:
+                client.replicaof("127.0.0.1", 1)
+            with pytest.raises(StoreReadOnlyError):
+                await store.add([spec()])
+            await added(store, spec())
+
+
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
     """At once, and opening can be tried again."""
     with socket.socket() as nobody:
@@ -332,6 +367,10 @@ def test_what_cannot_work_is_refused_at_once() -> None:
         RedisJobStore("redis://localhost", shards=0)
     with pytest.raises(ValueError, match="turn it off"):
         RedisJobStore(Redis(decode_responses=True))
+    with pytest.raises(ValueError, match="has decode_responses: records are bytes, take it out"):
+        RedisJobStore("redis://localhost?decode_responses=1")
+    with pytest.raises(ValueError, match=r"'redis://\*\*\*@localhost' is no URL of a Redis: give"):
+        RedisJobStore("redis://user:sec/ret@localhost")
 
 
 # Records that are none
@@ -502,6 +541,20 @@ async def test_a_request_is_stored_once_whatever_its_shard(redis_server: ValkeyS
             again = spec(0, dedupe_key=dedupe_key).of_request("r", wall_ms=wall_ms)
             assert await store.add([again]) == [Added(first, AddStatus.KEPT)]
         assert (await store.counts()).waiting == 1
+
+
+@pytest.mark.parametrize(("first", "then"), [(2, 1), (1, 2)])
+async def test_another_number_of_shards_is_refused(
+    redis_server: ValkeyServer, first: int, then: int
+) -> None:
+    """Else some of the jobs would be where nobody looks."""
+    prefix = f"from {first} to {then}"
+    async with opened(redis_server.url, prefix=prefix, shards=first) as store:
+        await added(store, *(spec(number) for number in range(10)))
+    with pytest.raises(StoreNotReadyError, match=f"are in {first} shards.*: give shards={first}"):
+        await RedisJobStore(redis_server.url, prefix, then).open()
+    async with opened(redis_server.url, prefix=prefix, shards=first) as store:
+        assert len(await claimed(store)) == 10
 
 
 async def test_a_client_of_one_node_is_warned_of_its_cluster(cluster_server: ValkeyServer) -> None:

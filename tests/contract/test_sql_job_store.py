@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +83,21 @@ async def test_a_hundred_callers_share_a_transaction(
         "BEGIN", "SELECT", "INSERT", "INSERT", "INSERT", "COMMIT",
     ]  # fmt: skip
     assert (await store.counts()).waiting == 100
+
+
+async def test_what_is_asked_at_once_is_done_in_bounded_steps(
+    engine: AsyncEngine, statements: list[str]
+) -> None:
+    """A batch of any size holds neither the event loop nor locks for as long as it takes."""
+    store = SqlJobStore(engine, limits=JobLimits(max_batch=10))
+    await store.open()
+    specs = [spec(dedupe_key=f"d{number % 20}") for number in range(25)]
+    statements.clear()
+    added = await store.add(specs)
+    assert statements.count("COMMIT") == 3
+    assert [isinstance(one, Added) for one in added] == [True] * 20 + [False] * 5
+    assert [one.job.id for one in added if isinstance(one, Added)] == [one.id for one in specs[:20]]
+    await store.close()
 
 
 async def test_those_who_run_jobs_share_a_transaction_too(
@@ -480,12 +496,15 @@ $$ BEGIN RAISE EXCEPTION 'could not extend file' USING ERRCODE = 'disk_full'; EN
 async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
     database: SqlJobStores,
 ) -> None:
-    """Reading goes on."""
+    """Reading goes on; and the next write asks on another connection, as after a failover."""
     engine = database.engine()
+    is_primary = False
     is_sqlite = engine.dialect.name == "sqlite"
     setting = "PRAGMA query_only = ON" if is_sqlite else "SET default_transaction_read_only = on"
 
     def forbid(connection: Any, record: Any) -> None:
+        if is_primary:
+            return
         cursor = connection.cursor()
         cursor.execute(setting)
         cursor.close()
@@ -497,6 +516,12 @@ async def test_a_database_that_takes_no_writes_is_said_to_be_read_only(
     with pytest.raises(StoreReadOnlyError, match="nothing was done"):
         await store.add([spec()])
     assert (await store.counts()).waiting == 0
+    is_primary = True
+    # Each time it leaves one of the few connections that there are.
+    for _ in range(3):
+        with suppress(StoreReadOnlyError):
+            await store.add([spec(dedupe_key="d")])
+    assert (await store.counts()).waiting == 1
     await store.close()
     await engine.dispose()
 

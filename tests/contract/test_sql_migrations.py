@@ -17,7 +17,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, ma
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from purgatory.jobs import JobSpec, StoreNotReadyError, StoreUnavailableError
+from purgatory.jobs import JobSpec, StoreNotReadyError, StoreReadOnlyError, StoreUnavailableError
 from purgatory.jobs.sql import (
     VERSION_TABLE,
     SqlJobStore,
@@ -239,6 +239,38 @@ async def test_a_server_that_is_not_there_is_unavailable(tmp_path: Path) -> None
         await SqlJobStore(url).open()
 
 
+@pytest.mark.parametrize("any_server", ["postgresql"], indirect=True)
+async def test_a_server_that_is_no_primary_any_more_is_left(url: URL) -> None:
+    """With every connection to it: its name may stand for another by now."""
+
+    async def let_new_sessions(what: str) -> None:
+        setting = f"ALTER DATABASE {url.database} SET default_transaction_read_only = {what}"
+        await run(
+            url.set(database="postgres"), lambda connection: connection.execute(text(setting))
+        )
+
+    await migrate(url)
+    store = SqlJobStore(url)
+    await let_new_sessions("on")
+    await store.open()
+    await asyncio.gather(*(store.counts() for _ in range(5)))
+    with pytest.raises(StoreReadOnlyError):
+        await store.add([JobSpec.of("note", wall_ms=0, delay=1)])
+    await let_new_sessions("off")
+    await store.add([JobSpec.of("note", wall_ms=0, delay=1)])
+    await store.close()
+
+
+@pytest.mark.parametrize("wrong", [{"database": "none"}, {"username": "nobody"}], ids=str)
+async def test_a_server_that_lets_nobody_in_is_not_ready(
+    postgresql_server: PostgresqlServer, wrong: dict[str, str]
+) -> None:
+    """It says whom it does not know: nothing of it is a fault of what was asked."""
+    url = make_url(postgresql_server.url).set(**wrong)  # type: ignore[arg-type] # one of its fields
+    with pytest.raises(StoreNotReadyError, match=f"lets nobody in.*{next(iter(wrong.values()))}"):
+        await SqlJobStore(url).open()
+
+
 async def test_only_what_keeps_jobs_is_taken() -> None:
     """Memory forgets, and other databases are not tested."""
     with pytest.raises(ValueError, match="name a file"):
@@ -246,6 +278,10 @@ async def test_only_what_keeps_jobs_is_taken() -> None:
     engine: AsyncEngine = create_async_engine("sqlite+aiosqlite:///:memory:")
     with pytest.raises(ValueError, match="MemoryJobStore"):
         SqlJobStore(engine)
+    with pytest.raises(ValueError, match=r"'postgresql://\*\*\*@host:x/name' is no URL"):
+        SqlJobStore("postgresql://user:secret@host:x/name")
+    with pytest.raises(ValueError, match=r"is no URL.*give one such as .*postgresql\+asyncpg"):
+        SqlJobStore("postgresql+psycopg2://user:secret@host/name")
     with pytest.raises(ValueError, match="mysql is no database for jobs"):
         SqlJobStore("mysql+aiomysql://host/name")
 
@@ -254,7 +290,7 @@ async def test_only_what_keeps_jobs_is_taken() -> None:
     ("arguments", "complaint"),
     [
         (["mysql://host/name"], "mysql is no database for jobs"),
-        (["nonsense"], "that is no URL"),
+        (["nonsense"], "'nonsense' is no URL of a database"),
         (["sqlite:///{folder}/jobs.db", "1.0"], "there is no revision '1.0'"),
         (["sqlite:///{folder}/none/jobs.db"], "unable to open database file"),
     ],

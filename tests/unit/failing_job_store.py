@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from purgatory.jobs import MemoryJobStore, StoreUnavailableError
+from purgatory.jobs import MemoryJobStore, StoreError, StoreUnavailableError
 
 
 class FailingJobStore(MemoryJobStore):
@@ -13,6 +13,7 @@ class FailingJobStore(MemoryJobStore):
     def __init__(self, now_ms: Callable[[], int]) -> None:
         super().__init__(now_ms=now_ms)
         self.is_down = False
+        self.error: type[StoreError] = StoreUnavailableError
         self.asked = 0
         self.is_telling = True
 
@@ -22,12 +23,14 @@ class FailingJobStore(MemoryJobStore):
         return self.is_telling
 
     async def open(self) -> None:
-        if self.is_down:
-            raise StoreUnavailableError("nobody listens at nowhere:1")
+        self._require_up()
         await super().open()
 
     def _begin(self) -> int:
         self.asked += 1
-        if self.is_down:
-            raise StoreUnavailableError("nobody listens at nowhere:1")
+        self._require_up()
         return super()._begin()
+
+    def _require_up(self) -> None:
+        if self.is_down:
+            raise self.error("nobody listens at nowhere:1")

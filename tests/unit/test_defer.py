@@ -6,8 +6,10 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 
 from purgatory import (
     InvalidKeyError,
+    InvalidTimeoutError,
     LimitReachedError,
     Limits,
     Purgatory,
@@ -23,6 +26,7 @@ from purgatory import (
 )
 from purgatory.jobs import (
     AddStatus,
+    Claimed,
     DuplicateJobError,
     FailJobError,
     InvalidDeadlineError,
@@ -43,7 +47,10 @@ from purgatory.jobs import (
     RetryJobError,
     RetryPolicy,
     SchedulerSettings,
+    StoreError,
+    StoreFullError,
     StoreNotReadyError,
+    StoreReadOnlyError,
     StoreUnavailableError,
     UnknownHandlerError,
 )
@@ -320,7 +327,74 @@ async def test_a_cancellation_in_a_handler_is_a_failure(
     assert (job.state, job.attempt, job.error) == (JobState.FAILED, 2, "CancelledError")
 
 
+class Unprintable(Exception):
+    """It cannot say what it is."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class Abort(BaseException):
+    """What test frameworks and others stop with."""
+
+
+@pytest.mark.parametrize(
+    ("make_error", "said"),
+    [
+        (lambda: Abort("stop"), "Abort: stop"),
+        (lambda: SystemExit(3), "SystemExit: 3"),
+        (Unprintable, "Unprintable: <exception str() failed>"),
+        (lambda: RetryJobError(after=float("nan")), "ValueError: after is NaN"),
+        (lambda: RetryJobError(after="30"), "TypeError: after is '30'"),  # type: ignore[arg-type] # on purpose
+    ],
+)
+async def test_whatever_a_handler_raises_is_a_failure(
+    store: MemoryJobStore,
+    make_purgatory: Make,
+    make_error: Callable[[], BaseException],
+    said: str,
+) -> None:
+    """It is tried again with a backoff, and then failed; nothing holds the job for ever."""
+    purgatory = make_purgatory(jobs=store)
+    attempts = []
+
+    @purgatory.handler("odd")
+    async def odd(job: JobContext) -> None:
+        attempts.append(job.attempt)
+        raise make_error()
+
+    async with purgatory:
+        job = await (await purgatory.defer("odd", delay=1, max_attempts=2)).wait(10)
+        statistics = purgatory.statistics().jobs
+    assert (job.state, attempts) == (JobState.FAILED, [1, 2])
+    assert job.error is not None and job.error.startswith(said)
+    assert statistics is not None and statistics.held == 0
+
+
 # Handlers and payloads
+
+
+async def test_what_returns_a_coroutine_is_run_to_its_end(
+    store: MemoryJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """A lambda or a partial around an async function does not show that it is one."""
+
+    async def note(log: Log, job: JobContext, payload: str) -> None:
+        await log(job, payload)
+
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("lambda")(lambda job, payload: note(log, job, payload))
+    purgatory.handler("partial")(partial(note, log))
+    async with purgatory:
+        for name in ("lambda", "partial"):
+            handle = await purgatory.defer(name, name, delay=0)
+            while not (await handle.get()).state.is_final:
+                # Real time: a thread is not on the virtual clock.
+                await asyncio.to_thread(threading.Event().wait, 0.001)
+            assert (await handle.get()).state is JobState.DONE
+    assert [run.payload for run in log] == ["lambda", "partial"]
+    with pytest.raises(InvalidPayloadError, match="takes str"):
+        purgatory.handlers.payload_of("partial").encode(7, 100)
 
 
 async def test_a_sync_handler_runs_in_a_thread(store: MemoryJobStore, make_purgatory: Make) -> None:
@@ -497,6 +571,16 @@ async def test_waiting_for_a_job(purgatory: Purgatory) -> None:
     await asyncio.gather(waiting, return_exceptions=True)
     assert purgatory.parked == 0
     assert (await handle.wait()).state is JobState.DONE
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), 1e300])
+async def test_a_timeout_that_is_none_is_refused(purgatory: Purgatory, timeout: float) -> None:
+    """As where it is parked."""
+    handle = await purgatory.defer("note", delay=1)
+    with pytest.raises(InvalidTimeoutError, match=r"timeout is .*, or None"):
+        await handle.wait(timeout)
+    with pytest.raises(TypeError, match="give seconds as a number"):
+        await handle.wait("5")  # type: ignore[arg-type] # on purpose
 
 
 async def test_who_stops_waiting_is_not_in_the_way(purgatory: Purgatory) -> None:
@@ -737,6 +821,37 @@ async def test_what_was_due_while_nobody_ran(
         assert 0 <= lateness[0] < lateness[-1] <= 60_000
 
 
+@pytest.mark.parametrize("misfire", ["skip", "spread"])
+async def test_what_others_decided_meanwhile_is_not_counted(
+    store: MemoryJobStore, make_purgatory: Make, log: Log, misfire: Any
+) -> None:
+    """Only what the store has acknowledged; and jobs for others are not taken up."""
+    async with make_purgatory(jobs=store) as before:
+        before.handled_elsewhere(["note", "other"])
+        for handler in ("note", "other"):
+            for _ in range(3):
+                await before.defer(handler, delay=1, misfire=misfire)
+    leap(3_600_000)
+    claim = store.claim
+
+    async def claim_and_be_robbed(worker: str, **options: int) -> Claimed:
+        claimed = await claim(worker, **options)
+        for job in {job.handler: job for job in claimed.jobs}.values():
+            await store.cancel(job.id)
+        return claimed
+
+    store.claim = claim_and_be_robbed  # type: ignore[method-assign] # somebody is faster
+    after = make_purgatory(jobs=store)
+    after.handler("note")(log)
+    async with after:
+        await asyncio.sleep(0.1)
+        statistics = after.statistics().jobs
+    assert statistics is not None
+    recovery = statistics.recovery
+    assert (recovery.overdue, statistics.given_back) == (3, 2)
+    assert (recovery.missed, recovery.spread) == ((2, 0) if misfire == "skip" else (0, 2))
+
+
 async def test_a_job_that_fired_while_nobody_ran_is_not_missed(
     store: MemoryJobStore, make_purgatory: Make, log: Log
 ) -> None:
@@ -788,6 +903,26 @@ async def test_jobs_for_others_are_left_to_them(
             assert [(await handle.get()).state for handle in handles] == [JobState.DONE] * 3
         await store.open()
     assert len(log) == 3
+
+
+async def test_a_job_that_was_left_to_others_is_missed_all_the_same(
+    store: MemoryJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """Somebody was there at its deadline, and put it off again and again; nobody who runs it."""
+    without, with_it = make_purgatory(jobs=store), make_purgatory(jobs=store)
+    without.handler("unused")(Log())
+    without.handled_elsewhere(["note"])
+    with_it.handler("note")(log)
+    async with without:
+        skipped = await without.defer("note", delay=10, misfire="skip")
+        by_hand = await without.defer("note", delay=7_200, misfire="skip")
+        await asyncio.sleep(3_600)
+        await without.run_now(by_hand.id)
+        async with with_it:
+            await asyncio.sleep(60)
+            assert (await skipped.get()).outcome is JobOutcome.MISSED
+            assert [run.job.id for run in log] == [by_hand.id]
+        await store.open()
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -903,6 +1038,60 @@ async def test_handlers_have_a_grace_time(store: MemoryJobStore, make_purgatory:
         assert (job.state, job.attempt, job.lease_until_ms) == (JobState.WAITING, 1, 0)
 
 
+async def test_a_handler_that_cannot_be_cancelled_is_left_behind(
+    store: FailingJobStore, make_purgatory: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it takes its cancellation for: nobody waits for it, and the others go back."""
+    purgatory = make_purgatory(jobs=store, job_settings=SchedulerSettings(grace=5))
+    may_end = asyncio.Event()
+
+    @purgatory.handler("stubborn")
+    async def stubborn(job: JobContext) -> None:
+        while not may_end.is_set():
+            with suppress(asyncio.CancelledError):
+                await may_end.wait()
+
+    @purgatory.handler("slow")
+    async def slow(job: JobContext) -> None:
+        await asyncio.sleep(100)
+
+    async with purgatory:
+        left, given_back = [await purgatory.defer(name, delay=0) for name in ("stubborn", "slow")]
+        await asyncio.sleep(1)
+        before_ms = now_ms()
+        await purgatory.drain()
+        assert on_time([now_ms()], [before_ms + 7_000])
+        assert f"job {left.id} was cancelled" in caplog.text
+        assert (await given_back.get()).state is JobState.WAITING
+        job = await left.get()
+        assert job.state is JobState.RUNNING and job.lease_until_ms > now_ms()
+        may_end.set()
+        await asyncio.sleep(1)
+        # Nobody else had it yet.
+        assert (await left.get()).state is JobState.DONE
+
+
+@pytest.mark.parametrize(("delay", "wanted_ms"), [(100, 0), (0, 5_000)])
+async def test_draining_does_not_wait_for_the_end_of_an_outage(
+    store: FailingJobStore, make_purgatory: Make, delay: int, wanted_ms: int
+) -> None:
+    """What was run has its grace time to be told; else there is nothing to wait for."""
+    purgatory = make_purgatory(jobs=store, job_settings=SchedulerSettings(grace=5))
+
+    @purgatory.handler("note")
+    async def cut(job: JobContext) -> None:
+        store.is_down = True
+
+    async with purgatory:
+        await purgatory.defer("note", delay=delay)
+        await asyncio.sleep(1)
+        store.is_down = True
+        await asyncio.sleep(30)
+        before_ms = now_ms()
+        await purgatory.drain()
+        assert on_time([now_ms()], [before_ms + wanted_ms])
+
+
 # A store that fails
 
 
@@ -927,8 +1116,14 @@ async def test_an_outage_loses_nothing(
     assert {(await handle.get()).state for handle in handles} == {JobState.DONE}
 
 
-async def test_an_outage_while_a_handler_runs(store: FailingJobStore, make_purgatory: Make) -> None:
-    """It is recorded when the store is back, and not run again."""
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError]
+)
+async def test_an_outage_while_a_handler_runs(
+    store: FailingJobStore, make_purgatory: Make, error: type[StoreError]
+) -> None:
+    """It is recorded when the store is back, or its disk has room, and not run again."""
+    store.error = error
     purgatory = make_purgatory(jobs=store)
     runs = 0
 
@@ -942,6 +1137,7 @@ async def test_an_outage_while_a_handler_runs(store: FailingJobStore, make_purga
     async with purgatory:
         handle = await purgatory.defer("cut", delay=1)
         await asyncio.sleep(100)
+        assert any("nowhere:1" in sentence for sentence in purgatory.missing)
         store.is_down = False
         job = await handle.wait()
     assert (job.state, job.attempt, runs) == (JobState.DONE, 1, 1)
@@ -973,6 +1169,8 @@ async def test_a_store_that_is_away_at_the_start(
     purgatory.handler("note")(log)
     async with purgatory:
         assert "nowhere:1" in purgatory.missing[0]
+        statistics = purgatory.statistics().jobs
+        assert statistics is not None and "nowhere:1" in str(statistics.store_error)
         with pytest.raises(StoreUnavailableError, match="not open"):
             await purgatory.defer("note", delay=1)
         # Nobody knows whether a job waits on it.
@@ -1095,10 +1293,13 @@ async def test_a_store_that_is_not_set_up_stops_the_start(make_purgatory: Make) 
 
 
 async def test_a_store_that_comes_up_without_tables(
-    store: FailingJobStore, make_purgatory: Make
+    store: FailingJobStore, make_purgatory: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody watches any more who could be told: it is tried until somebody has migrated."""
-    answers: list[Exception | None] = [StoreUnavailableError(), StoreNotReadyError("migrate"), None]
+    answers: list[Exception | None] = [
+        *(StoreUnavailableError(), StoreUnavailableError(), StoreNotReadyError("migrate")),
+        *(StoreReadOnlyError(), StoreError("no such database"), None),
+    ]
 
     class Late(FailingJobStore):
         async def open(self) -> None:
@@ -1112,6 +1313,8 @@ async def test_a_store_that_comes_up_without_tables(
         await asyncio.sleep(10)
         assert answers == []
         assert purgatory.missing == []
+    # Each thing that it says is in the log, once.
+    assert caplog.text.count("it is tried again and again") == 4
 
 
 async def test_a_store_that_goes_away_at_the_start(make_purgatory: Make, log: Log) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -123,12 +124,21 @@ def test_functions_that_cannot_be_handlers() -> None:
     """Said when they are registered, not when a job is due."""
     handlers = JobHandlers()
 
+    def generator(job: JobContext) -> Any:
+        yield job
+
+    async def async_generator(job: JobContext) -> Any:
+        yield job
+
     def local(job: JobContext, payload: Unknown) -> None: ...  # type: ignore[name-defined] # noqa: F821 - on purpose
 
     for function in (
         lambda: None,
         lambda a, b, c: None,
         lambda job, *, needed: None,
+        generator,
+        async_generator,
+        partial(generator),
         local,
         7,
     ):
@@ -166,14 +176,18 @@ def test_backoff_is_bounded_and_jittered() -> None:
     delays = {policy.delay_ms(4) for _ in range(500)}
     assert len(delays) > 100
     assert 0 <= min(delays) <= max(delays) <= 800
-    for bad in ({"first_ms": 0}, {"first_ms": 2, "most_ms": 1}):
+    for bad in ({"first_ms": 0}, {"first_ms": 2, "most_ms": 1}, {"first_ms": 1e3}):
         with pytest.raises(ValueError, match="first_ms"):
             RetryPolicy(**bad)
 
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_running": 0}, {"lease_ms": -1}, {"grace": -1}, {"grace": float("nan")}, {"poll_ms": 0}],
+    [
+        *({"max_running": 0}, {"lease_ms": -1}, {"grace": -1}, {"grace": float("nan")}),
+        *({"poll_ms": 0}, {"lease_ms": 15e3}, {"max_held": 1.5}, {"max_held": "5"}),
+        *({"max_running": True}, {"retry": None}),
+    ],
 )
 def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
     """A ValueError that names them."""

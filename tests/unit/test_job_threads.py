@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
 import threading
 from contextvars import ContextVar
@@ -66,6 +67,26 @@ async def test_what_a_task_cannot_raise_is_told_too() -> None:
         assert isinstance(raised.value.__cause__, StopIteration)
         with pytest.raises(RuntimeError, match=r"raised SystemExit\(3\)"):
             await threads.run(sys.exit, 3)
+        with pytest.raises(RuntimeError, match=r"raised KeyboardInterrupt\(\)"):
+            await threads.run(signal.default_int_handler, 2, None)
+    threads.shut()
+
+
+async def test_what_found_no_thread_is_not_called_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asked was told that it failed, and may ask again."""
+    threads = JobThreads(2)
+    called: list[int] = []
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with asyncio.timeout(PATIENCE):
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await threads.run(called.append, 1)
+        await threads.run(called.append, 2)
+    assert called == [2]
     threads.shut()
 
 

@@ -161,5 +161,11 @@ def test_options_that_make_no_sense_are_refused() -> None:
     """With what is allowed."""
     with pytest.raises(ValueError, match="max_length is 0: give 1 or more"):
         RedisStream("redis://localhost", max_length=0)
-    with pytest.raises(ValueError, match="redis://"):
-        RedisStream("http://localhost")
+    for url, shown in (
+        ("http://localhost", "http://localhost"),
+        ("redis://user:sec/ret@localhost", "redis://***@localhost"),
+        ("redis://localhost:port", "redis://localhost:port"),
+    ):
+        with pytest.raises(ValueError, match="give redis://HOST:PORT/NUMBER") as caught:
+            RedisStream(url)
+        assert str(caught.value).startswith(f"{shown!r} is no URL of a Redis")

@@ -88,7 +88,18 @@ class RedisShard:
         changed = changes.decode("utf-8", "replace").split("\1") if changes else []
         if soonest or changed:
             self._on_reply(int(soonest) if soonest else None, changed)
+        if any(map(_is_read_only, results)):
+            await self._connect_anew()
         return results
+
+    async def _connect_anew(self) -> None:
+        """Let go of connections to a server that is no primary any more.
+
+        Its name may stand for another by now, and these would never find out.
+        """
+        # A cluster's client looks by itself.
+        if isinstance(self._client, Redis):
+            await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def _evaluate(self, arguments: list[Any], *, is_fsynced: bool) -> bytes:
         # A server that was started again, or that drops scripts that it has too many of, knows
@@ -122,6 +133,10 @@ class RedisShard:
 
 def _is_read(step: bytes) -> bool:
     return step.startswith(_READS)
+
+
+def _is_read_only(result: bytes) -> bool:
+    return is_error(result) and b"READONLY" in result
 
 
 def is_error(result: bytes) -> bool:

@@ -15,7 +15,8 @@
 --   by_key, by_handler, and one for each state: zset by name, for queries
 --   dedupe    hash  dedupe key -> id of the undecided job that has it
 --   broken    list  "id\0reason\0record" of what was set aside, the last few
---   meta      hash  the width of buckets, and how many of `broken` were dropped
+--   meta      hash  the width of buckets, how many shards there are, and how many of `broken` were
+--                   dropped
 --
 -- A record's fields are separated by \0, which none of them can hold. ARGV[1] is the settings, each
 -- further one a step, its fields separated likewise. The reply is a row of netstrings
@@ -803,14 +804,11 @@ function steps.quarantined(step)
 end
 
 -- A write even where there is nothing to write, so that a server that takes none says so.
-function steps.begin()
+function steps.begin(step)
   call('HDEL', META, 'nothing')
-  local width = call('HGET', META, 'bucket_width_ms')
-  if not width then
-    width = settings[2]
-    call('HSET', META, 'bucket_width_ms', width)
-  end
-  return width
+  call('HSETNX', META, 'bucket_width_ms', settings[2])
+  call('HSETNX', META, 'shards', step[2])
+  return concat(call('HMGET', META, 'bucket_width_ms', 'shards'), '\0')
 end
 
 function steps.info()

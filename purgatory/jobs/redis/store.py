@@ -58,6 +58,7 @@ from purgatory.jobs.store import (
     QuarantinedRecord,
     StoreListener,
 )
+from purgatory.urls import without_password
 
 _logger = logging.getLogger("purgatory.jobs.redis")
 
@@ -91,10 +92,10 @@ class RedisJobStore:
         """Keep jobs under `prefix`, on the server's clock unless `now_ms` is another.
 
         A client that is given is left open, and may be a RedisCluster. `shards` must be the same
-        for all who share the jobs, for ever; each takes its share of max_waiting. With `fsync`,
-        nothing is acknowledged before it is on the server's disk (WAITAOF: Redis 7.2, Valkey). A
-        round trip that takes longer than `timeout` seconds raises StoreUnavailableError. Raises
-        ValueError for what makes no sense.
+        for all who share the jobs, for ever (`open` looks); each takes its share of max_waiting.
+        With `fsync`, nothing is acknowledged before it is on the server's disk (WAITAOF: Redis 7.2,
+        Valkey). A round trip that takes longer than `timeout` seconds raises StoreUnavailableError.
+        Raises ValueError for what makes no sense.
         """
         if isinstance(url_or_client, str):
             _check_url(url_or_client)
@@ -138,8 +139,6 @@ class RedisJobStore:
             await self._disconnect()
             raise
         self._closing = Closing(self._close)
-        for warning in setup.warnings:
-            _logger.warning("%s", warning, extra={"action": "jobs.redis.open"})
         channels = [shard.channel for shard in self._shards.all]
         # redis-py 5 cannot subscribe in a cluster.
         if hasattr(client, "pubsub"):
@@ -398,12 +397,19 @@ class RedisJobStore:
         return next((str(value) for value in setting.values()), None)
 
     async def _begin_shards(self) -> None:
-        for width in await self._shards.ask_all(step_of("begin")):
+        count = len(self._shards.all)
+        for begun in await self._shards.ask_all(step_of("begin", count)):
+            width, shards = begun.decode().split(SEPARATOR)
             if int(width) != BUCKET_WIDTH_MS:
                 raise StoreNotReadyError(
-                    f"the jobs of this prefix are in buckets of {width.decode()} ms, and this "
-                    f"version's have {BUCKET_WIDTH_MS} ms: use another prefix, or the version "
-                    "that made them"
+                    f"the jobs of this prefix are in buckets of {width} ms, and this version's "
+                    f"have {BUCKET_WIDTH_MS} ms: use another prefix, or the version that made them"
+                )
+            if int(shards) != count:
+                # Some of its jobs would be nowhere, and never run.
+                raise StoreNotReadyError(
+                    f"the jobs of this prefix are in {shards} shards, and this store was given "
+                    f"shards={count}: give shards={shards}, or use another prefix"
                 )
 
     def _settings(self, tag: str) -> bytes:
@@ -425,7 +431,9 @@ class RedisJobStore:
         """Return the jobs of requests that came before, perhaps with another dedupe key, by place.
 
         A dedupe key that is not the same leads them to different shards, where two jobs would have
-        one id. Two such that come at the same time are still stored twice.
+        one id. Two such that come at the same time are still stored twice: to keep them apart would
+        take a lock in a third place, for what is a mistake of whoever asks. Repeats that say the
+        same belong to one shard, where looking and storing are one step.
         """
         if len(self._shards.all) == 1:
             return {}
@@ -571,13 +579,19 @@ class RedisJobStore:
 
 def _check_url(url: str) -> None:
     try:
-        parse_url(url)
+        options = parse_url(url)
     except ValueError:
         # Not what was said of it: where there is a slash in a password, that quotes a part of it.
         raise ValueError(
-            "that is no URL of a Redis: give redis://HOST:PORT/NUMBER, rediss:// or unix:///PATH, "
-            "with what is no letter or digit of a password percent-encoded"
+            f"{without_password(url)!r} is no URL of a Redis: give redis://HOST:PORT/NUMBER, "
+            "rediss:// or unix:///PATH, with what is no letter or digit of a password "
+            "percent-encoded"
         ) from None
+    if "decode_responses" in options:
+        raise ValueError(
+            f"the URL {without_password(url)!r} has decode_responses: records are bytes, take it "
+            "out"
+        )
 
 
 def _due(job: Job) -> tuple[int, str]:

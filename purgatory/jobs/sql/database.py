@@ -12,9 +12,11 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
+from purgatory.jobs.errors import StoreReadOnlyError
 from purgatory.jobs.sql.database_errors import store_error
 from purgatory.jobs.sql.sqlite_thread import SqliteThread
 from purgatory.jobs.sql.statements import Statements
+from purgatory.urls import without_password
 
 T = TypeVar("T")
 
@@ -84,6 +86,11 @@ class Database:
             if self._writer is None:
                 self._writer = await self._connect()
             return await self._writer.run_sync(functools.partial(self._transact, work))
+        except Exception as exc:
+            if self._is_ours and isinstance(store_error(exc), StoreReadOnlyError):
+                # Those that wait in the pool lead to the same.
+                await self._engine.dispose()
+            raise
         finally:
             if not self._is_usable:
                 await self._drop_writer()
@@ -103,8 +110,12 @@ class Database:
         try:
             result = work(connection)
             connection.exec_driver_sql("COMMIT")
-        except Exception:
+        except Exception as exc:
             self._roll_back(connection)
+            if isinstance(store_error(exc), StoreReadOnlyError):
+                # As after a failover, to a server that is no primary any more: another connection
+                # may lead to what took its place.
+                self._is_usable = False
             raise
         self._is_usable = True
         return result
@@ -164,7 +175,7 @@ def _make_engine(url_or_text: str | URL) -> AsyncEngine:
         url = make_url(url_or_text)
     except (ArgumentError, ValueError):
         # Not what was said of it, which may quote a part of it: there is a password in it.
-        raise _no_url("it cannot be read") from None
+        raise _no_url(without_password(str(url_or_text)), "it cannot be read") from None
     _check(url)
     if url.drivername in _DRIVERS:
         url = url.set(drivername=_DRIVERS[url.drivername])
@@ -174,19 +185,23 @@ def _make_engine(url_or_text: str | URL) -> AsyncEngine:
     try:
         return create_async_engine(url, connect_args=arguments, pool_timeout=_CONNECT_SECONDS)
     except ModuleNotFoundError as exc:
+        if url.drivername not in _DRIVERS.values():
+            raise _no_url(
+                without_password(str(url_or_text)), f"there is no {exc.name} here"
+            ) from exc
         raise ImportError(
             f"{url.drivername} needs {exc.name}: install fastapi-purgatory[sql] for SQLite, or "
             "fastapi-purgatory[postgresql]"
         ) from exc
     except (ArgumentError, InvalidRequestError) as exc:
-        raise _no_url(str(exc)) from exc
+        raise _no_url(without_password(str(url_or_text)), str(exc)) from exc
 
 
-def _no_url(reason: str) -> ValueError:
+def _no_url(shown: str, reason: str) -> ValueError:
     drivers = " or ".join(f"{driver}://..." for driver in _DRIVERS.values())
     return ValueError(
-        f"that is no URL of a database for jobs ({reason}): give one such as {drivers}, with what "
-        "is no letter or digit of a password percent-encoded"
+        f"{shown!r} is no URL of a database for jobs ({reason}): give one such as {drivers}, with "
+        "what is no letter or digit of a password percent-encoded"
     )
 
 

@@ -19,6 +19,7 @@ _UNAVAILABLE = ("08", "53300", "57P", "57014", "55P03", "58", "XX000")
 _FULL = ("53100",)
 _READ_ONLY = ("25006", "42501")
 _NOT_READY = ("42P01", "42703", "3F000")
+_LOCKED_OUT = ("28", "3D000")
 
 # What SQLite says, by the beginning of it: https://www.sqlite.org/rescode.html
 _SQLITE_UNAVAILABLE = (
@@ -59,6 +60,11 @@ def store_error(error: Exception) -> StoreError | None:
     if _is(error, _NOT_READY, _SQLITE_NOT_READY):
         return StoreNotReadyError(
             f"the database has no tables for jobs, or others ({said}): {HOW_TO_MIGRATE}"
+        )
+    if _has_code(error, _LOCKED_OUT):
+        return StoreNotReadyError(
+            f"the database of jobs lets nobody in ({said}): look at its name, the user and the "
+            "password, and at what the server lets in"
         )
     if _is(error, (), _SQLITE_BROKEN):
         return StoreNotReadyError(

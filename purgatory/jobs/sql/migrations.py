@@ -41,7 +41,9 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
     later version has made the tables; ValueError for a URL of no database for jobs, and for a
     revision that there is not.
     """
-    database = Database(url_or_engine)
+    # A thread of ours has ended when this returns. That of the driver may not where it could not
+    # connect, and then complains of an event loop that is closed.
+    database = Database(url_or_engine, is_fast=True)
     try:
         await database.write(lambda connection: _migrate(connection, revision))
     except Exception as exc:

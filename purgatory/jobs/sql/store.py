@@ -295,8 +295,15 @@ class SqlJobStore:
         self._check_open()
         if not items:
             return []
-        results: list[Any] = await self._commit.ask(Step(name, items, options))
-        return results
+        most = self.limits.max_batch
+        if len(items) <= most:
+            results: list[Any] = await self._commit.ask(Step(name, items, options))
+            return results
+        # Queued together: they stay in order, and whoever comes meanwhile waits behind them. One
+        # transaction for all would hold the event loop, and the locks, for as long as it takes.
+        steps = [Step(name, items[at : at + most], options) for at in range(0, len(items), most)]
+        several = await asyncio.gather(*map(self._commit.ask, steps))
+        return [result for some in several for result in some]
 
     async def _change(self, name: str, item: Any) -> Job:
         (job,) = await self._do(name, [item])
