@@ -114,10 +114,7 @@ class Folder:
         self.write_bytes(unfinished, text.encode())
         if self.exists(path) or not self._renamed(unfinished, path):
             self.delete(unfinished)
-            raise OutputInUseError(
-                f"{self.at(path)} was written by another run meanwhile. "
-                "Let one run at a time write to a folder, and run this one again."
-            )
+            raise overtaken(self.at(path))
 
     def replace(self, new: str, path: str) -> None:
         """Put the folder `new` in the place of `path`, of which nothing is left.
@@ -139,8 +136,8 @@ class Folder:
 
     def relative_of_uri(self, uri: str) -> str | None:
         """Return the path below this folder of what a percent-encoded URI names; None elsewhere."""
-        path = unquote(urlsplit(uri).path)
-        return path.removeprefix(self._root).lstrip("/") if path.startswith(self._root) else None
+        path, root = unquote(urlsplit(uri).path), f"{self._root.rstrip('/')}/"
+        return path.removeprefix(root) if path.startswith(root) else None
 
     def _renamed(self, path: str, target: str) -> bool:
         try:
@@ -149,6 +146,14 @@ class Folder:
             if "FileAlreadyExistsException" in str(error.java_exception):
                 return False
             raise
+
+
+def overtaken(place: str) -> OutputInUseError:
+    """Return what a run raises when another one was faster."""
+    return OutputInUseError(
+        f"{place} was written by another run meanwhile. "
+        "Let one run at a time write to a folder, and run this one again."
+    )
 
 
 def _is_hidden(path: str) -> bool:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
-from purgatory.pipeline.errors import BadFileError, OutputInUseError, PipelineError
-from purgatory.pipeline.folder import File, Folder
+from purgatory.pipeline.errors import BadFileError, PipelineError
+from purgatory.pipeline.folder import File, Folder, overtaken
 
 VERSION = 3
 FOLDER = "_manifests"
@@ -157,10 +157,7 @@ def publish(folder: Folder, manifest: Manifest) -> None:
 def check_is_newest(folder: Folder, run: int) -> None:
     """Raise OutputInUseError where another run has published since the manifest of `run`."""
     if _newest_run(folder) != run:
-        raise OutputInUseError(
-            f"{folder} was written by another run meanwhile. "
-            "Let one run at a time write to a folder, and run this one again."
-        )
+        raise overtaken(str(folder))
 
 
 def sweep(folder: Folder, manifest: Manifest) -> None:
