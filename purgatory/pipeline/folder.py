@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -49,6 +50,10 @@ class Folder:
     def at(self, path: str) -> str:
         """Return the full name of what is at `path` in this folder."""
         return f"{self.uri}/{path}" if path else self.uri
+
+    def pattern(self, path: str) -> str:
+        """Return what only matches what is at `path`: a reader of Spark's takes any name so."""
+        return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", self.at(path))
 
     def java_path(self, path: str) -> Any:
         """Return the Java `Path` of what is at `path` in this folder."""

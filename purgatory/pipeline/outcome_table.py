@@ -232,7 +232,7 @@ class _Run:
             return self._spark.createDataFrame([], EVENT_SCHEMA)
         # The path's date and hour are left alone: rows say themselves when they were written.
         reader = self._spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
-        return reader.parquet(*(self._journal.at(path) for path in paths))
+        return reader.parquet(*(self._journal.pattern(path) for path in paths))
 
     def _touched(self, events: DataFrame) -> tuple[set[str], datetime | None]:
         """Return the hours that have new events, and the time of the latest event of all."""
@@ -315,7 +315,7 @@ class _Run:
 
 def _read(spark: SparkSession, folder: Folder, paths: Sequence[str]) -> DataFrame:
     reader = spark.read.schema(OUTCOME_SCHEMA).option("recursiveFileLookup", True)
-    return reader.parquet(*(folder.at(path) for path in paths))
+    return reader.parquet(*(folder.pattern(path) for path in paths))
 
 
 def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[str]:

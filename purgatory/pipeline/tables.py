@@ -59,7 +59,7 @@ class Tables:
         Raises NothingToReadError where the job has not run.
         """
         try:
-            table = self._spark.read.parquet(self.folder.at(f"{job}/{name}"))
+            table = self._spark.read.parquet(self.folder.pattern(f"{job}/{name}"))
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise

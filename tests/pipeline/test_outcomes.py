@@ -312,10 +312,13 @@ def test_two_runs_at_once_do_not_both_publish(spark: SparkSession, tmp_path: Pat
 
 
 def test_a_run_that_was_overtaken_spoils_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    """It knew less of the journal than the one that published: nothing of that one's is lost."""
-    folder = tmp_path / "journal"
-    first = write(folder / "first", operations=50, hours=0.1)
-    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    """It knew less of the journal than the one that published: nothing of that one's is lost.
+
+    In folders whose names Spark would take for patterns.
+    """
+    folder = tmp_path / "journal [1]"
+    first = write(folder / "{first,1st}", operations=50, hours=0.1)
+    table = OutcomeTable(spark, str(tmp_path / "outcomes [of] *?"))
     truths = [first.truth]
 
     def overtake(line: str) -> None:
