@@ -68,6 +68,11 @@ class Folder:
         path = self._hadoop.Path(self.uri)
         return bool(self._files.exists(path) and self._files.getFileStatus(path).isFile())
 
+    def holds(self, other: Folder) -> bool:
+        """Return whether the files of `other` are among those of this folder."""
+        place = f"{other.uri}/".removeprefix(f"{self.uri}/")
+        return f"{other.uri}/" != place and not _is_hidden(place)
+
     def files(self, suffix: str) -> list[File]:
         """Return the files below this folder that end with `suffix`, sorted; [] if it is missing.
 
@@ -162,4 +167,4 @@ def overtaken(place: str) -> OutputInUseError:
 
 
 def _is_hidden(path: str) -> bool:
-    return any(name[0] in "._" for name in path.split("/"))
+    return any(name.startswith((".", "_")) for name in path.split("/"))

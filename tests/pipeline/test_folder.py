@@ -41,3 +41,24 @@ def test_a_neighbour_is_not_within(spark: SparkSession, tmp_path: Path) -> None:
     assert folder.relative_of_uri(f"file://{tmp_path}/history/a%20b.parquet") == "a b.parquet"
     assert folder.relative_of_uri(f"file://{tmp_path}/history-results/b.parquet") is None
     assert folder.relative_of_uri("file:/elsewhere/b.parquet") is None
+
+
+@pytest.mark.parametrize(
+    ("place", "is_held"),
+    [
+        ("history", True),
+        ("history/results/x", True),
+        ("history/.results", False),
+        ("history/_results/x", False),
+        ("history-results", False),
+        (".", False),
+    ],
+)
+def test_what_is_within_is_listed(
+    spark: SparkSession, tmp_path: Path, place: str, is_held: bool
+) -> None:
+    """A folder holds another one if its files would be in the listing; what is hidden is not."""
+    folder, other = Folder(spark, str(tmp_path / "history")), Folder(spark, str(tmp_path / place))
+    assert folder.holds(other) == is_held
+    other.write_bytes("a.parquet", b"")
+    assert bool(folder.files(".parquet")) == is_held

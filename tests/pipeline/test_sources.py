@@ -29,7 +29,7 @@ from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.job_adder import opened
 from purgatory.pipeline.job_address import JobAddress
 from purgatory.pipeline.source import register
-from purgatory.pipeline.source.journal_reader import Files, JournalReader
+from purgatory.pipeline.source.journal_reader import Files, JournalReader, journal_files
 from purgatory.pipeline.source.journal_writer import JournalWriter
 from purgatory.pipeline.source.rows import EVENTS
 from tests.contract.postgresql_server import PostgresqlServer
@@ -96,6 +96,17 @@ def test_the_journal_s_files_are_a_table(spark: SparkSession, small: Written) ->
     found = spark.read.format("purgatory").load(str(small.folder))
     assert found.schema.names == EVENT_SCHEMA.names
     assert same(found, events(spark, small))
+
+
+def test_what_is_hidden_or_no_file_is_passed_over(tmp_path: Path) -> None:
+    """As the command `outcomes` does: a folder may be hidden too, or named like a file."""
+    names = ("a.parquet", ".b.parquet", "_c/d.parquet", ".e/f/g.parquet", "h.parquet/i.parquet")
+    for path in (tmp_path / name for name in names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "j.parquet").symlink_to("gone")
+    found = [path.relative_to(tmp_path).as_posix() for path in journal_files(tmp_path)]
+    assert found == ["a.parquet", "h.parquet/i.parquet"]
 
 
 def test_a_schema_with_fewer_columns_reads_no_others(spark: SparkSession, small: Written) -> None:
