@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -10,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline.errors import OutputInUseError
+from purgatory.pipeline.errors import OutputInUseError, PipelineError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,15 +82,11 @@ class Folder:
         """
         if not self.exists():
             return []
-        found = []
-        # Not by Spark's own listing, which passes over empty files.
-        listing = self._files.listFiles(self._hadoop.Path(self.uri), True)
-        while listing.hasNext():
-            status = listing.next()
-            path = self.relative(status.getPath().toString())
-            if path.endswith(suffix) and not _is_hidden(path):
-                found.append(File(path, status.getLen(), status.getModificationTime()))
-        return sorted(found)
+        is_local = self.uri.startswith("file:")
+        found = self._walked() if is_local else self._listed()
+        return sorted(
+            file for file in found if file.path.endswith(suffix) and not _is_hidden(file.path)
+        )
 
     def names(self, path: str = "") -> list[str]:
         """Return the names of what is in the folder at `path`, hidden or not; [] if missing."""
@@ -149,6 +147,26 @@ class Folder:
         path, root = unquote(urlsplit(uri).path), f"{self._root.rstrip('/')}/"
         return path.removeprefix(root) if path.startswith(root) else None
 
+    def _walked(self) -> Iterator[File]:
+        # By way of Java each file takes a dozen questions and their answers: minutes for a month.
+        for folder, _, names in os.walk(self._root, onerror=_refuse, followlinks=True):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    status = os.stat(path)
+                except FileNotFoundError:
+                    continue  # Somebody tidies up just now.
+                place = path.removeprefix(self._root).lstrip("/")
+                yield File(place, status.st_size, status.st_mtime_ns // 1_000_000)
+
+    def _listed(self) -> Iterator[File]:
+        # Not by Spark's own listing, which passes over empty files.
+        listing = self._files.listFiles(self._hadoop.Path(self.uri), True)
+        while listing.hasNext():
+            status = listing.next()
+            path = self.relative(status.getPath().toString())
+            yield File(path, status.getLen(), status.getModificationTime())
+
     def _renamed(self, path: str, target: str) -> bool:
         try:
             return bool(self._files.rename(self.java_path(path), self.java_path(target)))
@@ -156,6 +174,11 @@ class Folder:
             if "FileAlreadyExistsException" in str(error.java_exception):
                 return False
             raise
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise PipelineError(f"{error.filename}: {error.strerror}") from error
 
 
 def overtaken(place: str) -> OutputInUseError:
