@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
@@ -41,10 +41,12 @@ class Manifest:
     """The latest event of the journal, which is what tells lost operations from open ones."""
     grace_s: float = 0.0
     files: dict[str, set[str]] = field(default_factory=dict)
-    """The journal's files that are in it, by folder: of each a fingerprint, since a journal has
-    many files, and one that was deleted may come back."""
+    """Of the journal's files those that are in it and were there when it was written, by folder: a
+    fingerprint of each, since a journal has many files."""
+    read_files: int = 0
+    """How many were read, also such as are gone."""
     rows: int = 0
-    """In these files."""
+    """In what was read."""
     bad: dict[str, str] = field(default_factory=dict)
     """The journal's files that were left out, and why."""
     hours: dict[str, Hour] = field(default_factory=dict)
@@ -54,17 +56,6 @@ class Manifest:
         """Return whether this very file is in it."""
         folder, fingerprint = _fingerprint(file)
         return fingerprint in self.files.get(folder, ())
-
-    def with_files(self, files: Sequence[File]) -> dict[str, set[str]]:
-        """Return `files` with these added; those of this manifest stay as they are."""
-        found = {folder: set(known) for folder, known in self.files.items()}
-        for folder, fingerprint in map(_fingerprint, files):
-            found.setdefault(folder, set()).add(fingerprint)
-        return found
-
-    def file_count(self) -> int:
-        """Return how many files are in it."""
-        return sum(map(len, self.files.values()))
 
     def as_of_time(self) -> datetime | None:
         """Return `as_of` as a time."""
@@ -85,6 +76,14 @@ class Manifest:
     def runs(self) -> set[str]:
         """Return the runs whose folders have something of it."""
         return {hour.run for hour in self.hours.values()}
+
+
+def fingerprints(files: Iterable[File]) -> dict[str, set[str]]:
+    """Return what a manifest keeps of `files`."""
+    found: dict[str, set[str]] = {}
+    for folder, fingerprint in map(_fingerprint, files):
+        found.setdefault(folder, set()).add(fingerprint)
+    return found
 
 
 def _fingerprint(file: File) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from purgatory.pipeline.manifest import (
     Hour,
     Manifest,
     check_is_newest,
+    fingerprints,
     publish,
     read_manifest,
     run_folder,
@@ -119,13 +120,12 @@ class _Run:
         files = self._journal.files(".parquet")
         if not files and not self._before.run:
             raise NothingToReadError(f"No journal in {self._journal}: there is no .parquet file.")
-        new = [file for file in files if not self._before.is_known(file)]
+        known = [file for file in files if self._before.is_known(file)]
+        new = sorted({*files}.difference(known))
         self._say(f"{counted(len(files), 'file')} in the journal, {len(new):,} new")
         good, bad = self._looked_at(new, on_bad_file)
         try:
-            return self._merged_but_for_damaged(
-                good, bad, len(files) - len(new), on_bad_file, grace_s
-            )
+            return self._merged_but_for_damaged(good, bad, known, on_bad_file, grace_s)
         except Exception:
             self._remove_unpublished()
             raise
@@ -134,13 +134,13 @@ class _Run:
         self,
         good: list[tuple[File, int]],
         bad: dict[str, str],
-        known_files: int,
+        known: Sequence[File],
         on_bad_file: OnBadFile,
         grace_s: float,
     ) -> Update:
         while True:
             try:
-                return self._merged(good, bad, known_files, grace_s)
+                return self._merged(good, bad, known, grace_s)
             except (Py4JJavaError, PySparkException) as error:
                 # Whoever published meanwhile has swept away what this run was reading.
                 check_is_newest(self._table, self._before.run)
@@ -194,7 +194,7 @@ class _Run:
         self,
         good: list[tuple[File, int]],
         bad: dict[str, str],
-        known_files: int,
+        known: Sequence[File],
         grace_s: float,
     ) -> Update:
         before = self._before
@@ -203,7 +203,7 @@ class _Run:
         touched, as_of = self._touched(events)
         overdue = _overdue(before, as_of, grace_s)
         hours = touched | overdue
-        manifest = _with_files(before, good, bad, as_of, grace_s)
+        manifest = _with_files(before, known, good, bad, as_of, grace_s)
         unknown_rows, written = rows, dict[str, Hour]()
         if hours:
             of_all = counted(_all(before, hours), "hour")
@@ -219,7 +219,7 @@ class _Run:
         operations = sum(hour.operations for hour in manifest.hours.values())
         return Update(
             new_files=len(good),
-            known_files=known_files,
+            known_files=len(known),
             bad=bad,
             rows=rows,
             unknown_rows=unknown_rows,
@@ -333,6 +333,7 @@ def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[st
 
 def _with_files(
     before: Manifest,
+    known: Sequence[File],
     good: list[tuple[File, int]],
     bad: dict[str, str],
     as_of: datetime | None,
@@ -342,7 +343,10 @@ def _with_files(
         before,
         as_of=as_of.isoformat() if as_of else None,
         grace_s=grace_s,
-        files=before.with_files([file for file, _ in good]),
+        # What is gone is forgotten: should it come back, it changes nothing. A journal that is gone
+        # as a whole is a disk that is not there.
+        files=fingerprints([*known, *(file for file, _ in good)]) or before.files,
+        read_files=before.read_files + len(good),
         rows=before.rows + sum(rows for _, rows in good),
         bad=bad,
         hours=dict(before.hours),

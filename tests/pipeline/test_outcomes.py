@@ -23,7 +23,7 @@ from purgatory.pipeline import (
 )
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.folder import File, Folder
-from purgatory.pipeline.manifest import Manifest, publish, read_manifest, sweep
+from purgatory.pipeline.manifest import Manifest, fingerprints, publish, read_manifest, sweep
 from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
 from tests.pipeline.synthetic import Written, write
 
@@ -186,6 +186,28 @@ def test_hours_survive_their_journal(spark: SparkSession, tmp_path: Path) -> Non
     assert ended == sum(written.truth.events.values()) - written.truth.events["watched"]
 
 
+def test_a_file_that_is_gone_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    """The manifest grows no longer than the journal; a file that comes back changes no outcome."""
+    folder, away = tmp_path / "journal", tmp_path / "away"
+    written = write(folder / "kept", operations=50, hours=0.1)
+    write(folder / "deleted", operations=50, hours=0.1, seed=2)
+    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    table.update(str(folder))
+    before = table.read().drop("records").orderBy("operation_id").collect()
+    (folder / "deleted").rename(away)
+    assert table.update(str(folder)).operations == 100
+    manifest = table.manifest()
+    assert sum(map(len, manifest.files.values())) == written.truth.files
+    assert manifest.read_files == 2 * written.truth.files
+    folder.rename(tmp_path / "unmounted")
+    assert table.update(str(folder)).operations == 100
+    assert table.manifest() == manifest
+    (tmp_path / "unmounted").rename(folder)
+    away.rename(folder / "deleted")
+    assert table.update(str(folder)).new_files == written.truth.files
+    assert table.read().drop("records").orderBy("operation_id").collect() == before
+
+
 def test_the_first_end_counts(spark: SparkSession) -> None:
     """Of two ends the earlier one is the outcome, in whichever order they are read."""
     rows = [
@@ -280,13 +302,12 @@ def test_a_manifest_has_a_few_bytes_for_each_file(spark: SparkSession, tmp_path:
         File(f"date=2026-11-{day:02d}/hour={hour:02d}/{number:06d}.parquet", 1_000, number)
         for day, hour, number in product(range(1, 21), range(24), range(50))
     ]
-    manifest = Manifest(run=1)
-    manifest.files = manifest.with_files(files)
+    manifest = Manifest(run=1, files=fingerprints(files))
     publish(folder, manifest)
     assert len(folder.read_text("_manifests/000001.json")) < 14 * len(files)
     found = read_manifest(folder)
     assert found == manifest
-    assert found.file_count() == len(files)
+    assert sum(map(len, found.files.values())) == len(files)
     assert all(map(found.is_known, files))
     path = files[0].path
     changed = [File(path, 1_001, 0), File(path, 1_000, 1), File(f"{path}.parquet", 1_000, 0)]
