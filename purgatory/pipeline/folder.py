@@ -156,8 +156,9 @@ class Folder:
                     status = os.stat(path)
                 except FileNotFoundError:
                     continue  # Somebody tidies up just now.
-                place = path.removeprefix(self._root).lstrip("/")
-                yield File(place, status.st_size, status.st_mtime_ns // 1_000_000)
+                place = os.fsencode(path.removeprefix(self._root).lstrip("/"))
+                modified_ms = status.st_mtime_ns // 1_000_000
+                yield File(place.decode(errors="replace"), status.st_size, modified_ms)
 
     def _listed(self) -> Iterator[File]:
         # Not by Spark's own listing, which passes over empty files.

@@ -94,6 +94,13 @@ def test_a_local_folder_is_listed_without_java(
     assert [file.path for file in folder.files(".parquet")] == [file.path for file in expected]
 
 
+def test_a_name_that_is_no_text_can_be_told(spark: SparkSession, tmp_path: Path) -> None:
+    """The file cannot be read by that name, and is named as a broken one, on whatever terminal."""
+    Path(os.fsdecode(bytes(tmp_path) + b"/\xff.parquet")).touch()
+    (file,) = Folder(spark, str(tmp_path)).files(".parquet")
+    assert file.path == "\N{REPLACEMENT CHARACTER}.parquet"
+
+
 def test_a_folder_that_cannot_be_listed_is_named(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
