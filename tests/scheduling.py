@@ -19,7 +19,7 @@ TOGETHER = tuple(
             # A wheel.
             r"(.+/test_packaging\.py)::test_the_wheel_",
             # A Spark session.
-            r"(.+/pipeline)/test_(?:bad_files|commands|live|outcomes)\.py::",
+            r"(.+/pipeline)/test_(?:bad_files|commands|folder|live|outcomes)\.py::",
             r"(.+/pipeline)/test_(?:replay|schedule|sources|truth|waits)\.py::",
         ),
     )

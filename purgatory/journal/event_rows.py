@@ -27,8 +27,9 @@ _LOST_AFTER_MS: Final = 60_000
 
 
 # What is known of an operation that waits and has a row "watched": its number, since when on the
-# monotonic clock (ns), its deadline (ms), its keys, and how many gaps there were before.
-_Waiting = tuple[int, int, int, tuple[Hashable, ...], int]
+# monotonic clock (ns), its deadline (ms), its keys, how many gaps there were before, and what the
+# monotonic clock lacked to UTC (us).
+_Waiting = tuple[int, int, int, tuple[Hashable, ...], int, int]
 
 
 class EventRows:
@@ -37,8 +38,9 @@ class EventRows:
     Used by one thread. An operation has both of its rows or none: whether it is sampled is decided
     when it is watched, and an end whose beginning was dropped is dropped as well.
 
-    All times of a row come from the monotonic clock by way of one offset, so that a wait is exact
-    and never negative, whatever the wall clock does.
+    All times of an operation, in both rows, come from the monotonic clock by way of one offset, so
+    that a wait is exact and never negative, and when it began the same in both, whatever the wall
+    clock does.
     """
 
     # Invariant: every operation that waits is in `_waiting`; one left out by its deadline only.
@@ -127,7 +129,7 @@ class EventRows:
             self.sampled_out += 1
             return
         self._numbers = number = self._numbers + 1
-        self._waiting[identity] = (number, at_ns, deadline_ms, keys, self._gaps)
+        self._waiting[identity] = (number, at_ns, deadline_ms, keys, self._gaps, self._offset_us)
         deadline_us = deadline_ms * _US_PER_MS
         written = self._written(keys)
         self._rows.append((number, WATCHED, kind, written, at_ns, at_ns, deadline_us, None))
@@ -141,9 +143,15 @@ class EventRows:
         if waiting is None or (waiting[4] != self._gaps and waiting[2:4] != (deadline_ms, keys)):
             self.unpaired += 1
             return
-        number, watched_ns, *_ = waiting
+        number, watched_ns, *_, offset_us = waiting
         kind = self._kinds.get(cls) or self._kind(cls)
         deadline_us = deadline_ms * _US_PER_MS
+        if offset_us != self._offset_us:
+            # The batch has one offset for all rows.
+            shift_us = offset_us - self._offset_us
+            at_ns += shift_us * _NS_PER_US
+            watched_ns += shift_us * _NS_PER_US
+            deadline_us += shift_us
         written = self._written(keys)
         by = None if key is None else self._written((key,))[0]
         self._rows.append(

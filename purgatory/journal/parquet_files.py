@@ -22,8 +22,11 @@ _US_PER_HOUR = 3_600_000_000
 _NS_PER_SECOND = 1_000_000_000
 # Bytes of rows that are kept in memory until they are a group, whatever their number.
 _GROUP_BYTES = 32 * 1024 * 1024
-# What cannot be in the name of a file everywhere.
+# What cannot be in the name of a file everywhere, and with what begins that of a hidden one.
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
+_HIDING = "._"
+# Of 255 that a name may have: what stands at the end makes it the only one.
+_MOST_CHARACTERS = 200
 
 
 class ParquetFiles(Sink):
@@ -85,7 +88,7 @@ class ParquetFiles(Sink):
 
     def open(self, writer: str, clock: Clock) -> None:
         """Make the directory, and clear it of leftovers; raises OSError where it cannot."""
-        self._writer = _UNFIT.sub("-", writer)
+        self._writer = _UNFIT.sub("-", writer)[-_MOST_CHARACTERS:].lstrip(_HIDING)
         self._clock = clock
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in sorted(self.directory.glob(f"date=*/hour=*/.*{TEMPORARY_SUFFIX}")):

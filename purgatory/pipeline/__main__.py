@@ -61,10 +61,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_folders(spark: SparkSession, options: argparse.Namespace) -> None:
     # Else a table would be made from all of the journal before it is found out.
-    for name in ("journal", "out"):
-        path = getattr(options, name, None)
-        if path and Folder(spark, path).is_file():
-            raise ValueError(f"--{name} {path} is a file: give the folder")
+    paths = {name: getattr(options, name, None) for name in ("journal", "out")}
+    folders = {name: Folder(spark, path) for name, path in paths.items() if path}
+    for name, folder in folders.items():
+        if folder.is_file():
+            raise ValueError(f"--{name} {paths[name]} is a file: give the folder")
+    if "journal" in folders and folders["journal"].holds(folders["out"]):
+        raise ValueError(
+            f"--out {paths['out']} is within --journal {paths['journal']}: give a folder outside, "
+            "or what is written there is taken for the journal"
+        )
 
 
 def _failed(command: Command, sentence: str, status: int = 1) -> int:

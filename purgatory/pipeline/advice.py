@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from purgatory.pipeline.geometry import GeometryAdvice, Timer, advise_geometry
 from purgatory.pipeline.histogram import bucket_end
 from purgatory.pipeline.outcome_table import OutcomeTable
+from purgatory.pipeline.parked import parked_until
 from purgatory.pipeline.progress import Say
 from purgatory.pipeline.schema import JOB_KIND
 from purgatory.pipeline.survival import Step, kaplan_meier
@@ -140,9 +141,6 @@ def timer_sample(outcomes: DataFrame, *, as_of: datetime, most: int = _TIMERS) -
 
     What completed at once never had a timer, and a job has one for its last moments only.
     """
-    end = F.when(F.col("outcome") == "lost", F.col("deadline")).otherwise(
-        F.coalesce("completed_at", F.lit(as_of))
-    )
     rows = (
         outcomes.where(F.coalesce("wait_us", F.lit(1)) > 0)
         .where(~F.col("kind").startswith(JOB_KIND))
@@ -151,7 +149,7 @@ def timer_sample(outcomes: DataFrame, *, as_of: datetime, most: int = _TIMERS) -
         .select(
             F.unix_millis("watched_at").alias("start"),
             F.unix_millis("deadline").alias("expiration"),
-            F.unix_millis(end).alias("end"),
+            F.unix_millis(parked_until(as_of)).alias("end"),
         )
         .collect()
     )

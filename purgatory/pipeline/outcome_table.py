@@ -19,9 +19,12 @@ from purgatory.pipeline.journal_files import JournalFiles, unreadable_file
 from purgatory.pipeline.manifest import (
     Hour,
     Manifest,
+    check_is_newest,
+    fingerprints,
     publish,
     read_manifest,
     run_folder,
+    run_name,
     sweep,
 )
 from purgatory.pipeline.outcomes import has_times, outcomes, watched_hour
@@ -109,23 +112,46 @@ class _Run:
         self._table = table
         self._journal = journal
         self._say = say
+        self._before = read_manifest(table)
+        self._name = run_name(self._before.run + 1)
 
     def update(self, on_bad_file: OnBadFile, grace_s: float) -> Update:
-        before = read_manifest(self._table)
-        sweep(self._table, before)
+        sweep(self._table, self._before)
         files = self._journal.files(".parquet")
-        if not files and not before.run:
+        if not files and not self._before.run:
             raise NothingToReadError(f"No journal in {self._journal}: there is no .parquet file.")
-        new = [file for file in files if not before.is_known(file)]
+        known = [file for file in files if self._before.is_known(file)]
+        new = sorted({*files}.difference(known))
         self._say(f"{counted(len(files), 'file')} in the journal, {len(new):,} new")
         good, bad = self._looked_at(new, on_bad_file)
+        try:
+            return self._merged_but_for_damaged(good, bad, known, on_bad_file, grace_s)
+        except Exception:
+            self._remove_unpublished()
+            raise
+
+    def _merged_but_for_damaged(
+        self,
+        good: list[tuple[File, int]],
+        bad: dict[str, str],
+        known: Sequence[File],
+        on_bad_file: OnBadFile,
+        grace_s: float,
+    ) -> Update:
         while True:
             try:
-                return self._merged(before, good, bad, len(files) - len(new), grace_s)
+                return self._merged(good, bad, known, grace_s)
             except (Py4JJavaError, PySparkException) as error:
+                # Whoever published meanwhile has swept away what this run was reading.
+                check_is_newest(self._table, self._before.run)
                 path, reason = self._damaged(error)
                 self._note(path, reason, bad, on_bad_file)
                 good = [(file, rows) for file, rows in good if file.path != path]
+
+    def _remove_unpublished(self) -> None:
+        # The disk may be full of it, and then nothing is ever published that would sweep it away.
+        if self._name not in read_manifest(self._table).runs():
+            self._table.delete(run_folder(self._name))
 
     def _looked_at(
         self, files: Sequence[File], on_bad_file: OnBadFile
@@ -166,25 +192,24 @@ class _Run:
 
     def _merged(
         self,
-        before: Manifest,
         good: list[tuple[File, int]],
         bad: dict[str, str],
-        known_files: int,
+        known: Sequence[File],
         grace_s: float,
     ) -> Update:
+        before = self._before
         rows = sum(count for _, count in good)
         events = self._events([file.path for file, _ in good])
-        touched, as_of = self._touched(events, before)
+        touched, as_of = self._touched(events)
         overdue = _overdue(before, as_of, grace_s)
         hours = touched | overdue
-        manifest = _with_files(before, good, bad, as_of, grace_s)
+        manifest = _with_files(before, known, good, bad, as_of, grace_s)
         unknown_rows, written = rows, dict[str, Hour]()
         if hours:
-            manifest.run = before.run + 1
             of_all = counted(_all(before, hours), "hour")
             self._say(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
-            self._write(events, before, manifest, hours, rows, as_of)
-            written = self._described(manifest.run)
+            self._write(events, hours, rows, as_of, grace_s)
+            written = self._described()
             manifest.hours.update(written)
             # Every event that was read is in one of the hours that it changed.
             unknown_rows = rows - (manifest.records(hours) - before.records(hours))
@@ -194,7 +219,7 @@ class _Run:
         operations = sum(hour.operations for hour in manifest.hours.values())
         return Update(
             new_files=len(good),
-            known_files=known_files,
+            known_files=len(known),
             bad=bad,
             rows=rows,
             unknown_rows=unknown_rows,
@@ -207,9 +232,9 @@ class _Run:
             return self._spark.createDataFrame([], EVENT_SCHEMA)
         # The path's date and hour are left alone: rows say themselves when they were written.
         reader = self._spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
-        return reader.parquet(*(self._journal.at(path) for path in paths))
+        return reader.parquet(*(self._journal.pattern(path) for path in paths))
 
-    def _touched(self, events: DataFrame, before: Manifest) -> tuple[set[str], datetime | None]:
+    def _touched(self, events: DataFrame) -> tuple[set[str], datetime | None]:
         """Return the hours that have new events, and the time of the latest event of all."""
         # What else an event has is looked at when all columns are read: here they would be read for
         # that alone, and an hour too many is written as it was.
@@ -221,21 +246,21 @@ class _Run:
             .collect()
         )
         latest = [_from_micros(row[1]) for row in found]
-        if (known := before.as_of_time()) is not None:
+        if (known := self._before.as_of_time()) is not None:
             latest.append(known)
         return {row[0] for row in found}, max(latest, default=None)
 
     def _write(
         self,
         events: DataFrame,
-        before: Manifest,
-        manifest: Manifest,
         hours: set[str],
         rows: int,
         as_of: datetime | None,
+        grace_s: float,
     ) -> None:
         """Write the hours as they are with the new events."""
         assert as_of is not None, "hours change only where there is an event"
+        before = self._before
         known_paths = before.paths(hours)
         known = _read(self._spark, self._table, known_paths) if known_paths else None
         records = rows + sum(
@@ -247,7 +272,7 @@ class _Run:
         found = outcomes(
             events,
             as_of=as_of,
-            grace_s=manifest.grace_s,
+            grace_s=grace_s,
             known=known,
             tasks=min(_MOST_TASKS, len(hours) * files_per_hour),
             files_per_hour=files_per_hour,
@@ -257,13 +282,13 @@ class _Run:
         placed = found.withColumns({"date": F.to_date("watched_at"), "hour": hour_of_day})
         placed.write.partitionBy("date", "hour").option("compression", "zstd").mode(
             "overwrite"
-        ).parquet(self._table.at(run_folder(manifest.run)))
+        ).parquet(self._table.at(run_folder(self._name)))
 
-    def _described(self, run: int) -> dict[str, Hour]:
-        """Return what is in the hours that a run wrote; it reads them, so they can be read."""
+    def _described(self) -> dict[str, Hour]:
+        """Return what is in the hours that were written; it reads them, so they can be read."""
         is_open = F.col("outcome") == "open"
         rows = (
-            _read(self._spark, self._table, [run_folder(run)])
+            _read(self._spark, self._table, [run_folder(self._name)])
             .groupBy(watched_hour().alias("hour"))
             .agg(
                 F.count("*").alias("operations"),
@@ -276,7 +301,7 @@ class _Run:
         )
         return {
             row["name"]: Hour(
-                run=run,
+                run=self._name,
                 operations=row["operations"],
                 records=row["records"],
                 open=row["open"],
@@ -290,7 +315,7 @@ class _Run:
 
 def _read(spark: SparkSession, folder: Folder, paths: Sequence[str]) -> DataFrame:
     reader = spark.read.schema(OUTCOME_SCHEMA).option("recursiveFileLookup", True)
-    return reader.parquet(*(folder.at(path) for path in paths))
+    return reader.parquet(*(folder.pattern(path) for path in paths))
 
 
 def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[str]:
@@ -308,6 +333,7 @@ def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[st
 
 def _with_files(
     before: Manifest,
+    known: Sequence[File],
     good: list[tuple[File, int]],
     bad: dict[str, str],
     as_of: datetime | None,
@@ -317,7 +343,10 @@ def _with_files(
         before,
         as_of=as_of.isoformat() if as_of else None,
         grace_s=grace_s,
-        files=before.with_files([file for file, _ in good]),
+        # What is gone is forgotten: should it come back, it changes nothing. A journal that is gone
+        # as a whole is a disk that is not there.
+        files=fingerprints([*known, *(file for file, _ in good)]) or before.files,
+        read_files=before.read_files + len(good),
         rows=before.rows + sum(rows for _, rows in good),
         bad=bad,
         hours=dict(before.hours),

@@ -16,18 +16,21 @@ def parked(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
     second begins: what waits for less than a second may fall between two. Only minutes in which
     something is parked, begins or ends are there.
 
-    An open operation is parked until `as_of`; of a lost one nobody knows, and it counts until its
-    deadline.
+    What has not ended is parked until `as_of`, or its deadline: of what is past that nobody knows.
     """
     seconds = _with_level(_changes(outcomes, as_of))
     return _by_minute(_filled(seconds)).orderBy("kind", "minute")
 
 
+def parked_until(as_of: datetime) -> Column:
+    """Return when an operation was parked no more, as far as it is known at `as_of`."""
+    # One whose end has not come yet, or never will, is open or lost, but does not wait any longer.
+    return F.coalesce("completed_at", F.least(F.lit(as_of), "deadline"))
+
+
 def _changes(outcomes: DataFrame, as_of: datetime) -> DataFrame:
     """Return by kind and second how many began and ended in it: few rows, whatever waits."""
-    end = F.when(F.col("outcome") == "lost", F.col("deadline")).otherwise(
-        F.coalesce("completed_at", F.lit(as_of))
-    )
+    end = parked_until(as_of)
     wait_us = F.unix_micros(end) - F.unix_micros("watched_at")
     changes = F.array(
         _change("watched_at", began=1, wait_us=wait_us),

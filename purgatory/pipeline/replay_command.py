@@ -61,7 +61,7 @@ def run_replay(call: Call) -> str:
     started = time.monotonic()
     call.tables.fill(JOB, lambda new: _write(call, new, _replayed(call, what_if)))
     seconds = time.monotonic() - started
-    written = call.spark.read.parquet(call.tables.folder.at(f"{JOB}/slices"))
+    written = call.spark.read.parquet(call.tables.folder.pattern(f"{JOB}/slices"))
     return described(replay_summary(written, slice_s=options.slice), seconds)
 
 
@@ -155,7 +155,7 @@ def _write(call: Call, new: str, replayed: DataFrame) -> None:
     call.say(f"{JOB}: playing")
     at = call.tables.folder.at
     replayed.write.mode("overwrite").parquet(at(f"{new}/slices"))
-    slices = call.spark.read.parquet(at(f"{new}/slices"))
+    slices = call.spark.read.parquet(call.tables.folder.pattern(f"{new}/slices"))
     for name, table in (
         ("by_time", replay_by_time(slices)),
         ("by_shard", replay_by_shard(slices)),

@@ -52,7 +52,7 @@ def run_schedule(call: Call) -> str:
         result.write.mode("overwrite").parquet(call.tables.folder.at(f"{new}/rows"))
 
     call.tables.fill(JOB, fill)
-    return summed_up(call.spark.read.parquet(call.tables.folder.at(f"{JOB}/rows")))
+    return summed_up(call.spark.read.parquet(call.tables.folder.pattern(f"{JOB}/rows")))
 
 
 def started(folder: Folder, name: str | None) -> tuple[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -10,7 +11,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from purgatory.pipeline.errors import NothingToReadError
-from purgatory.pipeline.folder import Folder
+from purgatory.pipeline.folder import Folder, overtaken
 from purgatory.pipeline.progress import Say
 
 
@@ -37,10 +38,19 @@ class Tables:
         self.fill(job, fill)
 
     def fill(self, job: str, fill: Callable[[str], None]) -> None:
-        """Have `fill` write into the folder whose name it is given, then put that in place."""
+        """Have `fill` write into the folder whose name it is given, then put that in place.
+
+        Raises OutputInUseError where another run has begun to fill it meanwhile.
+        """
         new = f"_new-{job}"
+        # Whoever begins later deletes it, and what was written before would be missing.
+        mark = f"{new}/_{secrets.token_hex(4)}"
         self.folder.delete(new)
+        self.folder.write_bytes(mark, b"")
         fill(new)
+        if not self.folder.exists(mark):
+            raise overtaken(self.folder.at(job))
+        self.folder.delete(mark)
         self.folder.replace(new, job)
 
     def rows(self, job: str, name: str) -> list[dict[str, Any]]:
@@ -49,7 +59,7 @@ class Tables:
         Raises NothingToReadError where the job has not run.
         """
         try:
-            table = self._spark.read.parquet(self.folder.at(f"{job}/{name}"))
+            table = self._spark.read.parquet(self.folder.pattern(f"{job}/{name}"))
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise

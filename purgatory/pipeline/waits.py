@@ -107,7 +107,8 @@ def wait_counts(counted: DataFrame) -> DataFrame:
     """Return how many operations of a kind and outcome waited how long, from `cells` by kind.
 
     Columns `kind`, `outcome`, `bucket` (of the wait in us) and `count`. An open operation has
-    waited until the `as_of` of the cells; of a lost one nobody knows, and its bucket is null.
+    waited until the `as_of` of the cells. Of one that is lost, or past its deadline, nobody knows,
+    and its bucket is null.
     """
     waits = counted.where(F.col("measure") == WAIT)
     return waits.groupBy("kind", "outcome", "bucket").agg(F.sum("count").alias("count"))

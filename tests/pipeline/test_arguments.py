@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from purgatory.pipeline import __main__ as command_line
+from purgatory.pipeline import option_types
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.commands import COMMANDS
+from purgatory.pipeline.machine_memory import machine_memory
 from purgatory.pipeline.option_types import heap, master
 
 
@@ -90,10 +94,45 @@ def test_wrong_arguments_are_refused_at_once(
     assert complaint in said.splitlines()[-1]
 
 
-@pytest.mark.parametrize("text", ["512m", "1g", "1G", "2T", "524288k", "536870912"])
+@pytest.mark.parametrize("text", ["512m", "1g", "1G", "524288k", "536870912"])
 def test_a_heap_that_java_can_read_is_taken(text: str) -> None:
     """As it was given."""
     assert heap(text) == text
+
+
+def test_a_heap_that_the_machine_has_not_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Java would take it, and be killed when it comes to use it."""
+    monkeypatch.setattr(option_types, "machine_memory", lambda: 24 * 2**30)
+    assert heap("24g") == "24g"
+    with pytest.raises(SystemExit, match="2"):
+        main(["waits", "--out", "x", "--memory", "2T"])
+    said = "--memory: '2T': this machine has 24.0 GiB of memory: give less, such as 12288m"
+    assert said in capsys.readouterr().err
+    monkeypatch.setattr(option_types, "machine_memory", lambda: None)
+    assert heap("2T") == "2T"
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "found"),
+    [
+        ("memory.max", "1073741824\n", 2**30),
+        ("memory/memory.limit_in_bytes", "1073741824\n", 2**30),
+        ("memory.max", "max\n", 2**33),
+        ("memory/memory.limit_in_bytes", "9223372036854771712\n", 2**33),
+        ("unheard-of", "5\n", 2**33),
+    ],
+)
+def test_a_container_may_have_less_than_the_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, said: str, found: int
+) -> None:
+    """The lesser of both counts, in the words of either version of control groups."""
+    pages = {"SC_PHYS_PAGES": 2**21, "SC_PAGE_SIZE": 2**12}
+    monkeypatch.setattr("os.sysconf", pages.__getitem__)
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(said)
+    assert machine_memory(tmp_path) == found
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from xml.etree import ElementTree as ET
 
+import pytest
+
 from purgatory.pipeline.manifest import Manifest
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
@@ -57,6 +59,26 @@ def test_keys_are_text_and_nothing_else() -> None:
     chart = hot_keys_chart(replace(NOTHING, hot_keys=[hot_key(key)]))
     assert chart is not None
     assert key in words(chart)
+    assert chart.png().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("key", "drawn"),
+    [
+        ("\N{CJK UNIFIED IDEOGRAPH-65E5}:1", "\N{CJK UNIFIED IDEOGRAPH-65E5}:1"),
+        ("a\x00b\x1b[31m\uffff", "a\ufffdb\ufffd[31m\ufffd"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_every_key_can_be_drawn(key: str, drawn: str) -> None:
+    """What the font has not is in the page's own; what XML has not, which no parser reads, is not.
+
+    Nobody is warned, for each letter of each key and for each file.
+    """
+    chart = hot_keys_chart(replace(NOTHING, hot_keys=[hot_key(key)]))
+    assert chart is not None
+    assert drawn in words(chart)
+    ET.fromstring(chart.paper_svg())
     assert chart.png().startswith(b"\x89PNG")
 
 

@@ -209,6 +209,21 @@ def test_a_file_in_place_of_a_folder_is_said_at_once(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("place", ["", "/results"])
+def test_results_do_not_go_into_the_journal(
+    spark: SparkSession,
+    small: Written,
+    capsys: pytest.CaptureFixture[str],
+    place: str,
+) -> None:
+    """The next run would take them for broken files of the journal's."""
+    out = f"{small.folder}{place}"
+    assert main(["outcomes", "--journal", str(small.folder), "--out", out]) == 1
+    said = f"--out {out} is within --journal {small.folder}: give a folder outside"
+    assert said in capsys.readouterr().err
+    assert not (small.folder / "outcomes").exists()
+
+
 def test_the_trace_is_told_on_request(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

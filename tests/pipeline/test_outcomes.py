@@ -23,7 +23,7 @@ from purgatory.pipeline import (
 )
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.folder import File, Folder
-from purgatory.pipeline.manifest import Manifest, publish, read_manifest
+from purgatory.pipeline.manifest import Manifest, fingerprints, publish, read_manifest, sweep
 from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
 from tests.pipeline.synthetic import Written, write
 
@@ -164,7 +164,7 @@ def test_late_records_rewrite_their_hours_only(
     assert 0 < len(changed) < len(hours)
     second = table.update(str(written.folder))
     assert (second.new_files, set(second.written_hours)) == (1, changed)
-    runs = {name: hour.run for name, hour in table.manifest().hours.items()}
+    runs = {name: int(hour.run.partition("-")[0]) for name, hour in table.manifest().hours.items()}
     assert runs == {hour: last_run + (hour in changed) for hour in hours}
     for path in others:
         path.with_suffix(".later").rename(path)
@@ -184,6 +184,28 @@ def test_hours_survive_their_journal(spark: SparkSession, tmp_path: Path) -> Non
     assert table.update(str(written.folder)).operations == written.truth.operations
     ended = table.read().where("outcome NOT IN ('lost', 'open')").count()
     assert ended == sum(written.truth.events.values()) - written.truth.events["watched"]
+
+
+def test_a_file_that_is_gone_is_forgotten(spark: SparkSession, tmp_path: Path) -> None:
+    """The manifest grows no longer than the journal; a file that comes back changes no outcome."""
+    folder, away = tmp_path / "journal", tmp_path / "away"
+    written = write(folder / "kept", operations=50, hours=0.1)
+    write(folder / "deleted", operations=50, hours=0.1, seed=2)
+    table = OutcomeTable(spark, str(tmp_path / "outcomes"))
+    table.update(str(folder))
+    before = table.read().drop("records").orderBy("operation_id").collect()
+    (folder / "deleted").rename(away)
+    assert table.update(str(folder)).operations == 100
+    manifest = table.manifest()
+    assert sum(map(len, manifest.files.values())) == written.truth.files
+    assert manifest.read_files == 2 * written.truth.files
+    folder.rename(tmp_path / "unmounted")
+    assert table.update(str(folder)).operations == 100
+    assert table.manifest() == manifest
+    (tmp_path / "unmounted").rename(folder)
+    away.rename(folder / "deleted")
+    assert table.update(str(folder)).new_files == written.truth.files
+    assert table.read().drop("records").orderBy("operation_id").collect() == before
 
 
 def test_the_first_end_counts(spark: SparkSession) -> None:
@@ -265,7 +287,7 @@ def test_a_run_that_broke_off_leaves_no_trace(
     spark: SparkSession, journal: Written, table: OutcomeTable
 ) -> None:
     """What a killed run wrote is in no manifest: readers do not see it, the next run removes it."""
-    left = local(table) / "run=000099" / "date=2026-11-20" / "hour=06"
+    left = local(table) / "run=000001-killed" / "date=2026-11-20" / "hour=06"
     left.mkdir(parents=True)
     (left / "part-0.parquet").write_bytes(b"half")
     assert table.read().count() == journal.truth.operations
@@ -280,13 +302,12 @@ def test_a_manifest_has_a_few_bytes_for_each_file(spark: SparkSession, tmp_path:
         File(f"date=2026-11-{day:02d}/hour={hour:02d}/{number:06d}.parquet", 1_000, number)
         for day, hour, number in product(range(1, 21), range(24), range(50))
     ]
-    manifest = Manifest(run=1)
-    manifest.files = manifest.with_files(files)
+    manifest = Manifest(run=1, files=fingerprints(files))
     publish(folder, manifest)
     assert len(folder.read_text("_manifests/000001.json")) < 14 * len(files)
     found = read_manifest(folder)
     assert found == manifest
-    assert found.file_count() == len(files)
+    assert sum(map(len, found.files.values())) == len(files)
     assert all(map(found.is_known, files))
     path = files[0].path
     changed = [File(path, 1_001, 0), File(path, 1_000, 1), File(f"{path}.parquet", 1_000, 0)]
@@ -309,6 +330,40 @@ def test_two_runs_at_once_do_not_both_publish(spark: SparkSession, tmp_path: Pat
         folder.write_new("_manifests/000001.json", "second")
     assert folder.read_text("_manifests/000001.json") == "first"
     assert folder.names("_manifests") == ["000001.json"]
+
+
+def test_a_run_that_was_overtaken_spoils_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """It knew less of the journal than the one that published: nothing of that one's is lost.
+
+    In folders whose names Spark would take for patterns.
+    """
+    folder = tmp_path / "journal [1]"
+    first = write(folder / "{first,1st}", operations=50, hours=0.1)
+    table = OutcomeTable(spark, str(tmp_path / "outcomes [of] *?"))
+    truths = [first.truth]
+
+    def overtake(line: str) -> None:
+        if "writing" in line and len(truths) == 1:
+            truths.append(write(folder / "second", operations=50, hours=0.1, seed=2).truth)
+            table.update(str(folder))
+
+    with pytest.raises(OutputInUseError, match="run this one again"):
+        table.update(str(folder), say=overtake)
+    both = sum(truth.operations for truth in truths)
+    assert table.read().count() == both
+    assert table.update(str(folder)).operations == both
+    assert len(list(local(table).glob("run=*"))) == 1
+
+
+def test_what_another_run_writes_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    """Until something newer is published: then nobody can publish it any more."""
+    folder = Folder(spark, str(tmp_path))
+    written = tmp_path / "run=000002-a" / "date=2026-11-20" / "hour=06"
+    written.mkdir(parents=True)
+    sweep(folder, Manifest(run=1))
+    assert written.exists()
+    sweep(folder, Manifest(run=2))
+    assert not written.exists()
 
 
 def test_nothing_to_read_is_said(spark: SparkSession, tmp_path: Path) -> None:

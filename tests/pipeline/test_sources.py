@@ -28,8 +28,9 @@ from purgatory.pipeline import EVENT_SCHEMA, job_events, outcomes
 from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.job_adder import opened
 from purgatory.pipeline.job_address import JobAddress
-from purgatory.pipeline.source import register
-from purgatory.pipeline.source.journal_reader import Files, JournalReader
+from purgatory.pipeline.source import journal_stream, register
+from purgatory.pipeline.source.journal_reader import Files, JournalReader, journal_files
+from purgatory.pipeline.source.journal_stream import JournalStreamReader
 from purgatory.pipeline.source.journal_writer import JournalWriter
 from purgatory.pipeline.source.rows import EVENTS
 from tests.contract.postgresql_server import PostgresqlServer
@@ -96,6 +97,29 @@ def test_the_journal_s_files_are_a_table(spark: SparkSession, small: Written) ->
     found = spark.read.format("purgatory").load(str(small.folder))
     assert found.schema.names == EVENT_SCHEMA.names
     assert same(found, events(spark, small))
+
+
+def test_what_is_hidden_or_no_file_is_passed_over(tmp_path: Path) -> None:
+    """As the command `outcomes` does: a folder may be hidden too, or named like a file."""
+    names = ("a.parquet", ".b.parquet", "_c/d.parquet", ".e/f/g.parquet", "h.parquet/i.parquet")
+    for path in (tmp_path / name for name in names):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "j.parquet").symlink_to("gone")
+    found = [path.relative_to(tmp_path).as_posix() for path in journal_files(tmp_path)]
+    assert found == ["a.parquet", "h.parquet/i.parquet"]
+
+
+def test_a_file_that_is_deleted_meanwhile_stops_no_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was there when the folder was listed; the others are looked at."""
+    paths = [tmp_path / "gone.parquet", tmp_path / "there.parquet"]
+    paths[1].touch()
+    monkeypatch.setattr(journal_stream, "journal_files", lambda _: paths)
+    reader = JournalStreamReader(str(tmp_path), EVENTS, OnBadFile.SKIP, None)
+    assert reader.partitions({"changed_ns": 0}, {"changed_ns": 2**63}) == []
+    assert caplog.messages == [f"left out {paths[1]}: empty"]
 
 
 def test_a_schema_with_fewer_columns_reads_no_others(spark: SparkSession, small: Written) -> None:

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from purgatory.pipeline import OutcomeTable, hot_keys, parked, percentiles, waits_by
+from purgatory.pipeline.advice import timer_sample
 from purgatory.pipeline.cells import cells
 from purgatory.pipeline.histogram import bucket, bucket_column, bucket_middle_column
 from purgatory.pipeline.schema import OUTCOME_SCHEMA, OUTCOMES
@@ -123,8 +124,8 @@ def test_parked_is_what_counting_finds(
     expected = duck_outcomes.execute(
         """
         WITH spans AS (
-            SELECT kind, epoch_us(watched_at) AS low, CASE WHEN outcome = 'lost'
-                   THEN epoch_us(deadline) ELSE coalesce(epoch_us(completed_at), $as_of) END AS high
+            SELECT kind, epoch_us(watched_at) AS low,
+                   coalesce(epoch_us(completed_at), least($as_of, epoch_us(deadline))) AS high
             FROM outcomes
         ), moments AS (
             -- The starts of seconds at which each is parked, one row each.
@@ -194,6 +195,21 @@ def test_what_never_ended_has_no_wait(spark: SparkSession) -> None:
         "lost": None,
         "fired": bucket(1_000),
     }
+
+
+def test_what_is_past_its_deadline_waits_no_more(spark: SparkSession) -> None:
+    """Though its end has not come, and may come yet: nobody knows how long it waited.
+
+    At risk until now, it would make waits that are longer than any timeout.
+    """
+    frame = outcome_rows(spark, {"outcome": "open"})
+    as_of = START + timedelta(seconds=700)
+    counts = wait_counts(cells(frame, ["kind"], MEASURES, as_of=as_of)).collect()
+    assert [(row["outcome"], row["bucket"]) for row in counts] == [("open", None)]
+    last = max(row["minute"] for row in parked(frame, as_of=as_of).collect())
+    assert last.timestamp() == (START + timedelta(seconds=60)).timestamp()
+    (timer,) = timer_sample(frame, as_of=as_of)
+    assert timer.end_ms == timer.expiration_ms == timer.start_ms + 100_000
 
 
 def test_timeline_counts_by_time(spark: SparkSession) -> None:

@@ -129,15 +129,23 @@ def test_a_kind_is_named_by_the_class(clock: MockClock) -> None:
     assert kinds == ["order", "HasOwn", "DelayedOperation"]
 
 
-def test_a_wall_clock_that_leaps_makes_no_wait_negative(clock: MockClock) -> None:
-    """Both times of a row are of the monotonic clock; the leap shows in later rows as a whole."""
+@pytest.mark.parametrize("leap_ms", [-3_600_000, -1, 1, 3_600_000])
+def test_both_rows_of_an_operation_are_on_one_clock(clock: MockClock, leap_ms: int) -> None:
+    """That of its beginning, wherever the wall clock has leapt to: its hour is the same in both.
+
+    Else one that began as the hour was full is two operations to the pipeline, and one of them is
+    lost. A wall clock of whole milliseconds leaps by as much as one of them each time it is asked.
+    """
     rows = make_rows(clock)
-    as_list(rows.batch([event(1, WATCHED)]))
-    clock.set_wall(clock.wall_ms() - 3_600_000)
+    [watched] = as_list(rows.batch([event(1, WATCHED)]))
+    clock.set_wall(clock.wall_ms() + leap_ms)
     clock.advance(61_000)
-    [end] = as_list(rows.batch([event(1, FIRED, at_us=61_000_000)]))
-    assert end["completed_at"] - end["watched_at"] == 61_000_000
-    assert end["at"] == WALL_US + 61_000_000 - 3_600_000_000
+    [end] = as_list(rows.batch([event(1, EXPIRED, at_us=61_000_000)]))
+    assert (end["watched_at"], end["deadline"]) == (watched["watched_at"], watched["deadline"])
+    assert end["at"] == end["completed_at"] == end["watched_at"] + 61_000_000
+    assert end["lateness_us"] == 60_000_000
+    [after] = as_list(rows.batch([event(2, WATCHED, at_us=61_000_000)]))
+    assert after["at"] == end["at"] + leap_ms * 1_000
 
 
 def test_an_offset_is_kept_for_a_minute(clock: MockClock) -> None:
@@ -146,8 +154,8 @@ def test_an_offset_is_kept_for_a_minute(clock: MockClock) -> None:
     as_list(rows.batch([event(1, WATCHED)]))
     clock.set_wall(clock.wall_ms() + 500)
     clock.advance(59_000)
-    [end] = as_list(rows.batch([event(1, FIRED, at_us=59_000_000)]))
-    assert end["at"] == WALL_US + 59_000_000
+    [watched] = as_list(rows.batch([event(2, WATCHED, at_us=59_000_000)]))
+    assert watched["at"] == WALL_US + 59_000_000
 
 
 def test_sampling_leaves_out_both_rows_or_neither(clock: MockClock) -> None:

@@ -51,6 +51,19 @@ def test_a_file_lies_in_the_folder_of_its_hour(tmp_path: Path, clock: MockClock)
     assert files.bytes == sum(path.stat().st_size for path in complete_files(tmp_path))
 
 
+@pytest.mark.parametrize("worker", ["_web", ".web", "-web", "\N{SNOWMAN}web", "", "w" * 300])
+def test_whatever_a_worker_is_called_readers_see_its_files(
+    worker: str, tmp_path: Path, clock: MockClock
+) -> None:
+    """A name that begins with a dot or an underscore is hidden from Spark, and one may be long."""
+    files = ParquetFiles(tmp_path)
+    files.open(f"{worker}-0123456789ab", clock)
+    files.write(batch_at(rows_of(clock), clock, 3))
+    files.roll()
+    (path,) = complete_files(tmp_path)
+    assert path.name[0] not in "._" and path.name.endswith("-0123456789ab-000001.parquet")
+
+
 def test_a_batch_over_a_full_hour_is_split(tmp_path: Path, clock: MockClock) -> None:
     """Each row lies where it belongs."""
     files, rows = opened(tmp_path, clock), rows_of(clock)

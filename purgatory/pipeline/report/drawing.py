@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from html import escape
+from warnings import catch_warnings, filterwarnings
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ from purgatory.pipeline.report.theme import ON_PAPER, STAND_INS, Palette, for_pa
 
 _DPI = 144
 _WIDTH = 9.2
+_NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +40,11 @@ class Chart:
     def page_svg(self) -> str:
         """Return the drawing as an element of a page that has the CSS variables of the theme."""
         svg = for_page(self._svg(STAND_INS))
-        return _labelled(_with_own_ids(_fluid(svg), self.name), self)
+        return _readable(_labelled(_with_own_ids(_fluid(svg), self.name), self))
 
     def paper_svg(self) -> bytes:
         """Return the drawing as a file of its own."""
-        return self._svg(ON_PAPER).encode()
+        return _readable(self._svg(ON_PAPER)).encode()
 
     def png(self) -> bytes:
         """Return the drawing as pixels."""
@@ -64,7 +66,15 @@ class Chart:
         return figure
 
 
-def _style(palette: Palette) -> AbstractContextManager[None]:
+@contextmanager
+def _style(palette: Palette) -> Iterator[None]:
+    with catch_warnings(), _parameters(palette):
+        # A key may be in any script. As text it is drawn in whatever font its reader has.
+        filterwarnings("ignore", r"Glyph \d+ .*missing from font")
+        yield
+
+
+def _parameters(palette: Palette) -> AbstractContextManager[None]:
     return rc_context(
         {
             # Text stays text: it can be searched and read aloud, and has the page's font.
@@ -92,6 +102,11 @@ def _style(palette: Palette) -> AbstractContextManager[None]:
             "legend.fontsize": 9,
         }
     )
+
+
+def _readable(svg: str) -> str:
+    """Return the drawing with a mark in place of characters that XML cannot have."""
+    return _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", svg)
 
 
 def _fluid(svg: str) -> str:

@@ -202,7 +202,7 @@ def _waits_table(rows: Rows, name: str, title: str) -> str:
 
 def _files(findings: Findings) -> str:
     manifest = findings.manifest
-    files, rows = manifest.file_count(), manifest.rows
+    files, rows = manifest.read_files, manifest.rows
     text = f"<p>{counted(files, 'file')} of the journal with {counted(rows, 'record')}.</p>"
     if not manifest.bad:
         return text + "<p>None was left out.</p>"

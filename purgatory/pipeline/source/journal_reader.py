@@ -68,11 +68,14 @@ class JournalReader(DataSourceReader):
 
 
 def journal_files(folder: Path) -> list[Path]:
-    """Return the files below a folder, but for hidden ones. Raises NothingToReadError."""
+    """Return the files below a folder, but for hidden ones. Raises NothingToReadError.
+
+    Names that begin with a dot or an underscore are hidden, and what is in such folders.
+    """
     if not folder.is_dir():
         raise NothingToReadError(f"{folder} is no folder on this machine.")
     found = sorted(folder.rglob("*.parquet"))
-    return [path for path in found if not path.name.startswith((".", "_"))]
+    return [path for path in found if not _is_hidden(path.relative_to(folder)) and path.is_file()]
 
 
 def good_files(paths: Iterable[Path], on_bad_file: OnBadFile) -> list[Path]:
@@ -117,6 +120,10 @@ def read_files(
         for batch in dataset.to_batches(columns=schema.names, filter=expression):
             if batch.num_rows:
                 yield batch
+
+
+def _is_hidden(path: Path) -> bool:
+    return any(name.startswith((".", "_")) for name in path.parts)
 
 
 def _is_within(path: Path, low: datetime | None, high: datetime | None) -> bool:

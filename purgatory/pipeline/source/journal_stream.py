@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,9 +86,10 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             yield from read_files(partition.paths, self._schema)
 
     def _arrivals(self, after_ns: int, until_ns: int) -> list[_Arrival]:
-        found = (
-            # The change of the name, where the time of the last write would be before others'.
-            _Arrival(path.stat().st_ctime_ns, path)
-            for path in journal_files(self._folder)
-        )
+        found = []
+        for path in journal_files(self._folder):
+            # Somebody may tidy up just now.
+            with suppress(FileNotFoundError):
+                # The change of the name, where the time of the last write would be before others'.
+                found.append(_Arrival(path.stat().st_ctime_ns, path))
         return sorted(arrival for arrival in found if after_ns < arrival.changed_ns <= until_ns)
