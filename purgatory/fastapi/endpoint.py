@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -208,7 +209,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     if announced == 0:
         # Nothing is to be waited for.
         return b""
-    if announced > MAX_DISCARDED or (announced > limit and expects_continue):
+    if announced > limit and (announced > MAX_DISCARDED or expects_continue):
         raise too_large(limit)
     body = bytearray()
     received = 0
@@ -240,4 +241,4 @@ def _announced(scope: Scope) -> tuple[int, bool]:
         return -1, expects_continue
     # One of more digits than this is too large for anyone.
     is_number = length.isdigit() and len(length) < 16
-    return int(length) if is_number else MAX_DISCARDED + 1, expects_continue
+    return int(length) if is_number else sys.maxsize, expects_continue

@@ -12,6 +12,7 @@ from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bodies import bad_field, parse_body
 from purgatory.fastapi.body_places import Location
+from purgatory.fastapi.bounded_bodies import job_body
 from purgatory.fastapi.idempotency import RepeatedRequests, request_name, used_otherwise
 from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
 from purgatory.fastapi.job_schemas import CallbackBody, JobBody, JobsAnswer, RescheduleBody
@@ -27,6 +28,7 @@ from purgatory.jobs import (
     Job,
     JobError,
     JobFilter,
+    JobLimits,
     JobNotFoundError,
     JobSpec,
     JobState,
@@ -44,9 +46,10 @@ _JOB_ID: Final = re.compile("[0-9a-f]{32}")
 class JobEndpoints:
     """The handlers under `/jobs`, but for those that wait or stream."""
 
-    def __init__(self, purgatory: Purgatory) -> None:
-        """Work on the jobs of `purgatory`."""
+    def __init__(self, purgatory: Purgatory, limits: JobLimits) -> None:
+        """Work on the jobs of `purgatory`, whose store has `limits`."""
         self._purgatory = purgatory
+        self._limits = limits
         self._repeats = RepeatedRequests(purgatory.clock)
 
     async def add(self, raw: RawRequest) -> Answer:
@@ -54,7 +57,7 @@ class JobEndpoints:
         raw.permit.check(Access(Action.DEFER))
         raw.query(NO_QUERY)
         # Before anything is remembered: those who may not are told so, whatever was done before.
-        body = parse_body(JobBody, raw.body)
+        body = parse_body(job_body(self._limits), raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)
         # A repeat that comes to this process soon is given the very same answer. Others are told of
         # the job that the store has.
@@ -70,11 +73,7 @@ class JobEndpoints:
         if isinstance(added, JobError):
             raise refusal(added, raw.path)
         is_repeat = added.status is AddStatus.KEPT and added.job.id in spec.ids
-        if (
-            name is not None
-            and is_repeat
-            and not spec.may_be(added.job, self._purgatory.job_desk().limits)
-        ):
+        if name is not None and is_repeat and not spec.may_be(added.job, self._limits):
             raise used_otherwise(name)
         is_new = is_repeat or added.status is AddStatus.ADDED
         location = {"Location": f"{raw.path}/{added.job.id}"}

@@ -47,7 +47,7 @@ class SignalBody(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"value": {"by": "card"}}]})
 
-    value: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
+    value: Any = Field(None, description="Any JSON value.")
 
 
 class BatchItem(RequestBody):
@@ -58,13 +58,13 @@ class BatchItem(RequestBody):
     )
 
     key: Key
-    value: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
+    value: Any = Field(None, description="Any JSON value.")
 
 
 class CountOfKeys(RequestBody):
     """k of n keys."""
 
-    count: Annotated[StrictInt, Field(ge=1, le=100, description="k: no more than there are keys.")]
+    count: Annotated[StrictInt, Field(ge=1, description="k: no more than there are keys.")]
 
 
 class WatchBody(RequestBody):
@@ -86,7 +86,6 @@ class WatchBody(RequestBody):
         dict[str, Cursor | None],
         Field(
             min_length=1,
-            max_length=100,
             description="Each key, and its cursor or null.",
             json_schema_extra={"propertyNames": {"maxLength": 256, "pattern": KEY_PATTERN}},
         ),

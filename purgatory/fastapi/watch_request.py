@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Action
 from purgatory.fastapi.bodies import bad_field, parse_body
+from purgatory.fastapi.bounded_bodies import watch_body
 from purgatory.fastapi.preferences import (
     Preferences,
     parse_etag_cursor,
@@ -165,7 +166,7 @@ def _terms(
 def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -> WatchRequest:
     """Return what `POST .../watch` asks for; raise Problem."""
     raw.query(frozenset())
-    body = parse_body(WatchBody, raw.body)
+    body = parse_body(watch_body(purgatory.limits), raw.body)
     raw.permit.check_keys(Action.WAIT, body.keys)
     positions = _positions(purgatory, dict(body.keys))
     needed_keys = _needed_keys(body)
@@ -215,9 +216,6 @@ def _only_position(position: int) -> tuple[int]:
 
 
 def _positions(purgatory: Purgatory, cursors: dict[str, str | None]) -> dict[str, int]:
-    maximum = purgatory.limits.max_keys_per_operation
-    if len(cursors) > maximum:
-        raise bad_parameter("keys", f"there are {len(cursors)} keys", f"1 to {maximum} keys")
     try:
         return purgatory.positions(cursors, cursors)
     except PurgatoryError as exc:

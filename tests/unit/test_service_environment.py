@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 from pydantic import ValidationError
 
 from app.environment import unknown_variables
 from app.settings import Settings
+from purgatory import Limits
 
 
 def test_settings_are_known() -> None:
@@ -71,3 +74,12 @@ def test_seconds_are_a_finite_number(
     monkeypatch.setenv(f"PURGATORY_{name.upper()}", value)
     with pytest.raises(ValidationError, match=name):
         Settings()
+
+
+def test_every_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for that on timeouts, which PURGATORY_MAX_WAIT is for."""
+    names = asdict(Limits()).keys() - {"max_timeout"}
+    for number, name in enumerate(sorted(names), 1):
+        monkeypatch.setenv(f"PURGATORY_{name.upper()}", str(number))
+    limits = asdict(Settings().limits())
+    assert [limits[name] for name in sorted(names)] == list(range(1, len(names) + 1))
