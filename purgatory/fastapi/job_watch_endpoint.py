@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer, header_lines
 from purgatory.fastapi.asgi_wait import is_disconnect
@@ -20,6 +19,7 @@ from purgatory.fastapi.scope_request import ScopeRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.fastapi.watch_request import jittered
 from purgatory.jobs import Job
+from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS
 
@@ -63,7 +63,7 @@ class JobWatchEndpoint:
         if tags is None:
             return answer_job(await self.room.purgatory.job(raw.tail).get(), headers=applied)
         client = self.room.client(raw) if wait else ""
-        watch = _JobWatch(self.room, raw.tail, tags, wait, receive)
+        watch = _JobWatch(self.room.purgatory, raw.tail, tags, wait, receive)
         self.room.enter(client)
         try:
             status = await watch.run()
@@ -81,16 +81,15 @@ class _JobWatch:
     """One request's wait."""
 
     def __init__(
-        self, room: WaitingRoom, job_id: str, tags: EntityTags, wait: float, receive: Receive
+        self, purgatory: Purgatory, job_id: str, tags: EntityTags, wait: float, receive: Receive
     ) -> None:
         self.job: Job | None = None
         self.has_left = False
-        self._room = room
-        self._purgatory = room.purgatory
+        self._purgatory = purgatory
         self._job_id = job_id
         self._tags = tags
         self._receive = InterruptibleReceive(receive)
-        self._end_ns = room.purgatory.clock.now_ns() + round(jittered(wait) * NS_PER_SECOND)
+        self._end_ns = purgatory.clock.now_ns() + round(jittered(wait) * NS_PER_SECOND)
         self._status = Status.PENDING
 
     def is_known(self, job: Job) -> bool:
@@ -111,10 +110,7 @@ class _JobWatch:
                     return Status.EXPIRED
                 if self._purgatory.is_draining:
                     raise draining()
-                try:
-                    desk.park(wait, left_ms)
-                except PurgatoryError as exc:
-                    raise self._room.refusal(exc) from exc
+                desk.park(wait, left_ms)
                 if not await self._until_ended() or self._status is Status.DRAINED:
                     return self._status
             finally:

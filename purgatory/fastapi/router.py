@@ -512,7 +512,7 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
     async def answer_statistics(raw: RawRequest) -> Answer:
         raw.permit.check(Access(Action.OPERATE))
         raw.query(frozenset())
-        document = {**asdict(room.purgatory.statistics()), "refused": room.refused}
+        document = asdict(room.purgatory.statistics())
         if document["jobs"] is not None:
             document["jobs"]["states"] = await _job_states(room.purgatory)
         return Answer.of_json(200, statistics_json.dump_json(document))
