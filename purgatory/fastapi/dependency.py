@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Annotated
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
 from starlette.requests import ClientDisconnect
 
+from purgatory.errors import WrongThreadError
 from purgatory.fastapi.problems import draining
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
@@ -39,20 +41,41 @@ class Park:
         """Park `request` in `purgatory`."""
         self.purgatory = purgatory
         self._request = request
+        self._thread_id = threading.get_ident()
 
-    async def __call__(
+    # Not async: in a thread, what is wrong would be said to nobody, or by whatever is given the
+    # coroutine in place of an outcome.
+    def __call__(
         self,
         *keys: str,
         timeout: float,
         until: Callable[[], object] | None = None,
         cursor: str | Mapping[str, str | None] | None = None,
-    ) -> Outcome:
+    ) -> Coroutine[Any, Any, Outcome]:
         """Wait until one of `keys` fires or `timeout` seconds have passed, as `Purgatory.park`.
 
         Raises HTTPException where the endpoint has nobody to answer, or nothing: when the client
         leaves (499, which nobody reads), at once; and when the process drains (503 with
         Retry-After). `purgatory.park` does neither.
+
+        Raises WrongThreadError, at once, in a thread, such as that of a `def` endpoint: there, call
+        `anyio.from_thread.run(partial(park, "key", timeout=25))`.
         """
+        if threading.get_ident() != self._thread_id:
+            raise WrongThreadError(
+                "park was called in a thread, as that of a plain `def` endpoint is: write "
+                "`async def` and `await park(...)`, or, in the thread, "
+                "`anyio.from_thread.run(partial(park, key, timeout=...))`"
+            )
+        return self._park(keys, timeout, until, cursor)
+
+    async def _park(
+        self,
+        keys: tuple[str, ...],
+        timeout: float,
+        until: Callable[[], object] | None,
+        cursor: str | Mapping[str, str | None] | None,
+    ) -> Outcome:
         await self._read_body()
         parking = asyncio.ensure_future(
             self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)

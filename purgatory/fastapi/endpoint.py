@@ -192,10 +192,12 @@ def problem_from(error: Exception) -> Problem:
     """Return the refusal that an exception of an endpoint amounts to; log what is no refusal."""
     if isinstance(error, Problem):
         return error
+    problem = Problem("internal-error", "the request failed for a reason that is in the log")
     if isinstance(error, PurgatoryError):
-        return problem_of(error)
-    logger.error("a request failed", exc_info=error, extra={"action": "request-failed"})
-    return Problem("internal-error", "the request failed for a reason that is in the log")
+        problem = problem_of(error)
+    if problem.status == 500:
+        logger.error("a request failed", exc_info=error, extra={"action": "request-failed"})
+    return problem
 
 
 def path_parameter(scope: Scope, name: str) -> str:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
+from typing import Any
+from urllib.parse import quote
 
 import pytest
+from anyio import from_thread
 from fastapi import FastAPI, Request
 from pydantic import BaseModel
 
-from purgatory import Purgatory
+from purgatory import Outcome, Purgatory
 from purgatory.fastapi import ParkDep, PurgatoryDep, install
 from tests.acceptance.client import Connection, Crowd, ask
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
@@ -59,6 +63,23 @@ def app() -> FastAPI:
             raise LookupError("no such order")
 
         return (await park("k", timeout=20.0, until=fail)).status
+
+    @app.get("/thread")
+    def park_in_a_thread(park: ParkDep, way: str) -> str:
+        outcome: Any
+        match way:
+            case "as if it did not wait":
+                outcome = park("k", timeout=20.0)
+            case "on a loop of its own":
+
+                async def wait() -> Outcome:
+                    return await park("k", timeout=20.0)
+
+                outcome = asyncio.run(wait())
+            case _:
+                outcome = from_thread.run(partial(park, "k", timeout=20.0))
+        status: str = outcome.status
+        return status
 
     @app.get("/plain")
     async def plain(purgatory: PurgatoryDep, timeout: float) -> str:
@@ -193,6 +214,24 @@ async def test_what_a_client_may_get_wrong(connection: Connection, query: str, s
     answer = await connection.get(f"/wait?{query}")
     assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
     assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize("way", ["as if it did not wait", "on a loop of its own"])
+async def test_an_endpoint_that_is_no_coroutine(
+    server: ThreadServer, connection: Connection, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Body and log say what is wrong with it, and the way out, which is one."""
+    answer = await connection.get(f"/thread?way={quote(way)}")
+    assert answer.status == 500
+    detail = answer.json()["detail"]
+    for words in ("`def` endpoint", "async def", "anyio.from_thread.run(partial(park, "):
+        assert words in detail
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info is not None and detail in str(record.exc_info[1])
+    connection.send("GET", "/thread?way=out")
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "k")
+    assert (await connection.reply()).json() == "fired"
 
 
 async def test_a_predicate_that_fails(server: ThreadServer) -> None:
