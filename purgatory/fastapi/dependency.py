@@ -54,6 +54,9 @@ class Park:
     ) -> Coroutine[Any, Any, Outcome]:
         """Wait until one of `keys` fires or `timeout` seconds have passed, as `Purgatory.park`.
 
+        However many: `WaitSettings` bounds what clients ask of our own endpoints. Bound a timeout
+        that comes from the client, since proxies cut what is idle for a minute or so.
+
         Raises HTTPException where the endpoint has nobody to answer, or nothing: when the client
         leaves (499, which nobody reads), at once; and when the process drains (503 with
         Retry-After). `purgatory.park` does neither.
