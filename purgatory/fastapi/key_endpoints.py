@@ -144,7 +144,7 @@ class KeyEndpoints:
                 # One of several may be of before a restart, and another be where the key is at.
                 refusals.append(exc)
         if refusals and not passed:
-            raise refusals[0]
+            raise problem_of(refusals[0], "If-Match") from refusals[0]
         head = signals.cursor(last)
         raise Problem(
             "precondition-failed",

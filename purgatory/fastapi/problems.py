@@ -295,8 +295,11 @@ def retry_after() -> dict[str, str]:
     return {"Retry-After": str(random.randint(1, 5))}
 
 
-def problem_of(error: PurgatoryError) -> Problem:
-    """Return the refusal that an error of the library amounts to."""
+def problem_of(error: PurgatoryError, cursor_from: str = "") -> Problem:
+    """Return the refusal that an error of the library amounts to.
+
+    `cursor_from` names the header from which the cursor was, where it was no parameter.
+    """
     match error:
         case CursorExpiredError():
             return Problem(
@@ -307,7 +310,8 @@ def problem_of(error: PurgatoryError) -> Problem:
                 head=error.head,
             )
         case BadCursorError():
-            return Problem("bad-cursor", error.detail, param="cursor")
+            before = f"{cursor_from}: " if cursor_from else ""
+            return Problem("bad-cursor", before + error.detail, param=cursor_from or "cursor")
         case InvalidKeyError():
             return bad_parameter("key", error.detail, KEY_IN_WORDS)
         case InvalidTimeoutError():

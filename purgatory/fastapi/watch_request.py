@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from purgatory.errors import PurgatoryError
+from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.access import Action
-from purgatory.fastapi.bodies import bad_field, parse_body
+from purgatory.fastapi.bodies import MAX_ERRORS_SHOWN, bad_field, parse_body
+from purgatory.fastapi.body_places import pointer
 from purgatory.fastapi.bounded_bodies import watch_body
 from purgatory.fastapi.preferences import (
     Preferences,
@@ -34,6 +35,7 @@ MAX_REMEMBERED: Final = 512
 _ID: Final = "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Fa-f]{32}"
 WAIT_ID_PATTERN: Final = rf"^(urn:uuid:)?({_ID}|\{{({_ID})\}})$"
 _WAIT_ID: Final = re.compile(WAIT_ID_PATTERN)
+IF_NONE_MATCH: Final = "If-None-Match"
 # From here on the answer may come a little early, so that polls do not return in step.
 JITTER_FROM_SECONDS: Final = 5.0
 
@@ -125,7 +127,9 @@ def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -
     terms, cursor = terms_of(
         raw.query_string, prefer, etag, settings.default_wait, settings.max_wait
     )
-    keys, positions = _one_place(purgatory, key, cursor)
+    keys, positions = _one_place(
+        purgatory, key, cursor, IF_NONE_MATCH if terms.is_conditional else ""
+    )
     return WatchRequest(
         keys, positions, terms, None if wait_id is None else wait_name(raw, wait_id)
     )
@@ -147,7 +151,9 @@ def _terms(
     if is_conditional:
         cursor = parse_etag_cursor(etag)
     if cursor == "":
-        raise Problem("bad-cursor", "cursor is empty: leave it out for from now on", param="cursor")
+        param = IF_NONE_MATCH if is_conditional else "cursor"
+        detail = "the cursor is empty: leave it out for from now on"
+        raise Problem("bad-cursor", f"{param}: {detail}", param=param)
     limit = whole_number(query, "limit", 100)
     min_signals = whole_number(query, "min", 1)
     preferences = parse_preferences(prefer)
@@ -192,14 +198,16 @@ def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettin
     )
 
 
-def _one_place(purgatory: Purgatory, key: str, cursor: str | None) -> tuple[tuple[str], tuple[int]]:
+def _one_place(
+    purgatory: Purgatory, key: str, cursor: str | None, header: str
+) -> tuple[tuple[str], tuple[int]]:
     # As below, for the one key that most requests are for.
     signals = purgatory.signals
     try:
         keys = _only_key(key)
         position = signals.head() if cursor is None else signals.position(key, cursor)
     except PurgatoryError as exc:
-        raise problem_of(exc) from exc
+        raise problem_of(exc, header) from exc
     return keys, _only_position(position)
 
 
@@ -218,8 +226,25 @@ def _only_position(position: int) -> tuple[int]:
 def _positions(purgatory: Purgatory, cursors: dict[str, str | None]) -> dict[str, int]:
     try:
         return purgatory.positions(cursors, cursors)
+    except BadCursorError as exc:
+        raise _of_bad_cursor(purgatory, cursors) from exc
     except PurgatoryError as exc:
         raise problem_of(exc) from exc
+
+
+def _of_bad_cursor(purgatory: Purgatory, cursors: dict[str, str | None]) -> Problem:
+    """Return the refusal of all that are none of ours, each with its place in the body."""
+    errors = []
+    for key, cursor in cursors.items():
+        try:
+            purgatory.positions((key,), cursor)
+        except BadCursorError as exc:
+            errors.append({"pointer": pointer(("keys", key)), "detail": exc.detail})
+        except PurgatoryError:
+            # Of another kind, and refused once these are mended.
+            continue
+    detail = f"{errors[0]['pointer']}: {errors[0]['detail']}"
+    return Problem("bad-cursor", detail, param="keys", errors=errors[:MAX_ERRORS_SHOWN])
 
 
 def _needed_keys(body: WatchBody) -> int:

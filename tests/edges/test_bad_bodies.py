@@ -257,7 +257,9 @@ async def test_json_of_the_wrong_shape(connection: Connection, target: str, body
 async def test_a_cursor_in_a_body(connection: Connection, cursor: str) -> None:
     """A cursor that is none of ours is the same mistake in a body as in a query."""
     body = json.dumps({"keys": {"good": "0", "k": cursor}, "wait": 0}).encode()
-    check_refusal(await _post(connection, WATCH, body), 400, "bad-cursor")
+    document = check_refusal(await _post(connection, WATCH, body), 400, "bad-cursor", "/keys/k")
+    assert document["param"] == "keys"
+    assert [error["pointer"] for error in document["errors"]] == ["/keys/k"]
 
 
 @pytest.mark.parametrize(
