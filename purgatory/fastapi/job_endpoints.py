@@ -18,7 +18,8 @@ from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
 from purgatory.fastapi.job_schemas import CallbackBody, JobBody, JobsAnswer, RescheduleBody
 from purgatory.fastapi.preferences import parse_if_match
 from purgatory.fastapi.problems import KEY_IN_WORDS, Problem, bad_parameter, problem_of
-from purgatory.fastapi.raw_request import RawRequest, whole_number
+from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
+from purgatory.fastapi.wrong_parameters import WrongParameters
 from purgatory.jobs import (
     CALLBACK,
     AddStatus,
@@ -106,9 +107,12 @@ class JobEndpoints:
     async def list_jobs(self, raw: RawRequest) -> Answer:
         """List jobs, a page at a time."""
         raw.permit.check(Access(Action.OPERATE))
-        query = raw.query(LIST_QUERY)
-        limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
-        where = _filter(query)
+        wrong = WrongParameters()
+        query = read_query(raw.query_string, LIST_QUERY, wrong)
+        limit = wrong.read(whole_number, query, "limit", DEFAULT_LIST_LIMIT)
+        where = _filter(query, wrong)
+        wrong.refuse()
+        assert limit
         after = query.get("after")
         if after is not None:
             await self._check_after(after)
@@ -241,16 +245,20 @@ def _check_name(param: str, text: str) -> None:
         raise bad_parameter(param, f"{param}: {exc.detail}", KEY_IN_WORDS) from exc
 
 
-def _filter(query: dict[str, str]) -> JobFilter:
-    state = query.get("state")
-    states = [str(known) for known in JobState]
-    if state is not None and state not in states:
-        raise bad_parameter("state", f"state is {state[:64]!r}", ", ".join(states))
+def _filter(query: dict[str, str], wrong: WrongParameters) -> JobFilter:
+    """Return which jobs to list; keep in `wrong` what names none."""
     for name in ("handler", "key"):
         if name in query:
-            _check_name(name, query[name])
+            wrong.read(_check_name, name, query[name])
     return JobFilter(
-        state=None if state is None else JobState(state),
+        state=wrong.read(_state, query.get("state")),
         handler=query.get("handler"),
         key=query.get("key"),
     )
+
+
+def _state(name: str | None) -> JobState | None:
+    states = [str(known) for known in JobState]
+    if name is not None and name not in states:
+        raise bad_parameter("state", f"state is {name[:64]!r}", ", ".join(states))
+    return None if name is None else JobState(name)

@@ -14,8 +14,9 @@ from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.idempotency import RepeatedRequests
 from purgatory.fastapi.preferences import parse_if_match
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
-from purgatory.fastapi.raw_request import RawRequest, whole_number
+from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.schemas import BatchItem, SignalBody
+from purgatory.fastapi.wrong_parameters import WrongParameters
 from purgatory.fired import Fired
 from purgatory.keys import check_key
 from purgatory.purgatory import Purgatory
@@ -113,10 +114,13 @@ class KeyEndpoints:
     async def list_watched(self, raw: RawRequest) -> Answer:
         """List the keys that are watched, in order."""
         raw.permit.check(Access(Action.OPERATE))
-        query = raw.query(LIST_QUERY)
-        limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
+        wrong = WrongParameters()
+        query = read_query(raw.query_string, LIST_QUERY, wrong)
+        limit = wrong.read(whole_number, query, "limit", DEFAULT_LIST_LIMIT)
         prefix = query.get("prefix", "")
-        _check_prefix(prefix)
+        wrong.read(_check_prefix, prefix)
+        wrong.refuse()
+        assert limit
         watched = self._purgatory.watched_keys()
         # One more than are told of: 100,000 may be watched, and are not all to be sorted.
         keys = nsmallest(limit + 1, (key for key in watched if key.startswith(prefix)))

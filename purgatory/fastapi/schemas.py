@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from purgatory.fastapi.preferences import ALLOWED_WAIT, is_wait
 
 # For the documentation; what is refused, and why, is said by `check_key`.
 KEY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]+$"
@@ -102,6 +113,18 @@ class WatchBody(RequestBody):
     min: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
         1, description="Signals that a key needs to count as fired."
     )
+
+    @field_validator("wait")
+    @classmethod
+    def _check_wait(cls, wait: float | str | None) -> float | str | None:
+        if wait is not None and not is_wait(wait_text(wait)):
+            raise PydanticCustomError("no_wait", ALLOWED_WAIT)
+        return wait
+
+
+def wait_text(wait: float | str) -> str:
+    """Return a wait as a query would have it, so that both are checked in one place."""
+    return wait if isinstance(wait, str) else f"{wait:f}"
 
 
 class SignalAnswer(BaseModel):

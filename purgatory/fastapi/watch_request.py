@@ -22,7 +22,8 @@ from purgatory.fastapi.preferences import (
 )
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
-from purgatory.fastapi.schemas import CountOfKeys, WatchBody
+from purgatory.fastapi.schemas import CountOfKeys, WatchBody, wait_text
+from purgatory.fastapi.wrong_parameters import WrongParameters
 from purgatory.keys import check_key
 from purgatory.purgatory import Purgatory
 
@@ -115,24 +116,25 @@ def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -
     # First: whether a cursor is good tells something of the key.
     key = raw.key()
     raw.permit.check_keys(Action.WAIT, (key,))
+    wrong = WrongParameters()
+    keys = wrong.read(_checked, key)
     prefer: tuple[str, ...] = ()
     etag = wait_id = None
     size = len(raw.query_string)
     if raw.has_any(WATCH_HEADERS):
         prefer = tuple(raw.headers_named(b"prefer"))
-        etag = raw.header(b"if-none-match")
-        wait_id = raw.header(b"wait-id")
+        etag = wrong.read(raw.header, b"if-none-match")
+        wait_id = wrong.read(_wait_id, raw)
         size += sum(map(len, prefer)) + len(etag or "")
     terms_of = _terms if size <= MAX_REMEMBERED else _terms.__wrapped__
-    terms, cursor = terms_of(
-        raw.query_string, prefer, etag, settings.default_wait, settings.max_wait
+    found = wrong.read(
+        terms_of, raw.query_string, prefer, etag, settings.default_wait, settings.max_wait
     )
-    keys, positions = _one_place(
-        purgatory, key, cursor, IF_NONE_MATCH if terms.is_conditional else ""
-    )
-    return WatchRequest(
-        keys, positions, terms, None if wait_id is None else wait_name(raw, wait_id)
-    )
+    wrong.refuse()
+    assert keys is not None and found is not None
+    terms, cursor = found
+    header = IF_NONE_MATCH if terms.is_conditional else ""
+    return WatchRequest(keys, _one_place(purgatory, key, cursor, header), terms, wait_id)
 
 
 # Remembered: clients ask for few different things, and for each of them again and again.
@@ -145,19 +147,19 @@ def _terms(
     max_wait: float,
 ) -> tuple[WatchTerms, str | None]:
     """Return what a query and the headers ask for, and from where; raise Problem."""
-    query = read_query(query_string, QUERY)
+    wrong = WrongParameters()
+    query = read_query(query_string, QUERY, wrong)
     cursor = query.get("cursor")
     is_conditional = cursor is None and etag is not None
     if is_conditional:
-        cursor = parse_etag_cursor(etag)
-    if cursor == "":
-        param = IF_NONE_MATCH if is_conditional else "cursor"
-        detail = "the cursor is empty: leave it out for from now on"
-        raise Problem("bad-cursor", f"{param}: {detail}", param=param)
-    limit = whole_number(query, "limit", 100)
-    min_signals = whole_number(query, "min", 1)
-    preferences = parse_preferences(prefer)
-    wait, applied = _wait(preferences, query.get("wait"), default_wait, max_wait)
+        cursor = wrong.read(parse_etag_cursor, etag)
+    limit = wrong.read(whole_number, query, "limit", 100)
+    min_signals = wrong.read(whole_number, query, "min", 1)
+    preferences = wrong.read(parse_preferences, prefer) or Preferences()
+    granted = wrong.read(_wait, preferences, query.get("wait"), default_wait, max_wait)
+    wrong.refuse()
+    assert limit and min_signals and granted
+    wait, applied = granted
     terms = WatchTerms(
         wait,
         limit,
@@ -174,13 +176,14 @@ def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettin
     raw.query(frozenset())
     body = parse_body(watch_body(purgatory.limits), raw.body)
     raw.permit.check_keys(Action.WAIT, body.keys)
+    wrong = WrongParameters()
+    preferences = wrong.read(parse_preferences, raw.headers_named(b"prefer")) or Preferences()
+    wait_id = wrong.read(_wait_id, raw)
+    wrong.refuse()
+    asked = None if body.wait is None else wait_text(body.wait)
+    wait, applied = _wait(preferences, asked, settings.default_wait, settings.max_wait)
     positions = _positions(purgatory, dict(body.keys))
     needed_keys = _needed_keys(body)
-    preferences = parse_preferences(raw.headers_named(b"prefer"))
-    # A number is written as the query would have it, so that both are checked in one place.
-    asked = body.wait if body.wait is None or isinstance(body.wait, str) else f"{body.wait:f}"
-    wait, applied = _wait(preferences, asked, settings.default_wait, settings.max_wait)
-    wait_id = raw.header(b"wait-id")
     terms = WatchTerms(
         wait,
         body.limit,
@@ -190,25 +193,24 @@ def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettin
         is_minimal=preferences.is_minimal,
         applied=applied,
     )
-    return WatchRequest(
-        tuple(positions),
-        tuple(positions.values()),
-        terms,
-        None if wait_id is None else wait_name(raw, wait_id),
-    )
+    return WatchRequest(tuple(positions), tuple(positions.values()), terms, wait_id)
 
 
-def _one_place(
-    purgatory: Purgatory, key: str, cursor: str | None, header: str
-) -> tuple[tuple[str], tuple[int]]:
+def _checked(key: str) -> tuple[str]:
+    try:
+        return _only_key(key)
+    except PurgatoryError as exc:
+        raise problem_of(exc) from exc
+
+
+def _one_place(purgatory: Purgatory, key: str, cursor: str | None, header: str) -> tuple[int]:
     # As below, for the one key that most requests are for.
     signals = purgatory.signals
     try:
-        keys = _only_key(key)
         position = signals.head() if cursor is None else signals.position(key, cursor)
     except PurgatoryError as exc:
         raise problem_of(exc, header) from exc
-    return keys, _only_position(position)
+    return _only_position(position)
 
 
 # These two are remembered so that those who wait for the same share what they are: 150 bytes each.
@@ -273,6 +275,11 @@ def _wait(
     if preferences.is_minimal:
         applied += ("return=minimal",)
     return granted, applied
+
+
+def _wait_id(raw: RawRequest) -> str | None:
+    text = raw.header(b"wait-id")
+    return None if text is None else wait_name(raw, text)
 
 
 def wait_name(raw: RawRequest, text: str) -> str:

@@ -157,6 +157,8 @@ def test_if_match(header: str | None, key: str) -> None:
         fields = [] if header is None else [header.encode("latin-1", "replace").decode("latin-1")]
         tags = _result_or_problem(parse_if_match, fields)
         KeyEndpoints(PURGATORY)._check_head(key, tags)
+    except Problem as problem:
+        _check(problem)
     except PurgatoryError as exc:
         # Which the endpoint makes a problem of, as here.
         _check(problem_of(exc))
