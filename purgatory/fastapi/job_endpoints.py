@@ -16,7 +16,7 @@ from purgatory.fastapi.bounded_bodies import job_body
 from purgatory.fastapi.idempotency import RepeatedRequests, request_name, used_otherwise
 from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
 from purgatory.fastapi.job_schemas import CallbackBody, JobBody, JobsAnswer, RescheduleBody
-from purgatory.fastapi.preferences import parse_if_match
+from purgatory.fastapi.preferences import parse_entity_tags
 from purgatory.fastapi.problems import KEY_IN_WORDS, Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.wrong_parameters import WrongParameters
@@ -143,7 +143,7 @@ class JobEndpoints:
     async def _if_version(self, raw: RawRequest) -> int | None:
         """Return the version that If-Match names; raise Problem where the job is not at it."""
         headers = raw.headers_named(b"if-match")
-        tags = parse_if_match(headers)
+        tags = parse_entity_tags(headers, "If-Match")
         if tags is None or tags.is_any:
             return None
         if len(tags.strong_tags) == 1:

@@ -12,12 +12,13 @@ from purgatory.fastapi.endpoint import path_parameter, problem_from
 from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.interruptible_receive import InterruptibleReceive
 from purgatory.fastapi.job_answer import answer_job, entity_tag
-from purgatory.fastapi.preferences import parse_preferences
+from purgatory.fastapi.preferences import Preferences, parse_entity_tags, parse_preferences
 from purgatory.fastapi.problems import draining, retry_after
-from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.raw_request import RawRequest, read_query
 from purgatory.fastapi.scope_request import ScopeRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.fastapi.watch_request import jittered
+from purgatory.fastapi.wrong_parameters import WrongParameters
 from purgatory.jobs import Job
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
@@ -54,10 +55,7 @@ class JobWatchEndpoint:
         """Return the answer; None where the client has left."""
         raw.permit = self.room.authenticate(raw)
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
-        raw.query(frozenset())
-        fields = [field.encode("latin-1") for field in raw.headers_named(b"if-none-match")]
-        tags = EntityTags.parse(fields) if fields else None
-        asked = parse_preferences(raw.headers_named(b"prefer")).wait
+        tags, asked = _conditions(raw)
         wait = min(asked or 0.0, self.room.settings.max_wait)
         applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
         if tags is None:
@@ -75,6 +73,16 @@ class JobWatchEndpoint:
         if not watch.is_known(watch.job):
             return answer_job(watch.job, headers=applied)
         return _not_modified(watch.job, applied, status)
+
+
+def _conditions(raw: RawRequest) -> tuple[EntityTags | None, float | None]:
+    """Return what the client has, and how long it would wait; raise Problem."""
+    wrong = WrongParameters()
+    read_query(raw.query_string, frozenset(), wrong)
+    tags = wrong.read(parse_entity_tags, raw.headers_named(b"if-none-match"), "If-None-Match")
+    preferences = wrong.read(parse_preferences, raw.headers_named(b"prefer")) or Preferences()
+    wrong.refuse()
+    return tags, preferences.wait
 
 
 class _JobWatch:

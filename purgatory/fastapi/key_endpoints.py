@@ -12,7 +12,7 @@ from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bodies import parse_batch, parse_body
 from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.idempotency import RepeatedRequests
-from purgatory.fastapi.preferences import parse_if_match
+from purgatory.fastapi.preferences import parse_entity_tags
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.schemas import BatchItem, SignalBody
@@ -51,7 +51,7 @@ class KeyEndpoints:
     async def _fire_if(self, key: str, raw: RawRequest) -> Answer:
         # A body that is none is refused first.
         _value(raw)
-        self._check_head(key, parse_if_match(raw.headers_named(b"if-match")))
+        self._check_head(key, parse_entity_tags(raw.headers_named(b"if-match"), "If-Match"))
         return await self._fire(key, raw)
 
     async def _fire(self, key: str, raw: RawRequest) -> Answer:

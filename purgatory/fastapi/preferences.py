@@ -59,15 +59,15 @@ def parse_preferences(headers: Sequence[str]) -> Preferences:
     return Preferences(wait, found.get("return", "").lower() == "minimal")
 
 
-def parse_if_match(headers: Sequence[str]) -> EntityTags | None:
-    """Return what If-Match headers name, None without one; raise Problem for what is no list."""
+def parse_entity_tags(headers: Sequence[str], name: str) -> EntityTags | None:
+    """Return what the headers `name` say, None without one; raise Problem for what is no list."""
     if not headers:
         return None
     tags = EntityTags.parse([header.encode("latin-1") for header in headers])
     if tags is None:
         raise bad_parameter(
-            "If-Match",
-            f"If-Match is {', '.join(headers)[:64]!r}",
+            name,
+            f"{name} is {', '.join(headers)[:64]!r}",
             "ETags of earlier answers, in quotes and with commas between them, or *",
         )
     return tags

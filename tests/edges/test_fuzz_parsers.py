@@ -20,8 +20,8 @@ from purgatory.fastapi.body_places import pointer
 from purgatory.fastapi.idempotency import _parse as parse_idempotency_key
 from purgatory.fastapi.key_endpoints import KeyEndpoints
 from purgatory.fastapi.preferences import (
+    parse_entity_tags,
     parse_etag_cursor,
-    parse_if_match,
     parse_preferences,
     wait_seconds,
 )
@@ -155,7 +155,7 @@ def test_if_match(header: str | None, key: str) -> None:
     try:
         # As `RawRequest` reads it.
         fields = [] if header is None else [header.encode("latin-1", "replace").decode("latin-1")]
-        tags = _result_or_problem(parse_if_match, fields)
+        tags = _result_or_problem(parse_entity_tags, fields, "If-Match")
         KeyEndpoints(PURGATORY)._check_head(key, tags)
     except Problem as problem:
         _check(problem)
