@@ -13,9 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.content_check import check_content
 from purgatory.fastapi.direct_wait import Connection
 from purgatory.fastapi.drive import Resumed, finish_in_task, send_answer
-from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.guard import guarded
 from purgatory.fastapi.problems import Problem, problem_of
 from purgatory.fastapi.raw_request import RawRequest, too_large
@@ -46,14 +46,14 @@ class RawEndpoint:
         tail: str = "",
         max_body: int = 0,
         is_public: bool = False,
-        refuses_foreign_pages: bool = False,
+        checks_content: bool = False,
     ) -> None:
         """Answer with `handler`; `tail` names the path parameter that it works on.
 
-        `refuses_foreign_pages` is for a POST that takes no body; one that takes a body does anyway.
+        `checks_content` is for a POST that takes no body; one that takes a body does so anyway.
         """
         self._is_public = is_public
-        self._refuses_foreign_pages = refuses_foreign_pages or max_body > 0
+        self._checks_content = checks_content or max_body > 0
         self.room = room
         self.tail = tail
         self.max_body = max_body
@@ -111,8 +111,8 @@ class RawEndpoint:
     def _admit(self, raw: RawRequest) -> None:
         if not self._is_public:
             raw.permit = self.room.authenticate(raw)
-        if self._refuses_foreign_pages:
-            refuse_foreign_pages(raw)
+        if self._checks_content:
+            check_content(raw)
 
     def _handle(self, raw: RawRequest) -> Coroutine[Any, Any, Answer]:
         return self._handler(raw)

@@ -12,9 +12,9 @@ from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.bodies import parse_body
 from purgatory.fastapi.bounded_bodies import job_body, max_job_batch_body
+from purgatory.fastapi.content_check import check_content
 from purgatory.fastapi.drive import send_answer
 from purgatory.fastapi.endpoint import problem_from, read_body
-from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.job_endpoints import job_spec, refusal
 from purgatory.fastapi.job_schemas import MAX_JOB_LINES, BatchLine
 from purgatory.fastapi.problems import Problem, bad_parameter
@@ -63,7 +63,7 @@ class JobBatchEndpoint:
     async def _lines(self, raw: RawRequest, scope: Scope, receive: Receive) -> list[bytes]:
         # Before the body: who has no token need not send one.
         raw.permit = self.room.authenticate(raw)
-        refuse_foreign_pages(raw)
+        check_content(raw)
         raw.permit.check(Access(Action.DEFER))
         raw.query(frozenset())
         if raw.header(b"idempotency-key") is not None:

@@ -228,7 +228,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, limits: JobLimits) -> None:
         "POST",
         "/jobs/{id}/run",
         run_job,
-        TaskEndpoint(room, endpoints.run, tail="id", refuses_foreign_pages=True),
+        TaskEndpoint(room, endpoints.run, tail="id", checks_content=True),
         summary="Run a job now",
         answered="The job, which is due now.",
         action=Action.DEFER,

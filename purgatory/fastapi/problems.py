@@ -166,8 +166,9 @@ KINDS: Final[dict[str, ProblemKind]] = {
         ProblemKind(
             "unsupported-media-type",
             415,
-            "The Content-Type is one that a page of any web site can send",
-            "Send `Content-Type: application/json`; with curl, `--json` in place of `-d`.",
+            "The body is of a type or an encoding that is not taken",
+            "Send `Content-Type: application/json`, with curl `--json` in place of `-d`, and the "
+            "body as it is, without Content-Encoding.",
         ),
         ProblemKind(
             "bad-parameter",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -56,6 +57,20 @@ async def test_what_a_form_of_any_site_can_send(
     for body in (b'{"value": 1}', b""):
         reply = await _post_as(connection, target, body, f"Content-Type: {media_type}")
         check_refusal(reply, 415, "unsupported-media-type", media_type.strip(), "--json")
+
+
+@pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
+async def test_a_body_that_is_compressed(connection: Connection, target: str) -> None:
+    """415 says so, rather than that it is no JSON, and how to send it (RFC 9110, 15.5.16)."""
+    body = gzip.compress(b'{"value": 1}')
+    for coding in ("gzip", "GZIP", "identity, br", "zstd"):
+        lines = ["Content-Type: application/json", f"Content-Encoding: {coding}"]
+        reply = await _post_as(connection, target, body, *lines)
+        document = check_refusal(reply, 415, "unsupported-media-type", coding, "as it is")
+        assert document["param"] == "Content-Encoding"
+        assert reply.headers["accept-encoding"] == "identity"
+    reply = await _post_as(connection, target, b"{", "Content-Encoding: Identity")
+    check_refusal(reply, 400, "bad-json")
 
 
 @pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
