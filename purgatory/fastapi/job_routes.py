@@ -10,6 +10,7 @@ from purgatory.fastapi import job_schemas
 from purgatory.fastapi.access import Action
 from purgatory.fastapi.bounded_bodies import job_body, max_job_body
 from purgatory.fastapi.endpoint import TaskEndpoint
+from purgatory.fastapi.entity_tags import ENTITY_TAGS_PATTERN
 from purgatory.fastapi.job_batch_endpoint import JobBatchEndpoint
 from purgatory.fastapi.job_endpoints import JobEndpoints
 from purgatory.fastapi.job_watch_endpoint import JobWatchEndpoint
@@ -24,7 +25,11 @@ JobId = Annotated[
     Path(description="A job's id.", max_length=64, examples=["019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"]),
 ]
 IfMatch = Annotated[
-    str | None, Header(description="ETags of the job: only if it is still at one of them.")
+    str | None,
+    Header(
+        description="ETags of the job: only if it is still at one of them.",
+        pattern=ENTITY_TAGS_PATTERN,
+    ),
 ]
 IdempotencyKey = Annotated[
     str | None,
@@ -152,7 +157,11 @@ def add_job_routes(add: AddRoute, room: WaitingRoom, limits: JobLimits) -> None:
     def get_job(
         id: JobId,  # noqa: A002 - the parameter's name in the interface
         if_none_match: Annotated[
-            str | None, Header(description="The ETag of the job as the client has it.")
+            str | None,
+            Header(
+                description="The ETag of the job as the client has it.",
+                pattern=ENTITY_TAGS_PATTERN,
+            ),
         ] = None,
         prefer: Annotated[
             str | None, Header(description="`wait=25`: park while it is still that.")
