@@ -103,6 +103,12 @@ class Settings(BaseSettings):
             self.wait_settings()
         except ValueError as exc:
             raise ValueError(f"PURGATORY_DEFAULT_WAIT and PURGATORY_MAX_WAIT: {exc}") from exc
+        if self.max_signal_bytes < self.max_value_bytes:
+            raise ValueError(
+                f"PURGATORY_MAX_SIGNAL_BYTES is {self.max_signal_bytes}, less than "
+                f"PURGATORY_MAX_VALUE_BYTES, {self.max_value_bytes}: raise it, since at least one "
+                "value has to fit"
+            )
         if self.tokens is not None and self.tokens_file is not None:
             raise ValueError("give PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, not both")
         if (self.journal_keys == "hash") != (self.journal_secret is not None):

@@ -76,10 +76,22 @@ def test_seconds_are_a_finite_number(
         Settings()
 
 
+def test_limits_that_do_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who raises one is told of the other, by the names of the variables."""
+    monkeypatch.setenv("PURGATORY_MAX_VALUE_BYTES", "100000000")
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    sentence = str(caught.value)
+    assert "PURGATORY_MAX_SIGNAL_BYTES is 67108864, less than" in sentence
+    assert "PURGATORY_MAX_VALUE_BYTES, 100000000: raise it" in sentence
+
+
 def test_every_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for that on timeouts, which PURGATORY_MAX_WAIT is for."""
     names = asdict(Limits()).keys() - {"max_timeout"}
-    for number, name in enumerate(sorted(names), 1):
-        monkeypatch.setenv(f"PURGATORY_{name.upper()}", str(number))
+    # Downwards: all signals together have room for one value.
+    values = {name: 100 - number for number, name in enumerate(sorted(names))}
+    for name, value in values.items():
+        monkeypatch.setenv(f"PURGATORY_{name.upper()}", str(value))
     limits = asdict(Settings().limits())
-    assert [limits[name] for name in sorted(names)] == list(range(1, len(names) + 1))
+    assert {name: limits[name] for name in names} == values
