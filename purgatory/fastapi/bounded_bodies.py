@@ -54,9 +54,9 @@ def max_job_batch_body(limits: JobLimits) -> int:
 
 @lru_cache(maxsize=64)
 def watch_body(limits: Limits) -> type[WatchBody]:
-    """Return WatchBody with the bound on its keys."""
+    """Return WatchBody with the bounds on its keys, and on the signals to wait for."""
     maximum = limits.max_keys_per_operation
-    keys, until = WatchBody.model_fields["keys"], WatchBody.model_fields["until"]
+    keys, until, least = (WatchBody.model_fields[name] for name in ("keys", "until", "min"))
     count = CountOfKeys.model_fields["count"]
     bounded_keys = Field(
         min_length=1,
@@ -72,6 +72,12 @@ def watch_body(limits: Limits) -> type[WatchBody]:
         until=(
             Literal["any", "all"] | count_of_keys,
             Field(until.default, description=until.description),
+        ),
+        min=(
+            StrictInt,
+            Field(
+                least.default, ge=1, le=limits.max_signals_per_key, description=least.description
+            ),
         ),
     )
 

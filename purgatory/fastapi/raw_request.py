@@ -15,6 +15,8 @@ MAX_QUERY_FIELDS = 20
 MAX_QUERY_BYTES = 4096
 # Signals in an answer, or entries in a list.
 MAX_LIMIT = 1000
+# Of a number in a query.
+MAX_DIGITS = 15
 
 
 @dataclass(slots=True)
@@ -142,14 +144,18 @@ def _query_fields(query_string: bytes) -> list[tuple[str, str]]:
         ) from None
 
 
-def whole_number(query: Mapping[str, str], name: str, default: int) -> int:
-    """Return a parameter from 1 to MAX_LIMIT; raise Problem for anything else."""
+def whole_number(
+    query: Mapping[str, str], name: str, default: int, maximum: int = MAX_LIMIT
+) -> int:
+    """Return a parameter from 1 to `maximum`; raise Problem for anything else."""
     text = query.get(name)
     if text is None:
         return default
-    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_LIMIT:
-        return int(text)
-    allowed = f"a whole number from 1 to {MAX_LIMIT}"
+    if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS:
+        number = int(text)
+        if 1 <= number <= maximum:
+            return number
+    allowed = f"a whole number from 1 to {maximum}"
     raise bad_parameter(name, f"{name} is {text[:64]!r}", allowed)
 
 

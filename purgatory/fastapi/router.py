@@ -257,6 +257,7 @@ def _allowed(router: APIRouter, path: str) -> list[str]:
 
 
 def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
+    limits = room.purgatory.limits
     refusals = (
         "bad-cursor",
         "superseded",
@@ -289,7 +290,12 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         ] = f"{room.settings.default_wait:g}",
         limit: Annotated[int, Query(ge=1, le=1000, description="Signals in the answer.")] = 100,
         min: Annotated[  # noqa: A002 - the parameter's name in the interface
-            int, Query(ge=1, le=1000, description="Park until there are so many signals.")
+            int,
+            Query(
+                ge=1,
+                le=limits.max_signals_per_key,
+                description="Park until there are so many signals: as many as are kept, at most.",
+            ),
         ] = 1,
         if_none_match: Annotated[
             str | None, Header(description='`"<cursor>"`: a wait that expires is answered 304.')
@@ -328,7 +334,6 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         },
     )
 
-    limits = room.purgatory.limits
     body_of_watch = watch_body(limits)
 
     def watch_keys(

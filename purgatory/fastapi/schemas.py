@@ -110,7 +110,7 @@ class WatchBody(RequestBody):
     limit: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
         100, description="Signals of each key in the answer."
     )
-    min: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
+    min: Annotated[StrictInt, Field(ge=1)] = Field(
         1, description="Signals that a key needs to count as fired."
     )
 

@@ -128,7 +128,13 @@ def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -
         size += sum(map(len, prefer)) + len(etag or "")
     terms_of = _terms if size <= MAX_REMEMBERED else _terms.__wrapped__
     found = wrong.read(
-        terms_of, raw.query_string, prefer, etag, settings.default_wait, settings.max_wait
+        terms_of,
+        raw.query_string,
+        prefer,
+        etag,
+        settings.default_wait,
+        settings.max_wait,
+        purgatory.limits.max_signals_per_key,
     )
     wrong.refuse()
     assert keys is not None and found is not None
@@ -145,6 +151,7 @@ def _terms(
     etag: str | None,
     default_wait: float,
     max_wait: float,
+    max_signals: int,
 ) -> tuple[WatchTerms, str | None]:
     """Return what a query and the headers ask for, and from where; raise Problem."""
     wrong = WrongParameters()
@@ -154,7 +161,7 @@ def _terms(
     if is_conditional:
         cursor = wrong.read(parse_etag_cursor, etag)
     limit = wrong.read(whole_number, query, "limit", 100)
-    min_signals = wrong.read(whole_number, query, "min", 1)
+    min_signals = wrong.read(whole_number, query, "min", 1, max_signals)
     preferences = wrong.read(parse_preferences, prefer) or Preferences()
     granted = wrong.read(_wait, preferences, query.get("wait"), default_wait, max_wait)
     wrong.refuse()

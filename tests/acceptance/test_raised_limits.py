@@ -21,7 +21,7 @@ MIB = 1024 * 1024
 @pytest.fixture
 def purgatory() -> Purgatory:
     """More of everything than by default."""
-    limits = Limits(max_keys_per_operation=500, max_value_bytes=2 * MIB)
+    limits = Limits(max_keys_per_operation=500, max_value_bytes=2 * MIB, max_signals_per_key=2000)
     jobs = MemoryJobStore(limits=JobLimits(max_keys=200, max_payload_bytes=MIB, max_attempts=2000))
     purgatory = Purgatory(limits=limits, jobs=jobs)
     purgatory.handled_elsewhere(["h"])
@@ -51,6 +51,18 @@ async def test_keys_of_one_wait(connection: Connection) -> None:
     body = {"keys": _keys(501), "wait": 0}
     refusal = await connection.request("POST", "/purgatory/watch", body)
     assert refusal.status == 422 and refusal.json()["allowed"].startswith("an object of 1 to 500")
+
+
+async def test_signals_to_wait_for(connection: Connection) -> None:
+    """As many as are kept: with one more, the first would be gone when the last comes."""
+    for count, status in ((2000, 200), (2001, 422)):
+        body = {"keys": {"k": None}, "wait": 0, "min": count}
+        for reply in (
+            await connection.get(f"/purgatory/watch/k?wait=0&min={count}"),
+            await connection.request("POST", "/purgatory/watch", body),
+        ):
+            assert reply.status == status
+            assert status == 200 or "from 1 to 2000" in reply.json()["allowed"]
 
 
 @pytest.mark.parametrize("letter", ["x", "\N{GREEK SMALL LETTER ALPHA}"], ids=["ascii", "greek"])

@@ -302,7 +302,11 @@ def test_bounds_are_those_of_the_limits() -> None:
     """Of what was raised or lowered, not of what is so by default; each purgatory has its own."""
     app = FastAPI()
     for prefix, maximum in (("/a", 500), ("/b", 5)):
-        limits = Limits(max_keys_per_operation=maximum, max_value_bytes=maximum * 10)
+        limits = Limits(
+            max_keys_per_operation=maximum,
+            max_value_bytes=maximum * 10,
+            max_signals_per_key=maximum,
+        )
         job_limits = JobLimits(max_keys=maximum, max_payload_bytes=7, max_attempts=maximum)
         store = MemoryJobStore(limits=job_limits)
         install(app, Purgatory(limits=limits, jobs=store), prefix=prefix)
@@ -310,7 +314,9 @@ def test_bounds_are_those_of_the_limits() -> None:
     operations = dict(_operations(document))
     for prefix, maximum in (("/a", 500), ("/b", 5)):
         watch = _body_schema(document, operations[f"post {prefix}/watch"])["properties"]
-        assert watch["keys"]["maxProperties"] == maximum
+        assert (watch["keys"]["maxProperties"], watch["min"]["maximum"]) == (maximum, maximum)
+        parameters = _parameters(document, f"get {prefix}/watch/{{key}}")
+        assert parameters["min"]["schema"]["maximum"] == maximum
         fire = _body_schema(document, operations[f"post {prefix}/keys/{{key}}"])["properties"]
         assert f"{maximum * 10} bytes" in fire["value"]["description"]
         job = _body_schema(document, operations[f"post {prefix}/jobs"])["properties"]
