@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 
 from purgatory.errors import WrongThreadError
 from purgatory.fastapi.problems import draining
@@ -21,10 +21,10 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 # These two await nothing, but FastAPI would run plain functions in a thread, of which it has 40.
-async def get_purgatory(request: Request) -> Purgatory:
+async def get_purgatory(connection: HTTPConnection) -> Purgatory:
     """Return the purgatory that was installed in the application. For `Depends`."""
-    purgatory = getattr(request.app.state, "purgatory", None) or getattr(
-        request.state, "purgatory", None
+    purgatory = getattr(connection.app.state, "purgatory", None) or getattr(
+        connection.state, "purgatory", None
     )
     if not isinstance(purgatory, Purgatory):
         raise RuntimeError(
@@ -113,10 +113,15 @@ class Park:
 
 
 async def get_park(
-    request: Request, purgatory: Annotated[Purgatory, Depends(get_purgatory)]
+    connection: HTTPConnection, purgatory: Annotated[Purgatory, Depends(get_purgatory)]
 ) -> Park:
     """Return what parks this request. For `Depends`."""
-    return Park(purgatory, request)
+    if not isinstance(connection, Request):
+        raise RuntimeError(
+            "ParkDep parks a request, and this is a WebSocket: take PurgatoryDep, and await "
+            "purgatory.park(...)"
+        )
+    return Park(purgatory, connection)
 
 
 PurgatoryDep = Annotated[Purgatory, Depends(get_purgatory)]
