@@ -59,7 +59,8 @@ class Park:
 
         Raises HTTPException where the endpoint has nobody to answer, or nothing: when the client
         leaves (499, which nobody reads), at once; and when the process drains (503 with
-        Retry-After). `purgatory.park` does neither.
+        Retry-After). `purgatory.park` does neither, and is for background tasks: these run once the
+        client has its answer.
 
         Raises WrongThreadError, at once, in a thread, such as that of a `def` endpoint: there, call
         `anyio.from_thread.run(partial(park, "key", timeout=25))`.
@@ -87,7 +88,7 @@ class Park:
         try:
             await asyncio.wait((parking, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not parking.done():
-                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left")
+                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its answer")
             outcome = parking.result()
         finally:
             parking.cancel()
@@ -99,6 +100,11 @@ class Park:
 
     async def _read_body(self) -> None:
         # Else the body would be taken for the client's leaving, or stand in its way.
+        if self._has_no_body():
+            # Not waited for: a stream that is being sent listens, too, and may have taken that
+            # message. Here it may be taken from who asks for the body later, who finds it read.
+            self._request._body = getattr(self._request, "_body", b"")
+            return
         try:
             await self._request.body()
         except ClientDisconnect:
@@ -106,6 +112,14 @@ class Park:
         except RuntimeError:
             # The endpoint has read it as a stream or a form, and it is at its end.
             pass
+
+    def _has_no_body(self) -> bool:
+        headers = self._request.headers
+        return (
+            self._request.method == "GET"
+            and "content-length" not in headers
+            and "transfer-encoding" not in headers
+        )
 
     async def _disconnected(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -11,6 +11,7 @@ from urllib.parse import quote
 import pytest
 from anyio import from_thread
 from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from purgatory import Outcome, Purgatory
@@ -47,6 +48,20 @@ def app() -> FastAPI:
     @app.post("/half")
     async def wait_before_reading(park: ParkDep) -> str:
         return (await park("k", timeout=20.0)).status
+
+    @app.get("/events")
+    async def events(park: ParkDep) -> StreamingResponse:
+        async def lines() -> AsyncIterator[str]:
+            yield "begun "
+            for key, timeout in (("first", 20.0), ("second", 0.05), ("third", 20.0)):
+                yield f"{(await park(key, timeout=timeout)).status} "
+
+        return StreamingResponse(lines())
+
+    @app.get("/read-after")
+    async def read_after(request: Request, park: ParkDep) -> list[object]:
+        status = (await park("k", timeout=0.01)).status
+        return [status, len(await request.body())]
 
     @app.get("/twice")
     async def wait_twice(park: ParkDep) -> list[object]:
@@ -183,6 +198,33 @@ async def test_a_client_that_leaves_within_its_body(
         assert (await other.get("/wait?timeout=0")).status == 200
     assert server.purgatory.statistics().cancelled == 0
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_stream_that_parks(server: ThreadServer, connection: Connection) -> None:
+    """What a stream waits for comes, or does not, while the stream is under way."""
+    connection.send("GET", "/events")
+    for key in ("first", "third"):
+        await server.until_waiting(key, 1)
+        await server.call(server.purgatory.fire, key)
+    assert (await connection.reply()).body == b"begun fired expired fired "
+
+
+async def test_a_client_that_leaves_a_stream(
+    server: ThreadServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends where it is parked, and is no error of the server."""
+    async with await Connection.open(server.address) as leaving:
+        leaving.send("GET", "/events")
+        await server.until_waiting("first", 1)
+    await server.until_parked(0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_body_that_is_none_is_read_afterwards(connection: Connection) -> None:
+    """It is as empty as before."""
+    for _ in range(2):
+        reply = await asyncio.wait_for(connection.get("/read-after"), 10)
+        assert reply.json() == ["expired", 0]
 
 
 async def test_a_drain(server: ThreadServer) -> None:
