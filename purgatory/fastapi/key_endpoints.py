@@ -6,14 +6,20 @@ import asyncio
 from heapq import nsmallest
 from typing import Any, Final
 
-from purgatory.errors import InvalidKeyError, PurgatoryError
+from purgatory.errors import InvalidKeyError, InvalidValueError, PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.bodies import parse_batch, parse_body
+from purgatory.fastapi.bodies import bad_field, parse_batch, parse_body
 from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.idempotency import RepeatedRequests
 from purgatory.fastapi.preferences import parse_entity_tags
-from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
+from purgatory.fastapi.problems import (
+    KEY_IN_WORDS,
+    VALUE_IN_WORDS,
+    Problem,
+    bad_parameter,
+    problem_of,
+)
 from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.schemas import BatchItem, SignalBody
 from purgatory.fastapi.wrong_parameters import WrongParameters
@@ -162,12 +168,10 @@ class KeyEndpoints:
         try:
             check_key(item.key)
             self._purgatory.signals.encode(item.value)
-        except PurgatoryError as exc:
-            problem = problem_of(exc)
-            errors = [{"pointer": f"/{index}", "detail": exc.detail}]
-            raise Problem(
-                problem.kind.slug, f"/{index}: {exc.detail}", **problem.members, errors=errors
-            ) from exc
+        except InvalidKeyError as exc:
+            raise bad_field((index, "key"), exc.detail, KEY_IN_WORDS) from exc
+        except InvalidValueError as exc:
+            raise bad_field((index, "value"), exc.detail, VALUE_IN_WORDS) from exc
 
 
 def _check_prefix(prefix: str) -> None:

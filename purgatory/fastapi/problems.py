@@ -41,6 +41,7 @@ from purgatory.jobs.errors import (
 MEDIA_TYPE: Final = "application/problem+json"
 
 KEY_IN_WORDS: Final = "1 to 256 characters, none of them control"
+VALUE_IN_WORDS: Final = "JSON of a bounded size"
 
 _STATUSES: Final = frozenset(HTTPStatus)
 
@@ -318,7 +319,7 @@ def problem_of(error: PurgatoryError, cursor_from: str = "") -> Problem:
         case InvalidTimeoutError():
             return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
         case InvalidValueError():
-            return bad_parameter("value", error.detail, "JSON of a bounded size")
+            return bad_parameter("value", error.detail, VALUE_IN_WORDS)
         case LimitReachedError(limit="max_parked"):
             return Problem(
                 "full",

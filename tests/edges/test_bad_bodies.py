@@ -352,6 +352,21 @@ async def test_what_is_allowed_is_told_of_the_very_field(
         assert inner not in reply.body.decode()
 
 
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [({"key": "\n"}, "key"), ({"key": "k", "value": "x" * 65_536}, "value")],
+    ids=["key", "value"],
+)
+async def test_what_no_schema_says_of_an_item(
+    connection: Connection, item: dict[str, Any], field: str
+) -> None:
+    """It is found at the very field, too."""
+    reply = await _post(connection, BATCH, json.dumps([{"key": "good"}, item]).encode())
+    document = check_refusal(reply, 422, "bad-parameter", f"/1/{field}: ")
+    assert document["param"] == field
+    assert [error["pointer"] for error in document["errors"]] == [f"/1/{field}"]
+
+
 async def test_a_value_that_is_refused_is_named(connection: Connection) -> None:
     """Its beginning, where it is not a whole object."""
     body = {"keys": {"k": None}, "wait": 0, "until": "x" * 1000, "limit": -5, "min": []}
