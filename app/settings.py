@@ -125,6 +125,12 @@ class Settings(BaseSettings):
         return self
 
     @property
+    def address(self) -> str:
+        """Where the service is found, as a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
     def has_tokens(self) -> bool:
         """True iff whoever asks needs a token."""
         return self.tokens is not None or self.tokens_file is not None

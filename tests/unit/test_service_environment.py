@@ -95,3 +95,15 @@ def test_every_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(f"PURGATORY_{name.upper()}", str(value))
     limits = asdict(Settings().limits())
     assert {name: limits[name] for name in names} == values
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("127.0.0.1", "http://127.0.0.1:8000"), ("::1", "http://[::1]:8000")],
+)
+def test_the_address_is_one_to_click_on(
+    monkeypatch: pytest.MonkeyPatch, host: str, address: str
+) -> None:
+    """That of IPv6 is in brackets (RFC 3986)."""
+    monkeypatch.setenv("HOST", host)
+    assert Settings().address == address
