@@ -8,6 +8,7 @@ from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.raw_request import RawRequest
 
+_NONE: Final = frozenset({"identity", ""})
 # One look for all of them: most requests have none but the first.
 _TELLING: Final = frozenset({b"content-type", b"content-encoding", b"origin"})
 
@@ -21,8 +22,9 @@ def check_content(raw: RawRequest) -> None:
 
 def _refuse_codings(raw: RawRequest) -> None:
     # Undoing them would take a bound on what comes out, for bodies that are small as a rule.
-    said = ", ".join(raw.headers_named(b"content-encoding"))
-    if {coding.strip(" \t").lower() for coding in said.split(",")} <= {"identity", ""}:
+    lines = raw.headers_named(b"content-encoding")
+    said = ", ".join(lines)
+    if not lines or {coding.strip(" \t").lower() for coding in said.split(",")} <= _NONE:
         return
     raise Problem(
         "unsupported-media-type",

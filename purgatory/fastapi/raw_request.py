@@ -76,6 +76,9 @@ class RawRequest:
 
     def query(self, allowed: frozenset[str]) -> dict[str, str]:
         """Return the query's parameters; raise Problem for any unknown, twice or not UTF-8."""
+        if not self.query_string:
+            # As of most requests.
+            return {}
         wrong = WrongParameters()
         parameters = read_query(self.query_string, allowed, wrong)
         wrong.refuse()
