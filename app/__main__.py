@@ -61,7 +61,7 @@ def main() -> int:
     )
     _check_files(settings)
     _spare_the_collector()
-    address = f"http://{settings.host}:{settings.port}"
+    address = settings.address
     print(f"Purgatory on {address} -- API and a place to try it: {address}/docs", flush=True)
     try:
         uvicorn.Server(config).run()

@@ -38,6 +38,7 @@ class Settings(BaseSettings):
     max_wait: float = Field(_WAITS.max_wait, ge=0, le=3600, description="Seconds.")
     max_parked: int = Field(_LIMITS.max_parked, ge=1)
     max_parked_per_key: int = Field(_LIMITS.max_parked_per_key, ge=1)
+    max_keys_per_operation: int = Field(_LIMITS.max_keys_per_operation, ge=1)
     max_signals: int = Field(_LIMITS.max_signals, ge=1)
     max_signals_per_key: int = Field(_LIMITS.max_signals_per_key, ge=1)
     max_signal_bytes: int = Field(_LIMITS.max_signal_bytes, ge=1)
@@ -102,6 +103,12 @@ class Settings(BaseSettings):
             self.wait_settings()
         except ValueError as exc:
             raise ValueError(f"PURGATORY_DEFAULT_WAIT and PURGATORY_MAX_WAIT: {exc}") from exc
+        if self.max_signal_bytes < self.max_value_bytes:
+            raise ValueError(
+                f"PURGATORY_MAX_SIGNAL_BYTES is {self.max_signal_bytes}, less than "
+                f"PURGATORY_MAX_VALUE_BYTES, {self.max_value_bytes}: raise it, since at least one "
+                "value has to fit"
+            )
         if self.tokens is not None and self.tokens_file is not None:
             raise ValueError("give PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, not both")
         if (self.journal_keys == "hash") != (self.journal_secret is not None):
@@ -116,6 +123,12 @@ class Settings(BaseSettings):
                 "everyone may do everything"
             )
         return self
+
+    @property
+    def address(self) -> str:
+        """Where the service is found, as a URL."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
 
     @property
     def has_tokens(self) -> bool:
@@ -135,6 +148,7 @@ class Settings(BaseSettings):
         return Limits(
             max_parked=self.max_parked,
             max_parked_per_key=self.max_parked_per_key,
+            max_keys_per_operation=self.max_keys_per_operation,
             max_signals=self.max_signals,
             max_signals_per_key=self.max_signals_per_key,
             max_signal_bytes=self.max_signal_bytes,

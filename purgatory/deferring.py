@@ -13,6 +13,7 @@ from purgatory.jobs.deadline import Deadline
 from purgatory.jobs.errors import JobError, NoJobStoreError
 from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.job import Job, JobState
+from purgatory.jobs.limits import JobLimits
 from purgatory.jobs.spec import JobSpec
 from purgatory.jobs.store import Added, JobCounts, JobFilter, JobPage
 from purgatory.keys import check_key
@@ -207,9 +208,9 @@ class Deferring:
         return self._require_desk()
 
     @property
-    def has_jobs(self) -> bool:
-        """True iff the purgatory was given a store of jobs."""
-        return self._desk is not None
+    def job_limits(self) -> JobLimits | None:
+        """The bounds of the store of jobs; None where there is no store."""
+        return None if self._desk is None else self._desk.limits
 
     @property
     def missing(self) -> list[str]:

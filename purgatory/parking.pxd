@@ -29,6 +29,7 @@ cdef class Parking:
     cdef public bint is_draining
     cdef public object loop
     cdef public Py_ssize_t opened
+    cdef public dict refused
     cdef public unsigned long thread_id
 
     @cython.locals(operation=ParkOperation, positions=dict, delay_ms=cython.longlong)
@@ -45,4 +46,5 @@ cdef class Parking:
     cpdef dict positions(self, keys, cursor)
     @cython.locals(operations=DelayedOperationPurgatory)
     cpdef check_limits(self, tuple keys)
+    cpdef count_refusal(self, str limit)
     cpdef check_count(self, Py_ssize_t keys)

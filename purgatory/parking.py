@@ -58,6 +58,7 @@ class Parking:
         "is_draining",
         "loop",
         "opened",
+        "refused",
         "thread_id",
     )
 
@@ -86,6 +87,8 @@ class Parking:
         # How often it was opened and not closed again.
         self.opened: int = 0
         self.is_draining: bool = False
+        # {bound: how often it was reached}
+        self.refused: dict[str, int] = {}
 
     def begin(self, loop: AbstractEventLoop) -> None:
         """Belong to `loop` and to this thread."""
@@ -218,6 +221,7 @@ class Parking:
         """Raise LimitReachedError where no more may wait."""
         operations = self._operations
         if operations._delayed >= self._max_parked:
+            self.count_refusal("max_parked")
             raise LimitReachedError(
                 f"{self._max_parked} operations wait already, which is the limit",
                 limit="max_parked",
@@ -228,12 +232,17 @@ class Parking:
             return
         for key in keys:
             if operations.count(key) >= self._max_parked_per_key:
+                self.count_refusal("max_parked_per_key")
                 raise LimitReachedError(
                     f"{self._max_parked_per_key} operations wait on key {key!r} already, which is "
                     "the limit for one key",
                     limit="max_parked_per_key",
                     maximum=self._max_parked_per_key,
                 )
+
+    def count_refusal(self, limit: str) -> None:
+        """Count that a bound was reached."""
+        self.refused[limit] = self.refused.get(limit, 0) + 1
 
     def check_count(self, keys: int) -> None:
         """Raise ValueError unless an operation may watch so many keys."""

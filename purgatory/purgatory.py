@@ -83,6 +83,8 @@ class Statistics:
     """The core runs compiled, not as plain Python."""
     jobs: JobStatistics | None
     """Delayed jobs in this process; None where there is no store of jobs."""
+    refused: dict[str, int]
+    """How often each bound on what waits was reached, by the bound's name."""
 
 
 class Purgatory(Deferring):
@@ -403,7 +405,12 @@ class Purgatory(Deferring):
             longest_lateness_ms=self._timer.longest_lateness_ms,
             is_compiled=compiled,
             jobs=None if self._desk is None else self._desk.statistics(),
+            refused=self._parking.refused.copy(),
         )
+
+    def count_refusal(self, limit: str) -> None:
+        """Count in `statistics().refused` that a bound of yours was reached, called `limit`."""
+        self._parking.count_refusal(limit)
 
     def watched_keys(self) -> dict[str, int]:
         """Return the keys that are watched and how many operations wait on each."""

@@ -8,11 +8,12 @@ from fastapi import Depends, Request
 
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.bodies import parse_batch, parse_body
+from purgatory.fastapi.bounded_bodies import job_body, watch_body
 from purgatory.fastapi.endpoint import read_body
 from purgatory.fastapi.job_batch_endpoint import in_turns, split_lines
-from purgatory.fastapi.job_schemas import JobBody
 from purgatory.fastapi.problems import Problem
-from purgatory.fastapi.schemas import BatchItem, WatchBody
+from purgatory.fastapi.schemas import BatchItem
+from purgatory.purgatory import Purgatory
 
 
 async def get_accesses(request: Request) -> list[Access]:
@@ -38,21 +39,24 @@ async def get_accesses(request: Request) -> list[Access]:
         request._body = await read_body(request.scope, request.receive, endpoint.raw.max_body)
     body = await request.body()
     if action is Action.DEFER:
-        return [Access(action), *await _waits(request, body)]
+        return [Access(action), *await _waits(request, endpoint.raw.room.purgatory, body)]
     if action is Action.WAIT:
-        return [Access(action, key) for key in parse_body(WatchBody, body).keys]
+        model = watch_body(endpoint.raw.room.purgatory.limits)
+        return [Access(action, key) for key in parse_body(model, body).keys]
     return [Access(action, item.key) for item in parse_batch(BatchItem, body)]
 
 
-async def _waits(request: Request, body: bytes) -> list[Access]:
+async def _waits(request: Request, purgatory: Purgatory, body: bytes) -> list[Access]:
     """Return an access for each key that the jobs in a body are to wait on."""
+    assert purgatory.job_limits is not None
+    model = job_body(purgatory.job_limits)
     if not request.url.path.endswith(":batch"):
-        keys = parse_body(JobBody, body).keys
+        keys = parse_body(model, body).keys
         return [Access(Action.WAIT, key) for key in keys]
     found: dict[str, None] = {}
     async for line in in_turns(split_lines(body)):
         try:
-            found |= dict.fromkeys(parse_body(JobBody, line).keys)
+            found |= dict.fromkeys(parse_body(model, line).keys)
         except Problem:
             # The endpoint refuses that line by itself.
             continue

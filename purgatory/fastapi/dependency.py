@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Annotated
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 
+from purgatory.errors import WrongThreadError
 from purgatory.fastapi.problems import draining
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
@@ -19,10 +21,10 @@ CLIENT_CLOSED_REQUEST = 499
 
 
 # These two await nothing, but FastAPI would run plain functions in a thread, of which it has 40.
-async def get_purgatory(request: Request) -> Purgatory:
+async def get_purgatory(connection: HTTPConnection) -> Purgatory:
     """Return the purgatory that was installed in the application. For `Depends`."""
-    purgatory = getattr(request.app.state, "purgatory", None) or getattr(
-        request.state, "purgatory", None
+    purgatory = getattr(connection.app.state, "purgatory", None) or getattr(
+        connection.state, "purgatory", None
     )
     if not isinstance(purgatory, Purgatory):
         raise RuntimeError(
@@ -39,20 +41,45 @@ class Park:
         """Park `request` in `purgatory`."""
         self.purgatory = purgatory
         self._request = request
+        self._thread_id = threading.get_ident()
 
-    async def __call__(
+    # Not async: in a thread, what is wrong would be said to nobody, or by whatever is given the
+    # coroutine in place of an outcome.
+    def __call__(
         self,
         *keys: str,
         timeout: float,
         until: Callable[[], object] | None = None,
         cursor: str | Mapping[str, str | None] | None = None,
-    ) -> Outcome:
+    ) -> Coroutine[Any, Any, Outcome]:
         """Wait until one of `keys` fires or `timeout` seconds have passed, as `Purgatory.park`.
+
+        However many: `WaitSettings` bounds what clients ask of our own endpoints. Bound a timeout
+        that comes from the client, since proxies cut what is idle for a minute or so.
 
         Raises HTTPException where the endpoint has nobody to answer, or nothing: when the client
         leaves (499, which nobody reads), at once; and when the process drains (503 with
-        Retry-After). `purgatory.park` does neither.
+        Retry-After). `purgatory.park` does neither, and is for background tasks: these run once the
+        client has its answer.
+
+        Raises WrongThreadError, at once, in a thread, such as that of a `def` endpoint: there, call
+        `anyio.from_thread.run(partial(park, "key", timeout=25))`.
         """
+        if threading.get_ident() != self._thread_id:
+            raise WrongThreadError(
+                "park was called in a thread, as that of a plain `def` endpoint is: write "
+                "`async def` and `await park(...)`, or, in the thread, "
+                "`anyio.from_thread.run(partial(park, key, timeout=...))`"
+            )
+        return self._park(keys, timeout, until, cursor)
+
+    async def _park(
+        self,
+        keys: tuple[str, ...],
+        timeout: float,
+        until: Callable[[], object] | None,
+        cursor: str | Mapping[str, str | None] | None,
+    ) -> Outcome:
         await self._read_body()
         parking = asyncio.ensure_future(
             self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
@@ -61,7 +88,7 @@ class Park:
         try:
             await asyncio.wait((parking, leaving), return_when=asyncio.FIRST_COMPLETED)
             if not parking.done():
-                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left")
+                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its answer")
             outcome = parking.result()
         finally:
             parking.cancel()
@@ -73,6 +100,11 @@ class Park:
 
     async def _read_body(self) -> None:
         # Else the body would be taken for the client's leaving, or stand in its way.
+        if self._has_no_body():
+            # Not waited for: a stream that is being sent listens, too, and may have taken that
+            # message. Here it may be taken from who asks for the body later, who finds it read.
+            self._request._body = getattr(self._request, "_body", b"")
+            return
         try:
             await self._request.body()
         except ClientDisconnect:
@@ -81,16 +113,29 @@ class Park:
             # The endpoint has read it as a stream or a form, and it is at its end.
             pass
 
+    def _has_no_body(self) -> bool:
+        headers = self._request.headers
+        return (
+            self._request.method == "GET"
+            and "content-length" not in headers
+            and "transfer-encoding" not in headers
+        )
+
     async def _disconnected(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
 
 
 async def get_park(
-    request: Request, purgatory: Annotated[Purgatory, Depends(get_purgatory)]
+    connection: HTTPConnection, purgatory: Annotated[Purgatory, Depends(get_purgatory)]
 ) -> Park:
     """Return what parks this request. For `Depends`."""
-    return Park(purgatory, request)
+    if not isinstance(connection, Request):
+        raise RuntimeError(
+            "ParkDep parks a request, and this is a WebSocket: take PurgatoryDep, and await "
+            "purgatory.park(...)"
+        )
+    return Park(purgatory, connection)
 
 
 PurgatoryDep = Annotated[Purgatory, Depends(get_purgatory)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -12,9 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.answer import Answer
+from purgatory.fastapi.content_check import check_content
 from purgatory.fastapi.direct_wait import Connection
 from purgatory.fastapi.drive import Resumed, finish_in_task, send_answer
-from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.guard import guarded
 from purgatory.fastapi.problems import Problem, problem_of
 from purgatory.fastapi.raw_request import RawRequest, too_large
@@ -45,14 +46,14 @@ class RawEndpoint:
         tail: str = "",
         max_body: int = 0,
         is_public: bool = False,
-        refuses_foreign_pages: bool = False,
+        checks_content: bool = False,
     ) -> None:
         """Answer with `handler`; `tail` names the path parameter that it works on.
 
-        `refuses_foreign_pages` is for a POST that takes no body; one that takes a body does anyway.
+        `checks_content` is for a POST that takes no body; one that takes a body does so anyway.
         """
         self._is_public = is_public
-        self._refuses_foreign_pages = refuses_foreign_pages or max_body > 0
+        self._checks_content = checks_content or max_body > 0
         self.room = room
         self.tail = tail
         self.max_body = max_body
@@ -110,8 +111,8 @@ class RawEndpoint:
     def _admit(self, raw: RawRequest) -> None:
         if not self._is_public:
             raw.permit = self.room.authenticate(raw)
-        if self._refuses_foreign_pages:
-            refuse_foreign_pages(raw)
+        if self._checks_content:
+            check_content(raw)
 
     def _handle(self, raw: RawRequest) -> Coroutine[Any, Any, Answer]:
         return self._handler(raw)
@@ -191,10 +192,12 @@ def problem_from(error: Exception) -> Problem:
     """Return the refusal that an exception of an endpoint amounts to; log what is no refusal."""
     if isinstance(error, Problem):
         return error
+    problem = Problem("internal-error", "the request failed for a reason that is in the log")
     if isinstance(error, PurgatoryError):
-        return problem_of(error)
-    logger.error("a request failed", exc_info=error, extra={"action": "request-failed"})
-    return Problem("internal-error", "the request failed for a reason that is in the log")
+        problem = problem_of(error)
+    if problem.status == 500:
+        logger.error("a request failed", exc_info=error, extra={"action": "request-failed"})
+    return problem
 
 
 def path_parameter(scope: Scope, name: str) -> str:
@@ -208,7 +211,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     if announced == 0:
         # Nothing is to be waited for.
         return b""
-    if announced > MAX_DISCARDED or (announced > limit and expects_continue):
+    if announced > limit and (announced > MAX_DISCARDED or expects_continue):
         raise too_large(limit)
     body = bytearray()
     received = 0
@@ -240,4 +243,4 @@ def _announced(scope: Scope) -> tuple[int, bool]:
         return -1, expects_continue
     # One of more digits than this is too large for anyone.
     is_number = length.isdigit() and len(length) < 16
-    return int(length) if is_number else MAX_DISCARDED + 1, expects_continue
+    return int(length) if is_number else sys.maxsize, expects_continue

@@ -9,6 +9,8 @@ from typing import Final
 
 # etagc: no spaces and no quotes; commas are allowed, so that a list cannot be split at them.
 _TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
+# What a field may be, for OpenAPI, without the empty elements that are taken all the same.
+ENTITY_TAGS_PATTERN: Final = r'^(\*|(W/)?"[!#-~]*"( *, *(W/)?"[!#-~]*")*)$'
 _SEPARATOR: Final = re.compile(rb"[ \t]*(?:,[ \t]*)+|[ \t]*$")
 
 

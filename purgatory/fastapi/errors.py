@@ -16,7 +16,8 @@ from starlette.responses import Response
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.body_places import pointer
-from purgatory.fastapi.problems import Problem, problem_of
+from purgatory.fastapi.endpoint import problem_from
+from purgatory.fastapi.problems import Problem
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -61,7 +62,7 @@ def add_purgatory_handlers(app: FastAPI, prefix: str) -> None:
 
     async def on_purgatory_error(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, PurgatoryError)
-        return _response(problem_of(exc), prefix, request)
+        return _response(problem_from(exc), prefix, request)
 
     _add(app, Problem, on_problem)
     _add(app, PurgatoryError, on_purgatory_error)

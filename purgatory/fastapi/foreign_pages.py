@@ -7,7 +7,6 @@ from typing import Final
 from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.raw_request import RawRequest
 
-_TELLING: Final = frozenset({b"content-type", b"origin"})
 # For these a browser asks nobody (Fetch: CORS-safelisted request header).
 _OF_FORMS: Final = frozenset(
     {"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"}
@@ -26,8 +25,6 @@ def refuse_foreign_pages(raw: RawRequest) -> None:
     service is in. For a Content-Type that no form has, the page's browser asks this site first
     (CORS). A page can also send none, and then says where it is from.
     """
-    if not raw.has_any(_TELLING):
-        return
     header = raw.header(b"content-type") or ""
     media_type = header.partition(";")[0].strip(" \t").lower()
     if media_type in _OF_FORMS:

@@ -22,9 +22,10 @@ class Readiness(BaseModel):
 
 
 def create_health_router(purgatory: Purgatory) -> APIRouter:
-    """Return `/healthz` and `/readyz`, which never park and stand behind no bound."""
+    """Return `/healthz` and `/readyz`, for GET and HEAD: never parked, and behind no bound."""
     router = APIRouter(tags=["health"])
 
+    @router.head("/healthz", include_in_schema=False)
     @router.get(
         "/healthz",
         operation_id="healthz",
@@ -35,6 +36,7 @@ def create_health_router(purgatory: Purgatory) -> APIRouter:
         """Say that the process is alive. Restart it when this fails."""
         return Health()
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get(
         "/readyz",
         operation_id="readyz",

@@ -11,16 +11,17 @@ from starlette.types import Receive, Scope, Send
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.bodies import parse_body
+from purgatory.fastapi.bounded_bodies import job_body, max_job_batch_body
+from purgatory.fastapi.content_check import check_content
 from purgatory.fastapi.drive import send_answer
 from purgatory.fastapi.endpoint import problem_from, read_body
-from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.job_endpoints import job_spec, refusal
-from purgatory.fastapi.job_schemas import MAX_JOB_LINES, BatchLine, JobBody
+from purgatory.fastapi.job_schemas import MAX_JOB_LINES, BatchLine
 from purgatory.fastapi.problems import Problem, bad_parameter
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.scope_request import ScopeRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
-from purgatory.jobs import AddStatus, JobError, JobSpec
+from purgatory.jobs import AddStatus, JobError, JobLimits, JobSpec
 
 # Lines that are stored and answered together: one step of a store.
 CHUNK = 250
@@ -35,10 +36,11 @@ class JobBatchEndpoint:
     theirs before they read any of ours.
     """
 
-    def __init__(self, room: WaitingRoom, *, max_body: int) -> None:
-        """Add to the jobs of the purgatory of `room`."""
+    def __init__(self, room: WaitingRoom, limits: JobLimits) -> None:
+        """Add to the jobs of the purgatory of `room`, whose store has `limits`."""
         self.room = room
-        self.max_body = max_body
+        self.max_body = max_job_batch_body(limits)
+        self._limits = limits
         self.tail = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +63,7 @@ class JobBatchEndpoint:
     async def _lines(self, raw: RawRequest, scope: Scope, receive: Receive) -> list[bytes]:
         # Before the body: who has no token need not send one.
         raw.permit = self.room.authenticate(raw)
-        refuse_foreign_pages(raw)
+        check_content(raw)
         raw.permit.check(Access(Action.DEFER))
         raw.query(frozenset())
         if raw.header(b"idempotency-key") is not None:
@@ -90,7 +92,7 @@ class JobBatchEndpoint:
             yield [results[number] for number in sorted(results)]
 
     def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
-        body = parse_body(JobBody, line)
+        body = parse_body(job_body(self._limits), line)
         raw.permit.check_keys(Action.WAIT, body.keys)
         return job_spec(self.room.purgatory, body)
 

@@ -12,12 +12,14 @@ from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bodies import bad_field, parse_body
 from purgatory.fastapi.body_places import Location
+from purgatory.fastapi.bounded_bodies import job_body
 from purgatory.fastapi.idempotency import RepeatedRequests, request_name, used_otherwise
 from purgatory.fastapi.job_answer import answer_job, entity_tag, listed_job
 from purgatory.fastapi.job_schemas import CallbackBody, JobBody, JobsAnswer, RescheduleBody
-from purgatory.fastapi.preferences import parse_if_match
+from purgatory.fastapi.preferences import parse_entity_tags
 from purgatory.fastapi.problems import KEY_IN_WORDS, Problem, bad_parameter, problem_of
-from purgatory.fastapi.raw_request import RawRequest, whole_number
+from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
+from purgatory.fastapi.wrong_parameters import WrongParameters
 from purgatory.jobs import (
     CALLBACK,
     AddStatus,
@@ -27,6 +29,7 @@ from purgatory.jobs import (
     Job,
     JobError,
     JobFilter,
+    JobLimits,
     JobNotFoundError,
     JobSpec,
     JobState,
@@ -44,9 +47,10 @@ _JOB_ID: Final = re.compile("[0-9a-f]{32}")
 class JobEndpoints:
     """The handlers under `/jobs`, but for those that wait or stream."""
 
-    def __init__(self, purgatory: Purgatory) -> None:
-        """Work on the jobs of `purgatory`."""
+    def __init__(self, purgatory: Purgatory, limits: JobLimits) -> None:
+        """Work on the jobs of `purgatory`, whose store has `limits`."""
         self._purgatory = purgatory
+        self._limits = limits
         self._repeats = RepeatedRequests(purgatory.clock)
 
     async def add(self, raw: RawRequest) -> Answer:
@@ -54,7 +58,7 @@ class JobEndpoints:
         raw.permit.check(Access(Action.DEFER))
         raw.query(NO_QUERY)
         # Before anything is remembered: those who may not are told so, whatever was done before.
-        body = parse_body(JobBody, raw.body)
+        body = parse_body(job_body(self._limits), raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)
         # A repeat that comes to this process soon is given the very same answer. Others are told of
         # the job that the store has.
@@ -70,11 +74,7 @@ class JobEndpoints:
         if isinstance(added, JobError):
             raise refusal(added, raw.path)
         is_repeat = added.status is AddStatus.KEPT and added.job.id in spec.ids
-        if (
-            name is not None
-            and is_repeat
-            and not spec.may_be(added.job, self._purgatory.job_desk().limits)
-        ):
+        if name is not None and is_repeat and not spec.may_be(added.job, self._limits):
             raise used_otherwise(name)
         is_new = is_repeat or added.status is AddStatus.ADDED
         location = {"Location": f"{raw.path}/{added.job.id}"}
@@ -107,9 +107,12 @@ class JobEndpoints:
     async def list_jobs(self, raw: RawRequest) -> Answer:
         """List jobs, a page at a time."""
         raw.permit.check(Access(Action.OPERATE))
-        query = raw.query(LIST_QUERY)
-        limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
-        where = _filter(query)
+        wrong = WrongParameters()
+        query = read_query(raw.query_string, LIST_QUERY, wrong)
+        limit = wrong.read(whole_number, query, "limit", DEFAULT_LIST_LIMIT)
+        where = _filter(query, wrong)
+        wrong.refuse()
+        assert limit
         after = query.get("after")
         if after is not None:
             await self._check_after(after)
@@ -140,7 +143,7 @@ class JobEndpoints:
     async def _if_version(self, raw: RawRequest) -> int | None:
         """Return the version that If-Match names; raise Problem where the job is not at it."""
         headers = raw.headers_named(b"if-match")
-        tags = parse_if_match(headers)
+        tags = parse_entity_tags(headers, "If-Match")
         if tags is None or tags.is_any:
             return None
         if len(tags.strong_tags) == 1:
@@ -242,16 +245,20 @@ def _check_name(param: str, text: str) -> None:
         raise bad_parameter(param, f"{param}: {exc.detail}", KEY_IN_WORDS) from exc
 
 
-def _filter(query: dict[str, str]) -> JobFilter:
-    state = query.get("state")
-    states = [str(known) for known in JobState]
-    if state is not None and state not in states:
-        raise bad_parameter("state", f"state is {state[:64]!r}", ", ".join(states))
+def _filter(query: dict[str, str], wrong: WrongParameters) -> JobFilter:
+    """Return which jobs to list; keep in `wrong` what names none."""
     for name in ("handler", "key"):
         if name in query:
-            _check_name(name, query[name])
+            wrong.read(_check_name, name, query[name])
     return JobFilter(
-        state=None if state is None else JobState(state),
+        state=wrong.read(_state, query.get("state")),
         handler=query.get("handler"),
         key=query.get("key"),
     )
+
+
+def _state(name: str | None) -> JobState | None:
+    states = [str(known) for known in JobState]
+    if name is not None and name not in states:
+        raise bad_parameter("state", f"state is {name[:64]!r}", ", ".join(states))
+    return None if name is None else JobState(name)

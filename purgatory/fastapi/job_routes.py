@@ -8,15 +8,16 @@ from fastapi import Body, Header, Path, Query
 
 from purgatory.fastapi import job_schemas
 from purgatory.fastapi.access import Action
+from purgatory.fastapi.bounded_bodies import job_body, max_job_body
 from purgatory.fastapi.endpoint import TaskEndpoint
+from purgatory.fastapi.entity_tags import ENTITY_TAGS_PATTERN
 from purgatory.fastapi.job_batch_endpoint import JobBatchEndpoint
 from purgatory.fastapi.job_endpoints import JobEndpoints
 from purgatory.fastapi.job_watch_endpoint import JobWatchEndpoint
 from purgatory.fastapi.openapi_headers import answer_header, idempotency_key
 from purgatory.fastapi.waiting_room import WaitingRoom
+from purgatory.jobs import JobLimits
 
-MAX_JOB_BODY = 256 * 1024
-MAX_BATCH_BODY = 16 * 1024 * 1024
 JSON_LINES = "application/jsonl"
 
 JobId = Annotated[
@@ -24,7 +25,11 @@ JobId = Annotated[
     Path(description="A job's id.", max_length=64, examples=["019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"]),
 ]
 IfMatch = Annotated[
-    str | None, Header(description="ETags of the job: only if it is still at one of them.")
+    str | None,
+    Header(
+        description="ETags of the job: only if it is still at one of them.",
+        pattern=ENTITY_TAGS_PATTERN,
+    ),
 ]
 IdempotencyKey = Annotated[
     str | None,
@@ -39,14 +44,15 @@ BODY = ("bad-json", "body-too-large", "unsupported-media-type")
 WRITING = (*BODY, "not-open", "store-unavailable")
 
 
-def add_job_routes(add: AddRoute, room: WaitingRoom) -> None:
+def add_job_routes(add: AddRoute, room: WaitingRoom, limits: JobLimits) -> None:
     """Add the routes through `add(method, path, endpoint, raw, ...)`."""
-    endpoints = JobEndpoints(room.purgatory)
+    job, max_body = job_body(limits), max_job_body(limits)
+    endpoints = JobEndpoints(room.purgatory, limits)
     asking = ("unknown-job", "not-open", "store-unavailable")
     changing = (*asking, "job-decided", "job-changed")
 
     def add_job(
-        body: Annotated[job_schemas.JobBody, Body()],
+        body: Annotated[job, Body()],  # type: ignore[valid-type] # a type made at run time
         idempotency_key: IdempotencyKey = None,
     ) -> None:
         """Do something later: at a deadline, or when a key fires, or not at all because it fired.
@@ -60,7 +66,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom) -> None:
         "POST",
         "/jobs",
         add_job,
-        TaskEndpoint(room, endpoints.add, max_body=MAX_JOB_BODY),
+        TaskEndpoint(room, endpoints.add, max_body=max_body),
         summary="Add a job",
         answered="The job is stored.",
         action=Action.DEFER,
@@ -119,7 +125,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom) -> None:
         "POST",
         "/jobs:batch",
         add_jobs,
-        JobBatchEndpoint(room, max_body=MAX_BATCH_BODY),
+        JobBatchEndpoint(room, limits),
         summary="Add many jobs",
         answered="What became of each line.",
         action=Action.DEFER,
@@ -151,7 +157,11 @@ def add_job_routes(add: AddRoute, room: WaitingRoom) -> None:
     def get_job(
         id: JobId,  # noqa: A002 - the parameter's name in the interface
         if_none_match: Annotated[
-            str | None, Header(description="The ETag of the job as the client has it.")
+            str | None,
+            Header(
+                description="The ETag of the job as the client has it.",
+                pattern=ENTITY_TAGS_PATTERN,
+            ),
         ] = None,
         prefer: Annotated[
             str | None, Header(description="`wait=25`: park while it is still that.")
@@ -186,7 +196,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom) -> None:
         "PATCH",
         "/jobs/{id}",
         reschedule_job,
-        TaskEndpoint(room, endpoints.change, tail="id", max_body=MAX_JOB_BODY),
+        TaskEndpoint(room, endpoints.change, tail="id", max_body=max_body),
         summary="Move a job's deadline",
         answered="The job with its new deadline.",
         action=Action.DEFER,
@@ -227,7 +237,7 @@ def add_job_routes(add: AddRoute, room: WaitingRoom) -> None:
         "POST",
         "/jobs/{id}/run",
         run_job,
-        TaskEndpoint(room, endpoints.run, tail="id", refuses_foreign_pages=True),
+        TaskEndpoint(room, endpoints.run, tail="id", checks_content=True),
         summary="Run a job now",
         answered="The job, which is due now.",
         action=Action.DEFER,

@@ -63,10 +63,10 @@ class JobBody(RequestBody):
 
     handler: Key | None = Field(None, description="The name of a handler. This or `callback`.")
     callback: CallbackBody | None = Field(None, description="This or `handler`.")
-    payload: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
+    payload: Any = Field(None, description="Any JSON value.")
     delay: Delay = None
     at: At = None
-    keys: Annotated[list[Key], Field(max_length=100)] = Field(
+    keys: list[Key] = Field(
         default_factory=list, description="Watch keys that decide the job when one of them fires."
     )
     on_fire: Literal["run", "cancel"] = Field("run", description="What it does then.")
@@ -76,7 +76,7 @@ class JobBody(RequestBody):
         description="What to do while another job waits with that dedupe key; `replace` and "
         "`keep` need one.",
     )
-    max_attempts: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
+    max_attempts: Annotated[StrictInt, Field(ge=1)] = Field(
         10, description="How often it is started at most, where it fails."
     )
     misfire: Literal["run", "skip", "spread"] = Field(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope, Send
 
-from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer, header_lines
 from purgatory.fastapi.asgi_wait import is_disconnect
@@ -13,13 +12,15 @@ from purgatory.fastapi.endpoint import path_parameter, problem_from
 from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.interruptible_receive import InterruptibleReceive
 from purgatory.fastapi.job_answer import answer_job, entity_tag
-from purgatory.fastapi.preferences import parse_preferences
+from purgatory.fastapi.preferences import Preferences, parse_entity_tags, parse_preferences
 from purgatory.fastapi.problems import draining, retry_after
-from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.raw_request import RawRequest, read_query
 from purgatory.fastapi.scope_request import ScopeRequest
 from purgatory.fastapi.waiting_room import WaitingRoom
 from purgatory.fastapi.watch_request import jittered
+from purgatory.fastapi.wrong_parameters import WrongParameters
 from purgatory.jobs import Job
+from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS
 
@@ -54,16 +55,13 @@ class JobWatchEndpoint:
         """Return the answer; None where the client has left."""
         raw.permit = self.room.authenticate(raw)
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
-        raw.query(frozenset())
-        fields = [field.encode("latin-1") for field in raw.headers_named(b"if-none-match")]
-        tags = EntityTags.parse(fields) if fields else None
-        asked = parse_preferences(raw.headers_named(b"prefer")).wait
+        tags, asked = _conditions(raw)
         wait = min(asked or 0.0, self.room.settings.max_wait)
         applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
         if tags is None:
             return answer_job(await self.room.purgatory.job(raw.tail).get(), headers=applied)
         client = self.room.client(raw) if wait else ""
-        watch = _JobWatch(self.room, raw.tail, tags, wait, receive)
+        watch = _JobWatch(self.room.purgatory, raw.tail, tags, wait, receive)
         self.room.enter(client)
         try:
             status = await watch.run()
@@ -77,20 +75,29 @@ class JobWatchEndpoint:
         return _not_modified(watch.job, applied, status)
 
 
+def _conditions(raw: RawRequest) -> tuple[EntityTags | None, float | None]:
+    """Return what the client has, and how long it would wait; raise Problem."""
+    wrong = WrongParameters()
+    read_query(raw.query_string, frozenset(), wrong)
+    tags = wrong.read(parse_entity_tags, raw.headers_named(b"if-none-match"), "If-None-Match")
+    preferences = wrong.read(parse_preferences, raw.headers_named(b"prefer")) or Preferences()
+    wrong.refuse()
+    return tags, preferences.wait
+
+
 class _JobWatch:
     """One request's wait."""
 
     def __init__(
-        self, room: WaitingRoom, job_id: str, tags: EntityTags, wait: float, receive: Receive
+        self, purgatory: Purgatory, job_id: str, tags: EntityTags, wait: float, receive: Receive
     ) -> None:
         self.job: Job | None = None
         self.has_left = False
-        self._room = room
-        self._purgatory = room.purgatory
+        self._purgatory = purgatory
         self._job_id = job_id
         self._tags = tags
         self._receive = InterruptibleReceive(receive)
-        self._end_ns = room.purgatory.clock.now_ns() + round(jittered(wait) * NS_PER_SECOND)
+        self._end_ns = purgatory.clock.now_ns() + round(jittered(wait) * NS_PER_SECOND)
         self._status = Status.PENDING
 
     def is_known(self, job: Job) -> bool:
@@ -111,10 +118,7 @@ class _JobWatch:
                     return Status.EXPIRED
                 if self._purgatory.is_draining:
                     raise draining()
-                try:
-                    desk.park(wait, left_ms)
-                except PurgatoryError as exc:
-                    raise self._room.refusal(exc) from exc
+                desk.park(wait, left_ms)
                 if not await self._until_ended() or self._status is Status.DRAINED:
                     return self._status
             finally:

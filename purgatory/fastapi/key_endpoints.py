@@ -6,16 +6,23 @@ import asyncio
 from heapq import nsmallest
 from typing import Any, Final
 
-from purgatory.errors import InvalidKeyError, PurgatoryError
+from purgatory.errors import InvalidKeyError, InvalidValueError, PurgatoryError
 from purgatory.fastapi.access import Access, Action
 from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.bodies import parse_batch, parse_body
+from purgatory.fastapi.bodies import bad_field, parse_batch, parse_body
 from purgatory.fastapi.entity_tags import EntityTags
 from purgatory.fastapi.idempotency import RepeatedRequests
-from purgatory.fastapi.preferences import parse_if_match
-from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
-from purgatory.fastapi.raw_request import RawRequest, whole_number
+from purgatory.fastapi.preferences import parse_entity_tags
+from purgatory.fastapi.problems import (
+    KEY_IN_WORDS,
+    VALUE_IN_WORDS,
+    Problem,
+    bad_parameter,
+    problem_of,
+)
+from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.schemas import BatchItem, SignalBody
+from purgatory.fastapi.wrong_parameters import WrongParameters
 from purgatory.fired import Fired
 from purgatory.keys import check_key
 from purgatory.purgatory import Purgatory
@@ -50,7 +57,7 @@ class KeyEndpoints:
     async def _fire_if(self, key: str, raw: RawRequest) -> Answer:
         # A body that is none is refused first.
         _value(raw)
-        self._check_head(key, parse_if_match(raw.headers_named(b"if-match")))
+        self._check_head(key, parse_entity_tags(raw.headers_named(b"if-match"), "If-Match"))
         return await self._fire(key, raw)
 
     async def _fire(self, key: str, raw: RawRequest) -> Answer:
@@ -113,10 +120,13 @@ class KeyEndpoints:
     async def list_watched(self, raw: RawRequest) -> Answer:
         """List the keys that are watched, in order."""
         raw.permit.check(Access(Action.OPERATE))
-        query = raw.query(LIST_QUERY)
-        limit = whole_number(query, "limit", DEFAULT_LIST_LIMIT)
+        wrong = WrongParameters()
+        query = read_query(raw.query_string, LIST_QUERY, wrong)
+        limit = wrong.read(whole_number, query, "limit", DEFAULT_LIST_LIMIT)
         prefix = query.get("prefix", "")
-        _check_prefix(prefix)
+        wrong.read(_check_prefix, prefix)
+        wrong.refuse()
+        assert limit
         watched = self._purgatory.watched_keys()
         # One more than are told of: 100,000 may be watched, and are not all to be sorted.
         keys = nsmallest(limit + 1, (key for key in watched if key.startswith(prefix)))
@@ -144,7 +154,7 @@ class KeyEndpoints:
                 # One of several may be of before a restart, and another be where the key is at.
                 refusals.append(exc)
         if refusals and not passed:
-            raise refusals[0]
+            raise problem_of(refusals[0], "If-Match") from refusals[0]
         head = signals.cursor(last)
         raise Problem(
             "precondition-failed",
@@ -158,12 +168,10 @@ class KeyEndpoints:
         try:
             check_key(item.key)
             self._purgatory.signals.encode(item.value)
-        except PurgatoryError as exc:
-            problem = problem_of(exc)
-            errors = [{"pointer": f"/{index}", "detail": exc.detail}]
-            raise Problem(
-                problem.kind.slug, f"/{index}: {exc.detail}", **problem.members, errors=errors
-            ) from exc
+        except InvalidKeyError as exc:
+            raise bad_field((index, "key"), exc.detail, KEY_IN_WORDS) from exc
+        except InvalidValueError as exc:
+            raise bad_field((index, "value"), exc.detail, VALUE_IN_WORDS) from exc
 
 
 def _check_prefix(prefix: str) -> None:

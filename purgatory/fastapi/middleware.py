@@ -46,7 +46,7 @@ class LongPollMiddleware:
         self._purgatory = purgatory
         settings = settings or WaitSettings()
         self._max_wait = settings.max_wait
-        self._clients = ParkedClients(settings.max_parked_per_client)
+        self._clients = ParkedClients(settings.max_parked_per_client, purgatory)
         self._prefix = prefix
         self._unparked = UnparkedRoutes()
 

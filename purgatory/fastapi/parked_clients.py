@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from purgatory.errors import LimitReachedError
+from purgatory.purgatory import Purgatory
+
+LIMIT: Final = "max_parked_per_client"
 
 
 class ParkedClients:
     """Counts clients, and refuses one that has too many; the empty one is not counted."""
 
-    def __init__(self, maximum: int) -> None:
-        """Allow `maximum` requests for each."""
+    def __init__(self, maximum: int, purgatory: Purgatory) -> None:
+        """Allow `maximum` requests for each; whom it refuses, the statistics of `purgatory` say."""
         self._maximum = maximum
+        self._purgatory = purgatory
         # {client: how many}: without those that have none.
         self._counts: dict[str, int] = {}
 
     def check(self, client: str) -> None:
         """Raise LimitReachedError where one more would be one too many."""
         if client and self._counts.get(client, 0) >= self._maximum:
+            self._purgatory.count_refusal(LIMIT)
             raise LimitReachedError(
                 f"this client has {self._maximum} requests parked already, which is the limit",
-                limit="max_parked_per_client",
+                limit=LIMIT,
                 maximum=self._maximum,
             )
 

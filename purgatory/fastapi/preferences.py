@@ -13,10 +13,15 @@ from purgatory.fastapi.problems import bad_parameter
 
 _WAIT: Final = re.compile(r"([0-9]{1,10}(?:\.[0-9]{1,9})?)(ms|s|m)?")
 _SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, None: 1.0}
-_ALLOWED_WAIT: Final = "seconds such as 25 or 2.5, or with a unit: 500ms, 25s, 1m"
+ALLOWED_WAIT: Final = "seconds such as 25 or 2.5, or with a unit: 500ms, 25s, 1m"
 _PREFERENCE: Final = re.compile(
     r'\s*([!#$%&\'*+\-.^_`|~0-9A-Za-z]+)\s*(?:=\s*("[^"]*"|[^\s;,"]*))?'
 )
+
+
+def is_wait(text: str) -> bool:
+    """Return True iff `wait_seconds` takes it."""
+    return _WAIT.fullmatch(text) is not None
 
 
 # Cached: clients ask for few different waits, and each of them again and again.
@@ -25,7 +30,7 @@ def wait_seconds(text: str, param: str) -> float:
     """Return a wait in seconds; raise Problem, naming `param`, for what is none."""
     match = _WAIT.fullmatch(text)
     if match is None:
-        raise bad_parameter(param, f"{param} is {text[:64]!r}", _ALLOWED_WAIT)
+        raise bad_parameter(param, f"{param} is {text[:64]!r}", ALLOWED_WAIT)
     return float(match[1]) * _SECONDS[match[2]]
 
 
@@ -54,15 +59,15 @@ def parse_preferences(headers: Sequence[str]) -> Preferences:
     return Preferences(wait, found.get("return", "").lower() == "minimal")
 
 
-def parse_if_match(headers: Sequence[str]) -> EntityTags | None:
-    """Return what If-Match headers name, None without one; raise Problem for what is no list."""
+def parse_entity_tags(headers: Sequence[str], name: str) -> EntityTags | None:
+    """Return what the headers `name` say, None without one; raise Problem for what is no list."""
     if not headers:
         return None
     tags = EntityTags.parse([header.encode("latin-1") for header in headers])
     if tags is None:
         raise bad_parameter(
-            "If-Match",
-            f"If-Match is {', '.join(headers)[:64]!r}",
+            name,
+            f"{name} is {', '.join(headers)[:64]!r}",
             "ETags of earlier answers, in quotes and with commas between them, or *",
         )
     return tags

@@ -41,6 +41,7 @@ from purgatory.jobs.errors import (
 MEDIA_TYPE: Final = "application/problem+json"
 
 KEY_IN_WORDS: Final = "1 to 256 characters, none of them control"
+VALUE_IN_WORDS: Final = "JSON of a bounded size"
 
 _STATUSES: Final = frozenset(HTTPStatus)
 
@@ -166,8 +167,9 @@ KINDS: Final[dict[str, ProblemKind]] = {
         ProblemKind(
             "unsupported-media-type",
             415,
-            "The Content-Type is one that a page of any web site can send",
-            "Send `Content-Type: application/json`; with curl, `--json` in place of `-d`.",
+            "The body is of a type or an encoding that is not taken",
+            "Send `Content-Type: application/json`, with curl `--json` in place of `-d`, and the "
+            "body as it is, without Content-Encoding.",
         ),
         ProblemKind(
             "bad-parameter",
@@ -295,8 +297,11 @@ def retry_after() -> dict[str, str]:
     return {"Retry-After": str(random.randint(1, 5))}
 
 
-def problem_of(error: PurgatoryError) -> Problem:
-    """Return the refusal that an error of the library amounts to."""
+def problem_of(error: PurgatoryError, cursor_from: str = "") -> Problem:
+    """Return the refusal that an error of the library amounts to.
+
+    `cursor_from` names the header from which the cursor was, where it was no parameter.
+    """
     match error:
         case CursorExpiredError():
             return Problem(
@@ -307,13 +312,14 @@ def problem_of(error: PurgatoryError) -> Problem:
                 head=error.head,
             )
         case BadCursorError():
-            return Problem("bad-cursor", error.detail, param="cursor")
+            before = f"{cursor_from}: " if cursor_from else ""
+            return Problem("bad-cursor", before + error.detail, param=cursor_from or "cursor")
         case InvalidKeyError():
             return bad_parameter("key", error.detail, KEY_IN_WORDS)
         case InvalidTimeoutError():
             return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
         case InvalidValueError():
-            return bad_parameter("value", error.detail, "JSON of a bounded size")
+            return bad_parameter("value", error.detail, VALUE_IN_WORDS)
         case LimitReachedError(limit="max_parked"):
             return Problem(
                 "full",

@@ -8,12 +8,15 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from purgatory.fastapi.access import ANYONE, Permit
 from purgatory.fastapi.problems import Problem, bad_parameter
+from purgatory.fastapi.wrong_parameters import WrongParameters
 
 # Parameters in a query, all endpoints together, are fewer than ten.
 MAX_QUERY_FIELDS = 20
 MAX_QUERY_BYTES = 4096
 # Signals in an answer, or entries in a list.
 MAX_LIMIT = 1000
+# Of a number in a query.
+MAX_DIGITS = 15
 
 
 @dataclass(slots=True)
@@ -51,7 +54,8 @@ class RawRequest:
         """Return the one header of that lower-case name, or None; raise Problem for two."""
         values = self.headers_named(name)
         if len(values) > 1:
-            raise bad_parameter(name.decode(), f"header {name.decode()} is given twice", "once")
+            title = name.decode().title()
+            raise bad_parameter(title, f"header {title} is given twice", "once")
         return values[0] if values else None
 
     def headers_named(self, name: bytes) -> list[str]:
@@ -71,26 +75,37 @@ class RawRequest:
         return False
 
     def query(self, allowed: frozenset[str]) -> dict[str, str]:
-        """Return the query's parameters; raise Problem for one unknown, twice or not UTF-8."""
-        return read_query(self.query_string, allowed)
+        """Return the query's parameters; raise Problem for any unknown, twice or not UTF-8."""
+        if not self.query_string:
+            # As of most requests.
+            return {}
+        wrong = WrongParameters()
+        parameters = read_query(self.query_string, allowed, wrong)
+        wrong.refuse()
+        return parameters
 
 
-def read_query(query_string: bytes, allowed: frozenset[str]) -> dict[str, str]:
-    """Return a query's parameters; raise Problem for one unknown, twice or not UTF-8."""
+def read_query(
+    query_string: bytes, allowed: frozenset[str], wrong: WrongParameters
+) -> dict[str, str]:
+    """Return a query's parameters; keep in `wrong` what is unknown, twice or not UTF-8."""
     parameters: dict[str, str] = {}
     if not query_string or _read_plainly(query_string, allowed, parameters):
         return parameters
     parameters.clear()
-    for name, value in _query_fields(query_string):
+    for name, value in wrong.read(_query_fields, query_string) or ():
         if name not in allowed:
-            raise bad_parameter(
-                name[:64],
-                f"there is no parameter {name[:64]!r} here",
-                ", ".join(sorted(allowed)) or "no parameters",
+            wrong.add(
+                bad_parameter(
+                    name[:64],
+                    f"there is no parameter {name[:64]!r} here",
+                    ", ".join(sorted(allowed)) or "no parameters",
+                )
             )
-        if name in parameters:
-            raise bad_parameter(name, f"parameter {name} is given twice", "once")
-        parameters[name] = value
+        elif name in parameters:
+            wrong.add(bad_parameter(name, f"parameter {name} is given twice", "once"))
+        else:
+            parameters[name] = value
     return parameters
 
 
@@ -132,14 +147,18 @@ def _query_fields(query_string: bytes) -> list[tuple[str, str]]:
         ) from None
 
 
-def whole_number(query: Mapping[str, str], name: str, default: int) -> int:
-    """Return a parameter from 1 to MAX_LIMIT; raise Problem for anything else."""
+def whole_number(
+    query: Mapping[str, str], name: str, default: int, maximum: int = MAX_LIMIT
+) -> int:
+    """Return a parameter from 1 to `maximum`; raise Problem for anything else."""
     text = query.get(name)
     if text is None:
         return default
-    if text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_LIMIT:
-        return int(text)
-    allowed = f"a whole number from 1 to {MAX_LIMIT}"
+    if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS:
+        number = int(text)
+        if 1 <= number <= maximum:
+            return number
+    allowed = f"a whole number from 1 to {maximum}"
     raise bad_parameter(name, f"{name} is {text[:64]!r}", allowed)
 
 

@@ -18,6 +18,14 @@ from purgatory.fastapi import schemas
 from purgatory.fastapi.access import Access, Action, let_anyone
 from purgatory.fastapi.answer import Answer
 from purgatory.fastapi.bearer_tokens import BearerTokens
+from purgatory.fastapi.bounded_bodies import (
+    batch_item,
+    max_batch_body,
+    max_signal_body,
+    max_watch_body,
+    signal_body,
+    watch_body,
+)
 from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute, TaskEndpoint, method_refusal
 from purgatory.fastapi.job_routes import add_job_routes
 from purgatory.fastapi.key_endpoints import KeyEndpoints
@@ -39,12 +47,8 @@ from purgatory.purgatory import Purgatory
 
 DEFAULT_PREFIX = "/purgatory"
 
-MAX_WATCH_BODY = 256 * 1024
-MAX_BATCH_BODY = 1024 * 1024
 # Seconds that statistics wait for the store of jobs.
 STATES_PATIENCE = 2.0
-# What stands around a value in its body.
-ENVELOPE = 1024
 
 Endpoint = Callable[..., Any]
 
@@ -126,8 +130,8 @@ def create_router(
     )
     _add_watching(router, room)
     _add_keys(router, room)
-    if purgatory.has_jobs:
-        add_job_routes(partial(_add, router), room)
+    if purgatory.job_limits is not None:
+        add_job_routes(partial(_add, router), room, purgatory.job_limits)
     _add_operators(router, room)
     return router
 
@@ -253,6 +257,7 @@ def _allowed(router: APIRouter, path: str) -> list[str]:
 
 
 def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
+    limits = room.purgatory.limits
     refusals = (
         "bad-cursor",
         "superseded",
@@ -285,7 +290,12 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         ] = f"{room.settings.default_wait:g}",
         limit: Annotated[int, Query(ge=1, le=1000, description="Signals in the answer.")] = 100,
         min: Annotated[  # noqa: A002 - the parameter's name in the interface
-            int, Query(ge=1, le=1000, description="Park until there are so many signals.")
+            int,
+            Query(
+                ge=1,
+                le=limits.max_signals_per_key,
+                description="Park until there are so many signals: as many as are kept, at most.",
+            ),
         ] = 1,
         if_none_match: Annotated[
             str | None, Header(description='`"<cursor>"`: a wait that expires is answered 304.')
@@ -324,7 +334,13 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         },
     )
 
-    def watch_keys(body: schemas.WatchBody, prefer: Prefer = None, wait_id: WaitId = None) -> None:
+    body_of_watch = watch_body(limits)
+
+    def watch_keys(
+        body: body_of_watch,  # type: ignore[valid-type] # a type made at run time
+        prefer: Prefer = None,
+        wait_id: WaitId = None,
+    ) -> None:
         """Park until any, all or some number of several keys have fired, or the wait is over."""
 
     _add(
@@ -332,7 +348,7 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
         "POST",
         "/watch",
         watch_keys,
-        WatchEndpoint(room, parse_watch_many, max_body=MAX_WATCH_BODY),
+        WatchEndpoint(room, parse_watch_many, max_body=max_watch_body(limits)),
         summary="Wait for several keys",
         answered="How the wait ended, with an entry for each key that fired.",
         action=Action.WAIT,
@@ -376,12 +392,13 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
 
 def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
     endpoints = KeyEndpoints(room.purgatory)
-    max_body = room.purgatory.limits.max_value_bytes + ENVELOPE
+    limits = room.purgatory.limits
+    signal, item = signal_body(limits), batch_item(limits)
     writing = ("bad-json", "body-too-large", "unsupported-media-type", "not-open")
 
     def fire_key(
         key: KeyPath,
-        body: Annotated[schemas.SignalBody, Body()] = schemas.SignalBody(),  # noqa: B008 - it may be left out
+        body: Annotated[signal, Body()] = signal(),  # type: ignore[valid-type] # noqa: B008 - made at run time; it may be left out
         idempotency_key: IdempotencyKey = None,
         if_match: Annotated[
             str | None, Header(description='`"<cursor>"`: only if nothing fired since.')
@@ -398,7 +415,7 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         "POST",
         "/keys/{key:watch_key}",
         fire_key,
-        _raw(room, endpoints.fire, tail="key", max_body=max_body),
+        _raw(room, endpoints.fire, tail="key", max_body=max_signal_body(limits)),
         summary="Fire a key",
         answered="The signal is kept, and whoever waited is woken.",
         action=Action.FIRE,
@@ -414,7 +431,10 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
     )
 
     def fire_keys(
-        body: Annotated[list[schemas.BatchItem], Body(min_length=1, max_length=schemas.MAX_BATCH)],
+        body: Annotated[
+            list[item],  # type: ignore[valid-type] # a type made at run time
+            Body(min_length=1, max_length=schemas.MAX_BATCH),
+        ],
         idempotency_key: IdempotencyKey = None,
     ) -> None:
         """Fire several keys: all of them or, where one is refused, none."""
@@ -424,7 +444,7 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
         "POST",
         "/keys",
         fire_keys,
-        _raw(room, endpoints.fire_batch, max_body=MAX_BATCH_BODY),
+        _raw(room, endpoints.fire_batch, max_body=max_batch_body(limits)),
         summary="Fire several keys",
         answered="All of them have fired.",
         action=Action.FIRE,
@@ -497,7 +517,7 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
     async def answer_statistics(raw: RawRequest) -> Answer:
         raw.permit.check(Access(Action.OPERATE))
         raw.query(frozenset())
-        document = {**asdict(room.purgatory.statistics()), "refused": room.refused}
+        document = asdict(room.purgatory.statistics())
         if document["jobs"] is not None:
             document["jobs"]["states"] = await _job_states(room.purgatory)
         return Answer.of_json(200, statistics_json.dump_json(document))

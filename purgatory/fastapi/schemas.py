@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from purgatory.fastapi.preferences import ALLOWED_WAIT, is_wait
 
 # For the documentation; what is refused, and why, is said by `check_key`.
 KEY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]+$"
@@ -47,7 +58,7 @@ class SignalBody(RequestBody):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"value": {"by": "card"}}]})
 
-    value: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
+    value: Any = Field(None, description="Any JSON value.")
 
 
 class BatchItem(RequestBody):
@@ -58,13 +69,13 @@ class BatchItem(RequestBody):
     )
 
     key: Key
-    value: Any = Field(None, description="Any JSON value; by default 64 KiB at most.")
+    value: Any = Field(None, description="Any JSON value.")
 
 
 class CountOfKeys(RequestBody):
     """k of n keys."""
 
-    count: Annotated[StrictInt, Field(ge=1, le=100, description="k: no more than there are keys.")]
+    count: Annotated[StrictInt, Field(ge=1, description="k: no more than there are keys.")]
 
 
 class WatchBody(RequestBody):
@@ -86,7 +97,6 @@ class WatchBody(RequestBody):
         dict[str, Cursor | None],
         Field(
             min_length=1,
-            max_length=100,
             description="Each key, and its cursor or null.",
             json_schema_extra={"propertyNames": {"maxLength": 256, "pattern": KEY_PATTERN}},
         ),
@@ -100,9 +110,21 @@ class WatchBody(RequestBody):
     limit: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
         100, description="Signals of each key in the answer."
     )
-    min: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
+    min: Annotated[StrictInt, Field(ge=1)] = Field(
         1, description="Signals that a key needs to count as fired."
     )
+
+    @field_validator("wait")
+    @classmethod
+    def _check_wait(cls, wait: float | str | None) -> float | str | None:
+        if wait is not None and not is_wait(wait_text(wait)):
+            raise PydanticCustomError("no_wait", ALLOWED_WAIT)
+        return wait
+
+
+def wait_text(wait: float | str) -> str:
+    """Return a wait as a query would have it, so that both are checked in one place."""
+    return wait if isinstance(wait, str) else f"{wait:f}"
 
 
 class SignalAnswer(BaseModel):

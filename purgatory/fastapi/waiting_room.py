@@ -41,9 +41,7 @@ class WaitingRoom:
         self._named: dict[str, ParkedRequest] = {}
         # Clients are counted where their bound is lower than that on all of them together.
         self.counts_clients: bool = settings.max_parked_per_client < purgatory.limits.max_parked
-        self._clients = ParkedClients(settings.max_parked_per_client)
-        # {bound: how often it was reached}
-        self.refused: dict[str, int] = {}
+        self._clients = ParkedClients(settings.max_parked_per_client, purgatory)
 
     def client(self, raw: RawRequest) -> str:
         """Return who asks, as far as the bound for each client needs to know."""
@@ -73,13 +71,7 @@ class WaitingRoom:
             if parked.wait_id is not None:
                 self._name(parked, parked.wait_id)
         except PurgatoryError as exc:
-            raise self.refusal(exc) from exc
-
-    def refusal(self, error: PurgatoryError) -> Problem:
-        """Return the refusal that `error` amounts to, and count it where a bound was reached."""
-        if isinstance(error, LimitReachedError):
-            self.refused[error.limit] = self.refused.get(error.limit, 0) + 1
-        return problem_of(error)
+            raise problem_of(exc) from exc
 
     def answer(
         self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
@@ -105,7 +97,7 @@ class WaitingRoom:
         try:
             self._clients.enter(client)
         except LimitReachedError as exc:
-            raise self.refusal(exc) from exc
+            raise problem_of(exc) from exc
 
     def leave(self, client: str) -> None:
         """Count one request less that `client` has parked."""

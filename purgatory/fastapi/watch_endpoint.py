@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from starlette.types import Receive, Scope, Send
 
 from purgatory.fastapi.asgi_wait import AsgiWait
+from purgatory.fastapi.content_check import check_content
 from purgatory.fastapi.direct_wait import Connection, DirectWait
 from purgatory.fastapi.drive import send_answer
 from purgatory.fastapi.endpoint import path_parameter, problem_from, read_body
-from purgatory.fastapi.foreign_pages import refuse_foreign_pages
 from purgatory.fastapi.problems import Problem
 from purgatory.fastapi.raw_request import RawRequest
 from purgatory.fastapi.scope_request import ScopeRequest
@@ -92,4 +92,4 @@ class WatchEndpoint:
     def _admit(self, raw: RawRequest) -> None:
         raw.permit = self.room.authenticate(raw)
         if self.max_body:
-            refuse_foreign_pages(raw)
+            check_content(raw)

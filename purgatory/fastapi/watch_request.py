@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from purgatory.errors import PurgatoryError
+from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.access import Action
-from purgatory.fastapi.bodies import bad_field, parse_body
+from purgatory.fastapi.bodies import MAX_ERRORS_SHOWN, bad_field, parse_body
+from purgatory.fastapi.body_places import pointer
+from purgatory.fastapi.bounded_bodies import watch_body
 from purgatory.fastapi.preferences import (
     Preferences,
     parse_etag_cursor,
@@ -20,7 +22,8 @@ from purgatory.fastapi.preferences import (
 )
 from purgatory.fastapi.problems import Problem, bad_parameter, problem_of
 from purgatory.fastapi.raw_request import RawRequest, read_query, whole_number
-from purgatory.fastapi.schemas import CountOfKeys, WatchBody
+from purgatory.fastapi.schemas import CountOfKeys, WatchBody, wait_text
+from purgatory.fastapi.wrong_parameters import WrongParameters
 from purgatory.keys import check_key
 from purgatory.purgatory import Purgatory
 
@@ -33,6 +36,7 @@ MAX_REMEMBERED: Final = 512
 _ID: Final = "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Fa-f]{32}"
 WAIT_ID_PATTERN: Final = rf"^(urn:uuid:)?({_ID}|\{{({_ID})\}})$"
 _WAIT_ID: Final = re.compile(WAIT_ID_PATTERN)
+IF_NONE_MATCH: Final = "If-None-Match"
 # From here on the answer may come a little early, so that polls do not return in step.
 JITTER_FROM_SECONDS: Final = 5.0
 
@@ -112,22 +116,31 @@ def parse_watch(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -
     # First: whether a cursor is good tells something of the key.
     key = raw.key()
     raw.permit.check_keys(Action.WAIT, (key,))
+    wrong = WrongParameters()
+    keys = wrong.read(_checked, key)
     prefer: tuple[str, ...] = ()
     etag = wait_id = None
     size = len(raw.query_string)
     if raw.has_any(WATCH_HEADERS):
         prefer = tuple(raw.headers_named(b"prefer"))
-        etag = raw.header(b"if-none-match")
-        wait_id = raw.header(b"wait-id")
+        etag = wrong.read(raw.header, b"if-none-match")
+        wait_id = wrong.read(_wait_id, raw)
         size += sum(map(len, prefer)) + len(etag or "")
     terms_of = _terms if size <= MAX_REMEMBERED else _terms.__wrapped__
-    terms, cursor = terms_of(
-        raw.query_string, prefer, etag, settings.default_wait, settings.max_wait
+    found = wrong.read(
+        terms_of,
+        raw.query_string,
+        prefer,
+        etag,
+        settings.default_wait,
+        settings.max_wait,
+        purgatory.limits.max_signals_per_key,
     )
-    keys, positions = _one_place(purgatory, key, cursor)
-    return WatchRequest(
-        keys, positions, terms, None if wait_id is None else wait_name(raw, wait_id)
-    )
+    wrong.refuse()
+    assert keys is not None and found is not None
+    terms, cursor = found
+    header = IF_NONE_MATCH if terms.is_conditional else ""
+    return WatchRequest(keys, _one_place(purgatory, key, cursor, header), terms, wait_id)
 
 
 # Remembered: clients ask for few different things, and for each of them again and again.
@@ -138,19 +151,22 @@ def _terms(
     etag: str | None,
     default_wait: float,
     max_wait: float,
+    max_signals: int,
 ) -> tuple[WatchTerms, str | None]:
     """Return what a query and the headers ask for, and from where; raise Problem."""
-    query = read_query(query_string, QUERY)
+    wrong = WrongParameters()
+    query = read_query(query_string, QUERY, wrong)
     cursor = query.get("cursor")
     is_conditional = cursor is None and etag is not None
     if is_conditional:
-        cursor = parse_etag_cursor(etag)
-    if cursor == "":
-        raise Problem("bad-cursor", "cursor is empty: leave it out for from now on", param="cursor")
-    limit = whole_number(query, "limit", 100)
-    min_signals = whole_number(query, "min", 1)
-    preferences = parse_preferences(prefer)
-    wait, applied = _wait(preferences, query.get("wait"), default_wait, max_wait)
+        cursor = wrong.read(parse_etag_cursor, etag)
+    limit = wrong.read(whole_number, query, "limit", 100)
+    min_signals = wrong.read(whole_number, query, "min", 1, max_signals)
+    preferences = wrong.read(parse_preferences, prefer) or Preferences()
+    granted = wrong.read(_wait, preferences, query.get("wait"), default_wait, max_wait)
+    wrong.refuse()
+    assert limit and min_signals and granted
+    wait, applied = granted
     terms = WatchTerms(
         wait,
         limit,
@@ -165,15 +181,16 @@ def _terms(
 def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettings) -> WatchRequest:
     """Return what `POST .../watch` asks for; raise Problem."""
     raw.query(frozenset())
-    body = parse_body(WatchBody, raw.body)
+    body = parse_body(watch_body(purgatory.limits), raw.body)
     raw.permit.check_keys(Action.WAIT, body.keys)
+    wrong = WrongParameters()
+    preferences = wrong.read(parse_preferences, raw.headers_named(b"prefer")) or Preferences()
+    wait_id = wrong.read(_wait_id, raw)
+    wrong.refuse()
+    asked = None if body.wait is None else wait_text(body.wait)
+    wait, applied = _wait(preferences, asked, settings.default_wait, settings.max_wait)
     positions = _positions(purgatory, dict(body.keys))
     needed_keys = _needed_keys(body)
-    preferences = parse_preferences(raw.headers_named(b"prefer"))
-    # A number is written as the query would have it, so that both are checked in one place.
-    asked = body.wait if body.wait is None or isinstance(body.wait, str) else f"{body.wait:f}"
-    wait, applied = _wait(preferences, asked, settings.default_wait, settings.max_wait)
-    wait_id = raw.header(b"wait-id")
     terms = WatchTerms(
         wait,
         body.limit,
@@ -183,23 +200,24 @@ def parse_watch_many(raw: RawRequest, purgatory: Purgatory, settings: WaitSettin
         is_minimal=preferences.is_minimal,
         applied=applied,
     )
-    return WatchRequest(
-        tuple(positions),
-        tuple(positions.values()),
-        terms,
-        None if wait_id is None else wait_name(raw, wait_id),
-    )
+    return WatchRequest(tuple(positions), tuple(positions.values()), terms, wait_id)
 
 
-def _one_place(purgatory: Purgatory, key: str, cursor: str | None) -> tuple[tuple[str], tuple[int]]:
+def _checked(key: str) -> tuple[str]:
+    try:
+        return _only_key(key)
+    except PurgatoryError as exc:
+        raise problem_of(exc) from exc
+
+
+def _one_place(purgatory: Purgatory, key: str, cursor: str | None, header: str) -> tuple[int]:
     # As below, for the one key that most requests are for.
     signals = purgatory.signals
     try:
-        keys = _only_key(key)
         position = signals.head() if cursor is None else signals.position(key, cursor)
     except PurgatoryError as exc:
-        raise problem_of(exc) from exc
-    return keys, _only_position(position)
+        raise problem_of(exc, header) from exc
+    return _only_position(position)
 
 
 # These two are remembered so that those who wait for the same share what they are: 150 bytes each.
@@ -215,13 +233,27 @@ def _only_position(position: int) -> tuple[int]:
 
 
 def _positions(purgatory: Purgatory, cursors: dict[str, str | None]) -> dict[str, int]:
-    maximum = purgatory.limits.max_keys_per_operation
-    if len(cursors) > maximum:
-        raise bad_parameter("keys", f"there are {len(cursors)} keys", f"1 to {maximum} keys")
     try:
         return purgatory.positions(cursors, cursors)
+    except BadCursorError as exc:
+        raise _of_bad_cursor(purgatory, cursors) from exc
     except PurgatoryError as exc:
         raise problem_of(exc) from exc
+
+
+def _of_bad_cursor(purgatory: Purgatory, cursors: dict[str, str | None]) -> Problem:
+    """Return the refusal of all that are none of ours, each with its place in the body."""
+    errors = []
+    for key, cursor in cursors.items():
+        try:
+            purgatory.positions((key,), cursor)
+        except BadCursorError as exc:
+            errors.append({"pointer": pointer(("keys", key)), "detail": exc.detail})
+        except PurgatoryError:
+            # Of another kind, and refused once these are mended.
+            continue
+    detail = f"{errors[0]['pointer']}: {errors[0]['detail']}"
+    return Problem("bad-cursor", detail, param="keys", errors=errors[:MAX_ERRORS_SHOWN])
 
 
 def _needed_keys(body: WatchBody) -> int:
@@ -250,6 +282,11 @@ def _wait(
     if preferences.is_minimal:
         applied += ("return=minimal",)
     return granted, applied
+
+
+def _wait_id(raw: RawRequest) -> str | None:
+    text = raw.header(b"wait-id")
+    return None if text is None else wait_name(raw, text)
 
 
 def wait_name(raw: RawRequest, text: str) -> str:

@@ -11,10 +11,17 @@ from typing import Any
 
 import pytest
 import uvicorn
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI, Response
 
 from purgatory import Limits, Purgatory
-from purgatory.fastapi import BearerTokens, WaitSettings, install
+from purgatory.fastapi import (
+    BearerTokens,
+    LongPollMiddleware,
+    ParkDep,
+    WaitSettings,
+    install,
+    watch,
+)
 from tests.acceptance.client import ClosedByServer, Connection, Reply
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 
@@ -109,6 +116,30 @@ async def test_parked_on_one_key(kind: ServerKind) -> None:
         assert statistics["refused"] == {"max_parked_per_key": 2} and statistics["keys"] == 2
         await _fire(server, first, key="a")
         await _fire(server, other, key="b")
+
+
+async def test_parked_in_an_endpoint_of_ones_own(kind: ServerKind) -> None:
+    """What ParkDep and the middleware are refused is in the statistics, too."""
+    purgatory, app = Purgatory(limits=Limits(max_parked=1)), FastAPI()
+    install(app, purgatory)
+    app.add_middleware(LongPollMiddleware, purgatory=purgatory)
+
+    @app.get("/parked")
+    async def parked(park: ParkDep) -> str:
+        return (await park("k", timeout=20)).status
+
+    @app.get("/polled", dependencies=[Depends(watch("k"))])
+    async def polled(response: Response) -> None:
+        response.headers["ETag"] = '"1"'
+
+    conditions = {"If-None-Match": '"1"', "Prefer": "wait=20"}
+    with serve(app, purgatory, kind) as server:
+        first = await _park(server, "k")
+        async with await Connection.open(server.address) as connection:
+            assert (await connection.get("/parked")).status == 503
+            assert (await connection.request("GET", "/polled", headers=conditions)).status == 503
+        assert (await _statistics(server))["refused"] == {"max_parked": 2}
+        await _fire(server, first, key="k")
 
 
 async def test_parked_by_one_token(kind: ServerKind) -> None:

@@ -94,6 +94,9 @@ async def test_a_draining_process_parks_nobody(server: ThreadServer) -> None:
         parked.send("GET", "/purgatory/watch/k?wait=50")
         assert (await one.get("/purgatory/watch/k?wait=0")).status == 200
         assert (await other.get("/readyz")).json() == {"status": "ready", "missing": []}
+        # As many a load balancer asks.
+        for path in ("/healthz", "/readyz"):
+            assert (await other.request("HEAD", path)).status == 200
         await server.until_parked(1)
         assert await server.call(server.purgatory.drain) == 1
         _check_drained(await parked.reply())
@@ -105,6 +108,7 @@ async def test_a_draining_process_parks_nobody(server: ThreadServer) -> None:
     ready = await ask(server.address, "GET", "/readyz")
     assert (ready.status, ready.headers["cache-control"]) == (503, "no-store")
     assert "draining" in ready.json()["missing"][0]
+    assert (await ask(server.address, "HEAD", "/readyz")).status == 503
     assert (await ask(server.address, "GET", "/healthz")).status == 200
     statistics = (await ask(server.address, "GET", "/purgatory/statistics")).json()
     assert (statistics["is_draining"], statistics["drained"]) == (True, 1)

@@ -110,7 +110,7 @@ async def test_a_batch_fires_nothing_if_one_is_refused(
     batch = [{"key": "a"}, {"key": "b"}, {"key": "a\x00"}]
     answer = await connection.request("POST", KEYS, batch)
     assert answer.status == 422
-    assert answer.json()["errors"][0]["pointer"] == "/2"
+    assert answer.json()["errors"][0]["pointer"] == "/2/key"
     assert server.purgatory.signals.statistics().signals == 0
 
 

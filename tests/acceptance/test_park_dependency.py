@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any
+from urllib.parse import quote
 
 import pytest
+from anyio import from_thread
 from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
-from purgatory import Purgatory
+from purgatory import Outcome, Purgatory
 from purgatory.fastapi import ParkDep, PurgatoryDep, install
 from tests.acceptance.client import Connection, Crowd, ask
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
@@ -44,6 +49,20 @@ def app() -> FastAPI:
     async def wait_before_reading(park: ParkDep) -> str:
         return (await park("k", timeout=20.0)).status
 
+    @app.get("/events")
+    async def events(park: ParkDep) -> StreamingResponse:
+        async def lines() -> AsyncIterator[str]:
+            yield "begun "
+            for key, timeout in (("first", 20.0), ("second", 0.05), ("third", 20.0)):
+                yield f"{(await park(key, timeout=timeout)).status} "
+
+        return StreamingResponse(lines())
+
+    @app.get("/read-after")
+    async def read_after(request: Request, park: ParkDep) -> list[object]:
+        status = (await park("k", timeout=0.01)).status
+        return [status, len(await request.body())]
+
     @app.get("/twice")
     async def wait_twice(park: ParkDep) -> list[object]:
         return [(await park(key, timeout=20.0)).value for key in ("first", "second")]
@@ -59,6 +78,23 @@ def app() -> FastAPI:
             raise LookupError("no such order")
 
         return (await park("k", timeout=20.0, until=fail)).status
+
+    @app.get("/thread")
+    def park_in_a_thread(park: ParkDep, way: str) -> str:
+        outcome: Any
+        match way:
+            case "as if it did not wait":
+                outcome = park("k", timeout=20.0)
+            case "on a loop of its own":
+
+                async def wait() -> Outcome:
+                    return await park("k", timeout=20.0)
+
+                outcome = asyncio.run(wait())
+            case _:
+                outcome = from_thread.run(partial(park, "k", timeout=20.0))
+        status: str = outcome.status
+        return status
 
     @app.get("/plain")
     async def plain(purgatory: PurgatoryDep, timeout: float) -> str:
@@ -164,6 +200,33 @@ async def test_a_client_that_leaves_within_its_body(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+async def test_a_stream_that_parks(server: ThreadServer, connection: Connection) -> None:
+    """What a stream waits for comes, or does not, while the stream is under way."""
+    connection.send("GET", "/events")
+    for key in ("first", "third"):
+        await server.until_waiting(key, 1)
+        await server.call(server.purgatory.fire, key)
+    assert (await connection.reply()).body == b"begun fired expired fired "
+
+
+async def test_a_client_that_leaves_a_stream(
+    server: ThreadServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It ends where it is parked, and is no error of the server."""
+    async with await Connection.open(server.address) as leaving:
+        leaving.send("GET", "/events")
+        await server.until_waiting("first", 1)
+    await server.until_parked(0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_body_that_is_none_is_read_afterwards(connection: Connection) -> None:
+    """It is as empty as before."""
+    for _ in range(2):
+        reply = await asyncio.wait_for(connection.get("/read-after"), 10)
+        assert reply.json() == ["expired", 0]
+
+
 async def test_a_drain(server: ThreadServer) -> None:
     """Parked ones and new ones get 503 with Retry-After, as problem details."""
     async with Crowd(server.address, 2) as [parked, late]:
@@ -193,6 +256,24 @@ async def test_what_a_client_may_get_wrong(connection: Connection, query: str, s
     answer = await connection.get(f"/wait?{query}")
     assert (answer.status, answer.headers["content-type"]) == (status, "application/problem+json")
     assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize("way", ["as if it did not wait", "on a loop of its own"])
+async def test_an_endpoint_that_is_no_coroutine(
+    server: ThreadServer, connection: Connection, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Body and log say what is wrong with it, and the way out, which is one."""
+    answer = await connection.get(f"/thread?way={quote(way)}")
+    assert answer.status == 500
+    detail = answer.json()["detail"]
+    for words in ("`def` endpoint", "async def", "anyio.from_thread.run(partial(park, "):
+        assert words in detail
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert record.exc_info is not None and detail in str(record.exc_info[1])
+    connection.send("GET", "/thread?way=out")
+    await server.until_parked(1)
+    await server.call(server.purgatory.fire, "k")
+    assert (await connection.reply()).json() == "fired"
 
 
 async def test_a_predicate_that_fails(server: ThreadServer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Iterable
 from typing import Any
@@ -56,6 +57,20 @@ async def test_what_a_form_of_any_site_can_send(
     for body in (b'{"value": 1}', b""):
         reply = await _post_as(connection, target, body, f"Content-Type: {media_type}")
         check_refusal(reply, 415, "unsupported-media-type", media_type.strip(), "--json")
+
+
+@pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
+async def test_a_body_that_is_compressed(connection: Connection, target: str) -> None:
+    """415 says so, rather than that it is no JSON, and how to send it (RFC 9110, 15.5.16)."""
+    body = gzip.compress(b'{"value": 1}')
+    for coding in ("gzip", "GZIP", "identity, br", "zstd"):
+        lines = ["Content-Type: application/json", f"Content-Encoding: {coding}"]
+        reply = await _post_as(connection, target, body, *lines)
+        document = check_refusal(reply, 415, "unsupported-media-type", coding, "as it is")
+        assert document["param"] == "Content-Encoding"
+        assert reply.headers["accept-encoding"] == "identity"
+    reply = await _post_as(connection, target, b"{", "Content-Encoding: Identity")
+    check_refusal(reply, 400, "bad-json")
 
 
 @pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])
@@ -257,7 +272,9 @@ async def test_json_of_the_wrong_shape(connection: Connection, target: str, body
 async def test_a_cursor_in_a_body(connection: Connection, cursor: str) -> None:
     """A cursor that is none of ours is the same mistake in a body as in a query."""
     body = json.dumps({"keys": {"good": "0", "k": cursor}, "wait": 0}).encode()
-    check_refusal(await _post(connection, WATCH, body), 400, "bad-cursor")
+    document = check_refusal(await _post(connection, WATCH, body), 400, "bad-cursor", "/keys/k")
+    assert document["param"] == "keys"
+    assert [error["pointer"] for error in document["errors"]] == ["/keys/k"]
 
 
 @pytest.mark.parametrize(
@@ -277,18 +294,18 @@ async def test_a_member_given_twice(connection: Connection, target: str, body: b
 
 @pytest.mark.parametrize(
     "value",
-    ["x" * 65_535, "\u2602" * 21_845, list(range(14_000))],
-    ids=["text", "umbrellas", "list"],
+    ["x" * 65_535, "\u2602" * 21_845, list(range(14_000)), list(range(40_000))],
+    ids=["text", "umbrellas", "list", "long list"],
 )
 async def test_a_value_over_64_kib(connection: Connection, value: Any) -> None:
     """422 or 413 names the size and the limit."""
     body = json.dumps({"value": value}, ensure_ascii=False, separators=(",", ":")).encode()
     assert len(body) > 65_536
     reply = await _post(connection, FIRE, body)
-    if len(body) <= 65_536 + 1024:
+    if len(body) <= 3 * 65_536 + 1024:
         check_refusal(reply, 422, "bad-parameter", "65536")
     else:
-        check_refusal(reply, 413, "body-too-large", "66560")
+        check_refusal(reply, 413, "body-too-large", "197632")
 
 
 async def test_pointers_are_json_pointers(connection: Connection) -> None:
@@ -333,6 +350,21 @@ async def test_what_is_allowed_is_told_of_the_very_field(
     assert (error["pointer"], error["allowed"]) == (pointer, document["allowed"])
     for inner in ("literal", "CountOfKeys", "float", "str]"):
         assert inner not in reply.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [({"key": "\n"}, "key"), ({"key": "k", "value": "x" * 65_536}, "value")],
+    ids=["key", "value"],
+)
+async def test_what_no_schema_says_of_an_item(
+    connection: Connection, item: dict[str, Any], field: str
+) -> None:
+    """It is found at the very field, too."""
+    reply = await _post(connection, BATCH, json.dumps([{"key": "good"}, item]).encode())
+    document = check_refusal(reply, 422, "bad-parameter", f"/1/{field}: ")
+    assert document["param"] == field
+    assert [error["pointer"] for error in document["errors"]] == [f"/1/{field}"]
 
 
 async def test_a_value_that_is_refused_is_named(connection: Connection) -> None:

@@ -235,3 +235,17 @@ async def test_methods_that_are_not_taken(connection: Connection) -> None:
         refused = await connection.request("PUT", target, {})
         check_refusal(refused, 405, "method-not-allowed")
         assert refused.headers["allow"] == allowed
+
+
+@pytest.mark.parametrize("etag", ["1", '"1', "", '"1" "2"', "*, *"], ids=repr)
+async def test_an_if_none_match_that_is_none(connection: Connection, etag: str) -> None:
+    """Refused: a client that waits with it would be answered at once, again and again."""
+    address = (await add(connection)).headers["location"]
+    headers = {"If-None-Match": etag, "Prefer": "wait=never"}
+    reply = await connection.request("GET", f"{address}?x=1", headers=headers)
+    document = check_refusal(reply, 422, "bad-parameter")
+    assert [error["param"] for error in document["errors"]] == [
+        "x",
+        "If-None-Match",
+        "Prefer: wait",
+    ]

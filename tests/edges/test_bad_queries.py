@@ -143,7 +143,15 @@ async def test_an_if_none_match_that_is_no_cursor(
 ) -> None:
     """It is refused, rather than taken for a wait from now on."""
     reply = await connection.get(f"{WATCH}?wait=0", if_none_match=etag)
-    check_refusal(reply, status, "bad-parameter" if status == 422 else "bad-cursor")
+    slug = "bad-parameter" if status == 422 else "bad-cursor"
+    assert check_refusal(reply, status, slug, "If-None-Match")["param"] == "If-None-Match"
+
+
+@pytest.mark.parametrize("etag", ['"x"', '""', '"é"'])
+async def test_an_if_match_that_is_no_cursor(connection: Connection, etag: str) -> None:
+    """The refusal names the header, not a parameter that was not given."""
+    reply = await connection.request("POST", "/purgatory/keys/k", {}, {"If-Match": etag})
+    assert check_refusal(reply, 400, "bad-cursor", "If-Match")["param"] == "If-Match"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +218,7 @@ async def test_headers_given_twice(connection: Connection, name: str) -> None:
     """422 names the header: there is no telling which of the two was meant."""
     line = f"{name}: 0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c\r\n"
     connection.write(f"GET {WATCH} HTTP/1.1\r\nHost: h\r\n{line}{line}\r\n".encode())
-    check_refusal(await connection.reply(), 422, "bad-parameter", name.lower(), "twice")
+    check_refusal(await connection.reply(), 422, "bad-parameter", name, "twice")
 
 
 WAIT_IDS = ["1", "x" * 36, "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2", "", "é" * 32, "9" * 3000]

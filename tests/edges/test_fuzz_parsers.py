@@ -20,8 +20,8 @@ from purgatory.fastapi.body_places import pointer
 from purgatory.fastapi.idempotency import _parse as parse_idempotency_key
 from purgatory.fastapi.key_endpoints import KeyEndpoints
 from purgatory.fastapi.preferences import (
+    parse_entity_tags,
     parse_etag_cursor,
-    parse_if_match,
     parse_preferences,
     wait_seconds,
 )
@@ -155,8 +155,10 @@ def test_if_match(header: str | None, key: str) -> None:
     try:
         # As `RawRequest` reads it.
         fields = [] if header is None else [header.encode("latin-1", "replace").decode("latin-1")]
-        tags = _result_or_problem(parse_if_match, fields)
+        tags = _result_or_problem(parse_entity_tags, fields, "If-Match")
         KeyEndpoints(PURGATORY)._check_head(key, tags)
+    except Problem as problem:
+        _check(problem)
     except PurgatoryError as exc:
         # Which the endpoint makes a problem of, as here.
         _check(problem_of(exc))
@@ -271,5 +273,5 @@ def test_fewer_keys_may_be_allowed() -> None:
     """The purgatory's own limit on keys is a refusal too, not an error of the server."""
     purgatory = Purgatory(limits=Limits(max_keys_per_operation=2))
     body = json.dumps({"keys": dict.fromkeys("abc")}).encode()
-    with pytest.raises(Problem, match=r"3 keys.*1 to 2"):
+    with pytest.raises(Problem, match=r"/keys: .*1 to 2"):
         parse_watch_many(_raw(body=body), purgatory, SETTINGS)

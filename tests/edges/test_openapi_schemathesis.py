@@ -33,6 +33,7 @@ NEEDS_MORE = {
     "POST /purgatory/keys",
     "POST /purgatory/jobs",
     "GET /purgatory/jobs",
+    "GET /purgatory/jobs/{id}",
     "POST /purgatory/jobs:batch",
     "PATCH /purgatory/jobs/{id}",
     "DELETE /purgatory/jobs/{id}",

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
-from purgatory import Purgatory
+from purgatory import Limits, Purgatory
 from purgatory.fastapi import WaitSettings, create_health_router, create_router, install
 from purgatory.fastapi.job_schemas import JobAnswer, JobBody, ListedJob, RescheduleBody
 from purgatory.fastapi.schemas import (
@@ -22,7 +22,7 @@ from purgatory.fastapi.schemas import (
     WatchManyAnswer,
 )
 from purgatory.fastapi.statistics_answer import StatisticsAnswer
-from purgatory.jobs import MemoryJobStore
+from purgatory.jobs import JobLimits, MemoryJobStore
 
 PROBLEM = "application/problem+json"
 METHODS = {"get", "post", "put", "patch", "delete", "options", "head"}
@@ -296,3 +296,37 @@ def test_headers_of_answers_are_documented(document: dict[str, Any]) -> None:
     assert "ETag" in responses["200"]["headers"]
     assert "Purgatory-Cursor" in responses["204"]["headers"]
     assert "Retry-After" in responses["503"]["headers"]
+
+
+def test_bounds_are_those_of_the_limits() -> None:
+    """Of what was raised or lowered, not of what is so by default; each purgatory has its own."""
+    app = FastAPI()
+    for prefix, maximum in (("/a", 500), ("/b", 5)):
+        limits = Limits(
+            max_keys_per_operation=maximum,
+            max_value_bytes=maximum * 10,
+            max_signals_per_key=maximum,
+        )
+        job_limits = JobLimits(max_keys=maximum, max_payload_bytes=7, max_attempts=maximum)
+        store = MemoryJobStore(limits=job_limits)
+        install(app, Purgatory(limits=limits, jobs=store), prefix=prefix)
+    document = json.loads(json.dumps(app.openapi()))
+    operations = dict(_operations(document))
+    for prefix, maximum in (("/a", 500), ("/b", 5)):
+        watch = _body_schema(document, operations[f"post {prefix}/watch"])["properties"]
+        assert (watch["keys"]["maxProperties"], watch["min"]["maximum"]) == (maximum, maximum)
+        parameters = _parameters(document, f"get {prefix}/watch/{{key}}")
+        assert parameters["min"]["schema"]["maximum"] == maximum
+        fire = _body_schema(document, operations[f"post {prefix}/keys/{{key}}"])["properties"]
+        assert f"{maximum * 10} bytes" in fire["value"]["description"]
+        job = _body_schema(document, operations[f"post {prefix}/jobs"])["properties"]
+        assert (job["keys"]["maxItems"], job["max_attempts"]["maximum"]) == (maximum, maximum)
+        assert job["max_attempts"]["default"] == min(10, maximum)
+        assert "7 bytes" in job["payload"]["description"]
+
+
+def _body_schema(document: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    [reference] = _references(schema)
+    found: dict[str, Any] = document["components"]["schemas"][reference.rpartition("/")[2]]
+    return found

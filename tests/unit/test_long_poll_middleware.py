@@ -857,18 +857,23 @@ async def test_a_drain_answers_who_is_parked_and_refuses_who_comes(
 
 
 @pytest.mark.parametrize(
-    ("limits", "status", "kind"),
+    ("limits", "status", "kind", "name"),
     [
-        (Limits(max_parked=1), 503, "full"),
-        (Limits(max_parked_per_key=1), 429, "too-many-waits"),
-        (Limits(), 429, "too-many-waits"),
+        (Limits(max_parked=1), 503, "full", "max_parked"),
+        (Limits(max_parked_per_key=1), 429, "too-many-waits", "max_parked_per_key"),
+        (Limits(), 429, "too-many-waits", "max_parked_per_client"),
     ],
     ids=["all", "key", "client"],
 )
 async def test_a_bound_that_is_reached(
-    make_purgatory: Callable[..., Purgatory], order: Order, limits: Limits, status: int, kind: str
+    make_purgatory: Callable[..., Purgatory],
+    order: Order,
+    limits: Limits,
+    status: int,
+    kind: str,
+    name: str,
 ) -> None:
-    """One more is refused with Retry-After, until there is room; other answers go on."""
+    """One more is refused with Retry-After, and counted, until there is room; the rest goes on."""
     settings = WaitSettings(max_parked_per_client=1 if limits == Limits() else 100)
     async with make_purgatory(limits=limits) as purgatory:
         inner = application(order.show)
@@ -885,6 +890,7 @@ async def test_a_bound_that_is_reached(
             assert (await poll(etag='"0"').begin(app).reply()).status == 200
             parked.leave()
             await parked.end()
+        assert purgatory.statistics().refused == {name: 2}
 
 
 async def test_clients_are_counted_one_by_one(purgatory: Purgatory, order: Order) -> None:

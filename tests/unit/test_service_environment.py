@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 from pydantic import ValidationError
 
 from app.environment import unknown_variables
 from app.settings import Settings
+from purgatory import Limits
 
 
 def test_settings_are_known() -> None:
@@ -71,3 +74,36 @@ def test_seconds_are_a_finite_number(
     monkeypatch.setenv(f"PURGATORY_{name.upper()}", value)
     with pytest.raises(ValidationError, match=name):
         Settings()
+
+
+def test_limits_that_do_not_fit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who raises one is told of the other, by the names of the variables."""
+    monkeypatch.setenv("PURGATORY_MAX_VALUE_BYTES", "100000000")
+    with pytest.raises(ValidationError) as caught:
+        Settings()
+    sentence = str(caught.value)
+    assert "PURGATORY_MAX_SIGNAL_BYTES is 67108864, less than" in sentence
+    assert "PURGATORY_MAX_VALUE_BYTES, 100000000: raise it" in sentence
+
+
+def test_every_limit_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for that on timeouts, which PURGATORY_MAX_WAIT is for."""
+    names = asdict(Limits()).keys() - {"max_timeout"}
+    # Downwards: all signals together have room for one value.
+    values = {name: 100 - number for number, name in enumerate(sorted(names))}
+    for name, value in values.items():
+        monkeypatch.setenv(f"PURGATORY_{name.upper()}", str(value))
+    limits = asdict(Settings().limits())
+    assert {name: limits[name] for name in names} == values
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [("127.0.0.1", "http://127.0.0.1:8000"), ("::1", "http://[::1]:8000")],
+)
+def test_the_address_is_one_to_click_on(
+    monkeypatch: pytest.MonkeyPatch, host: str, address: str
+) -> None:
+    """That of IPv6 is in brackets (RFC 3986)."""
+    monkeypatch.setenv("HOST", host)
+    assert Settings().address == address
