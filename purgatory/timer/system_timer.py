@@ -141,7 +141,9 @@ class SystemTimer:
 
     def now_ms(self) -> int:
         """Return the time in whole milliseconds, rounded down, and never before what has run."""
-        return max(self._now_ns() // NS_PER_MS, self._wheel.current_ms)
+        now_ms = self._now_ns() // NS_PER_MS
+        earliest_ms = self._wheel.current_ms
+        return now_ms if now_ms > earliest_ms else earliest_ms
 
     def call_later(
         self, delay_ms: int, callback: Callable[..., object], *args: Any
@@ -403,13 +405,15 @@ class SystemTimer:
         # A task may have closed the timer, or advanced it by itself.
         if (is_over or not bucket) and self._ready and self._ready[0] is bucket:
             self._ready.popleft()
-            self._note_lateness(bucket)
+            if count:
+                self._note_lateness(bucket)
         return count
 
     def _note_lateness(self, bucket: TimerTaskList) -> None:
         if bucket.expiration_ms != NOT_SCHEDULED:
             late_ms = self.now_ms() - bucket.expiration_ms
-            self.longest_lateness_ms = max(self.longest_lateness_ms, late_ms)
+            if late_ms > self.longest_lateness_ms:
+                self.longest_lateness_ms = late_ms
 
     def _log_failure(self, task: TimerTask | None) -> None:
         logger.exception("a timer task failed: %r", task, extra={"action": "timer-task-failed"})
@@ -454,13 +458,12 @@ class SystemTimer:
         if self._cascading is None:
             lowest = self._wheel
             queue = lowest.queue
-            # A glance first: most often nothing is due, and which bucket has a task takes longer.
-            next_ms = lowest.next_expiration_ms() if queue and queue[0] <= now_ms else None
-            if next_ms is None or next_ms > now_ms:
+            if not queue or queue[0] > now_ms:
                 if now_ms >= lowest.current_ms + self._tick_ms:
                     self._advance_wheel(now_ms)
                 return -1
-            start_ms = next_ms
+            # Not asked whether a bucket there has a task: one that has none is done with as fast.
+            start_ms = queue[0]
             self._advance_wheel(start_ms)
             # No bucket of an upper level begins at other times.
             if start_ms % self._span_ms == 0:

@@ -524,6 +524,16 @@ def test_the_lateness_is_that_of_the_run(bench: Bench) -> None:
     assert bench.timer.longest_lateness_ms == 7
 
 
+def test_cancelled_tasks_are_not_late(bench: Bench) -> None:
+    """A bucket in which all were cancelled does not count: nothing of it ran."""
+    for delay_ms in (2, 5, HOUR_MS):
+        task = bench.add(delay_ms)
+        assert task.cancel()
+        bench.clock.advance(2 * delay_ms)
+        assert bench.timer.advance_clock() == 0
+    assert (bench.timer.longest_lateness_ms, bench.timer.next_expiration_ms()) == (0, None)
+
+
 def test_the_lateness_does_not_grow_while_nothing_is_due(
     make_bench: Callable[..., Bench],
 ) -> None:
