@@ -142,8 +142,9 @@ class SystemTimer:
     def now_ms(self) -> int:
         """Return the time in whole milliseconds, rounded down, and never before what has run."""
         now_ms = self._now_ns() // NS_PER_MS
-        earliest_ms = self._wheel.current_ms
-        return now_ms if now_ms > earliest_ms else earliest_ms
+        reached_ms = self._wheel.current_ms
+        # To call max(), or min(), takes plain Python as long as half a task does.
+        return now_ms if now_ms > reached_ms else reached_ms
 
     def call_later(
         self, delay_ms: int, callback: Callable[..., object], *args: Any
@@ -352,6 +353,8 @@ class SystemTimer:
         """Run up to `limit` tasks of an open bucket, which leaves `_ready` when it is empty."""
         count = 0
         is_over = False
+        # Looked up once, as in TimingWheel.cascade.
+        is_compiled_form = cython.compiled
         task: TimerTask | None = None
         while count < limit:
             array = bucket.open_array()
@@ -361,22 +364,24 @@ class SystemTimer:
             items = array.items
             pending = array.pending
             first = array.first
-            end = min(len(items), first + limit - count)
-            if not cython.compiled:
+            end = len(items)
+            if end - first > limit - count:
+                end = first + limit - count
+            if not is_compiled_form:
                 # As in TimingWheel.cascade. The copy goes at once: it would keep what is to go.
                 len(items[first:end])
             # Around the loop, not in it: entering costs the compiled form as much as a task does.
             try:
                 for index in range(first, end):
-                    if cython.compiled:
+                    if is_compiled_form:
                         fetch_ahead(items, index)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
                     task = items[index]
                     if task is None:
+                        count -= 1
                         continue
                     items[index] = None
                     task._array = None
                     pending.count -= 1
-                    count += 1
                     if type(task) is ScheduledCall:
                         # ScheduledCall.run, written out.
                         call = task
@@ -384,8 +389,8 @@ class SystemTimer:
                         if callback is not None:
                             args = call.args
                             call.callback = None
-                            call.args = ()
                             if args:
+                                call.args = ()
                                 callback(*args)
                                 args = ()
                             else:
@@ -396,15 +401,17 @@ class SystemTimer:
                             continue
                     task.run()
                     task = None
-                array.first = end
             except Exception:
-                array.first = index + 1
+                end = index + 1
                 self._log_failure(task)
                 task = callback = None
                 args = ()
+            count += end - first
+            array.first = end
         # A task may have closed the timer, or advanced it by itself.
         if (is_over or not bucket) and self._ready and self._ready[0] is bucket:
             self._ready.popleft()
+            # None ran where all had been cancelled.
             if count:
                 self._note_lateness(bucket)
         return count
