@@ -49,7 +49,7 @@ cdef class SystemTimer:
     @cython.locals(
         array=TaskArray, items=list, pending=PendingTasks, first=cython.longlong,
         end=cython.longlong, index=cython.longlong, task=TimerTask, call=ScheduledCall, args=tuple,
-        count=cython.longlong, is_over=cython.bint,
+        count=cython.longlong, is_over=cython.bint, is_compiled_form=cython.bint,
     )
     cdef long long _run_some(self, TimerTaskList bucket, long long limit)
     cdef _note_lateness(self, TimerTaskList bucket)

@@ -141,7 +141,10 @@ class SystemTimer:
 
     def now_ms(self) -> int:
         """Return the time in whole milliseconds, rounded down, and never before what has run."""
-        return max(self._now_ns() // NS_PER_MS, self._wheel.current_ms)
+        now_ms = self._now_ns() // NS_PER_MS
+        reached_ms = self._wheel.current_ms
+        # To call max(), or min(), takes plain Python as long as half a task does.
+        return now_ms if now_ms > reached_ms else reached_ms
 
     def call_later(
         self, delay_ms: int, callback: Callable[..., object], *args: Any
@@ -350,6 +353,8 @@ class SystemTimer:
         """Run up to `limit` tasks of an open bucket, which leaves `_ready` when it is empty."""
         count = 0
         is_over = False
+        # Looked up once, as in TimingWheel.cascade.
+        is_compiled_form = cython.compiled
         task: TimerTask | None = None
         while count < limit:
             array = bucket.open_array()
@@ -359,22 +364,24 @@ class SystemTimer:
             items = array.items
             pending = array.pending
             first = array.first
-            end = min(len(items), first + limit - count)
-            if not cython.compiled:
+            end = len(items)
+            if end - first > limit - count:
+                end = first + limit - count
+            if not is_compiled_form:
                 # As in TimingWheel.cascade. The copy goes at once: it would keep what is to go.
                 len(items[first:end])
             # Around the loop, not in it: entering costs the compiled form as much as a task does.
             try:
                 for index in range(first, end):
-                    if cython.compiled:
+                    if is_compiled_form:
                         fetch_ahead(items, index)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
                     task = items[index]
                     if task is None:
+                        count -= 1
                         continue
                     items[index] = None
                     task._array = None
                     pending.count -= 1
-                    count += 1
                     if type(task) is ScheduledCall:
                         # ScheduledCall.run, written out.
                         call = task
@@ -382,8 +389,8 @@ class SystemTimer:
                         if callback is not None:
                             args = call.args
                             call.callback = None
-                            call.args = ()
                             if args:
+                                call.args = ()
                                 callback(*args)
                                 args = ()
                             else:
@@ -394,22 +401,26 @@ class SystemTimer:
                             continue
                     task.run()
                     task = None
-                array.first = end
             except Exception:
-                array.first = index + 1
+                end = index + 1
                 self._log_failure(task)
                 task = callback = None
                 args = ()
+            count += end - first
+            array.first = end
         # A task may have closed the timer, or advanced it by itself.
         if (is_over or not bucket) and self._ready and self._ready[0] is bucket:
             self._ready.popleft()
-            self._note_lateness(bucket)
+            # None ran where all had been cancelled.
+            if count:
+                self._note_lateness(bucket)
         return count
 
     def _note_lateness(self, bucket: TimerTaskList) -> None:
         if bucket.expiration_ms != NOT_SCHEDULED:
             late_ms = self.now_ms() - bucket.expiration_ms
-            self.longest_lateness_ms = max(self.longest_lateness_ms, late_ms)
+            if late_ms > self.longest_lateness_ms:
+                self.longest_lateness_ms = late_ms
 
     def _log_failure(self, task: TimerTask | None) -> None:
         logger.exception("a timer task failed: %r", task, extra={"action": "timer-task-failed"})
@@ -454,13 +465,12 @@ class SystemTimer:
         if self._cascading is None:
             lowest = self._wheel
             queue = lowest.queue
-            # A glance first: most often nothing is due, and which bucket has a task takes longer.
-            next_ms = lowest.next_expiration_ms() if queue and queue[0] <= now_ms else None
-            if next_ms is None or next_ms > now_ms:
+            if not queue or queue[0] > now_ms:
                 if now_ms >= lowest.current_ms + self._tick_ms:
                     self._advance_wheel(now_ms)
                 return -1
-            start_ms = next_ms
+            # Not asked whether a bucket there has a task: one that has none is done with as fast.
+            start_ms = queue[0]
             self._advance_wheel(start_ms)
             # No bucket of an upper level begins at other times.
             if start_ms % self._span_ms == 0:

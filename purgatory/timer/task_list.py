@@ -74,7 +74,8 @@ class TimerTaskList(ArrayList):
         """
         descended = self._descended
         array = None if descended is None else descended.open_here()
-        return self.open_here() if array is None else array
+        # Most buckets have either those that came down or those that were added here.
+        return self.open_here() if array is None and self.arrays else array
 
     def flush(self, consume: Callable[[TimerTask], object]) -> None:
         """Hand every task to `consume`, in order, and leave the bucket free for the next round."""

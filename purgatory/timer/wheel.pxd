@@ -29,7 +29,8 @@ cdef class TimingWheel:
         lower=TimingWheel, tick_ms=cython.longlong, wheel_size=cython.longlong, buckets=list,
         moved=cython.longlong, array=TaskArray, items=list, first=cython.longlong,
         end=cython.longlong, index=cython.longlong, task=TimerTask, expiration_ms=cython.longlong,
-        finer=TimerTaskList, descended=ArrayList, target=TaskArray,
+        finer=TimerTaskList, descended=ArrayList, target=TaskArray, places=list,
+        place=cython.Py_ssize_t, is_compiled_form=cython.bint,
     )
     cpdef long long cascade(self, TimerTaskList bucket, long long limit)
     @cython.locals(wheel=TimingWheel)

@@ -123,6 +123,8 @@ class TimingWheel:
         lower = self.lower
         assert lower is not None
         tick_ms, wheel_size, buckets = lower.tick_ms, lower.wheel_size, lower._buckets
+        # To look it up for each task would cost plain Python as much as the list does.
+        is_compiled_form = cython.compiled
         moved = 0
         while moved < limit:
             array = bucket.open_array()
@@ -130,23 +132,27 @@ class TimingWheel:
                 break
             items = array.items
             first = array.first
-            end = min(len(items), first + limit - moved)
-            if not cython.compiled:
+            end = len(items)
+            if end - first > limit - moved:
+                end = first + limit - moved
+            if not is_compiled_form:
                 # To copy the references is to touch the tasks, many at once: see TaskArray.
                 len(items[first:end])
-            # Written out, as in SystemTimer.add: a million tasks may be in one bucket.
+            # Written out, as in SystemTimer.add, and counted by the array: a million tasks may be
+            # in one bucket.
             for index in range(first, end):
-                if cython.compiled:
+                if is_compiled_form:
                     fetch_ahead(items, index)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
                 task = items[index]
                 if task is None:
+                    moved -= 1
                     continue
                 expiration_ms = task.expiration_ms
                 finer = buckets[expiration_ms // tick_ms % wheel_size]
                 if finer is not None and finer.expiration_ms == expiration_ms:
-                    if not cython.compiled:
-                        # One object less to let go of when the task runs, elsewhere in memory.
-                        task.expiration_ms = finer.expiration_ms
+                    # One object less, in plain Python, to let go of when the task runs, elsewhere
+                    # in memory.
+                    task.expiration_ms = finer.expiration_ms
                 elif (
                     finer is None or finer.expiration_ms != expiration_ms - expiration_ms % tick_ms
                 ):
@@ -158,12 +164,15 @@ class TimingWheel:
                     if task._array is not array:
                         # Cancelled meanwhile: to make things may run the collector, see there.
                         target.close_up()
+                        moved -= 1
                         continue
-                target.items.append(task)
+                places = target.items
+                place = len(places)
+                places.append(task)
                 task._array = target
-                task._index = len(target.items) - 1
+                task._index = place
                 items[index] = None
-                moved += 1
+            moved += end - first
             array.first = end
         return moved
 

@@ -239,6 +239,28 @@ def test_what_moves_down_a_level_is_counted(bench: Bench) -> None:
     assert bench.timer.cascaded == 2
 
 
+@pytest.mark.parametrize("limit", [1, 3, 4, 5, 100])
+def test_what_was_cancelled_counts_neither_as_moved_nor_as_run(
+    make_bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture, limit: int
+) -> None:
+    """Wherever in the bucket it was, wherever a limit cuts, and if one of the others fails."""
+    bench = make_bench(wheel_size=256)
+    tasks = [bench.add(300, str(number)) for number in range(10)]
+
+    def fail() -> None:
+        raise ValueError
+
+    tasks[5].then = fail
+    for number in (0, 3, 4, 9):
+        tasks[number].cancel()
+    bench.clock.advance(300)
+    ran = []
+    while (next_ms := bench.timer.next_expiration_ms()) is not None and next_ms <= 1_300:
+        ran.append(bench.timer.advance_clock(limit))
+        assert ran[-1] <= limit and sum(ran) == 6 - len(bench.timer)
+    assert (sum(ran), bench.timer.cascaded) == (6, 6)
+
+
 def test_a_task_that_raises_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """Case 17: the error is logged with its task, and the tasks behind it run."""
 
@@ -522,6 +544,16 @@ def test_the_lateness_is_that_of_the_run(bench: Bench) -> None:
     bench.clock.advance(12)
     bench.timer.advance_clock()
     assert bench.timer.longest_lateness_ms == 7
+
+
+def test_cancelled_tasks_are_not_late(bench: Bench) -> None:
+    """A bucket in which all were cancelled does not count: nothing of it ran."""
+    for delay_ms in (2, 5, HOUR_MS):
+        task = bench.add(delay_ms)
+        assert task.cancel()
+        bench.clock.advance(2 * delay_ms)
+        assert bench.timer.advance_clock() == 0
+    assert (bench.timer.longest_lateness_ms, bench.timer.next_expiration_ms()) == (0, None)
 
 
 def test_the_lateness_does_not_grow_while_nothing_is_due(
