@@ -1,5 +1,6 @@
 cimport cython
 from purgatory.timer.c_clock cimport system_now_ns
+from purgatory.timer.c_divide cimport quotient, remainder
 from purgatory.timer.c_exit cimport is_exiting
 from purgatory.timer.c_list cimport fetch_ahead
 from purgatory.timer.scheduled_call cimport ScheduledCall
@@ -38,7 +39,7 @@ cdef class SystemTimer:
     @cython.locals(
         delay_ms=cython.longlong, array=TaskArray, now_ns=cython.longlong,
         expiration_ms=cython.longlong, tick_ms=cython.longlong, tick=cython.longlong,
-        bucket=TimerTaskList, items=list, index=cython.Py_ssize_t,
+        buckets=list, bucket=TimerTaskList, items=list, index=cython.Py_ssize_t,
     )
     cpdef add(self, TimerTask task)
     @cython.locals(call=ScheduledCall)

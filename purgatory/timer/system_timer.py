@@ -231,12 +231,16 @@ class SystemTimer:
         # The fast way, which most tasks go: into a bucket that is queued already, on one of the
         # first two levels. Written out, because a call costs plain Python as much as all of it.
         if expiration_ms < self._upper_from_ms:
-            tick = expiration_ms // tick_ms
-            bucket = self._buckets[tick % self._wheel_size]
+            buckets = self._buckets
         else:
             tick_ms = self._span_ms
+            buckets = self._upper_buckets
+        if cython.compiled:
+            tick = quotient(expiration_ms, tick_ms)  # type: ignore[name-defined] # noqa: F821 - as above
+            bucket = buckets[remainder(tick, self._wheel_size)]  # type: ignore[name-defined] # noqa: F821 - as above
+        else:
             tick = expiration_ms // tick_ms
-            bucket = self._upper_buckets[tick % self._wheel_size]
+            bucket = buckets[tick % self._wheel_size]
         if bucket is None or bucket.expiration_ms != tick * tick_ms:
             self._place(task)
             return

@@ -1,5 +1,6 @@
 cimport cython
 from purgatory.timer.array_list cimport ArrayList
+from purgatory.timer.c_divide cimport quotient, remainder
 from purgatory.timer.c_list cimport fetch_ahead
 from purgatory.timer.task cimport PendingTasks, TaskArray, TimerTask
 from purgatory.timer.task_list cimport TimerTaskList

@@ -148,7 +148,10 @@ class TimingWheel:
                     moved -= 1
                     continue
                 expiration_ms = task.expiration_ms
-                finer = buckets[expiration_ms // tick_ms % wheel_size]
+                if is_compiled_form:
+                    finer = buckets[remainder(quotient(expiration_ms, tick_ms), wheel_size)]  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+                else:
+                    finer = buckets[expiration_ms // tick_ms % wheel_size]
                 if finer is not None and finer.expiration_ms == expiration_ms:
                     # One object less, in plain Python, to let go of when the task runs, elsewhere
                     # in memory.
