@@ -32,3 +32,14 @@ def without_password(url: str) -> str:
         # Such as where the host was forgotten.
         address = _HIDDEN
     return f"{scheme}{address}"[:_SHOWN]
+
+
+def no_redis_url(url: str) -> ValueError:
+    """Return what to raise for what is no URL of a Redis, in place of what a parser said of it.
+
+    Where there is a slash in a password, that quotes a part of it.
+    """
+    return ValueError(
+        f"{without_password(url)!r} is no URL of a Redis: give redis://HOST:PORT/NUMBER, "
+        "rediss:// or unix:///PATH, with what is no letter or digit of a password percent-encoded"
+    )
