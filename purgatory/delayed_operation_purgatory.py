@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +24,7 @@ logger = logging.getLogger("purgatory.watching")
 # Looked up once: an attribute of an enumeration costs more than a global name, on the hot path.
 _PENDING = Status.PENDING
 _FIRED = Status.FIRED
-_NO_LIMIT: Final = 2**62
+_NO_LIMIT: Final = sys.maxsize
 
 UNTRIED: Final = -1
 

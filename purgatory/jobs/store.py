@@ -187,7 +187,8 @@ class JobStore(Protocol):
     **Errors.** Every method may raise StoreUnavailableError: what was asked may or may not have
     been done, and the same call again is safe (what it then returns is stated with each). Every
     method that writes may raise StoreReadOnlyError and StoreFullError, and each StoreNotReadyError,
-    as `open` does: nothing was done. Whoever runs jobs waits for the end of all four; another
+    as `open` does: nothing was done, or, where a call has more than max_batch steps, some of them,
+    and the same call again is as safe. Whoever runs jobs waits for the end of all four; another
     StoreError is what the store has against one step. A record that is not a job is quarantined by
     whoever comes upon it, and never returned; `get` and `query` leave it out.
     """

@@ -12,7 +12,7 @@ import pyarrow as pa
 from purgatory.journal.schema import EVENT_SCHEMA, SCHEMA_VERSION
 from purgatory.journal.sink import Sink
 from purgatory.timer.clock import Clock
-from purgatory.urls import without_password
+from purgatory.urls import no_redis_url
 
 try:
     import redis
@@ -107,12 +107,7 @@ def _client(url: str, timeout: float) -> redis.Redis:
     try:
         return redis.Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout)
     except ValueError:
-        # Not what was said of it: where there is a slash in a password, that quotes a part of it.
-        raise ValueError(
-            f"{without_password(url)!r} is no URL of a Redis: give redis://HOST:PORT/NUMBER, "
-            "rediss:// or unix:///PATH, with what is no letter or digit of a password "
-            "percent-encoded"
-        ) from None
+        raise no_redis_url(url) from None
 
 
 def _entries(batch: pa.RecordBatch) -> list[Entry]:

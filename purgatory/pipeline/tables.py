@@ -42,13 +42,16 @@ class Tables:
 
         Raises OutputInUseError where another run has begun to fill it meanwhile.
         """
-        new = f"_new-{job}"
+        prefix = f"_new-{job}-"
+        # A folder of its own: another run may still be writing into that which it had.
+        new = f"{prefix}{secrets.token_hex(4)}"
         # Whoever begins later deletes it, and what was written before would be missing.
-        mark = f"{new}/_{secrets.token_hex(4)}"
-        self.folder.delete(new)
+        mark = f"{new}/_begun"
+        self.folder.delete(*(name for name in self.folder.names() if name.startswith(prefix)))
         self.folder.write_bytes(mark, b"")
         fill(new)
         if not self.folder.exists(mark):
+            self.folder.delete(new)
             raise overtaken(self.folder.at(job))
         self.folder.delete(mark)
         self.folder.replace(new, job)

@@ -66,7 +66,7 @@ async def test_a_gap_while_it_was_parked_is_410(
     server: ThreadServer, connection: Connection, count: int
 ) -> None:
     """A wait whose first signals made way never answers with the last of them as if all."""
-    connection.send("GET", f"{WATCH}?wait=2&min=5")
+    connection.send("GET", f"{WATCH}?wait=20&min=5")
     await server.until_parked(1)
     await _fire(server, "k", count)
     for other in "abcd":
@@ -79,7 +79,7 @@ async def test_a_signal_of_several_keys_that_is_trimmed_while_waiting_for_the_re
     server: ThreadServer, connection: Connection
 ) -> None:
     """The first key fired and its signal made way: that is not passed over in silence."""
-    body = {"keys": {"first": None, "second": None}, "until": "all", "wait": "2"}
+    body = {"keys": {"first": None, "second": None}, "until": "all", "wait": "20"}
     connection.send("POST", "/purgatory/watch", body)
     await server.until_parked(1)
     await _fire(server, "first", 1)

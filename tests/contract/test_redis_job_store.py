@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from purgatory.jobs import (
     Added,
@@ -334,6 +335,23 @@ async def test_after_a_failover_the_new_primary_is_found(
             with pytest.raises(StoreReadOnlyError):
                 await store.add([spec()])
             await added(store, spec())
+
+
+async def test_an_old_primary_that_does_not_let_go_is_said_to_be_read_only(
+    lone_redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one whose machine hangs, with TLS: what a connection's end raises is no answer."""
+
+    async def hang(pool: ConnectionPool, inuse_connections: bool = True) -> None:
+        raise RedisTimeoutError("Timed out closing connection after 10.0")
+
+    async with opened(lone_redis_server.url) as store:
+        with lone_redis_server.client() as client:
+            client.replicaof("127.0.0.1", 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(ConnectionPool, "disconnect", hang)
+            with pytest.raises(StoreReadOnlyError):
+                await store.add([spec()])
 
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:

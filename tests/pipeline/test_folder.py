@@ -37,6 +37,25 @@ def test_a_run_that_was_overtaken_puts_no_half_in_place(
     assert tables.folder.names() == ["waits"]
 
 
+def test_what_an_overtaken_run_goes_on_to_write_is_in_no_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It finds out at its end; until then nothing of it gets among what the other one writes."""
+    tables = Tables(spark, str(tmp_path))
+
+    def overtaken(old: str) -> None:
+        def overtake(new: str) -> None:
+            tables.folder.write_bytes(f"{new}/a", b"")
+            tables.folder.write_bytes(f"{old}/b", b"")
+
+        tables.fill("waits", overtake)
+
+    with pytest.raises(OutputInUseError, match="run this one again"):
+        tables.fill("waits", overtaken)
+    assert tables.folder.names("waits") == ["a"]
+    assert tables.folder.names() == ["waits"]
+
+
 def test_a_neighbour_is_not_within(spark: SparkSession, tmp_path: Path) -> None:
     """Though its name begins alike: a damaged outcome was taken for a file of the journal's."""
     folder = Folder(spark, str(tmp_path / "history"))

@@ -122,6 +122,24 @@ def test_a_file_that_is_deleted_meanwhile_stops_no_stream(
     assert caplog.messages == [f"left out {paths[1]}: empty"]
 
 
+def test_a_folder_that_is_deleted_meanwhile_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As whoever tidies up deletes whole hours."""
+    for name in ("hour=01/gone.parquet", "hour=02/there.parquet"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    scandir = os.scandir
+
+    def scan(path: str | Path) -> Any:
+        if Path(path).name == "hour=01":
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", scan)
+    assert [path.name for path in journal_files(tmp_path)] == ["there.parquet"]
+
+
 def test_a_schema_with_fewer_columns_reads_no_others(spark: SparkSession, small: Written) -> None:
     """In the order that it gives."""
     found = spark.read.format("purgatory").schema("kind string, at timestamp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from hashlib import sha1
 from pathlib import Path
@@ -98,8 +99,12 @@ class RedisShard:
         Its name may stand for another by now, and these would never find out.
         """
         # A cluster's client looks by itself.
-        if isinstance(self._client, Redis):
-            await self._client.connection_pool.disconnect(inuse_connections=False)
+        if not isinstance(self._client, Redis):
+            return
+        # Of a machine that hangs, even the end of a connection may not come.
+        with contextlib.suppress(RedisError, OSError, TimeoutError):
+            async with asyncio.timeout(self._timeout):
+                await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def _evaluate(self, arguments: list[Any], *, is_fsynced: bool) -> bytes:
         # A server that was started again, or that drops scripts that it has too many of, knows

@@ -58,7 +58,7 @@ from purgatory.jobs.store import (
     QuarantinedRecord,
     StoreListener,
 )
-from purgatory.urls import without_password
+from purgatory.urls import no_redis_url, without_password
 
 _logger = logging.getLogger("purgatory.jobs.redis")
 
@@ -581,12 +581,7 @@ def _check_url(url: str) -> None:
     try:
         options = parse_url(url)
     except ValueError:
-        # Not what was said of it: where there is a slash in a password, that quotes a part of it.
-        raise ValueError(
-            f"{without_password(url)!r} is no URL of a Redis: give redis://HOST:PORT/NUMBER, "
-            "rediss:// or unix:///PATH, with what is no letter or digit of a password "
-            "percent-encoded"
-        ) from None
+        raise no_redis_url(url) from None
     if "decode_responses" in options:
         raise ValueError(
             f"the URL {without_password(url)!r} has decode_responses: records are bytes, take it "

@@ -74,8 +74,13 @@ def journal_files(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise NothingToReadError(f"{folder} is no folder on this machine.")
-    found = sorted(folder.rglob("*.parquet"))
-    return [path for path in found if not _is_hidden(path.relative_to(folder)) and path.is_file()]
+    found: list[Path] = []
+    # Not by `rglob`, which fails where somebody deletes a folder meanwhile.
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        paths = (Path(place, name) for name in names if not _is_hidden(name))
+        found += (path for path in paths if path.suffix == ".parquet" and path.is_file())
+    return sorted(found)
 
 
 def good_files(paths: Iterable[Path], on_bad_file: OnBadFile) -> list[Path]:
@@ -122,8 +127,8 @@ def read_files(
                 yield batch
 
 
-def _is_hidden(path: Path) -> bool:
-    return any(name.startswith((".", "_")) for name in path.parts)
+def _is_hidden(name: str) -> bool:
+    return name.startswith((".", "_"))
 
 
 def _is_within(path: Path, low: datetime | None, high: datetime | None) -> bool:
