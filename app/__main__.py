@@ -75,7 +75,8 @@ def _sentence(error: ErrorDetails) -> str:
     """Say which variable is wrong, and how; never what a secret is."""
     if not error["loc"]:
         return error["msg"].removeprefix("Value error, ")
-    name = "_".join(str(part) for part in error["loc"]).upper()
+    name, *within = (str(part) for part in error["loc"])
+    name = name.upper()
     if name in {"HOST", "PORT"}:
         return f"{name} is {error['input']!r}: {error['msg']}"
     if name == "TOKENS":
@@ -85,7 +86,9 @@ def _sentence(error: ErrorDetails) -> str:
         if error["type"] == "too_short":
             return f"PURGATORY_{name} is too short: give {error['ctx']['min_length']} characters"
         return f"PURGATORY_{name}: {error['msg']}"
-    return f"PURGATORY_{name} is {error['input']!r}: {error['msg']}"
+    place = "".join(f", {part!r}," for part in within)
+    said = error["msg"].removeprefix("Value error, ")
+    return f"PURGATORY_{name}{place} is {error['input']!r}: {said}"
 
 
 def _print_token(scopes: list[str]) -> int:

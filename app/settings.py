@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.job_store import make_job_store
 from purgatory import Limits
@@ -62,7 +63,7 @@ class Settings(BaseSettings):
         None, description="Where the history of operations is written; none is, without."
     )
     journal_max_age: float = Field(60.0, gt=0, description="Seconds until a file is complete.")
-    journal_sample: dict[str, Annotated[float, Field(ge=0, le=1)]] = Field(
+    journal_sample: Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], NoDecode] = Field(
         {}, description="The share that is written of a kind, as JSON; all of the others."
     )
     journal_keys: Literal["plain", "prefix", "hash"] = "plain"
@@ -96,6 +97,17 @@ class Settings(BaseSettings):
     keep_alive: int = Field(
         75, ge=1, description="Seconds; more than the idle timeout of the load balancer in front."
     )
+
+    @field_validator("journal_sample", mode="before")
+    @classmethod
+    def _parse_sample(cls, value: object) -> object:
+        # Here rather than by pydantic-settings, whose error names neither variable nor way out.
+        if not isinstance(value, str):
+            return value
+        try:
+            return json.loads(value)
+        except ValueError:
+            raise ValueError('give JSON, such as {"watch": 0.1}') from None
 
     @model_validator(mode="after")
     def _check_together(self) -> Settings:

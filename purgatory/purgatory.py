@@ -216,7 +216,9 @@ class Purgatory(Deferring):
             logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
         elif parking.loop is not loop:
             raise WrongThreadError(
-                f"purgatory {self.name!r} is or was open on another event loop: make one for each"
+                f"purgatory {self.name!r} is or was open on another event loop: make one for each. "
+                "An application that is started several times in a process, as in tests, is best "
+                "made by a function, with its purgatory (docs/testing.md)"
             )
         elif self._parking.is_draining:
             raise PurgatoryClosedError(

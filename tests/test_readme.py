@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -73,17 +74,17 @@ def test_what_starts_the_example_starts_it(tmp_path: Path) -> None:
     assert name is not None
     (tmp_path / name[1]).write_text(code(README, "python")[0])
     start, *requests = code(page, "bash")[0].splitlines()
-    command, *arguments = start.removesuffix(" &").split()
-    server = ProcessServer(
-        [sys.executable, "-m", command, *arguments, "--port", "0", "--app-dir", str(tmp_path)]
-    )
+    command, *arguments = start.removesuffix(" &").replace("8001", "0").split()
+    server = ProcessServer([sys.executable, "-m", command, *arguments, "--app-dir", str(tmp_path)])
     try:
         server.wait_started()
-        paths = re.findall(r"localhost:8000(/[^ ]*)", "\n".join(requests))
-        assert len(paths) == len(requests) == 2
-        with httpx.Client(base_url=f"http://127.0.0.1:{server.address[1]}") as client:
-            assert client.post(paths[1]).json() == 0
-            assert client.get(paths[0]).json() == {"paid_by": "card"}
+        address = f"localhost:{server.address[1]}"
+        script = "\n".join(requests).replace("localhost:8001", address) + "\nwait"
+        # Whichever prints first.
+        said = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, capture_output=True, timeout=60, check=True
+        )
+        assert said.stdout.replace(b"1", b"", 1) == b'{"paid_by":"card"}'
     finally:
         server.kill()
 
@@ -92,6 +93,21 @@ def test_the_example_for_tests_works_as_it_stands() -> None:
     """Fifteen minutes pass at once."""
     source = code((ROOT / "docs" / "testing.md").read_text(), "python")[0]
     exec(compile(source, "testing.md", "exec"), {})
+
+
+def test_the_example_for_applications_works_as_it_stands(tmp_path: Path) -> None:
+    """As often as there are tests, each of which starts the application."""
+    source = code((ROOT / "docs" / "testing.md").read_text(), "python")[2]
+    (tmp_path / "test_twice.py").write_text(source + source.replace("nobody", "still_nobody"))
+    made = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "2 passed" in made.stdout, made.stdout
 
 
 def test_the_table_of_limits_is_true() -> None:
