@@ -362,8 +362,8 @@ async def test_a_body_that_is_asked_for(server: ThreadServer, *, body_first: boo
 async def test_a_body_that_is_too_large_is_not_asked_for(server: ThreadServer) -> None:
     """It is refused before the client sends it."""
     async with await Connection.open(server.address) as connection:
-        request = post("/purgatory/keys/k", b"x" * 100_000, "Expect: 100-continue")
-        connection.write(request[:-100_000])
+        request = post("/purgatory/keys/k", b"x" * 300_000, "Expect: 100-continue")
+        connection.write(request[:-300_000])
         assert (await connection.reply()).status == 413
 
 
