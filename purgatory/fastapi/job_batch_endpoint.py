@@ -40,7 +40,7 @@ class JobBatchEndpoint:
         """Add to the jobs of the purgatory of `room`, whose store has `limits`."""
         self.room = room
         self.max_body = max_job_batch_body(limits)
-        self._limits = limits
+        self._model = job_body(limits)
         self.tail = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -92,7 +92,7 @@ class JobBatchEndpoint:
             yield [results[number] for number in sorted(results)]
 
     def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
-        body = parse_body(job_body(self._limits), line)
+        body = parse_body(self._model, line)
         raw.permit.check_keys(Action.WAIT, body.keys)
         return job_spec(self.room.purgatory, body)
 

@@ -51,6 +51,7 @@ class JobEndpoints:
         """Work on the jobs of `purgatory`, whose store has `limits`."""
         self._purgatory = purgatory
         self._limits = limits
+        self._model = job_body(limits)
         self._repeats = RepeatedRequests(purgatory.clock)
 
     async def add(self, raw: RawRequest) -> Answer:
@@ -58,7 +59,7 @@ class JobEndpoints:
         raw.permit.check(Access(Action.DEFER))
         raw.query(NO_QUERY)
         # Before anything is remembered: those who may not are told so, whatever was done before.
-        body = parse_body(job_body(self._limits), raw.body)
+        body = parse_body(self._model, raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)
         # A repeat that comes to this process soon is given the very same answer. Others are told of
         # the job that the store has.
