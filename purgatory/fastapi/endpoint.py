@@ -192,9 +192,10 @@ def problem_from(error: Exception) -> Problem:
     """Return the refusal that an exception of an endpoint amounts to; log what is no refusal."""
     if isinstance(error, Problem):
         return error
-    problem = Problem("internal-error", "the request failed for a reason that is in the log")
     if isinstance(error, PurgatoryError):
         problem = problem_of(error)
+    else:
+        problem = Problem("internal-error", "the request failed for a reason that is in the log")
     if problem.status == 500:
         logger.error("a request failed", exc_info=error, extra={"action": "request-failed"})
     return problem
