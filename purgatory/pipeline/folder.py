@@ -73,7 +73,7 @@ class Folder:
     def holds(self, other: Folder) -> bool:
         """Return whether the files of `other` are among those of this folder."""
         place = f"{other.uri}/".removeprefix(f"{self.uri}/")
-        return f"{other.uri}/" != place and not _is_hidden(place)
+        return f"{other.uri}/" != place and not is_hidden(place)
 
     def files(self, suffix: str) -> list[File]:
         """Return the files below this folder that end with `suffix`, sorted; [] if it is missing.
@@ -85,7 +85,7 @@ class Folder:
         is_local = self.uri.startswith("file:")
         found = self._walked() if is_local else self._listed()
         return sorted(
-            file for file in found if file.path.endswith(suffix) and not _is_hidden(file.path)
+            file for file in found if file.path.endswith(suffix) and not is_hidden(file.path)
         )
 
     def names(self, path: str = "") -> list[str]:
@@ -190,5 +190,6 @@ def overtaken(place: str) -> OutputInUseError:
     )
 
 
-def _is_hidden(path: str) -> bool:
+def is_hidden(path: str) -> bool:
+    """Return whether a file, or a folder that it is in, has a name that readers pass over."""
     return any(name.startswith((".", "_")) for name in path.split("/"))

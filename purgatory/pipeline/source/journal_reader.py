@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from purgatory.journal.schema import VERSION_KEY
 from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
+from purgatory.pipeline.folder import is_hidden
 from purgatory.pipeline.schema import SCHEMA_VERSIONS
 from purgatory.pipeline.source.filters import arrow_expression, time_bounds
 from purgatory.pipeline.source.rows import EVENTS
@@ -77,8 +78,8 @@ def journal_files(folder: Path) -> list[Path]:
     found: list[Path] = []
     # Not by `rglob`, which fails where somebody deletes a folder meanwhile.
     for place, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if not _is_hidden(name)]
-        paths = (Path(place, name) for name in names if not _is_hidden(name))
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        paths = (Path(place, name) for name in names if not is_hidden(name))
         found += (path for path in paths if path.suffix == ".parquet" and path.is_file())
     return sorted(found)
 
@@ -125,10 +126,6 @@ def read_files(
         for batch in dataset.to_batches(columns=schema.names, filter=expression):
             if batch.num_rows:
                 yield batch
-
-
-def _is_hidden(name: str) -> bool:
-    return name.startswith((".", "_"))
 
 
 def _is_within(path: Path, low: datetime | None, high: datetime | None) -> bool:
