@@ -72,13 +72,14 @@ def master(text: str) -> str:
 def heap(text: str) -> str:
     """Return the size of a heap, as Java reads it: 1g, 1536m; no more than this machine has."""
     found = re.fullmatch(r"(\d+)([kmgt]?)", text.lower(), re.ASCII)
-    if found is None or int(found[1]) * _MIB[found[2]] < LEAST_HEAP_MIB:
+    mib = 0 if found is None else int(found[1]) * _MIB[found[2]]
+    if mib < LEAST_HEAP_MIB:
         raise argparse.ArgumentTypeError(
             f"{text!r}: give {LEAST_HEAP_MIB}m or more, such as 1g or 1536m"
         )
     # Java takes any, as long as it is not used.
     there = machine_memory()
-    if there is not None and int(found[1]) * _MIB[found[2]] > there / 2**20:
+    if there is not None and mib > there / 2**20:
         raise argparse.ArgumentTypeError(
             f"{text!r}: this machine has {there / 2**30:.1f} GiB of memory: give less, such as "
             f"{max(LEAST_HEAP_MIB, there // 2**21)}m"
