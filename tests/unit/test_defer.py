@@ -884,13 +884,19 @@ async def test_two_workers_share_the_work(
         await store.open()
 
 
+def make_without(make_purgatory: Make, store: MemoryJobStore) -> Purgatory:
+    """A process that leaves "note" to others, and claims as it has another handler."""
+    without = make_purgatory(jobs=store)
+    without.handler("unused")(Log())
+    without.handled_elsewhere(["note"])
+    return without
+
+
 async def test_jobs_for_others_are_left_to_them(
     store: MemoryJobStore, make_purgatory: Make, log: Log
 ) -> None:
     """A worker without the handler gives them back, and does not spin over it."""
-    without, with_it = make_purgatory(jobs=store), make_purgatory(jobs=store)
-    without.handler("unused")(Log())
-    without.handled_elsewhere(["note"])
+    without, with_it = make_without(make_purgatory, store), make_purgatory(jobs=store)
     async with without:
         handles = [await without.defer("note", delay=delay) for delay in (0, 30, 1_000)]
         await asyncio.sleep(20)
@@ -909,9 +915,7 @@ async def test_a_job_that_was_left_to_others_is_missed_all_the_same(
     store: MemoryJobStore, make_purgatory: Make, log: Log
 ) -> None:
     """Somebody was there at its deadline, and put it off again and again; nobody who runs it."""
-    without, with_it = make_purgatory(jobs=store), make_purgatory(jobs=store)
-    without.handler("unused")(Log())
-    without.handled_elsewhere(["note"])
+    without, with_it = make_without(make_purgatory, store), make_purgatory(jobs=store)
     with_it.handler("note")(log)
     async with without:
         skipped = await without.defer("note", delay=10, misfire="skip")
