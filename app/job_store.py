@@ -6,7 +6,7 @@ from pathlib import Path
 
 from purgatory.jobs import JobStore, MemoryJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.urls import without_password
+from purgatory.redacted_url import without_password
 
 SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "unix", "memory")
 FILE_NAME = "jobs.sqlite3"

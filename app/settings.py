@@ -13,11 +13,11 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.job_store import make_job_store
 from purgatory import Limits
 from purgatory.fastapi import BearerTokens, WaitSettings
-from purgatory.jobs import JobStore, SchedulerSettings
-from purgatory.jobs.webhook import Webhook
+from purgatory.jobs import JobStore, WorkerSettings
+from purgatory.jobs.callbacks.webhook import Webhook
 
 _LIMITS = Limits()
-_JOBS = SchedulerSettings()
+_JOBS = WorkerSettings()
 _WAITS = WaitSettings()
 
 
@@ -173,9 +173,9 @@ class Settings(BaseSettings):
         url = None if self.jobs_url is None else self.jobs_url.get_secret_value()
         return make_job_store(url, self.data_dir)
 
-    def job_settings(self) -> SchedulerSettings:
+    def job_settings(self) -> WorkerSettings:
         """Return how jobs are run."""
-        return SchedulerSettings(
+        return WorkerSettings(
             max_running=self.max_running_jobs,
             lease_ms=round(1000 * self.job_lease),
             grace=self.job_grace,

@@ -9,7 +9,6 @@
 The web edge is `purgatory.fastapi`; what tests need is in `purgatory.testing`.
 """
 
-from purgatory.delayed_operation_purgatory import DelayedOperationPurgatory, WatchStatistics
 from purgatory.errors import (
     BadCursorError,
     CursorError,
@@ -25,11 +24,15 @@ from purgatory.errors import (
     WaitSupersededError,
     WrongThreadError,
 )
-from purgatory.fired import Fired
-from purgatory.job_handle import JobHandle
-from purgatory.lifecycle import JobRecorder, Listener, OperationEvent, Recorder
+from purgatory.fire_result import FireResult
+from purgatory.jobs.job_handle import JobHandle
 from purgatory.limits import Limits
-from purgatory.operation import DelayedOperation
+from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.operations.delayed_operation_purgatory import (
+    DelayedOperationPurgatory,
+    WatchStatistics,
+)
+from purgatory.operations.listeners import JobRecorder, Listener, OperationEvent, Recorder
 from purgatory.outcome import Outcome
 from purgatory.purgatory import LevelStatistics, Purgatory, Statistics
 from purgatory.signals import Signal, SignalStatistics
@@ -52,7 +55,7 @@ __all__ = [
     "CursorExpiredError",
     "DelayedOperation",
     "DelayedOperationPurgatory",
-    "Fired",
+    "FireResult",
     "InvalidKeyError",
     "InvalidTimeoutError",
     "InvalidValueError",

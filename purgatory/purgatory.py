@@ -10,36 +10,36 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from purgatory.deferring import Deferring
-from purgatory.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
 from purgatory.errors import (
     PurgatoryClosedError,
     WrongThreadError,
 )
-from purgatory.fired import Fired
-from purgatory.history_trim import HistoryTrim
-from purgatory.job_desk import JobDesk
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
+from purgatory.event_loop.parking import Parking
+from purgatory.event_loop.sliced_runner import SlicedRunner
+from purgatory.fire_result import FireResult
 from purgatory.jobs import (
     JobHandlers,
     JobsNotFiredError,
     JobStatistics,
     JobStore,
-    SchedulerSettings,
     StoreError,
+    WorkerSettings,
 )
-from purgatory.jobs.history import on_job_end
-from purgatory.keys import check_key
-from purgatory.lifecycle import Listener, Recorder
+from purgatory.jobs.job_service import JobService
+from purgatory.jobs.jobs_mixin import JobsMixin
+from purgatory.jobs.worker.end_listeners import on_job_end
 from purgatory.limits import Limits
-from purgatory.operation import DelayedOperation
+from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
+from purgatory.operations.listeners import Listener, Recorder
+from purgatory.operations.resumable_batch import ResumableBatch
+from purgatory.operations.watch_key import check_key
 from purgatory.outcome import Outcome
-from purgatory.parking import Parking
-from purgatory.reaper import ExpirationReaper
 from purgatory.signals import MemorySignals, SignalStatistics
-from purgatory.slices import SlicedWalk
+from purgatory.signals.history_trimmer import HistoryTrimmer
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
-from purgatory.walk import Walk
 
 logger = logging.getLogger("purgatory")
 
@@ -87,7 +87,7 @@ class Statistics:
     """How often each bound on what waits was reached, by the bound's name."""
 
 
-class Purgatory(Deferring):
+class Purgatory(JobsMixin):
     """Delayed operations on an event loop: park until a key fires, fire it, and drain.
 
     And delayed jobs, where it is given a store of them: defer until a deadline, or a key fires.
@@ -108,7 +108,7 @@ class Purgatory(Deferring):
         clock: Clock | None = None,
         listeners: Iterable[Listener | Recorder] = (),
         jobs: JobStore | None = None,
-        job_settings: SchedulerSettings | None = None,
+        job_settings: WorkerSettings | None = None,
     ) -> None:
         """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late.
 
@@ -128,7 +128,7 @@ class Purgatory(Deferring):
         self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock)
         listeners = tuple(listeners)
         self._operations = DelayedOperationPurgatory(name, self._timer, listeners=listeners)
-        self._trim = HistoryTrim(
+        self._trim = HistoryTrimmer(
             self.signals, self._timer, math.ceil(self.limits.max_signal_age * 1000)
         )
         self._parking = Parking(
@@ -137,9 +137,9 @@ class Purgatory(Deferring):
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
         self.handlers = JobHandlers()
-        self._desk: JobDesk | None = None
+        self._desk: JobService | None = None
         if jobs is not None:
-            self._desk = JobDesk(
+            self._desk = JobService(
                 jobs,
                 self.handlers,
                 timer=self._timer,
@@ -287,7 +287,7 @@ class Purgatory(Deferring):
             operation.cancel()
             raise
 
-    async def fire(self, key: str, value: Any = None) -> Fired:
+    async def fire(self, key: str, value: Any = None) -> FireResult:
         """Fire `key`: keep the signal, and try every operation that watches it.
 
         `value` is any JSON value. Returns once every operation that was waiting has been tried;
@@ -309,7 +309,7 @@ class Purgatory(Deferring):
             fired = fired._replace(jobs=await self._fire_jobs(self._desk, key, value, fired.cursor))
         return fired
 
-    async def _fire_jobs(self, desk: JobDesk, key: str, value: Any, cursor: str) -> int:
+    async def _fire_jobs(self, desk: JobService, key: str, value: Any, cursor: str) -> int:
         try:
             return await desk.fire(key, value, self.limits.max_value_bytes)
         except StoreError as exc:
@@ -330,7 +330,7 @@ class Purgatory(Deferring):
         """Take no more, and end every operation with status "drained"; return how many there were.
 
         Every outcome has a cursor that is good for another wait. Jobs that wait here are given back
-        at once; handlers that run have some seconds to end (`SchedulerSettings.grace`). Idempotent:
+        at once; handlers that run have some seconds to end (`WorkerSettings.grace`). Idempotent:
         a second call waits for the first. Raises PurgatoryClosedError and WrongThreadError.
         """
         ended = await asyncio.shield(self.begin_drain())
@@ -433,5 +433,5 @@ class Purgatory(Deferring):
         """Return from where to wait on each key; raise for keys or cursors that are no good."""
         return self._parking.positions(keys, cursor)
 
-    def _take(self, walk: Walk) -> asyncio.Future[int]:
-        return SlicedWalk(walk, self._parking.require_open(), self.clock).start()
+    def _take(self, walk: ResumableBatch) -> asyncio.Future[int]:
+        return SlicedRunner(walk, self._parking.require_open(), self.clock).start()

@@ -11,7 +11,7 @@ from purgatory.bench.plan import Plan
 from purgatory.bench.stage import Contender, Figures, Stage, Step
 from purgatory.bench.stopwatch import cpu_ns
 from purgatory.bench.turns import random_delays
-from purgatory.reaper import ExpirationReaper
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer
 

@@ -9,7 +9,7 @@ from purgatory.bench.loops import CountingLoop
 from purgatory.bench.plan import Plan
 from purgatory.bench.stage import Contender, Figures, Stage, Step
 from purgatory.bench.stopwatch import cpu_ns
-from purgatory.reaper import ExpirationReaper
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer, TimerTask
 
 HOUR_MS = 3_600_000

@@ -12,7 +12,7 @@ from purgatory.bench.plan import Plan
 from purgatory.bench.stage import Contender, Figures, Stage, Step
 from purgatory.bench.stopwatch import cpu_ns, thread_cpu_ns
 from purgatory.bench.watching import DELAY_MS, ORDER, OrderOperation
-from purgatory.reaper import ExpirationReaper
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
 
 IS_PYARROW_INSTALLED = importlib.util.find_spec("pyarrow") is not None

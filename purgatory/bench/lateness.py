@@ -12,7 +12,7 @@ from purgatory.bench.plan import Plan
 from purgatory.bench.stage import Contender, Figures, Stage, Step
 from purgatory.bench.stopwatch import wall_ns
 from purgatory.bench.turns import CHUNK
-from purgatory.reaper import ExpirationReaper
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
 
 # After all of them were added, and then at a rate that every contender can keep up with.

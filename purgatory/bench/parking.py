@@ -8,7 +8,7 @@ from purgatory import Purgatory
 from purgatory.bench.plan import Plan
 from purgatory.bench.stage import Contender, Figures, Stage, Step
 from purgatory.bench.stopwatch import cpu_ns
-from purgatory.reaper import ExpirationReaper
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
 
 TIMEOUT_MS = 30_000

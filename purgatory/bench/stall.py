@@ -10,7 +10,7 @@ from purgatory.bench.plan import Plan
 from purgatory.bench.stage import Contender, Figures, Stage, Step
 from purgatory.bench.stopwatch import cpu_ns, wall_ns
 from purgatory.bench.timers import nothing
-from purgatory.reaper import ExpirationReaper
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
 
 NS_PER_MS = 1_000_000

@@ -11,7 +11,7 @@ from purgatory.bench.memory import resident_bytes
 from purgatory.bench.stage import Figures
 from purgatory.bench.stopwatch import wall_ns
 from purgatory.bench.turns import CHUNK, cpu_ns_each, random_delays
-from purgatory.reaper import ExpirationReaper
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer, TimerTask
 
 # What a loop needs to let go of its cancelled timers.

@@ -14,21 +14,21 @@ except ImportError as exc:
         "purgatory.fastapi needs FastAPI: pip install 'fastapi-purgatory[fastapi]'"
     ) from exc
 
-from purgatory.fastapi.access import Access, Action
-from purgatory.fastapi.access_dependency import AccessesDep, get_accesses
-from purgatory.fastapi.bearer_tokens import BearerTokens, new_token
+from purgatory.fastapi.access.bearer_tokens import BearerTokens, new_token
 from purgatory.fastapi.delayed_response import DelayedResponse
-from purgatory.fastapi.dependency import Park, ParkDep, PurgatoryDep, get_park, get_purgatory
-from purgatory.fastapi.drain import drain_on_stop_signals
-from purgatory.fastapi.errors import add_problem_handlers
+from purgatory.fastapi.dependencies import Park, ParkDep, PurgatoryDep, get_park, get_purgatory
+from purgatory.fastapi.exception_handlers import add_problem_handlers
 from purgatory.fastapi.health import create_health_router
+from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.install import install
 from purgatory.fastapi.lifespan import create_lifespan
-from purgatory.fastapi.middleware import LongPollMiddleware
-from purgatory.fastapi.problems import Problem
+from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
+from purgatory.fastapi.long_poll.watch_dependency import watch
+from purgatory.fastapi.requested_access import AccessesDep, get_accesses
 from purgatory.fastapi.router import create_router
-from purgatory.fastapi.watch_dependency import watch
-from purgatory.fastapi.watch_request import WaitSettings
+from purgatory.fastapi.servers.drain import drain_on_stop_signals
+from purgatory.fastapi.watch.request import WaitSettings
 
 __all__ = [
     "Access",

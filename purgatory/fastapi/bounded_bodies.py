@@ -7,11 +7,18 @@ from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, Field, StrictInt, create_model
 
-from purgatory.fastapi.job_schemas import JobBody
-from purgatory.fastapi.schemas import BatchItem, CountOfKeys, Cursor, Key, SignalBody, WatchBody
+from purgatory.fastapi.jobs.schemas import JobBody
+from purgatory.fastapi.watch.schemas import (
+    BatchItem,
+    CountOfKeys,
+    Cursor,
+    Key,
+    SignalBody,
+    WatchBody,
+)
 from purgatory.jobs import JobLimits
-from purgatory.keys import MAX_KEY_LENGTH
 from purgatory.limits import Limits
+from purgatory.operations.watch_key import MAX_KEY_LENGTH
 
 Model = TypeVar("Model", bound=BaseModel)
 

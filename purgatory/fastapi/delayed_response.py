@@ -9,9 +9,9 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from purgatory.fastapi.drive import drive, run_in_task
-from purgatory.fastapi.let_go import EXTENSION
-from purgatory.operation import DelayedOperation
+from purgatory.fastapi.http.eager_send import run_in_task, send_eagerly
+from purgatory.fastapi.servers.park_extension import EXTENSION
+from purgatory.operations.delayed_operation import DelayedOperation
 
 Respond = Callable[[Response], object]
 
@@ -76,7 +76,7 @@ class _WaitingRequest:
             assert self._messages is not None
             is_plain = type(answer).__call__ is Response.__call__ and answer.background is None
             # Others may ask which task they are in.
-            run = drive if is_plain else run_in_task
+            run = send_eagerly if is_plain else run_in_task
             run(answer(*self._messages), self._on_failure)
 
     def let_go(self, operation: DelayedOperation) -> bool:

@@ -7,10 +7,10 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from purgatory.fastapi.bearer_tokens import BearerTokens
-from purgatory.fastapi.errors import add_problem_handlers, add_purgatory_handlers
+from purgatory.fastapi.access.bearer_tokens import BearerTokens
+from purgatory.fastapi.exception_handlers import add_problem_handlers, add_purgatory_handlers
 from purgatory.fastapi.router import DEFAULT_PREFIX, create_router
-from purgatory.fastapi.watch_request import WaitSettings
+from purgatory.fastapi.watch.request import WaitSettings
 from purgatory.purgatory import Purgatory
 
 

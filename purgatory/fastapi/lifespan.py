@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from purgatory.fastapi.drain import drain_on_stop_signals
-from purgatory.fastapi.shortcuts import shortcuts_taken
-from purgatory.fastapi.workers import check_workers
+from purgatory.fastapi.servers.drain import drain_on_stop_signals
+from purgatory.fastapi.servers.fast_routes import shortcuts_taken
+from purgatory.fastapi.servers.workers import check_workers
 from purgatory.purgatory import Purgatory
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Purgatory]]]

@@ -14,10 +14,7 @@ from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.routing import compile_path
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi import schemas
-from purgatory.fastapi.access import Access, Action, let_anyone
-from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.bearer_tokens import BearerTokens
+from purgatory.fastapi.access.bearer_tokens import BearerTokens
 from purgatory.fastapi.bounded_bodies import (
     batch_item,
     max_batch_body,
@@ -26,23 +23,32 @@ from purgatory.fastapi.bounded_bodies import (
     signal_body,
     watch_body,
 )
-from purgatory.fastapi.endpoint import Handler, RawEndpoint, RawRoute, TaskEndpoint, method_refusal
-from purgatory.fastapi.job_routes import add_job_routes
-from purgatory.fastapi.key_endpoints import KeyEndpoints
+from purgatory.fastapi.http.openapi_headers import answer_header, idempotency_key
+from purgatory.fastapi.http.permit import Access, Action, let_anyone
+from purgatory.fastapi.http.problems import KINDS, MEDIA_TYPE, Problem, ProblemKind
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.jobs.routes import add_job_routes
+from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.lifespan import create_lifespan
-from purgatory.fastapi.openapi_headers import answer_header, idempotency_key
-from purgatory.fastapi.problems import KINDS, MEDIA_TYPE, Problem, ProblemKind
-from purgatory.fastapi.raw_request import RawRequest
-from purgatory.fastapi.statistics_answer import StatisticsAnswer
-from purgatory.fastapi.waiting_room import WaitingRoom
-from purgatory.fastapi.watch_endpoint import WatchEndpoint
-from purgatory.fastapi.watch_request import (
+from purgatory.fastapi.routing.raw_endpoint import (
+    Handler,
+    RawEndpoint,
+    RawRoute,
+    TaskEndpoint,
+    method_refusal,
+)
+from purgatory.fastapi.statistics_schemas import StatisticsAnswer
+from purgatory.fastapi.watch import schemas
+from purgatory.fastapi.watch.endpoint import WatchEndpoint
+from purgatory.fastapi.watch.request import (
     WAIT_ID_PATTERN,
     WaitSettings,
     parse_watch,
     parse_watch_many,
     wait_name,
 )
+from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.purgatory import Purgatory
 
 DEFAULT_PREFIX = "/purgatory"
@@ -121,7 +127,7 @@ def create_router(
         lifespan=create_lifespan(purgatory, allow_separate_workers=allow_separate_workers),
         dependencies=[Depends(authorize)] if is_dependency else None,
     )
-    room = WaitingRoom(
+    room = WaitRegistry(
         purgatory,
         prefix,
         settings or WaitSettings(),
@@ -256,7 +262,7 @@ def _allowed(router: APIRouter, path: str) -> list[str]:
     return []
 
 
-def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
+def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
     limits = room.purgatory.limits
     refusals = (
         "bad-cursor",
@@ -370,11 +376,11 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
     ) -> None:
         """End the wait of that Wait-Id: its request is answered with reason "cancelled"."""
 
-    async def cancel(raw: RawRequest) -> Answer:
+    async def cancel(raw: RawRequest) -> RawResponse:
         raw.permit.check(Access(Action.WAIT))
         raw.query(frozenset())
         room.cancel(wait_name(raw, raw.tail))
-        return Answer.empty(204)
+        return RawResponse.empty(204)
 
     _add(
         router,
@@ -390,7 +396,7 @@ def _add_watching(router: APIRouter, room: WaitingRoom) -> None:
     )
 
 
-def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
+def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
     endpoints = KeyEndpoints(room.purgatory)
     limits = room.purgatory.limits
     signal, item = signal_body(limits), batch_item(limits)
@@ -511,16 +517,16 @@ def _add_keys(router: APIRouter, room: WaitingRoom) -> None:
     )
 
 
-def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
+def _add_operators(router: APIRouter, room: WaitRegistry) -> None:
     statistics_json = TypeAdapter(dict[str, Any])
 
-    async def answer_statistics(raw: RawRequest) -> Answer:
+    async def answer_statistics(raw: RawRequest) -> RawResponse:
         raw.permit.check(Access(Action.OPERATE))
         raw.query(frozenset())
         document = asdict(room.purgatory.statistics())
         if document["jobs"] is not None:
             document["jobs"]["states"] = await _job_states(room.purgatory)
-        return Answer.of_json(200, statistics_json.dump_json(document))
+        return RawResponse.of_json(200, statistics_json.dump_json(document))
 
     def statistics() -> None:
         """Return exact counts of this process, of now and since its start. Does not park."""
@@ -537,13 +543,13 @@ def _add_operators(router: APIRouter, room: WaitingRoom) -> None:
         answer=StatisticsAnswer,
     )
 
-    async def answer_problem(raw: RawRequest) -> Answer:
+    async def answer_problem(raw: RawRequest) -> RawResponse:
         raw.query(frozenset())
         kind = KINDS.get(raw.tail)
         if kind is None:
             raise Problem("not-found", f"there is no kind of problem called {raw.tail[:64]!r}")
         body = f"{kind.title} ({kind.status} {kind.slug})\n\n{kind.remedy}\n".encode()
-        return Answer(
+        return RawResponse(
             200,
             [
                 (b"content-type", b"text/plain; charset=utf-8"),
@@ -586,5 +592,5 @@ async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:
         return None
 
 
-def _raw(room: WaitingRoom, handler: Handler, *, tail: str = "", max_body: int = 0) -> RawEndpoint:
+def _raw(room: WaitRegistry, handler: Handler, *, tail: str = "", max_body: int = 0) -> RawEndpoint:
     return RawEndpoint(room, handler, tail=tail, max_body=max_body)

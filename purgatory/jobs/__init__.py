@@ -1,9 +1,9 @@
 """Delayed jobs: something to do at a deadline, when a key fires, or not at all because it fired."""
 
-from purgatory.jobs.callback import CALLBACK, Callback
-from purgatory.jobs.context import JobContext
-from purgatory.jobs.deadline import Deadline
-from purgatory.jobs.errors import (
+from purgatory.jobs.callbacks.callback import CALLBACK, Callback
+from purgatory.jobs.callbacks.signature import sign, verify_signature
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.errors import (
     CorruptJobError,
     DuplicateJobError,
     FailJobError,
@@ -24,8 +24,7 @@ from purgatory.jobs.errors import (
     StoreUnavailableError,
     UnknownHandlerError,
 )
-from purgatory.jobs.handlers import JobHandlers
-from purgatory.jobs.job import (
+from purgatory.jobs.model.job import (
     Job,
     JobClaim,
     JobOutcome,
@@ -35,14 +34,10 @@ from purgatory.jobs.job import (
     bounded_error,
     new_job_id,
 )
-from purgatory.jobs.limits import JobLimits
-from purgatory.jobs.memory import MemoryJobStore
-from purgatory.jobs.retry import RetryPolicy
-from purgatory.jobs.scheduler import JobScheduler
-from purgatory.jobs.scheduler_settings import SchedulerSettings
-from purgatory.jobs.spec import JobSpec, OnConflict, encode_payload
-from purgatory.jobs.statistics import JobStatistics, Lateness, Recovery
-from purgatory.jobs.store import (
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.retry_policy import RetryPolicy
+from purgatory.jobs.model.spec import JobSpec, OnConflict, encode_payload
+from purgatory.jobs.stores.base import (
     Added,
     AddStatus,
     Claimed,
@@ -57,7 +52,12 @@ from purgatory.jobs.store import (
     QuarantinedRecord,
     StoreListener,
 )
-from purgatory.jobs.webhook_signature import sign, verify_signature
+from purgatory.jobs.stores.memory import MemoryJobStore
+from purgatory.jobs.worker.context import JobContext
+from purgatory.jobs.worker.handlers import JobHandlers
+from purgatory.jobs.worker.scheduler import JobScheduler
+from purgatory.jobs.worker.settings import WorkerSettings
+from purgatory.jobs.worker.statistics import JobStatistics, Lateness, Recovery
 
 __all__ = [
     "CALLBACK",
@@ -105,7 +105,6 @@ __all__ = [
     "Recovery",
     "RetryJobError",
     "RetryPolicy",
-    "SchedulerSettings",
     "StoreError",
     "StoreFullError",
     "StoreListener",
@@ -113,6 +112,7 @@ __all__ = [
     "StoreReadOnlyError",
     "StoreUnavailableError",
     "UnknownHandlerError",
+    "WorkerSettings",
     "bounded_error",
     "encode_payload",
     "new_job_id",

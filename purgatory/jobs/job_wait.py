@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from purgatory.operations.callback_operation import CallbackOperation
 from purgatory.status import Status
-from purgatory.telling_operation import TellingOperation
 
 
-class JobWait(TellingOperation):
+class JobWait(CallbackOperation):
     """Fires once its job has changed since the wait was made. It is listening before it is watched.
 
     So: make it, ask the store for the job, and only then decide to wait; what changes meanwhile

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from purgatory.event_buffer import GAP, RawEvent
 from purgatory.journal.job_event import JobEvent
 from purgatory.journal.rows import CODES, WATCHED, JobColumns, Row, batch_of
+from purgatory.operations.event_buffer import GAP, RawEvent
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
 

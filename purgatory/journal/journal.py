@@ -12,13 +12,13 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Final, Self
 
-from purgatory.event_buffer import GAP, EventBuffer, RawEvent
 from purgatory.journal.event_rows import EventRows, KeyRule
 from purgatory.journal.job_event import JobEvent
 from purgatory.journal.sink import Sink
 from purgatory.journal.sink_thread import SinkThread
 from purgatory.journal.statistics import JournalStatistics
-from purgatory.lifecycle import Record
+from purgatory.operations.event_buffer import GAP, EventBuffer, RawEvent
+from purgatory.operations.listeners import Record
 from purgatory.status import Status
 from purgatory.timer.clock import Clock, SystemClock
 

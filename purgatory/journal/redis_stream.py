@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from purgatory.journal.schema import EVENT_SCHEMA, SCHEMA_VERSION
 from purgatory.journal.sink import Sink
+from purgatory.redacted_url import no_redis_url
 from purgatory.timer.clock import Clock
-from purgatory.urls import no_redis_url
 
 try:
     import redis

@@ -3,9 +3,7 @@
 `python -m purgatory.pipeline` runs them. Each is also a function from DataFrames to a DataFrame.
 """
 
-from purgatory.pipeline.advice import Advice, Wishes, advise
-from purgatory.pipeline.alerts import Alert, AlertService
-from purgatory.pipeline.bad_files import OnBadFile
+from purgatory.pipeline.advise.job import Advice, Wishes, advise
 from purgatory.pipeline.errors import (
     AlertRefusedError,
     BadFileError,
@@ -16,30 +14,32 @@ from purgatory.pipeline.errors import (
     PipelineError,
     RefusedRowsError,
 )
-from purgatory.pipeline.job_address import JobAddress
-from purgatory.pipeline.job_events import job_events
-from purgatory.pipeline.job_rows import JobRows
-from purgatory.pipeline.live import Watch, window_keys, window_waits
-from purgatory.pipeline.live_queries import LiveQueries, live_events, wait_for
-from purgatory.pipeline.outcome_table import OutcomeTable, Update
-from purgatory.pipeline.outcomes import outcomes
-from purgatory.pipeline.parked import parked
-from purgatory.pipeline.percentiles import percentiles
-from purgatory.pipeline.replay import REPLAY_SCHEMA, replay, replay_synthetic
-from purgatory.pipeline.replay_summary import (
+from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
+from purgatory.pipeline.outcomes.outcomes import outcomes
+from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
+from purgatory.pipeline.replay.replay import REPLAY_SCHEMA, replay, replay_synthetic
+from purgatory.pipeline.replay.summary import (
     ReplaySummary,
     replay_by_shard,
     replay_by_time,
     replay_summary,
 )
-from purgatory.pipeline.schedule import SCHEDULED_SCHEMA, schedule
-from purgatory.pipeline.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
-from purgatory.pipeline.session import spark_session
+from purgatory.pipeline.replay.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
+from purgatory.pipeline.replay.what_if import Growth, WhatIf
+from purgatory.pipeline.schedule.job_address import JobAddress
+from purgatory.pipeline.schedule.job_rows import JobRows
+from purgatory.pipeline.schedule.schedule import SCHEDULED_SCHEMA, schedule
 from purgatory.pipeline.source import register
-from purgatory.pipeline.survival import kaplan_meier
-from purgatory.pipeline.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
-from purgatory.pipeline.waits import hot_keys, waits_by
-from purgatory.pipeline.what_if import Growth, WhatIf
+from purgatory.pipeline.source.job_events import job_events
+from purgatory.pipeline.spark.session import spark_session
+from purgatory.pipeline.statistics.percentiles import percentiles
+from purgatory.pipeline.statistics.survival import kaplan_meier
+from purgatory.pipeline.stream.alerts import Alert, AlertService
+from purgatory.pipeline.stream.queries import LiveQueries, live_events, wait_for
+from purgatory.pipeline.stream.windows import Watch, window_keys, window_waits
+from purgatory.pipeline.waits.concurrency import parked
+from purgatory.pipeline.waits.waits import hot_keys, waits_by
 
 __all__ = [
     "EVENT_SCHEMA",

@@ -12,14 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from purgatory.errors import PurgatoryError
-from purgatory.pipeline.command import Call, Command
-from purgatory.pipeline.commands import COMMANDS
-from purgatory.pipeline.folder import Folder
-from purgatory.pipeline.interrupts import plain_interrupts
-from purgatory.pipeline.option_types import LEAST_HEAP_MIB, heap, master
-from purgatory.pipeline.progress import Progress
-from purgatory.pipeline.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
-from purgatory.pipeline.spark_error import sentence_of
+from purgatory.pipeline.cli.command import Call, Command
+from purgatory.pipeline.cli.commands import COMMANDS
+from purgatory.pipeline.cli.interrupts import plain_interrupts
+from purgatory.pipeline.cli.option_types import LEAST_HEAP_MIB, heap, master
+from purgatory.pipeline.cli.progress import Progress
+from purgatory.pipeline.spark.error_message import sentence_of
+from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.spark.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
 
 INTERRUPTED = 130
 """As a shell has it: 128, and the number of the signal."""

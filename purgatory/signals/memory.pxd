@@ -1,5 +1,5 @@
 cimport cython
-from purgatory.c_text cimport numbered
+from purgatory.operations.c_text cimport numbered
 from purgatory.signals.signal cimport Signal
 from purgatory.timer.c_clock cimport system_wall_ms
 

@@ -8,14 +8,14 @@ import sys
 import threading
 
 from purgatory import Purgatory
-from purgatory.jobs import JobContext, SchedulerSettings
+from purgatory.jobs import JobContext, WorkerSettings
 from purgatory.jobs.sql import SqlJobStore, migrate
 
 
 async def main(url: str) -> None:
     """Defer a job, print its id once it runs, and stop."""
     await migrate(url)
-    settings = SchedulerSettings(grace=0.1, lease_ms=1_500)
+    settings = WorkerSettings(grace=0.1, lease_ms=1_500)
     purgatory = Purgatory(jobs=SqlJobStore(url), job_settings=settings)
     is_running = asyncio.Event()
     loop = asyncio.get_running_loop()

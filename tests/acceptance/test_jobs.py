@@ -27,7 +27,7 @@ from purgatory.jobs import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
-from purgatory.jobs.webhook import Webhook
+from purgatory.jobs.callbacks.webhook import Webhook
 from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve

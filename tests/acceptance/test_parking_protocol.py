@@ -15,13 +15,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import create_router, install
-from purgatory.fastapi.uvicorn_protocol import MAX_BEHIND, ParkingProtocol
+from purgatory.fastapi.servers.uvicorn_protocol import MAX_BEHIND, ParkingProtocol
 from tests.acceptance.application import create_app
 from tests.acceptance.client import ClosedByServer, Connection, Crowd, Reply, replies
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 
-NAME = "purgatory.fastapi.uvicorn_protocol:ParkingProtocol"
+NAME = "purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol"
 PARKING = [ServerKind(NAME, "uvloop"), ServerKind(NAME, "asyncio")]
 UVICORN = ServerKind("httptools", "uvloop")
 

@@ -24,12 +24,12 @@ from purgatory.jobs import (
     MemoryJobStore,
     RetryJobError,
     RetryPolicy,
-    SchedulerSettings,
+    WorkerSettings,
     sign,
     verify_signature,
 )
-from purgatory.jobs.public_address import is_public
-from purgatory.jobs.webhook import Webhook
+from purgatory.jobs.callbacks.public_address import is_public
+from purgatory.jobs.callbacks.webhook import Webhook
 from tests.acceptance.callback_receiver import CallbackReceiver, closed_port, receiving
 
 SECRET = "a secret of some length"
@@ -215,7 +215,7 @@ async def test_looking_up_a_host_takes_no_longer_than_a_request_may(
     async def hang(*args: object, **options: object) -> Any:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("purgatory.jobs.webhook.resolve", hang)
+    monkeypatch.setattr("purgatory.jobs.callbacks.webhook.resolve", hang)
     webhook = Webhook(timeout=0.1)
     async with asyncio.timeout(10):
         with pytest.raises(RetryJobError, match=r"within 0\.1 seconds"):
@@ -318,7 +318,7 @@ def test_secrets_that_anybody_could_guess() -> None:
 
 async def test_a_callback_as_a_job(receiver: CallbackReceiver) -> None:
     """Tried again with the same id until it is done."""
-    settings = SchedulerSettings(retry=RetryPolicy(first_ms=1, most_ms=1))
+    settings = WorkerSettings(retry=RetryPolicy(first_ms=1, most_ms=1))
     purgatory = Purgatory(jobs=MemoryJobStore(), job_settings=settings)
     purgatory.handler(CALLBACK)(Webhook(SECRET, allow_private=True))
     async with purgatory:

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from purgatory import Purgatory
-from purgatory.fastapi.waiting_room import WaitingRoom
+from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from tests.acceptance.client import Address
 
 Args = ParamSpec("Args")
@@ -38,7 +38,7 @@ class ServerKind:
 KINDS = (
     ServerKind("httptools", "uvloop"),
     ServerKind("h11", "asyncio"),
-    ServerKind("purgatory.fastapi.uvicorn_protocol:ParkingProtocol", "uvloop"),
+    ServerKind("purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol", "uvloop"),
 )
 
 
@@ -156,7 +156,7 @@ class ThreadServer:
         assert not any(room._named for room in self._rooms)
 
 
-def _rooms(app: FastAPI) -> list[WaitingRoom]:
+def _rooms(app: FastAPI) -> list[WaitRegistry]:
     """The waiting rooms behind an application's routes: nothing public leads to them."""
     endpoints = (getattr(context, "endpoint", None) for context in iter_route_contexts(app.routes))
     raw_endpoints = (getattr(endpoint, "raw", None) for endpoint in endpoints)

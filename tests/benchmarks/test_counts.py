@@ -10,7 +10,7 @@ from typing import Any, TypeVarTuple, Unpack
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Purgatory, SystemTimer, TimerTask
-from purgatory.reaper import ExpirationReaper
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.testing import AutojumpEventLoop, MockClock
 from purgatory.timer import compiled
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from app.job_store import make_job_store
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
-from purgatory.jobs import JobContext, JobStore, SchedulerSettings
+from purgatory.jobs import JobContext, JobStore, WorkerSettings
 from tests.chaos.ledger import RunBook
 
 # A job that its worker left behind is with another after this.
@@ -28,7 +28,7 @@ def create_app(url: str, folder: Path) -> FastAPI:
     """Return an application that runs the jobs of `url` and notes each run in `folder`."""
     runs = RunBook(folder)
     chance = random.Random()
-    settings = SchedulerSettings(lease_ms=LEASE_MS, misfire_after_ms=0)
+    settings = WorkerSettings(lease_ms=LEASE_MS, misfire_after_ms=0)
     purgatory = Purgatory(jobs=make_store(url), job_settings=settings)
 
     @purgatory.handler("note")

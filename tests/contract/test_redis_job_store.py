@@ -31,7 +31,7 @@ from purgatory.jobs import (
     StoreUnavailableError,
 )
 from purgatory.jobs.redis import RedisJobStore
-from purgatory.jobs.redis.hearing import RedisHearing
+from purgatory.jobs.redis.pubsub import RedisPubSub
 from tests.valkey_server import ValkeyServer
 
 LEASE_MS = 30_000
@@ -190,7 +190,7 @@ async def test_a_fault_while_hearing_is_not_the_end_of_it(
         is_looking.set()
 
     async with Redis.from_url(redis_server.url) as client:
-        hearing = RedisHearing(client, ["faults"], on_message=print, on_connected=look)
+        hearing = RedisPubSub(client, ["faults"], on_message=print, on_connected=look)
         await hearing.start(PATIENCE_S)
         try:
             async with asyncio.timeout(PATIENCE_S):

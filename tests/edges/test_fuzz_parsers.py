@@ -15,20 +15,20 @@ from hypothesis import strategies as st
 
 from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
-from purgatory.fastapi.bodies import parse_batch, parse_body
-from purgatory.fastapi.body_places import pointer
-from purgatory.fastapi.idempotency import _parse as parse_idempotency_key
-from purgatory.fastapi.key_endpoints import KeyEndpoints
-from purgatory.fastapi.preferences import (
+from purgatory.fastapi.http.body_schema import pointer
+from purgatory.fastapi.http.idempotency import _parse as parse_idempotency_key
+from purgatory.fastapi.http.json_bodies import parse_batch, parse_body
+from purgatory.fastapi.http.preferences import (
     parse_entity_tags,
     parse_etag_cursor,
     parse_preferences,
     wait_seconds,
 )
-from purgatory.fastapi.problems import problem_of
-from purgatory.fastapi.raw_request import MAX_LIMIT, RawRequest, whole_number
-from purgatory.fastapi.schemas import MAX_BATCH, BatchItem, SignalBody, WatchBody
-from purgatory.fastapi.watch_request import QUERY, parse_wait_id, parse_watch, parse_watch_many
+from purgatory.fastapi.http.problems import problem_of
+from purgatory.fastapi.http.raw_request import MAX_LIMIT, RawRequest, whole_number
+from purgatory.fastapi.keys.endpoints import KeyEndpoints
+from purgatory.fastapi.watch.request import QUERY, parse_wait_id, parse_watch, parse_watch_many
+from purgatory.fastapi.watch.schemas import MAX_BATCH, BatchItem, SignalBody, WatchBody
 
 Result = TypeVar("Result")
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from purgatory.pipeline.advice import Wishes, advise
-from purgatory.pipeline.geometry import (
+from purgatory.pipeline.advise.job import Wishes, advise
+from purgatory.pipeline.advise.timeouts import LEAST_FIRED, Ended, TimeoutAdvice, advise_timeout
+from purgatory.pipeline.advise.wheel_geometry import (
     BUCKET_BYTES,
     DEFAULT,
     LEAST_TIMERS,
@@ -20,9 +21,8 @@ from purgatory.pipeline.geometry import (
     advise_geometry,
     measure,
 )
-from purgatory.pipeline.survival import Step, kaplan_meier, survival_at
-from purgatory.pipeline.timeouts import LEAST_FIRED, Ended, TimeoutAdvice, advise_timeout
-from purgatory.pipeline.workers import LEAST_OPERATIONS, Capacity, Minute, advise_workers
+from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Capacity, Minute, advise_workers
+from purgatory.pipeline.statistics.survival import Step, kaplan_meier, survival_at
 
 TIMEOUT_US = 5_000_000
 

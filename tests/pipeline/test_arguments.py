@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from purgatory.pipeline import __main__ as command_line
-from purgatory.pipeline import option_types
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.commands import COMMANDS
-from purgatory.pipeline.machine_memory import machine_memory
-from purgatory.pipeline.option_types import heap, master
+from purgatory.pipeline.cli import option_types
+from purgatory.pipeline.cli.commands import COMMANDS
+from purgatory.pipeline.cli.option_types import heap, master
+from purgatory.pipeline.spark.machine_memory import machine_memory
 
 
 @pytest.fixture(autouse=True)

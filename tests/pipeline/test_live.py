@@ -20,12 +20,12 @@ from pyspark.sql import Row, SparkSession
 
 from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, PipelineError
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.alerts import Alert, AlertService
 from purgatory.pipeline.errors import AlertRefusedError
-from purgatory.pipeline.folder import Folder
-from purgatory.pipeline.live import Watch, exploding, window_keys, window_waits
-from purgatory.pipeline.live_queries import LiveQueries, live_events, wait_for
 from purgatory.pipeline.source import register
+from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.stream.alerts import Alert, AlertService
+from purgatory.pipeline.stream.queries import LiveQueries, live_events, wait_for
+from purgatory.pipeline.stream.windows import Watch, exploding, window_keys, window_waits
 from tests.acceptance.process_server import ProcessServer
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)

@@ -22,9 +22,15 @@ from purgatory.pipeline import (
     outcomes,
 )
 from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.folder import File, Folder
-from purgatory.pipeline.manifest import Manifest, fingerprints, publish, read_manifest, sweep
-from purgatory.pipeline.outcome_table import DEFAULT_GRACE_S
+from purgatory.pipeline.outcomes.manifest import (
+    Manifest,
+    fingerprints,
+    publish,
+    read_manifest,
+    sweep,
+)
+from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
+from purgatory.pipeline.spark.folder import File, Folder
 from tests.pipeline.synthetic import Written, write
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)

@@ -17,9 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from purgatory.jobs import InvalidDeadlineError, Job, JobFilter, JobLimits, JobSpec
 from purgatory.jobs.sql import migrate
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.job_adder import JobAdder, opened
-from purgatory.pipeline.job_address import JobAddress
-from purgatory.pipeline.job_rows import JobRows
+from purgatory.pipeline.schedule.job_adder import JobAdder, opened
+from purgatory.pipeline.schedule.job_address import JobAddress
+from purgatory.pipeline.schedule.job_rows import JobRows
 from purgatory.testing import MockClock
 from tests.valkey_server import ValkeyServer
 

@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from purgatory.pipeline.histogram import bucket
-from purgatory.pipeline.load_batch import NEVER_NS, LoadBatch
-from purgatory.pipeline.replayed_operation import Fate
-from purgatory.pipeline.simulation import Simulation
-from purgatory.pipeline.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
-from purgatory.pipeline.time_slice import TimeSlice
-from purgatory.pipeline.what_if import WhatIf
+from purgatory.pipeline.replay.load_batch import NEVER_NS, LoadBatch
+from purgatory.pipeline.replay.replayed_operation import Fate
+from purgatory.pipeline.replay.simulation import Simulation
+from purgatory.pipeline.replay.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
+from purgatory.pipeline.replay.time_slice import TimeSlice
+from purgatory.pipeline.replay.what_if import WhatIf
+from purgatory.pipeline.statistics.histogram import bucket
 
 MS = 1_000_000
 

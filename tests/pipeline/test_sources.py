@@ -25,9 +25,9 @@ from purgatory.jobs import JobResult, JobState
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, job_events, outcomes
-from purgatory.pipeline.bad_files import OnBadFile
-from purgatory.pipeline.job_adder import opened
-from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.schedule.job_adder import opened
+from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.source import journal_stream, register
 from purgatory.pipeline.source.journal_reader import Files, JournalReader, journal_files
 from purgatory.pipeline.source.journal_stream import JournalStreamReader

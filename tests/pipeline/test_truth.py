@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable
-from purgatory.pipeline.tables import Tables
+from purgatory.pipeline.spark.tables import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.checked_run import differences
 from tests.benchmarks.pipeline.known_truth import KnownTruth

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from purgatory.pipeline import OutcomeTable, hot_keys, parked, percentiles, waits_by
-from purgatory.pipeline.advice import timer_sample
-from purgatory.pipeline.cells import cells
-from purgatory.pipeline.histogram import bucket, bucket_column, bucket_middle_column
-from purgatory.pipeline.schema import OUTCOME_SCHEMA, OUTCOMES
-from purgatory.pipeline.waits import (
+from purgatory.pipeline.advise.job import timer_sample
+from purgatory.pipeline.outcomes.schema import OUTCOME_SCHEMA, OUTCOMES
+from purgatory.pipeline.statistics.histogram import bucket, bucket_column, bucket_middle_column
+from purgatory.pipeline.waits.aggregates import cells
+from purgatory.pipeline.waits.waits import (
     MEASURES,
     OTHER,
     PERCENTS,

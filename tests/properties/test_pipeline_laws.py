@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purgatory.pipeline.binomial import beta_cdf, clopper_pearson
-from purgatory.pipeline.geometry import Timer, level_and_cascades
-from purgatory.pipeline.histogram import bucket, bucket_end, bucket_start
-from purgatory.pipeline.survival import kaplan_meier
-from purgatory.pipeline.workers import Minute, advise_workers
+from purgatory.pipeline.advise.wheel_geometry import Timer, level_and_cascades
+from purgatory.pipeline.advise.workers import Minute, advise_workers
+from purgatory.pipeline.statistics.binomial import beta_cdf, clopper_pearson
+from purgatory.pipeline.statistics.histogram import bucket, bucket_end, bucket_start
+from purgatory.pipeline.statistics.survival import kaplan_meier
 from purgatory.timer import ScheduledCall, TimingWheel
 
 WAITS = st.lists(

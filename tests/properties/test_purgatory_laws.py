@@ -19,8 +19,8 @@ from purgatory import (
     Status,
     SystemTimer,
 )
+from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.testing import MockClock
-from purgatory.walk import Walk
 
 KEYS = "abc"
 
@@ -120,7 +120,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         self.core = DelayedOperationPurgatory("test", self.timer, listeners=[self.hear])
         self.operations: list[Planned] = []
         self.waiting: dict[Planned, tuple[str, ...]] = {}
-        self.walks: list[tuple[Walk, dict[Planned, int]]] = []
+        self.walks: list[tuple[ResumableBatch, dict[Planned, int]]] = []
         self.broken: list[AssertionError] = []
         self.actions_left = 0
 

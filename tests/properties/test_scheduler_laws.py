@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.jobs import (
     Job,
     JobContext,
@@ -22,16 +23,15 @@ from purgatory.jobs import (
     KeyFire,
     MemoryJobStore,
     RetryPolicy,
-    SchedulerSettings,
     StoreUnavailableError,
+    WorkerSettings,
 )
-from purgatory.reaper import ExpirationReaper
 from purgatory.testing import AutojumpEventLoop
 from purgatory.timer import SystemTimer
 
 START_MS = 1_800_000_000_000
 LEASE_MS = 6_000
-SETTINGS = SchedulerSettings(
+SETTINGS = WorkerSettings(
     lease_ms=LEASE_MS,
     max_running=3,
     max_held=8,

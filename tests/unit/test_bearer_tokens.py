@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.fastapi import Access, Action, BearerTokens, Problem, new_token
-from purgatory.fastapi.access import Permit
-from purgatory.fastapi.bearer_tokens import Scope
-from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi.access.bearer_tokens import Scope
+from purgatory.fastapi.http.permit import Permit
+from purgatory.fastapi.http.raw_request import RawRequest
 
 TOKENS = [f"a-token-for-tests-{number}" for number in range(5)]
 

@@ -46,13 +46,13 @@ from purgatory.jobs import (
     NoJobStoreError,
     RetryJobError,
     RetryPolicy,
-    SchedulerSettings,
     StoreError,
     StoreFullError,
     StoreNotReadyError,
     StoreReadOnlyError,
     StoreUnavailableError,
     UnknownHandlerError,
+    WorkerSettings,
 )
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.failing_job_store import FailingJobStore
@@ -219,7 +219,7 @@ async def test_many_jobs_run_in_order_of_deadline(purgatory: Purgatory, log: Log
 
 async def test_what_is_held_is_bounded(store: MemoryJobStore, make_purgatory: Make) -> None:
     """However many are due; those deferred later and due sooner are not late for it."""
-    settings = SchedulerSettings(max_held=20, max_running=3)
+    settings = WorkerSettings(max_held=20, max_running=3)
     purgatory = make_purgatory(jobs=store, job_settings=settings)
     running = most = 0
     ended: list[tuple[int, int]] = []
@@ -251,8 +251,8 @@ async def test_what_is_held_is_bounded(store: MemoryJobStore, make_purgatory: Ma
 # Retries
 
 
-def settings(**options: Any) -> SchedulerSettings:
-    return SchedulerSettings(retry=RetryPolicy(first_ms=1_000, most_ms=8_000), **options)
+def settings(**options: Any) -> WorkerSettings:
+    return WorkerSettings(retry=RetryPolicy(first_ms=1_000, most_ms=8_000), **options)
 
 
 async def test_what_fails_is_tried_again(store: MemoryJobStore, make_purgatory: Make) -> None:
@@ -710,7 +710,7 @@ async def test_a_run_that_was_cut_off_is_run_again(
         if job.attempt == 1:
             await asyncio.sleep(1_000)
 
-    first = make_purgatory(jobs=store, job_settings=SchedulerSettings(grace=0))
+    first = make_purgatory(jobs=store, job_settings=WorkerSettings(grace=0))
     first.handler("slow")(slow)
     await first.__aenter__()
     job_id = (await first.defer("slow", delay=1)).id
@@ -1024,7 +1024,7 @@ async def test_draining_gives_back_what_waits(
 
 async def test_handlers_have_a_grace_time(store: MemoryJobStore, make_purgatory: Make) -> None:
     """Those that end within it are done; the others are cancelled, and run again elsewhere."""
-    purgatory = make_purgatory(jobs=store, job_settings=SchedulerSettings(grace=5))
+    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace=5))
 
     @purgatory.handler("sleep")
     async def sleep(job: JobContext, seconds: float) -> None:
@@ -1046,7 +1046,7 @@ async def test_a_handler_that_cannot_be_cancelled_is_left_behind(
     store: FailingJobStore, make_purgatory: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever it takes its cancellation for: nobody waits for it, and the others go back."""
-    purgatory = make_purgatory(jobs=store, job_settings=SchedulerSettings(grace=5))
+    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace=5))
     may_end = asyncio.Event()
 
     @purgatory.handler("stubborn")
@@ -1080,7 +1080,7 @@ async def test_draining_does_not_wait_for_the_end_of_an_outage(
     store: FailingJobStore, make_purgatory: Make, delay: int, wanted_ms: int
 ) -> None:
     """What was run has its grace time to be told; else there is nothing to wait for."""
-    purgatory = make_purgatory(jobs=store, job_settings=SchedulerSettings(grace=5))
+    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace=5))
 
     @purgatory.handler("note")
     async def cut(job: JobContext) -> None:

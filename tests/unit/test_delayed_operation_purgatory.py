@@ -15,7 +15,7 @@ from purgatory import (
     PurgatoryClosedError,
     Status,
 )
-from purgatory.delayed_operation_purgatory import UNTRIED
+from purgatory.operations.delayed_operation_purgatory import UNTRIED
 from purgatory.testing import MockClock
 
 MakeCore = Callable[..., DelayedOperationPurgatory]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, OperationEvent, Status
-from purgatory.event_buffer import GAP, EventBuffer
+from purgatory.operations.event_buffer import GAP, EventBuffer
 from purgatory.testing import MockClock
 from purgatory.timer import SystemClock
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from purgatory import DelayedOperation, Status
-from purgatory.event_buffer import RawEvent
 from purgatory.journal import EVENT_SCHEMA, HashedKeys, KeyPrefixes
 from purgatory.journal.event_rows import EventRows
 from purgatory.journal.job_event import JobEvent
+from purgatory.operations.event_buffer import RawEvent
 from purgatory.testing import MockClock
 
 WALL_US = 1_700_000_000_000_000

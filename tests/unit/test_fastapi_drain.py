@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from purgatory import Outcome, Purgatory, Status
-from purgatory.fastapi.drain import STOP_SIGNALS, drain_on_stop_signals
+from purgatory.fastapi.servers.drain import STOP_SIGNALS, drain_on_stop_signals
 
 
 class Handler:

@@ -11,13 +11,13 @@ import anyio.lowlevel
 import pytest
 from starlette.types import Message
 
-from purgatory.fastapi import drive as module
-from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.drive import drive, send_answer
+from purgatory.fastapi.http import eager_send as module
+from purgatory.fastapi.http.eager_send import send_eagerly, send_response
+from purgatory.fastapi.http.raw_response import RawResponse
 
 Suspend = Callable[[], Awaitable[Any]]
 
-ANSWER = Answer.of_json(200, b"{}")
+ANSWER = RawResponse.of_json(200, b"{}")
 
 
 class Failures:
@@ -32,7 +32,7 @@ class Failures:
 
 @pytest.fixture
 def failures() -> Failures:
-    """What `drive` is given to tell of failures."""
+    """What `send_eagerly` is given to tell of failures."""
     return Failures()
 
 
@@ -76,7 +76,7 @@ async def _until_finished() -> None:
 async def test_an_answer_that_need_not_wait_is_sent_at_once(failures: Failures) -> None:
     """No task is made, and no turn of the loop goes by."""
     server = Server()
-    drive(send_answer(server.send, ANSWER), failures)
+    send_eagerly(send_response(server.send, ANSWER), failures)
     assert server.is_answered
     assert not module._unfinished
 
@@ -123,7 +123,7 @@ async def test_an_answer_that_has_to_wait_is_sent_whole(
 ) -> None:
     """However often sending suspends, and on whatever: it is resumed where it was."""
     server = Server(*suspend)
-    drive(send_answer(server.send, ANSWER), failures)
+    send_eagerly(send_response(server.send, ANSWER), failures)
     await _until_finished()
     assert server.is_answered
     assert failures.count == 0
@@ -139,7 +139,7 @@ async def test_values_come_back_to_whoever_waits() -> None:
             asyncio.get_running_loop().call_soon(future.set_result, number)
             seen.append(await future)
 
-    drive(wait(), Failures())
+    send_eagerly(wait(), Failures())
     await _until_finished()
     assert seen == [0, 1, 2]
 
@@ -157,7 +157,7 @@ async def test_errors_come_to_whoever_waits(failures: Failures) -> None:
             caught.append(exc)
         await server.send(message)
 
-    drive(send_answer(send, ANSWER), failures)
+    send_eagerly(send_response(send, ANSWER), failures)
     await _until_finished()
     assert server.is_answered
     assert len(caught) == 2 and failures.count == 0
@@ -172,7 +172,7 @@ async def test_an_answer_that_cannot_be_sent(
     async def fail() -> None:
         raise RuntimeError("the handler is closed")
 
-    drive(send_answer(Server(*suspend, fail).send, ANSWER), failures)
+    send_eagerly(send_response(Server(*suspend, fail).send, ANSWER), failures)
     await _until_finished()
     assert failures.count == 1
     [record] = caplog.records
@@ -191,7 +191,7 @@ async def test_what_is_cancelled_is_told_of_it(failures: Failures) -> None:
             told.append(message["type"])
             raise
 
-    drive(send_answer(send, ANSWER), failures)
+    send_eagerly(send_response(send, ANSWER), failures)
     [task] = module._unfinished
     # So that it has begun to wait.
     await asyncio.sleep(0)
@@ -205,7 +205,7 @@ async def test_through_a_stream_of_anyio(failures: Failures) -> None:
     """As BaseHTTPMiddleware hands messages on: sending waits for a reader."""
     sending, receiving = anyio.create_memory_object_stream[Message]()
     with sending, receiving:
-        drive(send_answer(sending.send, ANSWER), failures)
+        send_eagerly(send_response(sending.send, ANSWER), failures)
         types = [(await receiving.receive())["type"] for _ in range(2)]
         await _until_finished()
     assert types == ["http.response.start", "http.response.body"]
@@ -217,7 +217,7 @@ async def test_from_within_a_cancelled_scope(failures: Failures) -> None:
     with sending, receiving:
         with anyio.CancelScope() as scope:  # noqa: ASYNC100 - it is cancelled at once
             scope.cancel()
-            drive(send_answer(sending.send, ANSWER), failures)
+            send_eagerly(send_response(sending.send, ANSWER), failures)
         with anyio.fail_after(2):
             types = [(await receiving.receive())["type"] for _ in range(2)]
             await _until_finished()
@@ -227,7 +227,9 @@ async def test_from_within_a_cancelled_scope(failures: Failures) -> None:
 async def test_from_a_timer_outside_any_task(failures: Failures) -> None:
     """Expirations and drains answer where there is no current task."""
     server = Server(_yield)
-    asyncio.get_running_loop().call_soon(lambda: drive(send_answer(server.send, ANSWER), failures))
+    asyncio.get_running_loop().call_soon(
+        lambda: send_eagerly(send_response(server.send, ANSWER), failures)
+    )
     await asyncio.sleep(0)
     await _until_finished()
     assert server.is_answered

@@ -12,8 +12,9 @@ from httpx import ASGITransport, AsyncClient
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import WaitSettings, create_health_router, create_router, install
-from purgatory.fastapi.job_schemas import JobAnswer, JobBody, ListedJob, RescheduleBody
-from purgatory.fastapi.schemas import (
+from purgatory.fastapi.jobs.schemas import JobAnswer, JobBody, ListedJob, RescheduleBody
+from purgatory.fastapi.statistics_schemas import StatisticsAnswer
+from purgatory.fastapi.watch.schemas import (
     BatchItem,
     FiredAnswer,
     SignalBody,
@@ -21,7 +22,6 @@ from purgatory.fastapi.schemas import (
     WatchBody,
     WatchManyAnswer,
 )
-from purgatory.fastapi.statistics_answer import StatisticsAnswer
 from purgatory.jobs import JobLimits, MemoryJobStore
 
 PROBLEM = "application/problem+json"

@@ -11,7 +11,7 @@ from fastapi import FastAPI, HTTPException
 
 from purgatory import Purgatory, PurgatoryError, errors
 from purgatory.fastapi import Problem, install
-from purgatory.fastapi.problems import KINDS, draining, problem_of
+from purgatory.fastapi.http.problems import KINDS, draining, problem_of
 
 ERRORS = [
     kind

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from purgatory import SeveralWorkersError
-from purgatory.fastapi.workers import check_workers, declared_workers
+from purgatory.fastapi.servers.workers import check_workers, declared_workers
 
 COMMANDS = {
     "/venv/bin/uvicorn app:app": 1,

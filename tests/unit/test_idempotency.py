@@ -7,14 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from purgatory.fastapi import BearerTokens, Problem, idempotency
-from purgatory.fastapi.access import ANYONE, Permit
-from purgatory.fastapi.answer import Answer
-from purgatory.fastapi.idempotency import RepeatedRequests
-from purgatory.fastapi.raw_request import RawRequest
+from purgatory.fastapi import BearerTokens, Problem
+from purgatory.fastapi.http import idempotency
+from purgatory.fastapi.http.idempotency import RepeatedRequests
+from purgatory.fastapi.http.permit import ANYONE, Permit
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.testing import MockClock
 
-Make = Callable[[], Awaitable[Answer]]
+Make = Callable[[], Awaitable[RawResponse]]
 
 
 class Work:
@@ -27,13 +28,13 @@ class Work:
         self.may_go_on.set()
         self._size = size
 
-    async def __call__(self) -> Answer:
+    async def __call__(self) -> RawResponse:
         self.done += 1
         number = self.done
         await self.may_go_on.wait()
         if self.error is not None:
             raise self.error
-        return Answer.of_json(201, str(number).encode() + b" " * self._size)
+        return RawResponse.of_json(201, str(number).encode() + b" " * self._size)
 
 
 def _raw(

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import AccessesDep, install
-from purgatory.fastapi.access import Access, Action
+from purgatory.fastapi.http.permit import Access, Action
 from purgatory.jobs import JobContext, MemoryJobStore
 from tests.unit.exchange import Exchange, Reply
 

@@ -19,11 +19,11 @@ from purgatory.jobs import (
     JobHandlers,
     RetryJobError,
     RetryPolicy,
-    SchedulerSettings,
     StoreUnavailableError,
     UnknownHandlerError,
+    WorkerSettings,
 )
-from purgatory.jobs.store_clock import StoreClock
+from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.testing import MockClock
 
 
@@ -192,7 +192,7 @@ def test_backoff_is_bounded_and_jittered() -> None:
 def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
     """A ValueError that names them."""
     with pytest.raises(ValueError, match=next(iter(options))):
-        SchedulerSettings(**options)
+        WorkerSettings(**options)
 
 
 @pytest.mark.parametrize("kind", [RetryJobError, FailJobError, StoreUnavailableError])

@@ -20,7 +20,7 @@ from purgatory.jobs import (
     bounded_error,
     new_job_id,
 )
-from purgatory.jobs.job import changed
+from purgatory.jobs.model.job import changed
 
 LIMITS = JobLimits(max_payload_bytes=100, max_keys=2, max_attempts=5)
 RECURSIVE: list[Any] = []

@@ -47,7 +47,7 @@ PATIENCE = 10_000
 # What is due has been done after this much more: each deadline is up to a tick late.
 MOMENT = 0.005
 
-Answer = TypeVar("Answer", JoinAnswer, SyncAnswer)
+RawResponse = TypeVar("RawResponse", JoinAnswer, SyncAnswer)
 
 
 class Bench:
@@ -93,7 +93,7 @@ class Bench:
     def leave(self, member_id: str) -> None:
         self.coordinator.leave("g", LeaveRequest(member_id=member_id))
 
-    async def answer(self, reply: Reply[Answer]) -> Answer:
+    async def answer(self, reply: Reply[RawResponse]) -> RawResponse:
         """Park until `reply` is answered, as an endpoint does."""
         await self.purgatory.park(reply.key, timeout=PATIENCE, until=reply.is_answered)
         return reply.result()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from purgatory import InvalidKeyError
-from purgatory.keys import check_key
+from purgatory.operations.watch_key import check_key
 
 
 class Liar(str):

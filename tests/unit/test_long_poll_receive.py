@@ -7,7 +7,7 @@ import anyio
 import pytest
 from starlette.types import Message
 
-from purgatory.fastapi.interruptible_receive import InterruptibleReceive
+from purgatory.fastapi.watch.interruptible_receive import InterruptibleReceive
 from purgatory.testing import AutojumpEventLoop
 
 MESSAGE: Message = {"type": "http.disconnect"}

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from purgatory import BadCursorError, CursorExpiredError, InvalidValueError, SystemTimer
-from purgatory.history_trim import SLICE, HistoryTrim
 from purgatory.signals import MemorySignals, Signal
+from purgatory.signals.history_trimmer import SLICE, HistoryTrimmer
 from purgatory.testing import MockClock
 
 
@@ -447,7 +447,7 @@ def test_a_signal_is_kept_for_its_age_and_a_third_more_at_most(
 ) -> None:
     """Whenever it came since the trimming began; what is still read expires with an error."""
     signals, timer = make(), make_timer()
-    trim = HistoryTrim(signals, timer, 6_000)
+    trim = HistoryTrimmer(signals, timer, 6_000)
     signals.append("other", 1)
     trim.wake()
     age_out(timer, clock, offset_ms)
@@ -467,7 +467,7 @@ def test_trimming_by_age_ends_with_the_history(
 ) -> None:
     """Nothing is timed while nothing is kept; the next signal begins it anew, at full age."""
     signals, timer = make(), make_timer()
-    trim = HistoryTrim(signals, timer, 6_000)
+    trim = HistoryTrimmer(signals, timer, 6_000)
     assert len(timer) == 0
     for _ in range(2):
         signals.append("a", 1)
@@ -485,7 +485,7 @@ def test_very_many_are_trimmed_a_few_at_a_time(
 ) -> None:
     """The event loop gets its turn in between; what came meanwhile is kept for its own age."""
     signals, timer = make(), make_timer()
-    trim = HistoryTrim(signals, timer, 6_000)
+    trim = HistoryTrimmer(signals, timer, 6_000)
     for number in range(3 * SLICE + 10):
         signals.append(f"old {number}", None)
     trim.wake()
@@ -506,7 +506,7 @@ def test_marks_of_a_dropped_history_do_not_shorten_the_next_one(
 ) -> None:
     """A key that fires again after all was dropped is kept for the full age."""
     signals, timer = make(), make_timer()
-    trim = HistoryTrim(signals, timer, 6_000)
+    trim = HistoryTrimmer(signals, timer, 6_000)
     signals.append("a", 1)
     trim.wake()
     age_out(timer, clock, 5_000)
@@ -524,7 +524,7 @@ def test_a_key_that_fires_all_the_time_is_trimmed_too(
 ) -> None:
     """What wakes the trimming does not put it off."""
     signals, timer = make(), make_timer()
-    trim = HistoryTrim(signals, timer, 6_000)
+    trim = HistoryTrimmer(signals, timer, 6_000)
     for number in range(100):
         signals.append("a", number)
         trim.wake()
@@ -538,7 +538,7 @@ def test_trimming_by_age_does_not_go_by_the_wall_clock(
 ) -> None:
     """A wall clock that leaps by years forgets nothing, and keeps nothing longer."""
     signals, timer = make(), make_timer()
-    trim = HistoryTrim(signals, timer, 6_000)
+    trim = HistoryTrimmer(signals, timer, 6_000)
     signals.append("a", 1)
     trim.wake()
     clock.set_wall(10**13)

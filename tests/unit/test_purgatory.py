@@ -376,14 +376,14 @@ async def test_a_predicate_that_holds_from_the_start_names_no_key_of_others(
     async with make_purgatory() as purgatory:
         outcomes: list[Outcome] = []
 
-        def drive() -> None:
+        def send_eagerly() -> None:
             answers = iter([False, True])
             with pytest.raises(StopIteration) as stopped:
                 purgatory.park("a", timeout=5, until=lambda: next(answers)).send(None)
             outcomes.append(stopped.value.value)
 
         operation = Waiting()
-        operation.then = drive
+        operation.then = send_eagerly
         assert not purgatory.watch(operation, ["z"])
         operation.completable = True
         await purgatory.fire("z", "of another key")

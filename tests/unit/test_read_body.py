@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.endpoint import MAX_DISCARDED, read_body
-from purgatory.fastapi.problems import Problem
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.routing.raw_endpoint import MAX_DISCARDED, read_body
 from tests.unit.exchange import Exchange
 
 

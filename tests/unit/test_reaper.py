@@ -9,8 +9,8 @@ from typing import Any, TypeVarTuple, Unpack
 import pytest
 
 from purgatory import SystemTimer
-from purgatory.reaper import STEP, ExpirationReaper
-from purgatory.slices import SLICE_NS
+from purgatory.event_loop.expiration_reaper import STEP, ExpirationReaper
+from purgatory.event_loop.sliced_runner import SLICE_NS
 from purgatory.testing import AutojumpEventLoop, MockClock
 
 Args = TypeVarTuple("Args")

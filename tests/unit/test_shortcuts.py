@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory import Purgatory
 from purgatory.fastapi import create_router, install
-from purgatory.fastapi.shortcuts import ShortcutStack, find_shortcuts
+from purgatory.fastapi.servers.fast_routes import ShortcutStack, find_shortcuts
 
 ALL = {
     ("GET", "/purgatory/watch/"),

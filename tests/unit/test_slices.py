@@ -11,9 +11,9 @@ import anyio
 import pytest
 
 from purgatory import DelayedOperation, Limits, Outcome, Purgatory, Status
-from purgatory.slices import SLICE_NS, STEP, SlicedWalk
+from purgatory.event_loop.sliced_runner import SLICE_NS, STEP, SlicedRunner
+from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.testing import AutojumpEventLoop, MockClock
-from purgatory.walk import Walk
 
 Make = Callable[..., Purgatory]
 
@@ -312,7 +312,7 @@ async def test_a_walk_that_is_short_ends_in_its_first_slice() -> None:
     take_time(0)
     loop = asyncio.get_running_loop()
     operations = [Waiting() for _ in range(2 * STEP + 1)]
-    done = SlicedWalk(Walk(operations, act), loop, MockClock()).start()
+    done = SlicedRunner(ResumableBatch(operations, act), loop, MockClock()).start()
     assert done.done() and done.result() == len(operations)
     assert seen == operations
 
@@ -331,7 +331,7 @@ def test_an_interrupt_in_a_later_slice_stops_nobody_else() -> None:
 
     assert isinstance(loop.clock, TickingClock)
     loop.clock.step_ns = SLICE_NS
-    done = SlicedWalk(Walk(operations, act), loop, loop.clock).start()
+    done = SlicedRunner(ResumableBatch(operations, act), loop, loop.clock).start()
     with pytest.raises(KeyboardInterrupt):
         loop.run_until_complete(done)
     assert len(seen) == 5 * STEP

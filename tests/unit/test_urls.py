@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory.urls import without_password
+from purgatory.redacted_url import without_password
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from purgatory import Purgatory
-from purgatory.fastapi.problems import Problem
-from purgatory.fastapi.raw_request import RawRequest
-from purgatory.fastapi.watch_request import WaitSettings, WatchRequest, parse_watch
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.watch.request import WaitSettings, WatchRequest, parse_watch
 
 
 def _parsed(path: str) -> WatchRequest:

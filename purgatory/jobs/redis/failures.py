@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from purgatory.jobs.errors import (
+from purgatory.jobs.model.errors import (
     StoreError,
     StoreFullError,
     StoreNotReadyError,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 
-from purgatory.jobs.listeners import StoreListeners
 from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
+from purgatory.jobs.stores.listeners import StoreListeners
 
 
 class RedisListeners(StoreListeners):

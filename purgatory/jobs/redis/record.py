@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from purgatory.jobs.errors import CorruptJobError, InvalidJobError
-from purgatory.jobs.job import Job, JobOutcome, JobState, Misfire, OnFire, contradiction
-from purgatory.jobs.spec import JobSpec
+from purgatory.jobs.model.errors import CorruptJobError, InvalidJobError
+from purgatory.jobs.model.job import Job, JobOutcome, JobState, Misfire, OnFire, contradiction
+from purgatory.jobs.model.spec import JobSpec
 
 # Separates fields. Handlers and keys hold no control characters, and JSON escapes them.
 SEPARATOR = "\0"

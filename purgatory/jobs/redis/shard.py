@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
-from purgatory.jobs.errors import StoreUnavailableError
+from purgatory.jobs.model.errors import StoreUnavailableError
 from purgatory.jobs.redis.failures import refusal, unavailable
 from purgatory.jobs.redis.record import netstrings
 from purgatory.jobs.redis.step_commit import StepCommit

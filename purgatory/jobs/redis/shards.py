@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.model.request_ids import common_part
+from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR, step_of
 from purgatory.jobs.redis.shard import Client, RedisShard, is_error, step_error
-from purgatory.jobs.request_ids import common_part
-from purgatory.jobs.spec import JobSpec
-from purgatory.jobs.store import KeyFired
+from purgatory.jobs.stores.base import KeyFired
 
 
 class RedisShards:

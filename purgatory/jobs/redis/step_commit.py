@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from purgatory.jobs.group_commit import GroupCommit
+from purgatory.jobs.stores.group_commit import GroupCommit
 
 # Of one round trip: the server does nothing else meanwhile.
 MAX_STEPS = 1_000

@@ -13,9 +13,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
-from purgatory.jobs.closing import Closing
-from purgatory.jobs.deadline import Deadline
-from purgatory.jobs.errors import (
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.errors import (
     CorruptJobError,
     DuplicateJobError,
     JobChangedError,
@@ -27,10 +26,11 @@ from purgatory.jobs.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
-from purgatory.jobs.job import Job, JobClaim, bounded_error
-from purgatory.jobs.limits import JobLimits
-from purgatory.jobs.redis.hearing import RedisHearing
+from purgatory.jobs.model.job import Job, JobClaim, bounded_error
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.redis.listeners import RedisListeners
+from purgatory.jobs.redis.pubsub import RedisPubSub
 from purgatory.jobs.redis.record import (
     SEPARATOR,
     add_step,
@@ -43,8 +43,7 @@ from purgatory.jobs.redis.record import (
 from purgatory.jobs.redis.setup import RedisSetup, parse_info
 from purgatory.jobs.redis.shard import Client, RedisShard, is_error, step_error
 from purgatory.jobs.redis.shards import RedisShards, moment
-from purgatory.jobs.spec import JobSpec
-from purgatory.jobs.store import (
+from purgatory.jobs.stores.base import (
     Added,
     AddStatus,
     Claimed,
@@ -58,7 +57,8 @@ from purgatory.jobs.store import (
     QuarantinedRecord,
     StoreListener,
 )
-from purgatory.urls import no_redis_url, without_password
+from purgatory.jobs.stores.close_once import CloseOnce
+from purgatory.redacted_url import no_redis_url, without_password
 
 _logger = logging.getLogger("purgatory.jobs.redis")
 
@@ -124,8 +124,8 @@ class RedisJobStore:
             for number in range(shards)
         )
         self._client: Client | None = None
-        self._hearing: RedisHearing | None = None
-        self._closing = Closing(self._close)
+        self._hearing: RedisPubSub | None = None
+        self._closing = CloseOnce(self._close)
 
     async def open(self) -> None:
         """Connect; refuse a server that would lose jobs, or that cannot store any."""
@@ -138,11 +138,11 @@ class RedisJobStore:
         except BaseException:
             await self._disconnect()
             raise
-        self._closing = Closing(self._close)
+        self._closing = CloseOnce(self._close)
         channels = [shard.channel for shard in self._shards.all]
         # redis-py 5 cannot subscribe in a cluster.
         if hasattr(client, "pubsub"):
-            self._hearing = RedisHearing(
+            self._hearing = RedisPubSub(
                 client,
                 channels,
                 on_message=self._listeners.on_message,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 
-from purgatory.jobs.errors import StoreError
+from purgatory.jobs.model.errors import StoreError
 from purgatory.jobs.sql.migrations import migrate
 
 

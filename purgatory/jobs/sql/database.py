@@ -12,11 +12,11 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from purgatory.jobs.errors import StoreReadOnlyError
+from purgatory.jobs.model.errors import StoreReadOnlyError
 from purgatory.jobs.sql.database_errors import store_error
 from purgatory.jobs.sql.sqlite_thread import SqliteThread
 from purgatory.jobs.sql.statements import Statements
-from purgatory.urls import without_password
+from purgatory.redacted_url import without_password
 
 T = TypeVar("T")
 

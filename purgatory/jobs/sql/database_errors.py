@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from purgatory.jobs.errors import (
+from purgatory.jobs.model.errors import (
     StoreError,
     StoreFullError,
     StoreNotReadyError,

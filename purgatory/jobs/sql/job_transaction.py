@@ -11,24 +11,24 @@ from typing import Any
 
 from sqlalchemy import Connection, select, text
 
-from purgatory.jobs import rules
-from purgatory.jobs.deadline import Deadline
-from purgatory.jobs.errors import (
+from purgatory.jobs.model import transitions
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.errors import (
     CorruptJobError,
     DuplicateJobError,
     JobError,
     JobNotFoundError,
     StoreFullError,
 )
-from purgatory.jobs.job import Job, JobClaim, JobState
-from purgatory.jobs.limits import JobLimits
-from purgatory.jobs.request_ids import common_part
-from purgatory.jobs.spec import JobSpec, OnConflict
+from purgatory.jobs.model.job import Job, JobClaim, JobState
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.request_ids import common_part
+from purgatory.jobs.model.spec import JobSpec, OnConflict
 from purgatory.jobs.sql.database_clock import DatabaseClock
 from purgatory.jobs.sql.records import is_storable, job_of, record_of, storable
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.tables import job_counts
-from purgatory.jobs.store import (
+from purgatory.jobs.stores.base import (
     Added,
     AddStatus,
     Claimed,
@@ -63,10 +63,10 @@ class LookFirstError(Exception):
 class JobTransaction:
     """The steps of a batch, in order, on jobs that are locked until the end.
 
-    A job is read once, decided on by `purgatory.jobs.rules`, and written once at the end, or before
-    a search whose result depends on it: a hundred steps take as many statements as one. Each public
-    method is a step by its name; it takes items and returns as many results. Synchronous: it runs
-    in the greenlet of an AsyncConnection.
+    A job is read once, decided on by `purgatory.jobs.model.transitions`, and written once at the
+    end, or before a search whose result depends on it: a hundred steps take as many statements as
+    one. Each public method is a step by its name; it takes items and returns as many results.
+    Synchronous: it runs in the greenlet of an AsyncConnection.
 
     Invariants:
         _jobs == {id: job as it is to be at the end, for the jobs that are locked or new}
@@ -191,7 +191,7 @@ class JobTransaction:
         results = []
         on_keys = self._on_keys([fire.key for fire in fires], limit)
         for fire, (jobs, has_more) in zip(fires, on_keys, strict=True):
-            fired = [rules.fired(job, fire, self.now_ms) for job in jobs]
+            fired = [transitions.fired(job, fire, self.now_ms) for job in jobs]
             for job in fired:
                 self._put(job)
             results.append(KeyFired.of(fired, has_more=has_more))
@@ -202,7 +202,7 @@ class JobTransaction:
         results = []
         for jobs, has_more in self._on_keys(keys, limit):
             for job in jobs:
-                self._put(rules.cancelled(job, self.now_ms))
+                self._put(transitions.cancelled(job, self.now_ms))
             ids = tuple(job.id for job in jobs)
             results.append(KeyFired(cancelled=ids, has_more=has_more))
         return results
@@ -211,7 +211,7 @@ class JobTransaction:
         """Cancel jobs."""
 
         def change(if_version: int | None) -> Callable[[Job], Job]:
-            return lambda job: rules.cancelled(job, self.now_ms, if_version)
+            return lambda job: transitions.cancelled(job, self.now_ms, if_version)
 
         return self._change(
             [job_id for job_id, _ in asked], [change(if_version) for _, if_version in asked]
@@ -221,7 +221,7 @@ class JobTransaction:
         """Move deadlines."""
 
         def change(deadline: Deadline, if_version: int | None) -> Callable[[Job], Job]:
-            return lambda job: rules.rescheduled(
+            return lambda job: transitions.rescheduled(
                 job, deadline, if_version, self.now_ms, self._limits
             )
 
@@ -234,7 +234,7 @@ class JobTransaction:
         """Let jobs be due now."""
 
         def change(if_version: int | None) -> Callable[[Job], Job]:
-            return lambda job: rules.run_now(job, if_version, self.now_ms)
+            return lambda job: transitions.run_now(job, if_version, self.now_ms)
 
         return self._change(
             [job_id for job_id, _ in asked], [change(if_version) for _, if_version in asked]
@@ -250,10 +250,10 @@ class JobTransaction:
         lost: list[JobClaim | None] = []
         for claim in claims:
             job = self._jobs.get(claim.id)
-            if job is None or not rules.is_held(job, claim):
+            if job is None or not transitions.is_held(job, claim):
                 lost.append(claim)
             else:
-                self._put(rules.renewed(job, self.now_ms + lease_ms), is_announced=False)
+                self._put(transitions.renewed(job, self.now_ms + lease_ms), is_announced=False)
                 lost.append(None)
         return lost
 
@@ -263,10 +263,10 @@ class JobTransaction:
         jobs: list[Job | None] = []
         for claim in claims:
             job = self._jobs.get(claim.id)
-            if job is not None and not rules.is_held(job, claim):
+            if job is not None and not transitions.is_held(job, claim):
                 job = None
             if job is not None:
-                job = self._put(rules.started(job, self.now_ms, lease_ms))
+                job = self._put(transitions.started(job, self.now_ms, lease_ms))
             jobs.append(job)
         return jobs
 
@@ -277,8 +277,8 @@ class JobTransaction:
         for result in results:
             job = self._jobs.get(result.claim.id)
             if job is not None:
-                job = self._put(rules.finished(job, result, self.now_ms, self._limits))
-            answers.append(job is not None and rules.is_finished(job, result))
+                job = self._put(transitions.finished(job, result, self.now_ms, self._limits))
+            answers.append(job is not None and transitions.is_finished(job, result))
         return answers
 
     def miss(self, claims: Sequence[JobClaim]) -> list[bool]:
@@ -288,8 +288,8 @@ class JobTransaction:
         for claim in claims:
             job = self._jobs.get(claim.id)
             if job is not None:
-                job = self._put(rules.missed(job, claim, self.now_ms))
-            answers.append(job is not None and rules.is_missed(job, claim))
+                job = self._put(transitions.missed(job, claim, self.now_ms))
+            answers.append(job is not None and transitions.is_missed(job, claim))
         return answers
 
     def give_back(self, returns: Sequence[JobReturn]) -> list[bool]:
@@ -298,9 +298,9 @@ class JobTransaction:
         answers = []
         for given in returns:
             job = self._jobs.get(given.claim.id)
-            is_held = job is not None and rules.is_held(job, given.claim)
+            is_held = job is not None and transitions.is_held(job, given.claim)
             if job is not None and is_held:
-                self._put(rules.given_back(job, given, self.now_ms, self._limits))
+                self._put(transitions.given_back(job, given, self.now_ms, self._limits))
             answers.append(is_held)
         return answers
 
@@ -381,7 +381,7 @@ class JobTransaction:
             return Added(job, AddStatus.KEPT)
         if spec.on_conflict is OnConflict.ERROR:
             raise DuplicateJobError(job)
-        job = self._put(rules.replaced(job, spec, self.now_ms, deadline_ms))
+        job = self._put(transitions.replaced(job, spec, self.now_ms, deadline_ms))
         if job.id not in self._new:
             self._replaced[job.id] = None
         return Added(job, AddStatus.REPLACED)
@@ -394,7 +394,7 @@ class JobTransaction:
         jobs.sort(key=lambda job: (job.due_ms, job.id))
         until_ms = self.now_ms + lease_ms
         return [
-            self._put(rules.claimed(job, worker, until_ms), is_announced=False)
+            self._put(transitions.claimed(job, worker, until_ms), is_announced=False)
             for job in jobs[:limit]
         ]
 

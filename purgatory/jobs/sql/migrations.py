@@ -13,7 +13,7 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from purgatory.jobs.errors import StoreNotReadyError
+from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.database_errors import HOW_TO_MIGRATE, store_error
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
-from purgatory.jobs.errors import CorruptJobError
-from purgatory.jobs.job import (
+from purgatory.jobs.model.errors import CorruptJobError
+from purgatory.jobs.model.job import (
     Job,
     JobOutcome,
     JobState,

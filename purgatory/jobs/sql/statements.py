@@ -32,7 +32,7 @@ from sqlalchemy import (
     update,
 )
 
-from purgatory.jobs.job import Job, JobState
+from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.sql.records import record_of
 from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
@@ -45,7 +45,7 @@ from purgatory.jobs.sql.tables import (
     jobs,
     quarantined_jobs,
 )
-from purgatory.jobs.store import JobFilter
+from purgatory.jobs.stores.base import JobFilter
 
 _STATES = [str(state) for state in JobState]
 # What replacing a job changes beside what every step may change.

@@ -16,14 +16,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.jobs.closing import Closing
-from purgatory.jobs.deadline import Deadline
-from purgatory.jobs.errors import CorruptJobError, JobError, StoreError, StoreUnavailableError
-from purgatory.jobs.group_commit import GroupCommit
-from purgatory.jobs.job import Job, JobClaim
-from purgatory.jobs.limits import JobLimits
-from purgatory.jobs.listeners import StoreListeners
-from purgatory.jobs.spec import JobSpec
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.errors import CorruptJobError, JobError, StoreError, StoreUnavailableError
+from purgatory.jobs.model.job import Job, JobClaim
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.database_clock import DatabaseClock
 from purgatory.jobs.sql.database_errors import is_to_be_repeated, store_error
@@ -31,7 +28,7 @@ from purgatory.jobs.sql.job_transaction import JobTransaction, LookFirstError
 from purgatory.jobs.sql.migrations import check_revision
 from purgatory.jobs.sql.records import is_storable, job_of
 from purgatory.jobs.sql.step import Step
-from purgatory.jobs.store import (
+from purgatory.jobs.stores.base import (
     Added,
     Claimed,
     JobCounts,
@@ -44,6 +41,9 @@ from purgatory.jobs.store import (
     QuarantinedRecord,
     StoreListener,
 )
+from purgatory.jobs.stores.close_once import CloseOnce
+from purgatory.jobs.stores.group_commit import GroupCommit
+from purgatory.jobs.stores.listeners import StoreListeners
 from purgatory.timer import SystemClock
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class SqlJobStore:
         self._shard = secrets.randbelow(_SHARDS)
         self._active, self._counted_at = 0, -inf
         self._is_open = False
-        self._closing = Closing(self._close)
+        self._closing = CloseOnce(self._close)
         self._reads: set[asyncio.Task[Any]] = set()
         self._listeners = StoreListeners()
 
@@ -99,7 +99,7 @@ class SqlJobStore:
         except BaseException:
             await self._database.close()
             raise
-        self._closing = Closing(self._close)
+        self._closing = CloseOnce(self._close)
         self._is_open = True
 
     async def close(self) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from purgatory.pipeline.outcome_table import OutcomeTable
-from purgatory.pipeline.progress import Say
+from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings, findings
 from purgatory.pipeline.report.page import page
 from purgatory.pipeline.report.time_charts import heat_map, hot_keys_chart, outcomes_chart
 from purgatory.pipeline.report.wait_charts import lateness_chart, survival_chart, waits_chart
-from purgatory.pipeline.tables import Tables
+from purgatory.pipeline.spark.tables import Tables
 
 JOB = "report"
 PAGE = "report.html"

@@ -11,13 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from purgatory.pipeline.durations import duration
-from purgatory.pipeline.figures import percent
-from purgatory.pipeline.histogram import bucket_end, bucket_start
+from purgatory.pipeline.cli.durations import duration
+from purgatory.pipeline.cli.figures import percent
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.report.theme import Palette
-from purgatory.pipeline.survival import Step, survival_at, time_of_survival
+from purgatory.pipeline.statistics.histogram import bucket_end, bucket_start
+from purgatory.pipeline.statistics.survival import Step, survival_at, time_of_survival
 
 # What is shorter is drawn here: a logarithmic axis has no zero.
 _LEAST_US = 100

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobLimits
-from purgatory.pipeline.bad_files import OnBadFile
-from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.source.rows import EVENTS, JOBS, SPARK_EVENTS, SPARK_JOBS, chosen
 
 NAME = "purgatory"
@@ -91,8 +91,8 @@ class PurgatoryDataSource(DataSource):
         if overwrite:
             raise ValueError('what is there stays: write with mode("append")')
         if self._is_jobs:
-            from purgatory.pipeline.job_adder import JobAdder
-            from purgatory.pipeline.job_rows import JobRows
+            from purgatory.pipeline.schedule.job_adder import JobAdder
+            from purgatory.pipeline.schedule.job_rows import JobRows
             from purgatory.pipeline.source.jobs_source import JobsWriter
 
             rows = JobRows(

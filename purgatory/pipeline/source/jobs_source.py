@@ -18,10 +18,10 @@ from pyspark.sql.datasource import (
 )
 
 from purgatory.jobs import Job, JobFilter, JobState, JobStore
+from purgatory.pipeline.cli.figures import counted
 from purgatory.pipeline.errors import RefusedRowsError
-from purgatory.pipeline.figures import counted
-from purgatory.pipeline.job_adder import CHUNK, JobAdder, opened
-from purgatory.pipeline.job_address import JobAddress
+from purgatory.pipeline.schedule.job_adder import CHUNK, JobAdder, opened
+from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.source.filters import column_of
 from purgatory.pipeline.source.rows import job_batch
 
@@ -129,7 +129,7 @@ class JobsWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Add one task's rows."""
-        from purgatory.pipeline.schedule import add_batches
+        from purgatory.pipeline.schedule.schedule import add_batches
 
         refused = 0
         examples: list[str] = []

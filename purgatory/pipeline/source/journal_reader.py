@@ -15,12 +15,12 @@ import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from purgatory.journal.schema import VERSION_KEY
-from purgatory.pipeline.bad_files import OnBadFile
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
-from purgatory.pipeline.folder import is_hidden
-from purgatory.pipeline.schema import SCHEMA_VERSIONS
+from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.schema import SCHEMA_VERSIONS
 from purgatory.pipeline.source.filters import arrow_expression, time_bounds
 from purgatory.pipeline.source.rows import EVENTS
+from purgatory.pipeline.spark.folder import is_hidden
 
 logger = logging.getLogger("purgatory.pipeline")
 

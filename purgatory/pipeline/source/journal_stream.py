@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
-from purgatory.pipeline.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.source.journal_reader import (
     Files,
     good_files,

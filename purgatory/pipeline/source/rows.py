@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from purgatory.jobs import Job
 from purgatory.journal.schema import EVENT_SCHEMA
-from purgatory.pipeline.schema import EVENT_SCHEMA as SPARK_EVENT_SCHEMA
+from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA as SPARK_EVENT_SCHEMA
 
 _TIME = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

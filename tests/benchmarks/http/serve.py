@@ -13,7 +13,7 @@ import uvloop
 from tests.benchmarks.http import bare_protocol, handler_app, purgatory_app
 from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS
 
-PARKING = "purgatory.fastapi.uvicorn_protocol:ParkingProtocol"
+PARKING = "purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol"
 
 
 def main() -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline import OutcomeTable, spark_session, waits_job
-from purgatory.pipeline.progress import Progress, Say
-from purgatory.pipeline.tables import Tables
+from purgatory.pipeline import OutcomeTable, spark_session
+from purgatory.pipeline.cli.progress import Progress, Say
+from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.waits import job as waits_job
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.known_truth import KnownTruth
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from purgatory.pipeline.outcome_table import OutcomeTable, Update
-from purgatory.pipeline.schema import COMPLETIONS
-from purgatory.pipeline.tables import Tables
-from purgatory.pipeline.waits import PERCENTS
+from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
+from purgatory.pipeline.outcomes.schema import COMPLETIONS
+from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.waits.waits import PERCENTS
 from tests.synthetic_journal import KINDS, Integers, KindTruth, Truth
 
 _HOT_KEYS = 100

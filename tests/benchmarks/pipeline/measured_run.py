@@ -13,10 +13,11 @@ from pathlib import Path
 
 import duckdb
 
-from purgatory.pipeline import spark_session, waits_job
-from purgatory.pipeline.outcome_table import OutcomeTable
-from purgatory.pipeline.progress import Progress
-from purgatory.pipeline.tables import Tables
+from purgatory.pipeline import spark_session
+from purgatory.pipeline.cli.progress import Progress
+from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
+from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.waits import job as waits_job
 from tests.benchmarks.pipeline.spark_memory import SparkMemory
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

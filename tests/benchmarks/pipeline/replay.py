@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import purgatory.timer
 from purgatory.pipeline import KAFKA_LOW, SyntheticLoad, WhatIf, replay_synthetic, spark_session
-from purgatory.pipeline.replay import simulation
+from purgatory.pipeline.replay.replay import simulation
 
 _SLICE_S = 1
 _WARM_UPS = 10

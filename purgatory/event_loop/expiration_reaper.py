@@ -1,0 +1,101 @@
+"""Runs a timer on an event loop (Kafka: ExpiredOperationReaper)."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, Handle
+
+from purgatory.event_loop.sliced_runner import SLICE_NS
+from purgatory.timer import SystemTimer
+from purgatory.timer.clock import NS_PER_MS
+
+STEP = 256
+
+
+class ExpirationReaper:
+    """Advances a timer when its next bucket is due, and sleeps otherwise.
+
+    No thread and no periodic tick: one handle is armed for the next bucket, re-armed when an
+    earlier one appears, and left alone when tasks are cancelled. A turn of the loop runs tasks for
+    about a millisecond; what is still due then runs in the next turn.
+    """
+
+    __slots__ = (
+        "_armed_ms",
+        "_handle",
+        "_is_running",
+        "_loop",
+        "_timer",
+        "longest_turn_ns",
+        "wake_ups",
+    )
+
+    def __init__(self, timer: SystemTimer, loop: AbstractEventLoop) -> None:
+        """Prepare to run `timer` on `loop`; `start` begins."""
+        self._timer = timer
+        self._loop = loop
+        self._is_running = False
+        self._handle: Handle | None = None
+        # The time for which the handle is armed.
+        self._armed_ms: int | None = None
+        self.wake_ups: int = 0
+        self.longest_turn_ns: int = 0
+
+    def start(self) -> None:
+        """Begin: what is due already runs in the next turn of the loop."""
+        self._is_running = True
+        self._timer.on_earlier = self._on_earlier
+        self._arm()
+
+    def stop(self) -> None:
+        """End: nothing runs from here on, and nothing is armed."""
+        self._is_running = False
+        self._timer.on_earlier = None
+        self._disarm()
+
+    def _on_earlier(self, expiration_ms: int) -> None:
+        if self._armed_ms is None or expiration_ms < self._armed_ms:
+            self._disarm()
+            self._arm_for(expiration_ms)
+
+    def _arm(self) -> None:
+        expiration_ms = self._timer.next_expiration_ms()
+        if expiration_ms is not None:
+            self._arm_for(expiration_ms)
+
+    def _arm_for(self, expiration_ms: int) -> None:
+        self._armed_ms = expiration_ms
+        delay_ns = expiration_ms * NS_PER_MS - self._timer.clock.now_ns()
+        if delay_ns <= 0:
+            self._handle = self._loop.call_soon(self._turn)
+            return
+        # Up to the next whole millisecond: uvloop's time is cached to the millisecond, and an exact
+        # delay would wake it early, again and again.
+        delay_ms = -(-delay_ns // NS_PER_MS)
+        self._handle = self._loop.call_later(delay_ms / 1000, self._turn)
+
+    def _disarm(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+        self._armed_ms = None
+
+    def _turn(self) -> None:
+        self.wake_ups += 1
+        timer, clock = self._timer, self._timer.clock
+        started_ns = clock.now_ns()
+        try:
+            # Until a task has stopped this reaper.
+            while self._is_running:
+                timer.advance_clock(STEP)
+                now_ns = clock.now_ns()
+                next_ms = timer.next_expiration_ms()
+                if next_ms is None or next_ms * NS_PER_MS > now_ns:
+                    break
+                if now_ns - started_ns >= SLICE_NS:
+                    break
+        finally:
+            # Whatever a task raises beyond Exception, the next bucket must not be forgotten.
+            self.longest_turn_ns = max(self.longest_turn_ns, clock.now_ns() - started_ns)
+            self._disarm()
+            if self._is_running:
+                self._arm()

@@ -1,0 +1,50 @@
+cimport cython
+from purgatory.event_loop.c_thread cimport thread_ident
+from purgatory.event_loop.c_tuple cimport new_tuple
+from purgatory.operations.delayed_operation_purgatory cimport DelayedOperationPurgatory
+from purgatory.operations.watch_key cimport check_key
+from purgatory.operations.delayed_operation cimport DelayedOperation
+from purgatory.event_loop.park_operation cimport ParkOperation, new_park
+from purgatory.signals.memory cimport MemorySignals
+from purgatory.signals.signal cimport Signal
+from purgatory.timer.task cimport TimerTask
+
+cdef bint compiled
+cdef long long NS_PER_MS
+cdef double NS_PER_SECOND
+cdef Py_ssize_t SMALL_WALK
+
+
+cdef class Parking:
+    cdef object _clock
+    cdef Py_ssize_t _max_keys
+    cdef Py_ssize_t _max_parked
+    cdef Py_ssize_t _max_parked_per_key
+    cdef double _max_timeout
+    cdef str _name
+    cdef object _new_future
+    cdef DelayedOperationPurgatory _operations
+    cdef MemorySignals _signals
+    cdef TimerTask _trim
+    cdef public bint is_draining
+    cdef public object loop
+    cdef public Py_ssize_t opened
+    cdef public dict refused
+    cdef public unsigned long thread_id
+
+    @cython.locals(operation=ParkOperation, positions=dict, delay_ms=cython.longlong)
+    cpdef ParkOperation park(self, tuple keys, timeout, until, cursor)
+    cpdef bint watch(self, DelayedOperation operation, tuple keys, bint is_bounded)
+    @cython.locals(
+        signals=MemorySignals, signal=Signal, trim=TimerTask, completed=cython.Py_ssize_t,
+    )
+    cpdef fire(self, key, value)
+    cpdef require_open(self)
+    @cython.locals(seconds=cython.double, whole_ns=cython.longlong)
+    cpdef long long delay_ms(self, timeout) except -1
+    @cython.locals(signals=MemorySignals, positions=dict)
+    cpdef dict positions(self, keys, cursor)
+    @cython.locals(operations=DelayedOperationPurgatory)
+    cpdef check_limits(self, tuple keys)
+    cpdef count_refusal(self, str limit)
+    cpdef check_count(self, Py_ssize_t keys)

@@ -1,0 +1,250 @@
+"""What parking and firing do, without the coroutines around them."""
+
+from __future__ import annotations
+
+import threading
+from asyncio import AbstractEventLoop, BaseEventLoop, Future
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from purgatory.errors import (
+    InvalidTimeoutError,
+    LimitReachedError,
+    PurgatoryClosedError,
+    PurgatoryDrainingError,
+    WrongThreadError,
+)
+from purgatory.event_loop.park_operation import ParkOperation, new_park
+from purgatory.fire_result import FireResult
+from purgatory.limits import Limits
+from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.operations.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.operations.watch_key import check_key
+from purgatory.signals.history_trimmer import HistoryTrimmer
+from purgatory.signals.memory import MemorySignals
+from purgatory.status import Status
+from purgatory.timer import compiled
+from purgatory.timer.clock import NS_PER_MS, Clock
+from purgatory.timer.task import MAX_DELAY_MS
+
+NS_PER_SECOND: Final = 1e9
+
+# More operations than this on a key are dealt with in slices, over several turns of the loop.
+SMALL_WALK = 32
+
+_get_ident = threading.get_ident
+# As a named tuple's own constructor does it, without a call of Python in between.
+_new_tuple = tuple.__new__
+
+
+class Parking:
+    """The hot half of `Purgatory`: everything there that happens for each park and fire.
+
+    Apart from it because a coroutine cannot be compiled to anything faster, and all of this can.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_max_keys",
+        "_max_parked",
+        "_max_parked_per_key",
+        "_max_timeout",
+        "_name",
+        "_new_future",
+        "_operations",
+        "_signals",
+        "_trim",
+        "is_draining",
+        "loop",
+        "opened",
+        "refused",
+        "thread_id",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        limits: Limits,
+        clock: Clock,
+        signals: MemorySignals,
+        operations: DelayedOperationPurgatory,
+        trim: HistoryTrimmer,
+    ) -> None:
+        """Prepare to park on `operations`, and to fire into `signals`."""
+        self._name: str = name
+        self._clock: Clock = clock
+        self._signals: MemorySignals = signals
+        self._operations: DelayedOperationPurgatory = operations
+        self._trim: HistoryTrimmer = trim
+        self._max_keys: int = limits.max_keys_per_operation
+        self._max_parked: int = limits.max_parked
+        self._max_parked_per_key: int = limits.max_parked_per_key
+        self._max_timeout: float = min(limits.max_timeout, MAX_DELAY_MS / 1000)
+        self._new_future: Callable[[], Future[Any]]
+        self.loop: AbstractEventLoop | None = None
+        self.thread_id: int = 0
+        # How often it was opened and not closed again.
+        self.opened: int = 0
+        self.is_draining: bool = False
+        # {bound: how often it was reached}
+        self.refused: dict[str, int] = {}
+
+    def begin(self, loop: AbstractEventLoop) -> None:
+        """Belong to `loop` and to this thread."""
+        self.loop = loop
+        self.thread_id = _get_ident()
+        self._new_future = loop.create_future
+        if getattr(loop.create_future, "__func__", None) is BaseEventLoop.create_future:
+            # What asyncio's own does, without a call of Python in between.
+            self._new_future = partial(Future, loop=loop)
+
+    def park(
+        self,
+        keys: tuple[str, ...],
+        timeout: float,
+        until: Callable[[], object] | None,
+        cursor: str | Mapping[str, str | None] | None,
+    ) -> ParkOperation:
+        """Begin what `Purgatory.park` awaits."""
+        self.require_open()
+        delay_ms = self.delay_ms(timeout)
+        positions = None
+        if cursor is not None:
+            positions = self.positions(keys, cursor)
+            keys = tuple(positions)
+        elif len(keys) == 1:
+            check_key(keys[0])
+        else:
+            keys = tuple(self.positions(keys, None))
+        operation = new_park(
+            delay_ms, self._signals, keys, positions, self._new_future(), self._clock, until
+        )
+        if self.is_draining:
+            operation._cancel(Status.DRAINED)
+        elif delay_ms == 0:
+            # It asks, and does not park.
+            if not operation.try_complete():
+                operation.run()
+        else:
+            self.check_limits(keys)
+            self._operations.try_complete_else_watch(operation, keys)
+        return operation
+
+    def watch(self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool) -> bool:
+        """Do what `Purgatory.watch` does."""
+        self.require_open()
+        self.check_count(len(keys))
+        for key in keys:
+            check_key(key)
+        if self.is_draining:
+            raise PurgatoryDrainingError(f"purgatory {self._name!r} drains, and parks nobody more")
+        if is_bounded:
+            self.check_limits(keys)
+        return self._operations.try_complete_else_watch(operation, keys)
+
+    def fire(self, key: str, value: object) -> FireResult:
+        """Keep a signal of `key`, and try the operations on it unless there are very many.
+
+        Then `completed` is UNTRIED: they are to be tried in slices.
+        """
+        self.require_open()
+        check_key(key)
+        signals = self._signals
+        signal = signals.append(key, value)
+        trim = self._trim
+        if trim._array is None:
+            trim.wake()
+        completed = self._operations.check_few(key, SMALL_WALK)
+        fields = (signals.cursor(signal.offset), signal.seq, completed, 0)
+        if compiled:
+            return new_tuple(FireResult, fields)  # type: ignore[name-defined,no-any-return] # noqa: F821 - it is in the .pxd
+        else:
+            return _new_tuple(FireResult, fields)
+
+    def require_open(self) -> AbstractEventLoop:
+        """Return the event loop; raise PurgatoryClosedError or WrongThreadError."""
+        loop = self.loop
+        if loop is None or not self.opened:
+            raise PurgatoryClosedError(
+                f"purgatory {self._name!r} is not open: use it inside `async with`, or install it "
+                "in the application that serves it"
+            )
+        if compiled:
+            is_here = thread_ident() == self.thread_id  # type: ignore[name-defined] # noqa: F821 - as above
+        else:
+            is_here = _get_ident() == self.thread_id
+        if not is_here:
+            raise WrongThreadError(
+                f"purgatory {self._name!r} was used from {threading.current_thread().name!r}, not "
+                "the thread of its event loop: call it through anyio.from_thread.run, or "
+                "asyncio.run_coroutine_threadsafe"
+            )
+        return loop
+
+    def delay_ms(self, timeout: float) -> int:
+        """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""
+        if type(timeout) is not float and type(timeout) is not int:
+            raise TypeError(f"timeout is {timeout!r}: give seconds as a number, such as 2.5")
+        # Written so that NaN, which compares as false, is refused.
+        if not 0 <= timeout <= self._max_timeout:
+            raise InvalidTimeoutError(
+                f"timeout is {timeout!r}: give a number of seconds from 0 to "
+                f"{self._max_timeout:.15g}"
+            )
+        if type(timeout) is int:
+            return timeout * 1000
+        seconds = timeout
+        # By way of whole nanoseconds: 0.07 * 1000 is a little more than 70.
+        whole_ns = int(seconds * NS_PER_SECOND + 0.5)
+        return -(-whole_ns // NS_PER_MS)
+
+    def positions(
+        self, keys: Iterable[str], cursor: str | Mapping[str, str | None] | None
+    ) -> dict[str, int]:
+        """Return from where to wait on each key; raise for keys or cursors that are no good."""
+        signals = self._signals
+        positions = dict.fromkeys(keys, signals.head())
+        self.check_count(len(positions))
+        if cursor is not None and not isinstance(cursor, (str, Mapping)):
+            raise TypeError(f"cursor is {cursor!r}: give a string, or a mapping of keys to strings")
+        for key in positions:
+            check_key(key)
+            if cursor is None:
+                continue
+            own = cursor.get(key) if isinstance(cursor, Mapping) else cursor
+            if own is not None:
+                positions[key] = signals.position(key, own)
+        return positions
+
+    def check_limits(self, keys: tuple[str, ...]) -> None:
+        """Raise LimitReachedError where no more may wait."""
+        operations = self._operations
+        if operations._delayed >= self._max_parked:
+            self.count_refusal("max_parked")
+            raise LimitReachedError(
+                f"{self._max_parked} operations wait already, which is the limit",
+                limit="max_parked",
+                maximum=self._max_parked,
+            )
+        if operations._delayed < self._max_parked_per_key:
+            # So no key has as many either.
+            return
+        for key in keys:
+            if operations.count(key) >= self._max_parked_per_key:
+                self.count_refusal("max_parked_per_key")
+                raise LimitReachedError(
+                    f"{self._max_parked_per_key} operations wait on key {key!r} already, which is "
+                    "the limit for one key",
+                    limit="max_parked_per_key",
+                    maximum=self._max_parked_per_key,
+                )
+
+    def count_refusal(self, limit: str) -> None:
+        """Count that a bound was reached."""
+        self.refused[limit] = self.refused.get(limit, 0) + 1
+
+    def check_count(self, keys: int) -> None:
+        """Raise ValueError unless an operation may watch so many keys."""
+        if not 0 < keys <= self._max_keys:
+            raise ValueError(f"{keys} keys: an operation watches 1 to {self._max_keys}")

@@ -1,0 +1,192 @@
+"""Bearer tokens with scopes."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from purgatory.fastapi.http.permit import Access, Action, Permit
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.raw_request import RawRequest
+
+MAX_TOKENS: Final = 10_000
+MIN_TOKEN_LENGTH: Final = 16
+_SCOPE: Final = re.compile(r"(wait|fire):(\S*?)(\*?)|operate|defer|\*")
+_HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
+_TOKEN: Final = r"[A-Za-z0-9._~+/=-]{1,512}"
+_CREDENTIALS: Final = re.compile(rf"bearer +({_TOKEN})", re.IGNORECASE)
+# A # within a scope belongs to the key.
+_COMMENT: Final = re.compile(r"(^|\s)#.*")
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a token allows: `wait:orders:*`, `fire:orders:42`, `operate`, `defer` or `*`."""
+
+    action: str
+    prefix: str = ""
+    is_prefix: bool = True
+
+    @classmethod
+    def parse(cls, text: str) -> Scope:
+        """Return the scope that `text` writes; raise ValueError for none, which it does not show.
+
+        What stands where a scope should be may be another token.
+        """
+        match = _SCOPE.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                "that is no scope: write wait:PREFIX* or fire:PREFIX*, or either with a key and "
+                "no star; operate, defer, or * for everything"
+            )
+        if match[1] is None:
+            return cls(text)
+        return cls(match[1], match[2], bool(match[3]))
+
+    def allows(self, access: Access) -> bool:
+        """Return True iff `access` is within this scope."""
+        if self.action == "*":
+            return True
+        if self.action != access.action:
+            return False
+        key = access.key
+        if key is None or access.action is Action.OPERATE:
+            return True
+        return key.startswith(self.prefix) if self.is_prefix else key == self.prefix
+
+
+class TokenPermit(Permit):
+    """What the scopes of a token allow."""
+
+    __slots__ = ("_identity", "_scopes")
+
+    def __init__(self, identity: str, scopes: tuple[Scope, ...]) -> None:
+        """Allow `scopes`; `identity` names the token without telling it."""
+        self._identity = identity
+        self._scopes = scopes
+
+    @property
+    def identity(self) -> str:
+        """A short part of the token's hash."""
+        return self._identity
+
+    def check(self, access: Access) -> None:
+        """Raise Problem 403 unless one of the scopes allows it."""
+        if any(scope.allows(access) for scope in self._scopes):
+            return
+        raise Problem(
+            "forbidden",
+            f"the token does not allow {access.action} here: use one with a scope that does, "
+            f"such as {_example_of(access.action)}",
+            headers={"WWW-Authenticate": 'Bearer error="insufficient_scope"'},
+        )
+
+
+class BearerTokens:
+    """Tokens, of which only hashes are kept, and what each allows. Pass it as `authorize=`.
+
+    Every token is compared in constant time, and all of them whichever matches, so that the time
+    that a refusal takes tells nothing.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
+        """Take pairs of a token, or `sha256:` and its hash in hex, and its scopes.
+
+        Scopes are separated by white space. Raises ValueError for a token that is too short to be
+        one or that no header can hold, for a scope that is none, for the same token twice, for
+        none at all and for more than 10,000. Tokens are named by their number, and never shown.
+        """
+        self._permits: list[tuple[bytes, TokenPermit]] = []
+        for number, (token, scopes) in enumerate(entries, 1):
+            digest = _digest(token, number)
+            parsed = tuple(_scope(scope, number) for scope in scopes.split())
+            if not parsed:
+                raise ValueError(f"token {number} has no scope: without one it allows nothing")
+            self._permits.append((digest, TokenPermit(f"token-{digest.hex()[:16]}", parsed)))
+        if not 0 < len(self._permits) <= MAX_TOKENS:
+            raise ValueError(f"there are {len(self._permits)} tokens, not 1 to {MAX_TOKENS}")
+        if len({digest for digest, _ in self._permits}) < len(self._permits):
+            raise ValueError("a token is there twice: give all of its scopes in one place")
+
+    @classmethod
+    def from_text(cls, text: str) -> BearerTokens:
+        """Read lines (or parts between semicolons) of a token or its hash, and its scopes.
+
+        Empty lines are passed over, and what follows a # that begins a line or a word. Raises
+        ValueError as the constructor does; an empty line has no number.
+        """
+        entries = []
+        for line in re.split(r"[\n;]", text):
+            token, *scopes = _COMMENT.sub("", line).split(maxsplit=1) or [""]
+            if token:
+                entries.append((token, "".join(scopes)))
+        return cls(entries)
+
+    @classmethod
+    def from_file(cls, path: Path) -> BearerTokens:
+        """Read a file as `from_text` does."""
+        return cls.from_text(path.read_text(encoding="utf-8"))
+
+    def __len__(self) -> int:
+        """Return how many tokens there are."""
+        return len(self._permits)
+
+    def __call__(self, raw: RawRequest) -> Permit:
+        """Return what the token of a request allows; raise Problem 401 for none, or a wrong one."""
+        header = raw.header(b"authorization")
+        match = None if header is None else _CREDENTIALS.fullmatch(header.strip())
+        digest = b"" if match is None else hashlib.sha256(match[1].encode()).digest()
+        found = None
+        for known, permit in self._permits:
+            if hmac.compare_digest(known, digest):
+                found = permit
+        if found is None:
+            raise Problem(
+                "unauthorized",
+                "this needs a token that is known here: send Authorization: Bearer <token>",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return found
+
+
+def new_token() -> tuple[str, str]:
+    """Return a new token, and what stands for it in a file: its hash."""
+    token = secrets.token_urlsafe(32)
+    return token, f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
+
+
+def _example_of(action: Action) -> str:
+    """Return a scope for `action`. It does not name the key, of which a refusal says nothing."""
+    if action in (Action.WAIT, Action.FIRE):
+        return f"{action}:PREFIX* with a prefix of the key"
+    return str(action)
+
+
+def _scope(text: str, number: int) -> Scope:
+    try:
+        return Scope.parse(text)
+    except ValueError as exc:
+        raise ValueError(f"token {number} has a scope that is none: {exc}") from None
+
+
+def _digest(token: str, number: int) -> bytes:
+    if _HASH.fullmatch(token):
+        return bytes.fromhex(token.removeprefix("sha256:"))
+    if len(token) < MIN_TOKEN_LENGTH:
+        raise ValueError(
+            f"token {number} has {len(token)} characters, fewer than {MIN_TOKEN_LENGTH}: anybody "
+            "could guess it"
+        )
+    if re.fullmatch(_TOKEN, token) is None:
+        # A hash that is mistyped, too: taken for a token, it would be one that nobody has.
+        raise ValueError(
+            f"token {number} is neither sha256: and 64 digits of 0-9a-f, nor a token: up to 512 of "
+            "A-Z a-z 0-9 . _ ~ + / = -"
+        )
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,142 @@
+"""Parking from an endpoint of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException, Request
+from starlette.requests import ClientDisconnect, HTTPConnection
+
+from purgatory.errors import WrongThreadError
+from purgatory.fastapi.http.problems import draining
+from purgatory.outcome import Outcome
+from purgatory.purgatory import Purgatory
+from purgatory.status import Status
+
+# nginx's "client closed request": nobody is there to read it.
+CLIENT_CLOSED_REQUEST = 499
+
+
+# These two await nothing, but FastAPI would run plain functions in a thread, of which it has 40.
+async def get_purgatory(connection: HTTPConnection) -> Purgatory:
+    """Return the purgatory that was installed in the application. For `Depends`."""
+    purgatory = getattr(connection.app.state, "purgatory", None) or getattr(
+        connection.state, "purgatory", None
+    )
+    if not isinstance(purgatory, Purgatory):
+        raise RuntimeError(
+            "no purgatory is installed in this application: call "
+            "purgatory.fastapi.install(app, purgatory), or set app.state.purgatory"
+        )
+    return purgatory
+
+
+class Park:
+    """Parks the request that it was made for; call it as `Purgatory.park` is called."""
+
+    def __init__(self, purgatory: Purgatory, request: Request) -> None:
+        """Park `request` in `purgatory`."""
+        self.purgatory = purgatory
+        self._request = request
+        self._thread_id = threading.get_ident()
+
+    # Not async: in a thread, what is wrong would be said to nobody, or by whatever is given the
+    # coroutine in place of an outcome.
+    def __call__(
+        self,
+        *keys: str,
+        timeout: float,
+        until: Callable[[], object] | None = None,
+        cursor: str | Mapping[str, str | None] | None = None,
+    ) -> Coroutine[Any, Any, Outcome]:
+        """Wait until one of `keys` fires or `timeout` seconds have passed, as `Purgatory.park`.
+
+        However many: `WaitSettings` bounds what clients ask of our own endpoints. Bound a timeout
+        that comes from the client, since proxies cut what is idle for a minute or so.
+
+        Raises HTTPException where the endpoint has nobody to answer, or nothing: when the client
+        leaves (499, which nobody reads), at once; and when the process drains (503 with
+        Retry-After). `purgatory.park` does neither, and is for background tasks: these run once the
+        client has its answer.
+
+        Raises WrongThreadError, at once, in a thread, such as that of a `def` endpoint: there, call
+        `anyio.from_thread.run(partial(park, "key", timeout=25))`.
+        """
+        if threading.get_ident() != self._thread_id:
+            raise WrongThreadError(
+                "park was called in a thread, as that of a plain `def` endpoint is: write "
+                "`async def` and `await park(...)`, or, in the thread, "
+                "`anyio.from_thread.run(partial(park, key, timeout=...))`"
+            )
+        return self._park(keys, timeout, until, cursor)
+
+    async def _park(
+        self,
+        keys: tuple[str, ...],
+        timeout: float,
+        until: Callable[[], object] | None,
+        cursor: str | Mapping[str, str | None] | None,
+    ) -> Outcome:
+        await self._read_body()
+        parking = asyncio.ensure_future(
+            self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
+        )
+        leaving = asyncio.ensure_future(self._disconnected())
+        try:
+            await asyncio.wait((parking, leaving), return_when=asyncio.FIRST_COMPLETED)
+            if not parking.done():
+                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its answer")
+            outcome = parking.result()
+        finally:
+            parking.cancel()
+            leaving.cancel()
+            await asyncio.gather(parking, leaving, return_exceptions=True)
+        if outcome.status is Status.DRAINED:
+            raise draining()
+        return outcome
+
+    async def _read_body(self) -> None:
+        # Else the body would be taken for the client's leaving, or stand in its way.
+        if self._has_no_body():
+            # Not waited for: a stream that is being sent listens, too, and may have taken that
+            # message. Here it may be taken from who asks for the body later, who finds it read.
+            self._request._body = getattr(self._request, "_body", b"")
+            return
+        try:
+            await self._request.body()
+        except ClientDisconnect:
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left") from None
+        except RuntimeError:
+            # The endpoint has read it as a stream or a form, and it is at its end.
+            pass
+
+    def _has_no_body(self) -> bool:
+        headers = self._request.headers
+        return (
+            self._request.method == "GET"
+            and "content-length" not in headers
+            and "transfer-encoding" not in headers
+        )
+
+    async def _disconnected(self) -> None:
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+
+
+async def get_park(
+    connection: HTTPConnection, purgatory: Annotated[Purgatory, Depends(get_purgatory)]
+) -> Park:
+    """Return what parks this request. For `Depends`."""
+    if not isinstance(connection, Request):
+        raise RuntimeError(
+            "ParkDep parks a request, and this is a WebSocket: take PurgatoryDep, and await "
+            "purgatory.park(...)"
+        )
+    return Park(purgatory, connection)
+
+
+PurgatoryDep = Annotated[Purgatory, Depends(get_purgatory)]
+ParkDep = Annotated[Park, Depends(get_park)]

@@ -1,0 +1,41 @@
+"""A request as ASGI has it."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+
+from purgatory.fastapi.http.permit import ANYONE
+from purgatory.fastapi.http.raw_request import RawRequest
+
+
+class AsgiRequest(RawRequest):
+    """Reads the scope when it is asked for something, which is little as a rule."""
+
+    __slots__ = ("_scope",)
+
+    def __init__(self, scope: Scope, tail: str) -> None:
+        """Hold the request of `scope`, whose path ends with `tail`."""
+        self.query_string = scope["query_string"]
+        self.headers = scope["headers"]
+        self.tail = tail
+        self.body = b""
+        self.permit = ANYONE
+        self._by_name = None
+        self._scope = scope
+
+    @property
+    def path(self) -> str:  # type: ignore[override] # read only
+        """The decoded path, for `instance` in problem details."""
+        path: str = self._scope["path"]
+        return path
+
+    @property
+    def raw_path(self) -> bytes:  # type: ignore[override] # read only
+        """The path as it was sent, as far as the server tells."""
+        raw_path: bytes | None = self._scope.get("raw_path")
+        return raw_path or self.path.encode("utf-8", "surrogatepass")
+
+    @property
+    def client(self) -> str:  # type: ignore[override] # read only
+        """The address of who asks; empty where it is not known."""
+        return (self._scope.get("client") or ("",))[0]

@@ -1,0 +1,141 @@
+"""Adding many jobs at once: JSON Lines in, JSON Lines out."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+
+from starlette.types import Receive, Scope, Send
+
+from purgatory.errors import PurgatoryError
+from purgatory.fastapi.access.content_type import check_content
+from purgatory.fastapi.bounded_bodies import job_body, max_job_batch_body
+from purgatory.fastapi.http.asgi_request import AsgiRequest
+from purgatory.fastapi.http.eager_send import send_response
+from purgatory.fastapi.http.json_bodies import parse_body
+from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.problems import Problem, bad_parameter
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.jobs.endpoints import job_spec, refusal
+from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine
+from purgatory.fastapi.routing.raw_endpoint import problem_from, read_body
+from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.jobs import AddStatus, JobError, JobLimits, JobSpec
+
+# Lines that are stored and answered together: one step of a store.
+CHUNK = 250
+# Of lines that are large, fewer than a chunk are read in one turn.
+TURN_BYTES = 64 * 1024
+
+
+class JobBatchEndpoint:
+    """Acknowledges or refuses each line by itself, in order, as soon as it is stored.
+
+    The body is read whole, and bounded, before the first line is answered: most clients send all of
+    theirs before they read any of ours.
+    """
+
+    def __init__(self, room: WaitRegistry, limits: JobLimits) -> None:
+        """Add to the jobs of the purgatory of `room`, whose store has `limits`."""
+        self.room = room
+        self.max_body = max_job_batch_body(limits)
+        self._model = job_body(limits)
+        self.tail = ""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, a chunk of lines at a time."""
+        raw = AsgiRequest(scope, "")
+        try:
+            lines = await self._lines(raw, scope, receive)
+        except Exception as exc:
+            await send_response(send, problem_from(exc).answer(self.room.prefix, raw.path))
+            return
+        headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        async for results in self._results(raw, lines):
+            body = b"".join(
+                result.model_dump_json(exclude_none=True).encode() + b"\n" for result in results
+            )
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def _lines(self, raw: RawRequest, scope: Scope, receive: Receive) -> list[bytes]:
+        # Before the body: who has no token need not send one.
+        raw.permit = self.room.authenticate(raw)
+        check_content(raw)
+        raw.permit.check(Access(Action.DEFER))
+        raw.query(frozenset())
+        if raw.header(b"idempotency-key") is not None:
+            raise bad_parameter(
+                "Idempotency-Key",
+                "a batch has no Idempotency-Key, as each of its lines is done by itself",
+                "none here; a dedupe_key with on_conflict keep in each line",
+            )
+        # Whoever is to be told that the purgatory is closed or the store away is told so first.
+        self.room.purgatory.job_desk().ready()
+        return split_lines(await read_body(scope, receive, self.max_body))
+
+    async def _results(self, raw: RawRequest, lines: list[bytes]) -> AsyncIterator[list[BatchLine]]:
+        for start in range(0, len(lines), CHUNK):
+            results: dict[int, BatchLine] = {}
+            specs: dict[int, JobSpec] = {}
+            number = start
+            async for line in in_turns(lines[start : start + CHUNK]):
+                number += 1
+                try:
+                    specs[number] = self._spec(raw, line)
+                except Exception as exc:
+                    results[number] = self._refused(raw, number, problem_from(exc))
+            if specs:
+                results |= await self._add(raw, specs)
+            yield [results[number] for number in sorted(results)]
+
+    def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
+        body = parse_body(self._model, line)
+        raw.permit.check_keys(Action.WAIT, body.keys)
+        return job_spec(self.room.purgatory, body)
+
+    async def _add(self, raw: RawRequest, specs: dict[int, JobSpec]) -> dict[int, BatchLine]:
+        results: dict[int, BatchLine] = {}
+        try:
+            added = await self.room.purgatory.add_jobs(list(specs.values()))
+        except (PurgatoryError, Problem) as exc:
+            # None of them is acknowledged; whether any is stored is not known.
+            return {number: self._refused(raw, number, problem_from(exc)) for number in specs}
+        path = raw.path.removesuffix(":batch")
+        for number, result in zip(specs, added, strict=True):
+            if isinstance(result, JobError):
+                results[number] = self._refused(raw, number, refusal(result, path))
+            else:
+                status = 201 if result.status is AddStatus.ADDED else 200
+                results[number] = BatchLine(line=number, status=status, id=result.job.id)
+        return results
+
+    def _refused(self, raw: RawRequest, number: int, problem: Problem) -> BatchLine:
+        document = json.loads(problem.answer(self.room.prefix, raw.path).body)
+        return BatchLine(line=number, status=problem.status, problem=document)
+
+
+def split_lines(body: bytes) -> list[bytes]:
+    """Return the lines of a body; empty ones at the end are none. Raise Problem for too many."""
+    # At line feeds only: JSON may hold what else Unicode takes for the end of a line.
+    body = body.rstrip(b" \t\r\n")
+    # Counted first: a body of nothing else would be millions of lines.
+    count = body.count(b"\n") + 1 if body else 0
+    if not 0 < count <= MAX_JOB_LINES:
+        raise bad_parameter(
+            "body", f"the body has {count} lines", f"1 to {MAX_JOB_LINES} lines of JSON"
+        )
+    return [line.strip(b" \t\r") for line in body.split(b"\n")]
+
+
+async def in_turns(lines: Sequence[bytes]) -> AsyncIterator[bytes]:
+    """Go through lines that take some time each, and leave others their turns of the loop."""
+    read = 0
+    for line in lines:
+        yield line
+        read += max(len(line), TURN_BYTES // CHUNK)
+        if read >= TURN_BYTES:
+            read = 0
+            await asyncio.sleep(0)

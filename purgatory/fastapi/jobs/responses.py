@@ -1,0 +1,72 @@
+"""Jobs as the web sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from purgatory.fastapi.http.raw_response import RawResponse, header_lines
+from purgatory.fastapi.jobs.schemas import JobAnswer, ListedJob
+from purgatory.jobs import CALLBACK, Job
+from purgatory.jobs.model.timestamps import rfc3339, utc
+
+
+def entity_tag(job: Job) -> str:
+    """Return the ETag of a job: it changes with its version."""
+    return f'"{job.version}"'
+
+
+def answer_job(
+    job: Job, status: int = 200, headers: Mapping[str, str] | None = None
+) -> RawResponse:
+    """Return a job as an answer, with its ETag and `headers`."""
+    more = header_lines({"ETag": entity_tag(job), **(headers or {})})
+    document = JobAnswer(**_listed(job), **_large(job))
+    return RawResponse.of_json(status, document.model_dump_json().encode(), more)
+
+
+def listed_job(job: Job) -> ListedJob:
+    """Return a job as lists show it."""
+    return ListedJob(**_listed(job))
+
+
+def _listed(job: Job) -> dict[str, Any]:
+    return {
+        "id": job.id,
+        "handler": job.handler,
+        "state": str(job.state),
+        "outcome": None if job.outcome is None else str(job.outcome),
+        "by_hand": job.is_by_hand,
+        "version": job.version,
+        "deadline": _moment(job.deadline_ms),
+        "due": _moment(job.due_ms),
+        "created": _moment(job.created_ms),
+        "finished": _moment(job.finished_ms),
+        "ceiling": _moment(job.ceiling_ms),
+        "keys": list(job.keys),
+        "on_fire": str(job.on_fire),
+        "dedupe_key": job.dedupe_key,
+        "misfire": str(job.misfire),
+        "attempt": job.attempt,
+        "max_attempts": job.max_attempts,
+        "fired_key": job.fired_key,
+        "lateness_ms": job.lateness_ms,
+        "error": job.error,
+    }
+
+
+def _large(job: Job) -> dict[str, Any]:
+    payload, callback = job.payload, None
+    if job.handler == CALLBACK and isinstance(payload, dict):
+        # The values of headers may be secrets.
+        callback = {
+            "url": payload.get("url", ""),
+            "method": payload.get("method", "POST"),
+            "headers": list(payload.get("headers", ())),
+        }
+        payload = payload.get("payload")
+    return {"payload": payload, "callback": callback, "fired_value": job.fired_value}
+
+
+def _moment(wall_ms: int | None) -> str | None:
+    return None if wall_ms is None else rfc3339(utc(wall_ms))

@@ -1,0 +1,227 @@
+"""The JSON of delayed jobs: checked on the way in, documented on the way out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
+
+from purgatory.fastapi.watch.schemas import Key, Moment, RequestBody
+from purgatory.jobs import CALLBACK
+
+MAX_JOB_LINES = 10_000
+
+Delay = Annotated[
+    StrictFloat | None,
+    Field(ge=0, description="Seconds from now, by the store's clock. This or `at`."),
+]
+At = Annotated[
+    Annotated[AwareDatetime, Field(strict=True)] | None,
+    Field(
+        description="A moment, RFC 3339 with a zone. This or `delay`.",
+        examples=["2026-11-21T15:04:05Z"],
+    ),
+]
+
+
+class CallbackBody(RequestBody):
+    """An HTTP request to make."""
+
+    url: Annotated[
+        StrictStr,
+        Field(
+            min_length=1,
+            max_length=2048,
+            description="http or https, on the public internet unless the operators allow more.",
+            examples=["https://shop.example/hook"],
+        ),
+    ]
+    method: Literal["DELETE", "GET", "PATCH", "POST", "PUT"] = Field(
+        "POST", description="A GET has no body."
+    )
+    headers: Annotated[dict[StrictStr, StrictStr], Field(max_length=20)] = Field(
+        default_factory=dict, description="Sent with the request; never shown again."
+    )
+
+
+class JobBody(RequestBody):
+    """A job to be done later. It has a `handler` or a `callback`, and a `delay` or an `at`."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "callback": {"url": "https://shop.example/hook"},
+                    "payload": {"order": 42},
+                    "delay": 900,
+                    "keys": ["order:42:paid"],
+                    "on_fire": "cancel",
+                }
+            ]
+        }
+    )
+
+    handler: Key | None = Field(None, description="The name of a handler. This or `callback`.")
+    callback: CallbackBody | None = Field(None, description="This or `handler`.")
+    payload: Any = Field(None, description="Any JSON value.")
+    delay: Delay = None
+    at: At = None
+    keys: list[Key] = Field(
+        default_factory=list, description="Watch keys that decide the job when one of them fires."
+    )
+    on_fire: Literal["run", "cancel"] = Field("run", description="What it does then.")
+    dedupe_key: Key | None = Field(None, description="One job waits with it at a time.")
+    on_conflict: Literal["error", "replace", "keep"] = Field(
+        "error",
+        description="What to do while another job waits with that dedupe key; `replace` and "
+        "`keep` need one.",
+    )
+    max_attempts: Annotated[StrictInt, Field(ge=1)] = Field(
+        10, description="How often it is started at most, where it fails."
+    )
+    misfire: Literal["run", "skip", "spread"] = Field(
+        "run", description="What to do where nobody was there at the deadline."
+    )
+    ceiling: Annotated[StrictFloat | None, Field(ge=0)] = Field(
+        None, description="Seconds from now beyond which the deadline is never moved."
+    )
+
+
+class RescheduleBody(RequestBody):
+    """Another deadline: one of the two."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"delay": 900}]})
+
+    delay: Delay = None
+    at: At = None
+
+
+class FiredBy(BaseModel):
+    """What fired a job."""
+
+    key: str
+    value: Any
+
+
+class CallbackAnswer(BaseModel):
+    """The HTTP request of a job."""
+
+    url: str = Field(description="Where it goes.", examples=["https://shop.example/hook"])
+    method: str = Field(description="How it is asked.", examples=["POST"])
+    headers: list[str] = Field(description="The names of its headers; values are not shown.")
+
+
+State = Literal["waiting", "running", "done", "failed", "cancelled"]
+
+
+# One that has everything: FastAPI leaves null out of examples.
+_LISTED_EXAMPLE: dict[str, Any] = {
+    "id": "019aa6d0f48b3f6c2e9d1a7b4c5d6e7f",
+    "handler": CALLBACK,
+    "state": "done",
+    "outcome": "fired",
+    "by_hand": False,
+    "version": 6,
+    "deadline": "2026-11-21T15:19:05.678Z",
+    "due": "2026-11-21T15:06:10.345Z",
+    "created": "2026-11-21T15:04:05.678Z",
+    "finished": "2026-11-21T15:06:10.567Z",
+    "ceiling": "2026-11-21T16:04:05.678Z",
+    "keys": ["order:42:paid"],
+    "on_fire": "run",
+    "dedupe_key": "order:42",
+    "misfire": "run",
+    "attempt": 2,
+    "max_attempts": 10,
+    "fired_key": "order:42:paid",
+    "lateness_ms": 2,
+    "error": "POST https://shop.example/hook was answered 503",
+}
+
+
+class ListedJob(BaseModel):
+    """A job, without what may be large."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [_LISTED_EXAMPLE]})
+
+    id: str = Field(
+        description="Opaque; sorts by the time of adding.",
+        examples=["019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"],
+    )
+    handler: str = Field(
+        description="Its name; that of a callback is `purgatory.callback`.",
+        examples=["cancel-order", CALLBACK],
+    )
+    state: State = Field(description="Where it is; the last three are final.")
+    outcome: Literal["fired", "expired", "cancelled", "missed"] | None = Field(
+        description="What decided it: recorded once, and never changed."
+    )
+    by_hand: bool = Field(
+        description="Somebody had it run before its deadline: `POST .../run`. Its outcome is then "
+        "`expired`. False again once another attempt is due behind the deadline."
+    )
+    version: int = Field(description="Changes with every change; the ETag.")
+    deadline: Moment = Field(description="When it is to run unless a key fires first.")
+    due: Moment = Field(
+        description="When it is to run next, or was last: before the deadline if a key fired or it "
+        "was run by hand, behind it if it was spread or is tried again."
+    )
+    created: Moment = Field(description="When it was added.")
+    finished: Moment | None = Field(description="When it was done, failed or cancelled.")
+    ceiling: Moment | None = Field(description="The deadline is never moved beyond this.")
+    keys: list[str] = Field(description="The watch keys that decide it when one of them fires.")
+    on_fire: Literal["run", "cancel"] = Field(description="What it does then.")
+    dedupe_key: str | None = Field(description="One job waits with it at a time.")
+    misfire: Literal["run", "skip", "spread"] = Field(
+        description="What becomes of it where nobody was there at its deadline."
+    )
+    attempt: int = Field(description="How often it was started.")
+    max_attempts: int = Field(description="How often it is started at most.")
+    fired_key: str | None = Field(description="The key that decided it; null where none did.")
+    lateness_ms: int | None = Field(description="First start minus when it was due.")
+    error: str | None = Field(description="What the last failed attempt said.")
+
+
+class JobAnswer(ListedJob):
+    """A job."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    **_LISTED_EXAMPLE,
+                    "callback": {
+                        "url": "https://shop.example/hook",
+                        "method": "POST",
+                        "headers": ["Authorization"],
+                    },
+                    "payload": {"order": 42},
+                    "fired_value": {"by": "card"},
+                }
+            ]
+        }
+    )
+
+    callback: CallbackAnswer | None = Field(
+        description="The request that it makes; null where it has a handler of another name."
+    )
+    payload: Any = Field(description="What it was given: any JSON value.")
+    fired_value: Any = Field(description="What `fired_key` was fired with.")
+
+
+class JobsAnswer(BaseModel):
+    """A page of jobs, about the newest first."""
+
+    jobs: list[ListedJob] = Field(description="About the newest first.")
+    next: str | None = Field(
+        description="The address of the next page; null at the end. A page before it may be short."
+    )
+
+
+class BatchLine(BaseModel):
+    """What became of one line."""
+
+    line: int = Field(description="Its number, from 1.")
+    status: int = Field(description="201, 200, or that of its refusal.")
+    id: str | None = Field(None, description="The job's, where it was added.")
+    problem: dict[str, Any] | None = Field(None, description="Why it was refused.")

@@ -1,0 +1,264 @@
+"""One request that waits until its answer is another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from purgatory.errors import PurgatoryError
+from purgatory.fastapi.dependencies import CLIENT_CLOSED_REQUEST
+from purgatory.fastapi.http.eager_send import send_eagerly, send_response
+from purgatory.fastapi.http.etag import EntityTags, opaque_tag
+from purgatory.fastapi.http.not_modified import not_modified
+from purgatory.fastapi.http.problems import Problem, draining, problem_of, retry_after
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
+from purgatory.fastapi.long_poll.operation import LongPollOperation
+from purgatory.fastapi.long_poll.request_messages import RequestMessages
+from purgatory.fastapi.long_poll.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes
+from purgatory.fastapi.long_poll.watch_header import Headers
+from purgatory.fastapi.watch.parked_clients import ParkedClients
+from purgatory.fastapi.watch.request import jittered
+from purgatory.purgatory import Purgatory
+from purgatory.status import Status
+from purgatory.timer.clock import NS_PER_MS
+
+NS_PER_SECOND: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client asks for: an answer with none of `tags`, within `wait` seconds."""
+
+    tags: EntityTags
+    wait: float
+
+
+class LongPoll:
+    """Calls the endpoint, and parks for as long as its answer is one that the client has.
+
+    All calls are made in the request's own task. While it is parked, that waits in `receive()` for
+    the client to leave: a key that fires interrupts it, and the endpoint is called again; whatever
+    else ends the wait sends the 304 from outside, and `receive()` returns because of that.
+
+    Nothing is lost between an answer and the parking: what fires after the position that was noted
+    before the endpoint was called ends the wait at once.
+    """
+
+    __slots__ = (
+        "_app",
+        "_call",
+        "_came_while_draining",
+        "_client",
+        "_clients",
+        "_deadline_ns",
+        "_has_failed",
+        "_headers",
+        "_is_counted",
+        "_messages",
+        "_operation",
+        "_position",
+        "_prefix",
+        "_pristine",
+        "_purgatory",
+        "_scope",
+        "_send",
+        "_unparked",
+        "_was_parked",
+        "_wish",
+    )
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        purgatory: Purgatory,
+        wish: Wish,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        prefix: str,
+        clients: ParkedClients,
+        unparked: UnparkedRoutes,
+    ) -> None:
+        """Answer a request with what `app` answers; problems are described under `prefix`."""
+        self._app = app
+        self._purgatory = purgatory
+        self._wish = wish
+        self._scope = scope
+        # As it is before the first call puts something into it.
+        self._pristine = {**scope}
+        if "state" in scope:
+            self._pristine["state"] = scope["state"].copy()
+        self._messages = RequestMessages(receive)
+        self._send = send
+        self._prefix = prefix
+        self._clients = clients
+        self._client: str = (scope.get("client") or ("",))[0]
+        self._is_counted = False
+        self._unparked = unparked
+        timeout_ns = round(jittered(wish.wait) * NS_PER_SECOND)
+        self._deadline_ns = purgatory.clock.now_ns() + timeout_ns
+        self._came_while_draining = purgatory.is_draining
+        self._has_failed = False
+        self._headers: Headers = []
+        self._call: EndpointCall | None = None
+        self._was_parked = False
+        self._operation: LongPollOperation | None = None
+
+    async def run(self) -> None:
+        """Answer the request, and return once the last call of the endpoint has."""
+        try:
+            while await self._ask() and await self._park():
+                pass
+        finally:
+            if self._operation is not None:
+                self._operation.leave()
+            if self._is_counted:
+                self._clients.leave(self._client)
+
+    async def _ask(self) -> bool:
+        """Call the endpoint; return True iff the client waits for another answer."""
+        self._operation = None
+        # Before the endpoint looks at anything: what fires from now on, it may not have seen.
+        self._position = self._purgatory.signals.head()
+        self._call = call = EndpointCall(
+            self._pristine,
+            self._messages,
+            self._send,
+            should_keep_back=self._should_keep_back,
+            keep_back=self._keep_back,
+        )
+        try:
+            await self._app(call.scope, call.receive, call.send)
+        except ClientDisconnect:
+            # The client has left, or it was we who said so.
+            if not call.is_kept_back:
+                raise
+        except Exception:
+            await self._answer_before_failing()
+            raise
+        finally:
+            call.give_scope_back(self._scope)
+            # What is parked for long should not hold what it no longer needs.
+            self._call = None
+        return self._operation is not None
+
+    async def _park(self) -> bool:
+        """Wait; return True iff a key fired, False where the client is answered or has left."""
+        operation = self._operation
+        assert operation is not None
+        operation.begin()
+        while operation.status is not Status.FIRED and not self._has_failed:
+            message = await self._messages.next()
+            if message is not None and message["type"] == "http.disconnect":
+                await self._leave(operation)
+                return False
+        return operation.status is Status.FIRED
+
+    async def _leave(self, operation: LongPollOperation) -> None:
+        has_answer = operation.is_completed and operation.status is not Status.FIRED
+        operation.leave()
+        if not has_answer:
+            # Nobody reads it, but middleware that waits for an answer would take none for a fault.
+            await self._answer(RawResponse.empty(CLIENT_CLOSED_REQUEST))
+
+    def _should_keep_back(self, call: EndpointCall) -> bool:
+        """Return True iff this is the answer that the client has, and another can be awaited."""
+        if self._is_comparable(call) and (call.status == 304 or self._wish.tags.match(call.etag)):
+            return True
+        if self._was_parked:
+            call.headers.append((b"preference-applied", self._applied.encode()))
+        call.give_scope_back(self._scope)
+        return False
+
+    def _is_comparable(self, call: EndpointCall) -> bool:
+        # Preconditions are for answers that would be of success (RFC 9110, section 13.2.1).
+        if call.status != 304 and not 200 <= call.status < 300:
+            return False
+        if not call.keys:
+            self._unparked.say(call.scope, NO_KEY)
+        elif call.status != 304 and opaque_tag(call.etag) is None:
+            self._unparked.say(call.scope, NO_ETAG)
+        else:
+            try:
+                self._purgatory.positions(call.keys)
+            except ValueError as exc:
+                self._unparked.say(call.scope, BAD_KEY, exc)
+            else:
+                return self._messages.is_repeatable
+        return False
+
+    async def _keep_back(self, call: EndpointCall) -> None:
+        """Begin to wait, or answer at once where there is no time or no room.
+
+        While the endpoint is still at work, on the rest of a stream or in background tasks, only
+        the deadline counts.
+        """
+        purgatory = self._purgatory
+        self._headers = call.headers
+        remaining_ms = -(-(self._deadline_ns - purgatory.clock.now_ns()) // NS_PER_MS)
+        if remaining_ms <= 0:
+            await self._answer(self._not_modified(Status.EXPIRED))
+        elif purgatory.is_draining and not self._came_while_draining:
+            await self._answer(self._not_modified(Status.DRAINED))
+        else:
+            operation = LongPollOperation(
+                remaining_ms, purgatory.signals, call.keys, self._position, self._on_end
+            )
+            try:
+                if purgatory.is_draining:
+                    raise draining()
+                self._count()
+                purgatory.watch(operation, operation.watched_keys)
+            except (Problem, PurgatoryError) as exc:
+                problem = exc if isinstance(exc, Problem) else problem_of(exc)
+                await self._answer(problem.answer(self._prefix, self._scope["path"]))
+            else:
+                self._operation = operation
+                self._was_parked = True
+
+    def _count(self) -> None:
+        if not self._is_counted:
+            self._clients.enter(self._client)
+            self._is_counted = True
+
+    def _on_end(self, status: Status) -> None:
+        if status is Status.FIRED:
+            self._messages.interrupt()
+        else:
+            send_eagerly(self._answer(self._not_modified(status)), self._give_up)
+
+    def _give_up(self) -> None:
+        # The server did not take the answer: the request's task has nothing left to wait for.
+        self._has_failed = True
+        self._messages.interrupt()
+
+    async def _answer_before_failing(self) -> None:
+        # An endpoint that fails behind its answer, in a background task, has answered all the same.
+        operation = self._operation
+        if operation is not None and not operation.is_completed:
+            operation.leave()
+            await self._answer(self._not_modified(Status.EXPIRED))
+
+    async def _answer(self, answer: RawResponse) -> None:
+        if self._call is not None:
+            self._call.give_scope_back(self._scope)
+        try:
+            await send_response(self._send, answer)
+        except OSError:
+            # The client has left, says a server of ASGI 2.4.
+            pass
+
+    def _not_modified(self, status: Status) -> RawResponse:
+        more = {"Preference-Applied": self._applied}
+        if status is Status.DRAINED:
+            more |= {**retry_after(), "Connection": "close"}
+        return not_modified(self._headers, more)
+
+    @property
+    def _applied(self) -> str:
+        return f"wait={self._wish.wait:g}"

@@ -1,0 +1,88 @@
+"""Any GET as a long poll."""
+
+from __future__ import annotations
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from purgatory.fastapi.http.etag import EntityTags
+from purgatory.fastapi.http.preferences import parse_preferences
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.long_poll.long_poll import LongPoll, Wish
+from purgatory.fastapi.long_poll.unparked_routes import UnparkedRoutes
+from purgatory.fastapi.long_poll.watch_header import without_watch_header
+from purgatory.fastapi.router import DEFAULT_PREFIX
+from purgatory.fastapi.watch.parked_clients import ParkedClients
+from purgatory.fastapi.watch.request import WaitSettings
+from purgatory.purgatory import Purgatory
+
+
+class LongPollMiddleware:
+    """Parks a GET with `Prefer: wait=25` and `If-None-Match` until its answer has another ETag.
+
+        app.add_middleware(LongPollMiddleware, purgatory=purgatory)
+
+    For an endpoint that returns an ETag and names what its answer depends on: with the dependency
+    `watch("order:{order_id}")`, or with headers `Purgatory-Watch: order:42`, which are not sent on.
+    A different ETag is answered at once. The same one, compared weakly, parks the request; when a
+    key fires the endpoint is called again. In the end the answer is 304, with Preference-Applied.
+
+    HEAD is as GET; every other request, and every other kind of connection, passes through.
+    Middleware outside of this one sees one request, middleware inside sees each call.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        purgatory: Purgatory,
+        settings: WaitSettings | None = None,
+        prefix: str = DEFAULT_PREFIX,
+    ) -> None:
+        """Park in `purgatory`; `prefix` is that of `install`, where problems are described.
+
+        Clients are counted by their address, for `max_parked_per_client` of the settings.
+        """
+        self._app = app
+        self._purgatory = purgatory
+        settings = settings or WaitSettings()
+        self._max_wait = settings.max_wait
+        self._clients = ParkedClients(settings.max_parked_per_client, purgatory)
+        self._prefix = prefix
+        self._unparked = UnparkedRoutes()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        wish = self._wish(scope)
+        if wish is None:
+            await self._app(scope, receive, without_watch_header(send))
+            return
+        long_poll = LongPoll(
+            self._app,
+            self._purgatory,
+            wish,
+            scope,
+            receive,
+            send,
+            prefix=self._prefix,
+            clients=self._clients,
+            unparked=self._unparked,
+        )
+        await long_poll.run()
+
+    def _wish(self, scope: Scope) -> Wish | None:
+        prefer = [value.decode("latin-1") for name, value in scope["headers"] if name == b"prefer"]
+        if not prefer:
+            return None
+        try:
+            wait = parse_preferences(prefer).wait
+        except Problem:
+            # A preference that is not understood is to be ignored (RFC 7240, section 2).
+            return None
+        fields = [value for name, value in scope["headers"] if name == b"if-none-match"]
+        tags = EntityTags.parse(fields)
+        if wait is None or tags is None:
+            return None
+        return Wish(tags, min(wait, self._max_wait))

@@ -1,0 +1,95 @@
+"""The endpoints that park."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from starlette.types import Receive, Scope, Send
+
+from purgatory.fastapi.access.content_type import check_content
+from purgatory.fastapi.http.asgi_request import AsgiRequest
+from purgatory.fastapi.http.eager_send import send_response
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_from, read_body
+from purgatory.fastapi.watch.asgi_wait import AsgiWait
+from purgatory.fastapi.watch.direct_wait import Connection, DirectWait
+from purgatory.fastapi.watch.request import WaitSettings, WatchRequest
+from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.purgatory import Purgatory
+
+Parser = Callable[[RawRequest, Purgatory, WaitSettings], WatchRequest]
+
+
+class WatchEndpoint:
+    """Parks a request: as an `AsgiWait`, or where there is no ASGI as a `DirectWait`."""
+
+    def __init__(
+        self, room: WaitRegistry, parse: Parser, *, tail: str = "", max_body: int = 0
+    ) -> None:
+        """Park what `parse` makes of a request in `room`."""
+        self.room = room
+        self.tail = tail
+        self.max_body = max_body
+        self._parse = parse
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what answers one request, now or later."""
+        return self.handle(scope, receive, send, path_parameter(scope, self.tail))
+
+    # Not async where there is no body: all of this would stay on the frame of a parked request.
+    def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> Awaitable[None]:
+        """The same for a router that knows the path's `tail`."""
+        raw = AsgiRequest(scope, tail)
+        try:
+            # Before the body: who may not ask need not send one.
+            self._admit(raw)
+        except Exception as exc:
+            return self._refuse(raw, send, exc)
+        if self.max_body:
+            return self._read_and_answer(raw, scope, receive, send)
+        return self._answer(raw, receive, send)
+
+    async def _read_and_answer(
+        self, raw: RawRequest, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        try:
+            raw.body = await read_body(scope, receive, self.max_body)
+        except Problem as problem:
+            await self._refuse(raw, send, problem)
+            return
+        answering = self._answer(raw, receive, send)
+        del raw, scope
+        await answering
+
+    def _answer(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
+        room = self.room
+        try:
+            wait = AsgiWait(self._parse(raw, room.purgatory, room.settings), room, receive, send)
+            room.park(wait, room.client(raw))
+        except Exception as exc:
+            return self._refuse(raw, send, exc)
+        return wait.begin()
+
+    def _refuse(self, raw: RawRequest, send: Send, error: Exception) -> Awaitable[None]:
+        return send_response(send, problem_from(error).answer(self.room.prefix, raw.path))
+
+    def begin(self, raw: RawRequest, connection: Connection) -> DirectWait | None:
+        """Answer a request whose body is here on its `connection`, now or later.
+
+        Returns the wait where there is one: call `leave` when the client goes.
+        """
+        room = self.room
+        try:
+            self._admit(raw)
+            wait = DirectWait(self._parse(raw, room.purgatory, room.settings), room, connection)
+            room.park(wait, room.client(raw))
+        except Exception as exc:
+            connection.respond(problem_from(exc).answer(room.prefix, raw.path))
+            return None
+        return wait
+
+    def _admit(self, raw: RawRequest) -> None:
+        raw.permit = self.room.authenticate(raw)
+        if self.max_body:
+            check_content(raw)

@@ -1,0 +1,182 @@
+"""The answers to those who watched."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+# What `json.dumps` does with a string, and five times as fast.
+from json.encoder import encode_basestring_ascii as _json_string
+from typing import Final
+
+from purgatory.fastapi.http.raw_response import CLOSE, RawResponse
+from purgatory.fastapi.watch.request import WatchTerms
+from purgatory.signals import Signal, Signals
+from purgatory.status import Status
+
+# After a drain: long enough for another process to be ready, spread so that not all come at once.
+DRAINED_POLL_AFTER_MS = (100, 2000)
+
+Keys = tuple[str, ...]
+Positions = tuple[int, ...]
+
+_SINGLE: Final = b'{"key":%b,"signals":%b,"cursor":"%b","reason":"%b","more":%b,"poll_after_ms":%d}'
+_IS_MORE: Final = (b"false", b"true")
+_REASONS: Final = {status: status.encode() for status in Status}
+
+
+class WatchResponses:
+    """Writes the answers of one purgatory.
+
+    Values are JSON already, so that a body is put together from bytes; and the last answer is kept,
+    because the waiters that one signal wakes are nearly always told the same.
+    """
+
+    def __init__(self, signals: Signals) -> None:
+        """Answer with what `signals` keeps."""
+        self._signals = signals
+        self._last_question: tuple[object, ...] = ()
+        self._last_answer: RawResponse | None = None
+        # What was written last: signals and a position.
+        self._last_signals: list[Signal] = []
+        self._last_encoded = b"[]"
+        self._last_position = -1
+        self._last_cursor = b""
+        # The last second that was written, and how.
+        self._second = -1
+        self._second_text = b""
+
+    def known(
+        self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status
+    ) -> RawResponse | None:
+        """Return the last answer where that is the answer to this question as well, else None."""
+        question = (keys, positions, terms.limit, status, self._signals.head())
+        if question != self._last_question:
+            return None
+        return self._last_answer if terms.is_plain else None
+
+    def answer(
+        self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status
+    ) -> RawResponse:
+        """Return the answer to a wait that ended with `status`; each key has a position."""
+        if terms.is_plain and status is not Status.DRAINED:
+            # One who asks differs from others at most in what is compared later.
+            answer = self._single(keys[0], positions[0], terms, status, 0, b"")
+            self._last_question = (keys, positions, terms.limit, status, self._signals.head())
+            self._last_answer = answer
+            return answer
+        lines = b""
+        if terms.applied:
+            lines = b"preference-applied: %b\r\n" % ", ".join(terms.applied).encode()
+        poll_after_ms = 0
+        if status is Status.DRAINED:
+            poll_after_ms = random.randint(*DRAINED_POLL_AFTER_MS)
+            lines += CLOSE
+        if terms.is_single:
+            return self._single(keys[0], positions[0], terms, status, poll_after_ms, lines)
+        where = zip(keys, positions, strict=True)
+        return self._several(where, terms, status, poll_after_ms, lines)
+
+    def _single(
+        self,
+        key: str,
+        position: int,
+        terms: WatchTerms,
+        status: Status,
+        poll_after_ms: int,
+        lines: bytes,
+    ) -> RawResponse:
+        signals, more, cursor = self._read(key, position, terms.limit, status)
+        lines += b'etag: "%b"\r\n' % cursor
+        if not signals and terms.is_conditional and status is Status.EXPIRED:
+            return RawResponse.empty(304, lines)
+        if not signals and terms.is_minimal:
+            return RawResponse.empty(204, b"%bpurgatory-cursor: %b\r\n" % (lines, cursor))
+        body = _SINGLE % (
+            _json_string(key).encode(),
+            self._encoded(signals),
+            cursor,
+            _REASONS[status],
+            _IS_MORE[more],
+            poll_after_ms,
+        )
+        return RawResponse.of_json(200, body, lines)
+
+    def _several(
+        self,
+        where: Iterable[tuple[str, int]],
+        terms: WatchTerms,
+        status: Status,
+        poll_after_ms: int,
+        lines: bytes,
+    ) -> RawResponse:
+        entries: list[bytes] = []
+        cursors: dict[str, bytes] = {}
+        for key, position in where:
+            signals, more, cursors[key] = self._read(key, position, terms.limit, status)
+            if signals:
+                entries.append(
+                    b'%b:{"signals":%b,"cursor":"%b","more":%b}'
+                    % (
+                        _json_string(key).encode(),
+                        self._encoded(signals),
+                        cursors[key],
+                        _IS_MORE[more],
+                    )
+                )
+        if not entries and terms.is_minimal:
+            cursor = max(cursors.values(), key=len)
+            return RawResponse.empty(204, b"%bpurgatory-cursor: %b\r\n" % (lines, cursor))
+        body = b'{"keys":{%b},"cursors":{%b},"reason":"%b","poll_after_ms":%d}' % (
+            b",".join(entries),
+            b",".join(
+                b'%b:"%b"' % (_json_string(key).encode(), cursor) for key, cursor in cursors.items()
+            ),
+            _REASONS[status],
+            poll_after_ms,
+        )
+        return RawResponse.of_json(200, body, lines)
+
+    def _read(
+        self, key: str, position: int, limit: int, status: Status
+    ) -> tuple[list[Signal], bool, bytes]:
+        """Return what to tell of a key, whether there is more, and the next cursor."""
+        if status is Status.DRAINED and position < self._signals.earliest(key):
+            # The next wait, in whichever process, says that something is gone.
+            return [], False, self._cursor(position)
+        signals = self._signals.read(key, position, limit + 1)
+        if len(signals) > limit:
+            signals.pop()
+            return signals, True, self._cursor(signals[-1].offset)
+        return signals, False, self._cursor(self._signals.head())
+
+    def _encoded(self, signals: list[Signal]) -> bytes:
+        # Signals are the same where they are the same objects, which lists look at first.
+        if signals != self._last_signals:
+            self._last_signals = signals
+            self._last_encoded = b"[%b]" % b",".join([self._encode(signal) for signal in signals])
+        return self._last_encoded
+
+    def _encode(self, signal: Signal) -> bytes:
+        return b'{"seq":%d,"cursor":"%b","at":"%b","value":%b}' % (
+            signal.seq,
+            self._cursor(signal.offset),
+            self._timestamp(signal.at_ms),
+            signal.encoded,
+        )
+
+    def _cursor(self, position: int) -> bytes:
+        # Of a signal that has just come, and of whoever has seen it: the same.
+        if position != self._last_position:
+            self._last_position = position
+            self._last_cursor = self._signals.cursor(position).encode()
+        return self._last_cursor
+
+    def _timestamp(self, at_ms: int) -> bytes:
+        """Return UTC milliseconds as RFC 3339."""
+        second, ms = divmod(at_ms, 1000)
+        if second != self._second:
+            self._second = second
+            self._second_text = f"{datetime.fromtimestamp(second, UTC):%Y-%m-%dT%H:%M:%S}".encode()
+        return b"%b.%03dZ" % (self._second_text, ms)

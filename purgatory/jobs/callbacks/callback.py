@@ -1,0 +1,163 @@
+"""An HTTP request that is to be made when a job is due."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from purgatory.jobs.model.errors import InvalidPayloadError
+from purgatory.jobs.model.spec import encode_payload
+
+CALLBACK = "purgatory.callback"
+"""The name of the handler that makes them."""
+
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
+MAX_URL = 2_048
+MAX_HEADERS = 20
+MAX_HEADER_VALUE = 4_096
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}")
+_VALUE = re.compile(r"[\t\x20-\x7e]*")
+# Ours to set, or what decides where a request ends.
+_RESERVED = frozenset(
+    (
+        *("connection", "content-length", "content-type", "expect", "host", "idempotency-key"),
+        *("keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callback:
+    """Where to send what. Make it with `of`, which checks it."""
+
+    url: str
+    method: str = "POST"
+    headers: Mapping[str, str] = field(default_factory=dict)
+    payload: Any = None
+    """Sent as JSON."""
+
+    @classmethod
+    def of(
+        cls,
+        url: str,
+        *,
+        method: str = "POST",
+        headers: Mapping[str, str] | None = None,
+        payload: Any = None,
+    ) -> Callback:
+        """Return a callback; raise InvalidPayloadError for what cannot be asked for.
+
+        Whether the address is one that may be called is decided when it is called.
+        """
+        headers = {} if headers is None else headers
+        _check_url(url)
+        if method not in METHODS:
+            raise InvalidPayloadError(
+                f"the callback's method is {str(method)[:32]!r}: give one of {', '.join(METHODS)}",
+                param="method",
+            )
+        if len(headers) > MAX_HEADERS:
+            raise InvalidPayloadError(
+                f"a callback has up to {MAX_HEADERS} headers; this one has {len(headers)}: send "
+                "what else there is in its payload",
+                param="headers",
+            )
+        for name, value in headers.items():
+            _check_header(name, value)
+        return cls(url=url, method=method, headers=dict(headers), payload=payload)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as it is stored."""
+        return {
+            "url": self.url,
+            "method": self.method,
+            "headers": dict(self.headers),
+            "payload": self.payload,
+        }
+
+    @classmethod
+    def payload_type(cls) -> CallbackPayload:
+        """Return what checks it: `purgatory.jobs.worker.payload_type` asks."""
+        return CallbackPayload()
+
+
+class CallbackPayload:
+    """Encodes and decodes callbacks, without pydantic."""
+
+    def encode(self, payload: Any, max_bytes: int) -> str:
+        """Return compact JSON of a Callback, or of a dict with its fields."""
+        callback = payload if isinstance(payload, Callback) else _of_document(payload)
+        return encode_payload(callback.document(), max_bytes)
+
+    def decode(self, payload_json: str) -> Callback:
+        """Return the callback; raise InvalidPayloadError."""
+        return _of_document(json.loads(payload_json))
+
+
+def _of_document(document: Any) -> Callback:
+    if not isinstance(document, dict) or "url" not in document:
+        raise InvalidPayloadError("a callback is an object with a url")
+    unknown = document.keys() - {"url", "method", "headers", "payload"}
+    if unknown:
+        raise InvalidPayloadError(
+            f"a callback has no {min(map(str, unknown))[:32]!r}: it has url, method, headers and "
+            "payload"
+        )
+    if not isinstance(document.get("headers", {}), dict):
+        raise InvalidPayloadError("the callback's headers are an object of names and texts")
+    return Callback.of(
+        document["url"],
+        method=document.get("method", "POST"),
+        headers=document.get("headers"),
+        payload=document.get("payload"),
+    )
+
+
+def _check_url(url: Any) -> None:
+    wanted = (
+        f"the callback's url is {str(url)[:64]!r}: give http:// or https:// and a host, no user "
+        f"name, no fragment, in up to {MAX_URL} printable ASCII characters"
+    )
+    if not isinstance(url, str) or not 0 < len(url) <= MAX_URL:
+        raise InvalidPayloadError(wanted, param="url")
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise InvalidPayloadError(wanted, param="url")
+    try:
+        parts = urlsplit(url)
+        is_good = (
+            parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and "@" not in parts.netloc
+            and not parts.fragment
+            # Asked for, because it raises.
+            and parts.port != 0
+        )
+    except ValueError as exc:
+        raise InvalidPayloadError(wanted, param="url") from exc
+    if not is_good:
+        raise InvalidPayloadError(wanted, param="url")
+
+
+def _check_header(name: Any, value: Any) -> None:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        raise InvalidPayloadError(
+            f"the callback's header {str(name)[:64]!r} is no name: give 1 to 128 of the characters "
+            "that RFC 9110 has for it",
+            param="headers",
+        )
+    if name.lower() in _RESERVED or name.lower().startswith("purgatory-"):
+        raise InvalidPayloadError(
+            f"the callback's header {name[:64]!r} is not for you to set: leave it out",
+            param="headers",
+        )
+    is_text = isinstance(value, str) and len(value) <= MAX_HEADER_VALUE
+    if not is_text or _VALUE.fullmatch(value) is None:
+        raise InvalidPayloadError(
+            f"the value of the callback's header {name[:64]!r} is not printable ASCII of up to "
+            f"{MAX_HEADER_VALUE} characters",
+            param="headers",
+        )

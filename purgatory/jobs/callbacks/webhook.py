@@ -1,0 +1,225 @@
+"""Jobs that are HTTP requests to somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterable
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+try:
+    import httpx
+except ImportError as exc:
+    raise ImportError(
+        "callbacks over HTTP need httpx: pip install 'fastapi-purgatory[webhook]'"
+    ) from exc
+
+from purgatory.jobs.callbacks.callback import CALLBACK, Callback
+from purgatory.jobs.callbacks.public_address import resolve
+from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
+from purgatory.jobs.model.errors import FailJobError, RetryJobError
+from purgatory.jobs.model.timestamps import rfc3339
+from purgatory.jobs.worker.context import JobContext
+from purgatory.jobs.worker.threads import JobThreads
+from purgatory.timer import Clock, SystemClock
+
+__all__ = ["CALLBACK", "Callback", "Webhook"]
+
+MIN_SECRET_LENGTH = 16
+MAX_RESPONSE_BYTES = 64 * 1024
+MAX_RETRY_AFTER = 3_600.0
+MAX_LOOK_UPS = 32
+# Of those that say that the request is no good, the ones that may be good later.
+RETRIED = frozenset((408, 409, 421, 423, 425, 429))
+_DEFAULT_USER_AGENT = "fastapi-purgatory"
+
+
+class Webhook:
+    """The handler of callbacks: `purgatory.handler(CALLBACK)(Webhook(secret=...))`.
+
+    2xx is done. 410 and other 4xx are failed, but for 408, 409, 421, 423, 425 and 429, which are
+    tried again, as are 5xx, timeouts and connections that fail; `Retry-After` says when, up to an
+    hour. Redirects are not followed: a receiver that moved is an error that says so. Each request
+    has a connection of its own, to the address that was looked up and checked for it.
+    """
+
+    def __init__(
+        self,
+        secret: str | bytes | None = None,
+        *,
+        timeout: float = 10.0,
+        allow_private: bool = False,
+        allowed_hosts: Iterable[str] = (),
+        user_agent: str = _DEFAULT_USER_AGENT,
+        clock: Clock | None = None,
+    ) -> None:
+        """Sign with `secret`, or not at all; `timeout` is in seconds, for all of a request.
+
+        `allow_private` lets callbacks go to loopback, private and link-local addresses, and
+        `allowed_hosts` to those hosts wherever they are. Raises ValueError for a secret that is too
+        short to be one, and a timeout that is none; TypeError for a string of hosts.
+        """
+        if secret is not None and len(secret) < MIN_SECRET_LENGTH:
+            raise ValueError(
+                f"the secret has {len(secret)} characters, fewer than {MIN_SECRET_LENGTH}: "
+                "anybody could guess it"
+            )
+        # Written so that NaN, which compares as false, is refused.
+        if not 0 < timeout <= 3_600:
+            raise ValueError(f"timeout is {timeout!r}: give seconds above 0 and up to 3600")
+        # A string is an iterable of strings, and never what was meant.
+        if isinstance(allowed_hosts, str):
+            raise TypeError(f"allowed_hosts is the string {allowed_hosts!r}: give a list of hosts")
+        self._secret = secret
+        self._timeout = timeout
+        self._allow_private = allow_private
+        self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
+        self._user_agent = user_agent
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._client: httpx.AsyncClient | None = None
+        self._threads: JobThreads | None = None
+
+    async def __call__(self, job: JobContext, callback: Callback) -> None:
+        """Make the request; raise RetryJobError or FailJobError unless it is answered 2xx."""
+        try:
+            # httpx's own timeout is for each read, and there is none for looking up a name: who
+            # sends a byte at a time, or whose name server is silent, would hold us for ever.
+            async with asyncio.timeout(self._timeout):
+                response = await self._send(await self._request(job, callback))
+        except (httpx.TimeoutException, TimeoutError) as exc:
+            raise RetryJobError(
+                f"{_shown(callback)} did not answer within {self._timeout:g} seconds"
+            ) from exc
+        except httpx.HTTPError as exc:
+            raise RetryJobError(f"{_shown(callback)} could not be asked ({exc!r})") from exc
+        if response.is_success:
+            return
+        self._refuse(callback, response)
+
+    async def aclose(self) -> None:
+        """Close every connection; a look-up under way is left behind."""
+        threads, self._threads = self._threads, None
+        if threads is not None:
+            threads.shut()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _request(self, job: JobContext, callback: Callback) -> httpx.Request:
+        url = _url(callback)
+        port = url.port or (443 if url.scheme == "https" else 80)
+        host = urlsplit(callback.url).hostname
+        assert host is not None
+        allow_private = self._allow_private or host.lower() in self._allowed_hosts
+        if self._threads is None:
+            self._threads = JobThreads(MAX_LOOK_UPS)
+        address = await resolve(host, port, allow_private=allow_private, threads=self._threads)
+        body = b"" if callback.method == "GET" else _body(job, callback)
+        headers = httpx.Headers(
+            {
+                "user-agent": self._user_agent,
+                **{name.lower(): value for name, value in callback.headers.items()},
+                "host": url.netloc.decode("ascii"),
+                "idempotency-key": job.id,
+                "purgatory-job-id": job.id,
+                "purgatory-attempt": str(job.attempt),
+                "purgatory-outcome": str(job.outcome),
+            }
+        )
+        if body:
+            headers["content-type"] = "application/json"
+        if self._secret is not None:
+            timestamp = self._clock.wall_ms() // 1000
+            headers[SIGNATURE_HEADER] = sign(self._secret, job.id, timestamp, body)
+        # To the address that was checked; certificates are still those of the name.
+        pinned = url.copy_with(host=str(address))
+        return self._open_client().build_request(
+            callback.method,
+            pinned,
+            headers=headers,
+            content=body,
+            extensions={"sni_hostname": host},
+        )
+
+    def _open_client(self) -> httpx.AsyncClient:
+        if self._client is None:
+            self._client = httpx.AsyncClient(
+                timeout=self._timeout,
+                follow_redirects=False,
+                # Proxies and netrc of the machine are not for addresses that strangers give.
+                trust_env=False,
+                # A connection is to an address; kept, it would be used for another name there.
+                limits=httpx.Limits(max_keepalive_connections=0),
+            )
+        return self._client
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        client = self._open_client()
+        response = await client.send(request, stream=True)
+        try:
+            received = 0
+            async for chunk in response.aiter_raw():
+                received += len(chunk)
+                if received > MAX_RESPONSE_BYTES:
+                    break
+        finally:
+            await response.aclose()
+        return response
+
+    def _refuse(self, callback: Callback, response: httpx.Response) -> NoReturn:
+        status = response.status_code
+        said = f"{callback.method} {_shown(callback)} was answered {status}"
+        if status in RETRIED or status >= 500:
+            raise RetryJobError(said, after=self._retry_after(response))
+        if 300 <= status < 400:
+            raise FailJobError(f"{said}: redirects are not followed, give the address itself")
+        raise FailJobError(f"{said}: it is not tried again")
+
+    def _retry_after(self, response: httpx.Response) -> float | None:
+        text = response.headers.get("retry-after", "").strip()
+        if text.isascii() and text.isdigit():
+            seconds = float(text[:9])
+        else:
+            try:
+                moment = parsedate_to_datetime(text)
+            except (TypeError, ValueError, OverflowError):
+                return None
+            if moment.tzinfo is None:
+                moment = moment.replace(tzinfo=UTC)
+            seconds = moment.timestamp() - self._clock.wall_ms() / 1000
+        # Up to a tenth more, so that those who were refused together do not return together.
+        return min(max(seconds, 0.0), MAX_RETRY_AFTER) * random.uniform(1, 1.1)
+
+
+def _url(callback: Callback) -> httpx.URL:
+    try:
+        return httpx.URL(callback.url)
+    except httpx.InvalidURL as exc:
+        raise FailJobError(
+            f"{_shown(callback)} is no address ({exc}): it is not tried again"
+        ) from exc
+
+
+def _shown(callback: Callback) -> str:
+    # Logged, and kept as the job's error: what lets one in is in the query, as a rule.
+    address, mark, _ = callback.url.partition("?")
+    return f"{address}{'?...' if mark else ''}"
+
+
+def _body(job: JobContext, callback: Callback) -> bytes:
+    document = {
+        "job": job.id,
+        "attempt": job.attempt,
+        "outcome": str(job.outcome),
+        "deadline": rfc3339(job.deadline),
+        "fired_key": job.fired_key,
+        "fired_value": job.fired_value,
+        "payload": callback.payload,
+    }
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode(
+        "utf-8", "surrogatepass"
+    )

@@ -1,0 +1,125 @@
+"""When a job is to run, as it was asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from purgatory.jobs.model.errors import InvalidDeadlineError
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.timestamps import rfc3339, utc
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadline:
+    """Milliseconds from now, or a moment: one of the two.
+
+    A delay stays a delay until the store adds it to its own clock, so that the clock of the
+    process that asks plays no part in it.
+    """
+
+    delay_ms: int | None = None
+    at_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise InvalidDeadlineError unless exactly one is given."""
+        if (self.delay_ms is None) == (self.at_ms is None):
+            raise _not_one_of(self.delay_ms, self.at_ms)
+
+    @classmethod
+    def of(
+        cls, *, delay: float | None, at: datetime | None, limits: JobLimits | None = None
+    ) -> Deadline:
+        """Return the deadline `delay` seconds from now, or `at`, rounded up to a millisecond.
+
+        Raises InvalidDeadlineError for both or neither, a delay that is negative, NaN or beyond
+        the limit, and an `at` without a zone. Whether `at` is in the past, the store's clock says.
+        """
+        limits = JobLimits() if limits is None else limits
+        if at is not None and not isinstance(at, datetime):
+            raise TypeError(f"at is {at!r}: give a datetime with a zone")
+        if (delay is None) == (at is None):
+            # In the words of whoever asks: seconds and a datetime.
+            raise _not_one_of(delay, None if at is None else at.isoformat())
+        if at is not None:
+            return cls(at_ms=_moment(at))
+        assert delay is not None
+        return cls(delay_ms=seconds_to_ms(delay, "delay", limits))
+
+    def resolve(self, now_ms: int, limits: JobLimits) -> int:
+        """Return the deadline in wall milliseconds, `now_ms` being the store's clock.
+
+        Raises InvalidDeadlineError for one in the past, beyond the tolerance, or too far ahead.
+        """
+        if self.at_ms is None:
+            assert self.delay_ms is not None
+            deadline_ms = now_ms + self.delay_ms
+        else:
+            deadline_ms = self.at_ms
+        late_ms = now_ms - deadline_ms
+        if late_ms > limits.past_tolerance_ms:
+            raise InvalidDeadlineError(
+                f"the deadline {_text(deadline_ms)} lies {_seconds(late_ms)} in the past, by the "
+                f"store's clock; up to {_seconds(limits.past_tolerance_ms)} are allowed: give a "
+                "delay of 0 to run at once",
+                param=self._param,
+            )
+        if -late_ms > limits.max_delay_ms:
+            raise InvalidDeadlineError(
+                f"the deadline {_text(deadline_ms)} lies {_seconds(-late_ms)} ahead; the limit is "
+                f"{_seconds(limits.max_delay_ms)}: defer a job that defers the next",
+                param=self._param,
+            )
+        return max(deadline_ms, now_ms)
+
+    @property
+    def _param(self) -> str:
+        return "delay" if self.at_ms is None else "at"
+
+
+def seconds_to_ms(seconds: float, name: str, limits: JobLimits) -> int:
+    """Return `seconds` in milliseconds, rounded up: never early.
+
+    Raises InvalidDeadlineError unless 0 <= seconds <= the limit, TypeError for what is no number.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float):
+        raise TypeError(f"{name} is {seconds!r}: give a number of seconds")
+    maximum = limits.max_delay_ms / 1_000
+    # Written so that NaN, which compares as false, is refused.
+    if not 0 <= seconds <= maximum:
+        raise InvalidDeadlineError(
+            f"{name} is {seconds!r}: give a number of seconds from 0 to {maximum:.0f}", param=name
+        )
+    # Rounded to a microsecond first: 0.003 * 1_000 is a little more than 3.
+    return math.ceil(round(seconds * 1_000, 3))
+
+
+def _not_one_of(delay: object, at: object) -> InvalidDeadlineError:
+    if delay is None and at is None:
+        return InvalidDeadlineError("neither delay nor at is given: give exactly one of the two")
+    return InvalidDeadlineError(f"delay is {delay} and at is {at}: give exactly one of the two")
+
+
+def _moment(at: datetime) -> int:
+    if at.tzinfo is None or at.utcoffset() is None:
+        raise InvalidDeadlineError(
+            f"at is {at.isoformat()}, without a zone: say which it is in, as "
+            f"{at.isoformat()}+00:00 does",
+            param="at",
+        )
+    return -((_EPOCH - at) // _MS)
+
+
+def _seconds(ms: int) -> str:
+    return f"{ms / 1_000:.3f}".rstrip("0").rstrip(".") + " seconds"
+
+
+def _text(wall_ms: int) -> str:
+    try:
+        return rfc3339(utc(wall_ms))
+    except OverflowError:
+        return f"{wall_ms} ms after 1970"

@@ -1,0 +1,170 @@
+"""What can go wrong with jobs. The tree is drawn in `purgatory.errors`."""
+
+from __future__ import annotations
+
+import math
+
+from purgatory.errors import PurgatoryError
+from purgatory.jobs.model.job import Job
+
+
+class JobError(PurgatoryError):
+    """Something went wrong with a delayed job."""
+
+
+class InvalidJobError(JobError, ValueError):
+    """A job's handler, keys, policy or number of attempts is not allowed."""
+
+    def __init__(self, detail: str | None = None, *, param: str = "job") -> None:
+        """Name the argument that is to blame, as `param`."""
+        super().__init__(detail)
+        self.param = param
+
+
+class InvalidPayloadError(JobError, ValueError):
+    """A payload is JSON of a bounded size, as its handler expects it."""
+
+    def __init__(self, detail: str | None = None, *, param: str = "payload") -> None:
+        """Name the argument that is to blame, as `param`: for a Callback, one of its own."""
+        super().__init__(detail)
+        self.param = param
+
+
+class InvalidDeadlineError(JobError, ValueError):
+    """A deadline lies within the next ten years and says which zone it is in."""
+
+    def __init__(self, detail: str | None = None, *, param: str = "delay") -> None:
+        """Name the argument that is to blame, as `param`: delay, at or ceiling."""
+        super().__init__(detail)
+        self.param = param
+
+
+class UnknownHandlerError(JobError, LookupError):
+    """No handler of that name is registered."""
+
+
+class JobNotFoundError(JobError, LookupError):
+    """There is no such job, or its history is no longer kept."""
+
+    def __init__(self, job_id: str) -> None:
+        """Name the id."""
+        super().__init__(
+            f"there is no job {job_id[:64]!r}: it was never added, or it finished so long ago that "
+            "its history is no longer kept"
+        )
+        self.job_id = job_id
+
+
+class DuplicateJobError(JobError, RuntimeError):
+    """A waiting job has this dedupe key."""
+
+    def __init__(self, job: Job) -> None:
+        """Carry the waiting job."""
+        super().__init__(
+            f"job {job.id} waits with dedupe key {job.dedupe_key!r} already: add with "
+            'on_conflict="replace" or "keep", or use another dedupe key'
+        )
+        self.job = job
+
+
+class JobConflictError(JobError, RuntimeError):
+    """The job's state does not allow this."""
+
+    def __init__(self, job: Job, action: str) -> None:
+        """Carry the job as it is; `action` is what could not be done, as a participle."""
+        decided = "" if job.outcome is None else f" and {job.outcome}"
+        super().__init__(
+            f"job {job.id} cannot be {action} any more: it is {job.state}{decided}; add another "
+            "job instead"
+        )
+        self.job = job
+
+
+class JobChangedError(JobError, RuntimeError):
+    """The job changed since the version that was asked for."""
+
+    def __init__(self, job: Job, if_version: int) -> None:
+        """Carry the job as it is now."""
+        super().__init__(
+            f"job {job.id} is at version {job.version}, not {if_version}: read it and decide anew"
+        )
+        self.job = job
+
+
+class CorruptJobError(JobError, ValueError):
+    """A stored record is not a job; it is set aside, and the rest goes on."""
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        """Name the record and what is wrong with it."""
+        super().__init__(
+            f"the record of job {job_id[:64]!r} is corrupt ({reason}): it was set aside and is "
+            "counted as quarantined; nothing else is affected"
+        )
+        self.job_id = job_id
+        self.reason = reason
+
+
+class RetryJobError(JobError, RuntimeError):
+    """A handler wants to be called again, at a time of its choice."""
+
+    def __init__(self, detail: str | None = None, *, after: float | None = None) -> None:
+        """Try again `after` seconds, if attempts are left; None for the usual backoff.
+
+        Raises TypeError for what is no number, and ValueError for NaN.
+        """
+        if after is not None:
+            if isinstance(after, bool) or not isinstance(after, int | float):
+                raise TypeError(f"after is {after!r}: give a number of seconds")
+            if math.isnan(after):
+                raise ValueError("after is NaN: give a number of seconds")
+        super().__init__(detail)
+        self.after = after
+
+
+class FailJobError(JobError, RuntimeError):
+    """A handler says that trying again is of no use."""
+
+
+class NoJobStoreError(JobError, RuntimeError):
+    """The purgatory has no store of jobs: give it one, as in Purgatory(jobs=MemoryJobStore())."""
+
+
+class StoreError(JobError):
+    """The store of jobs cannot do it."""
+
+
+class StoreUnavailableError(StoreError, ConnectionError):
+    """The store cannot be reached, or did not answer: what was asked may or may not be done."""
+
+
+class StoreReadOnlyError(StoreError, PermissionError):
+    """The store takes no writes."""
+
+
+class StoreFullError(StoreError, RuntimeError):
+    """The store has no room for another job."""
+
+    @classmethod
+    def of_limit(cls, max_waiting: int) -> StoreFullError:
+        """Return what is raised where as many jobs wait or run as may."""
+        return cls(
+            f"max_waiting is {max_waiting}, and as many jobs wait: try again when some are "
+            "finished, or raise the limit"
+        )
+
+
+class StoreNotReadyError(StoreError, RuntimeError):
+    """The store is not set up for jobs: a migration or a setting is missing."""
+
+
+class JobsNotFiredError(StoreUnavailableError):
+    """A key fired, but the store of jobs did not decide those on it."""
+
+    def __init__(self, key: str, cursor: str, reason: str) -> None:
+        """Name the key, the cursor behind its signal, and what the store said."""
+        super().__init__(
+            f"key {key[:64]!r} has fired and its signal is kept, but the jobs on it may not be "
+            f"decided, since the store of jobs failed ({reason}): fire it again when that is back"
+        )
+        self.key = key
+        self.cursor = cursor

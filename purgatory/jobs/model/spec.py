@@ -1,0 +1,248 @@
+"""What is asked of a store when a job is added."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from operator import attrgetter
+from typing import Any, TypeVar
+
+from purgatory.errors import InvalidKeyError
+from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
+from purgatory.jobs.model.errors import InvalidDeadlineError, InvalidJobError, InvalidPayloadError
+from purgatory.jobs.model.job import Job, Misfire, OnFire, new_job_id
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.request_ids import request_ids
+from purgatory.operations.watch_key import check_key
+
+# allow_nan=False: NaN is no JSON, and whoever reads the payload would fail on it.
+_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+class OnConflict(StrEnum):
+    """What to do when an undecided job has the same dedupe key."""
+
+    ERROR = "error"
+    """Refuse the new one with DuplicateJobError."""
+    REPLACE = "replace"
+    """Give the waiting job everything of the new one but for id, time of creation and ceiling."""
+    KEEP = "keep"
+    """Leave the waiting job as it is, and return it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSpec:
+    """A job to be added. Make it with `of`, which checks everything that no store has to know."""
+
+    id: str
+    handler: str
+    payload_json: str
+    deadline: Deadline
+    keys: tuple[str, ...] = ()
+    on_fire: OnFire = OnFire.RUN
+    dedupe_key: str | None = None
+    on_conflict: OnConflict = OnConflict.ERROR
+    max_attempts: int = 1
+    misfire: Misfire = Misfire.RUN
+    ceiling_delay_ms: int | None = None
+    """The job's ceiling, in milliseconds from now."""
+    other_ids: tuple[str, ...] = ()
+    """Ids that the same job may have been added under before: see `of_request`."""
+
+    @classmethod
+    def of(
+        cls,
+        handler: str,
+        payload: Any = None,
+        *,
+        wall_ms: int,
+        delay: float | None = None,
+        at: datetime | None = None,
+        keys: Iterable[str] = (),
+        on_fire: str = "run",
+        dedupe_key: str | None = None,
+        on_conflict: str = "error",
+        max_attempts: int = 1,
+        misfire: str = "run",
+        ceiling: float | None = None,
+        limits: JobLimits | None = None,
+    ) -> JobSpec:
+        """Return the job that `Purgatory.defer` was asked for; `wall_ms` only orders its id.
+
+        Raises InvalidDeadlineError, InvalidPayloadError, InvalidKeyError, InvalidJobError; and
+        TypeError for what is of the wrong type altogether.
+        """
+        limits = JobLimits() if limits is None else limits
+        return cls(
+            id=new_job_id(wall_ms),
+            handler=_handler(handler),
+            payload_json=encode_payload(payload, limits.max_payload_bytes),
+            deadline=Deadline.of(delay=delay, at=at, limits=limits),
+            keys=_keys(keys, limits),
+            on_fire=_choice(OnFire, "on_fire", on_fire),
+            dedupe_key=_dedupe_key(dedupe_key),
+            on_conflict=_on_conflict(on_conflict, dedupe_key),
+            max_attempts=_max_attempts(max_attempts, limits),
+            misfire=_choice(Misfire, "misfire", misfire),
+            ceiling_delay_ms=(
+                None if ceiling is None else seconds_to_ms(ceiling, "ceiling", limits)
+            ),
+        )
+
+    def of_request(self, request: str, *, wall_ms: int) -> JobSpec:
+        """Return the same job with ids made of `request`, so that a store adds it once a day.
+
+        Whoever adds it, and however often: within 24 hours by `wall_ms`, for as long as the store
+        has the job, and where clocks differ by less than an hour. `request` is everything that
+        tells it from others: who asks, and the name that they gave it.
+        """
+        first, *others = request_ids(request, wall_ms)
+        return replace(self, id=first, other_ids=tuple(others))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Every id under which the job may be stored; `id` first."""
+        return (self.id, *self.other_ids)
+
+    def may_be(self, job: Job, limits: JobLimits) -> bool:
+        """Return False if `job` certainly is not what this asked for, when it was added.
+
+        A job that changed since tells less: not its deadline, which may have been moved; and where
+        it has a dedupe key, not what another one may have replaced.
+        """
+        if job.version > 1 and job.dedupe_key is not None:
+            return self.dedupe_key == job.dedupe_key
+        try:
+            deadline_ms = self.deadline.resolve(job.created_ms, limits)
+        except InvalidDeadlineError:
+            return False
+        asked = self.job(job.created_ms, deadline_ms)
+        is_moved = job.version == 1 and asked.deadline_ms != job.deadline_ms
+        return not is_moved and _fixed_of(asked) == _fixed_of(job)
+
+    def job(self, now_ms: int, deadline_ms: int, *, ceiling_ms: int | None = None) -> Job:
+        """Return the job as a store has it at first, with the deadline under the ceiling.
+
+        `now_ms` is the store's clock, `deadline_ms` what `deadline.resolve` made of it, and
+        `ceiling_ms` the ceiling of the job that this one replaces, which stays.
+        """
+        if ceiling_ms is None and self.ceiling_delay_ms is not None:
+            ceiling_ms = now_ms + self.ceiling_delay_ms
+        if ceiling_ms is not None:
+            deadline_ms = min(ceiling_ms, deadline_ms)
+        return Job(
+            id=self.id,
+            handler=self.handler,
+            payload_json=self.payload_json,
+            deadline_ms=deadline_ms,
+            due_ms=deadline_ms,
+            created_ms=now_ms,
+            keys=self.keys,
+            on_fire=self.on_fire,
+            dedupe_key=self.dedupe_key,
+            max_attempts=self.max_attempts,
+            misfire=self.misfire,
+            ceiling_ms=ceiling_ms,
+        )
+
+
+# What nothing changes but a replacing `add`.
+_fixed_of = attrgetter(
+    "handler",
+    "payload_json",
+    "keys",
+    "on_fire",
+    "dedupe_key",
+    "max_attempts",
+    "misfire",
+    "ceiling_ms",
+)
+
+
+def encode_payload(payload: Any, max_bytes: int) -> str:
+    """Return `payload` as compact JSON; raise InvalidPayloadError for what is not, or too large."""
+    try:
+        text = _encode(payload)
+        size = len(text.encode())
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidPayloadError(
+            f"the payload is not JSON ({exc}): give null, a boolean, a finite number, a string, or "
+            "lists and dicts of them"
+        ) from exc
+    if size > max_bytes:
+        raise InvalidPayloadError(
+            f"the payload takes {size} bytes as JSON, more than the limit of {max_bytes}: store it "
+            "elsewhere and defer its address"
+        )
+    return text
+
+
+def _handler(handler: str) -> str:
+    if not isinstance(handler, str):
+        raise TypeError(f"handler is {handler!r}: give the name of a registered handler")
+    try:
+        check_key(handler)
+    except InvalidKeyError as exc:
+        raise InvalidJobError(
+            f"handler {handler[:64]!r} is no name: 1 to 256 characters, none of them control",
+            param="handler",
+        ) from exc
+    return handler
+
+
+def _keys(keys: Iterable[str], limits: JobLimits) -> tuple[str, ...]:
+    # A string is an iterable of strings, and never what was meant.
+    if isinstance(keys, str):
+        raise TypeError(f"keys is the string {keys[:64]!r}: give a list of keys")
+    # Each once, in the order given.
+    unique = tuple(dict.fromkeys(keys))
+    if len(unique) > limits.max_keys:
+        raise InvalidJobError(
+            f"a job waits on up to {limits.max_keys} keys; this one has {len(unique)}: fire one "
+            "key that stands for several",
+            param="keys",
+        )
+    for key in unique:
+        check_key(key)
+    return unique
+
+
+def _dedupe_key(dedupe_key: str | None) -> str | None:
+    if dedupe_key is not None:
+        check_key(dedupe_key)
+    return dedupe_key
+
+
+def _max_attempts(max_attempts: int, limits: JobLimits) -> int:
+    if isinstance(max_attempts, bool) or not isinstance(max_attempts, int):
+        raise TypeError(f"max_attempts is {max_attempts!r}: give a whole number")
+    if not 1 <= max_attempts <= limits.max_attempts:
+        raise InvalidJobError(
+            f"max_attempts is {max_attempts}: give a number from 1 to {limits.max_attempts}",
+            param="max_attempts",
+        )
+    return max_attempts
+
+
+def _choice(choices: type[_Choice], name: str, value: str) -> _Choice:
+    try:
+        return choices(value)
+    except ValueError:
+        allowed = ", ".join(repr(str(choice)) for choice in choices)
+        raise InvalidJobError(f"{name} is {value!r}: give one of {allowed}", param=name) from None
+
+
+def _on_conflict(on_conflict: str, dedupe_key: str | None) -> OnConflict:
+    choice = _choice(OnConflict, "on_conflict", on_conflict)
+    if dedupe_key is None and choice is not OnConflict.ERROR:
+        raise InvalidJobError(
+            f"on_conflict is {str(choice)!r}, and there is no dedupe_key that could be in "
+            "conflict: give a dedupe_key too, or leave on_conflict out",
+            param="on_conflict",
+        )
+    return choice

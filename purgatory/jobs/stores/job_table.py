@@ -1,0 +1,171 @@
+"""Jobs in memory, with an index for every question that a store is asked."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
+
+from purgatory.jobs.model.job import Job, JobClaim, JobState
+
+# Stale entries of a heap that are put up with before it is made anew.
+_SLACK = 1_024
+
+
+class JobTable:
+    """The latest of each job, by id, key, dedupe key, and moment. Knows no rules: see the store.
+
+    Invariants:
+        _by_key == {key: ids of undecided jobs on key}, without empty ones
+        _by_dedupe_key == {job.dedupe_key: job.id for undecided jobs that have one}
+        counts[state] == sum(job.state is state for job in jobs)
+    """
+
+    __slots__ = (
+        "_by_dedupe_key",
+        "_by_key",
+        "_finished",
+        "_free",
+        "_held",
+        "_ids",
+        "_jobs",
+        "counts",
+    )
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}
+        # Sorted. Ids ascend with time, so that most are appended.
+        self._ids: list[str] = []
+        # {id: None}: order of arrival and O(1) removal.
+        self._by_key: dict[str, dict[str, None]] = {}
+        self._by_dedupe_key: dict[str, str] = {}
+        # Heaps of (moment, id, epoch). An entry is stale unless the job still is what it says:
+        # removal from the middle of a heap would cost a search.
+        self._free: list[tuple[int, str, int]] = []
+        self._held: list[tuple[int, str, int]] = []
+        self._finished: list[tuple[int, str]] = []
+        self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
+
+    def get(self, job_id: str) -> Job | None:
+        """Return a job, or None."""
+        return self._jobs.get(job_id)
+
+    def held(self, claim: JobClaim) -> Job | None:
+        """Return the job that `claim` holds; None if it is lost."""
+        job = self._jobs.get(claim.id)
+        if job is None or job.epoch != claim.epoch or job.lease_until_ms == 0:
+            return None
+        return job
+
+    def by_dedupe_key(self, dedupe_key: str | None) -> Job | None:
+        """Return the undecided job that has this dedupe key."""
+        job_id = None if dedupe_key is None else self._by_dedupe_key.get(dedupe_key)
+        return None if job_id is None else self._jobs[job_id]
+
+    def has_key(self, key: str) -> bool:
+        """Return True iff an undecided job is on `key`."""
+        return key in self._by_key
+
+    def on_key(self, key: str, limit: int) -> list[Job]:
+        """Return up to `limit` undecided jobs on `key`."""
+        ids = self._by_key.get(key, {})
+        return [self._jobs[job_id] for _, job_id in zip(range(limit), ids, strict=False)]
+
+    def below(self, after: str | None) -> Iterator[Job]:
+        """Go through the jobs below id `after`, from the highest id down."""
+        end = len(self._ids) if after is None else bisect_left(self._ids, after)
+        for index in range(end - 1, -1, -1):
+            yield self._jobs[self._ids[index]]
+
+    def put(self, job: Job) -> None:
+        """Add `job`, or let it take the place of what it was."""
+        old = self._jobs.get(job.id)
+        self._jobs[job.id] = job
+        self.counts[job.state] += 1
+        if old is None:
+            insort(self._ids, job.id)
+        else:
+            self.counts[old.state] -= 1
+            if old.is_undecided:
+                self._leave_keys(old)
+        if job.is_undecided:
+            self._join_keys(job)
+        if job.state.is_final:
+            assert job.finished_ms is not None
+            heappush(self._finished, (job.finished_ms, job.id))
+        elif job.lease_until_ms:
+            heappush(self._held, (job.lease_until_ms, job.id, job.epoch))
+        else:
+            heappush(self._free, (job.due_ms, job.id, job.epoch))
+        self._drop_stale()
+
+    def first_free(self, now_ms: int) -> Job | None:
+        """Return the job that nobody holds at `now_ms` with the lowest (due_ms, id)."""
+        while self._held and self._held[0][0] <= now_ms:
+            self._file(heappop(self._held), now_ms)
+        while self._free:
+            entry = self._free[0]
+            if self._is_free(entry, now_ms):
+                return self._jobs[entry[1]]
+            self._file(heappop(self._free), now_ms)
+        return None
+
+    def remove_finished(self, before_ms: int, keep: int, limit: int) -> int:
+        """Remove finished jobs, the earliest first; return how many."""
+        gone: set[str] = set()
+        while self._finished and len(gone) < limit:
+            if self._finished[0][0] >= before_ms and len(self._finished) <= keep:
+                break
+            gone.add(heappop(self._finished)[1])
+        for job_id in gone:
+            self.counts[self._jobs.pop(job_id).state] -= 1
+        if gone:
+            # Once for all of them: each by itself would move everything behind it.
+            self._ids = [job_id for job_id in self._ids if job_id not in gone]
+        return len(gone)
+
+    def _join_keys(self, job: Job) -> None:
+        for key in job.keys:
+            self._by_key.setdefault(key, {})[job.id] = None
+        if job.dedupe_key is not None:
+            self._by_dedupe_key[job.dedupe_key] = job.id
+
+    def _leave_keys(self, job: Job) -> None:
+        for key in job.keys:
+            ids = self._by_key[key]
+            del ids[job.id]
+            if not ids:
+                del self._by_key[key]
+        if job.dedupe_key is not None:
+            del self._by_dedupe_key[job.dedupe_key]
+
+    def _file(self, entry: tuple[int, str, int], now_ms: int) -> None:
+        """Put an entry taken from a heap where it belongs; time may have gone back since."""
+        _, job_id, epoch = entry
+        job = self._jobs.get(job_id)
+        if job is None or job.epoch != epoch or job.state.is_final:
+            return
+        if job.lease_until_ms > now_ms:
+            heappush(self._held, (job.lease_until_ms, job_id, epoch))
+        else:
+            heappush(self._free, (job.due_ms, job_id, epoch))
+
+    def _is_free(self, entry: tuple[int, str, int], now_ms: int) -> bool:
+        due_ms, job_id, epoch = entry
+        job = self._jobs.get(job_id)
+        return (
+            job is not None
+            and (job.due_ms, job.epoch) == (due_ms, epoch)
+            and not job.state.is_final
+            and job.lease_until_ms <= now_ms
+        )
+
+    def _drop_stale(self) -> None:
+        active = self.counts[JobState.WAITING] + self.counts[JobState.RUNNING]
+        if len(self._free) + len(self._held) <= 4 * active + _SLACK:
+            return
+        jobs = [job for job in self._jobs.values() if not job.state.is_final]
+        self._free = [(job.due_ms, job.id, job.epoch) for job in jobs if not job.lease_until_ms]
+        self._held = [(job.lease_until_ms, job.id, job.epoch) for job in jobs if job.lease_until_ms]
+        heapify(self._free)
+        heapify(self._held)

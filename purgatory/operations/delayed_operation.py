@@ -1,0 +1,143 @@
+"""An operation that waits for an event or its deadline (Kafka: DelayedOperation)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Hashable
+
+from purgatory.operations.operation_owner import OperationOwner
+from purgatory.status import Status
+from purgatory.timer import compiled
+from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, refuse_delay
+
+logger = logging.getLogger("purgatory.operation")
+
+# Looked up once: an attribute of an enumeration costs more than a global name, on the hot path.
+_PENDING = Status.PENDING
+_FIRED = Status.FIRED
+
+
+class DelayedOperation(TimerTask):
+    """Work that is done once: when its condition holds, or when `delay_ms` has passed.
+
+    Subclasses define `try_complete` and `on_complete`, and may define `on_expiration` and
+    `on_cancellation`. All are called on the purgatory's thread, and may call back into it.
+
+    Whatever ends an operation, its `status` is set first; then it leaves the timer and every key;
+    then it is called back. So `on_complete` or `on_cancellation` is called exactly once, and no
+    callback ever sees an operation that is still watched.
+
+    Source: Kafka's `DelayedOperation`. Kafka leaves a completed operation on its other keys until a
+    purge; here it leaves them at once (KAFKA-19389, KAFKA-19763).
+    """
+
+    __slots__ = ("_keys", "_purgatory", "status")
+
+    status: Status
+    _keys: tuple[Hashable, ...]
+    _purgatory: OperationOwner | None
+
+    def __init__(self, delay_ms: int) -> None:
+        """Make an operation that expires `delay_ms` whole milliseconds after it is watched."""
+        # As TimerTask.__init__, written out: a second call is a third of the cost in plain Python.
+        if type(delay_ms) is not int or delay_ms > MAX_DELAY_MS:
+            refuse_delay(delay_ms)
+        self.delay_ms = delay_ms
+        self.expiration_ms = NOT_SCHEDULED
+        self._array = None
+        self.status = _PENDING
+        self._keys = ()
+        self._purgatory = None
+
+    @property
+    def is_completed(self) -> bool:
+        """True iff the operation has ended, in whatever way."""
+        return self.status is not _PENDING
+
+    @property
+    def keys(self) -> tuple[Hashable, ...]:
+        """The keys that the operation watches; none before it is watched and after it ended."""
+        return self._keys
+
+    def try_complete(self) -> bool:
+        """Call `force_complete` if the condition holds; return True iff that completed it.
+
+        Called when the operation is first given to a purgatory, again once it watches its keys, and
+        whenever one of them is checked.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define try_complete()")
+
+    def on_complete(self) -> None:
+        """Do the work: called once, when the operation has fired or expired."""
+        raise NotImplementedError(f"{type(self).__name__} does not define on_complete()")
+
+    def on_expiration(self) -> None:
+        """Called once, after `on_complete`, when it was the deadline that completed it."""
+
+    def on_cancellation(self) -> None:
+        """Called once, instead of `on_complete`, when the operation was cancelled or drained."""
+
+    def force_complete(self) -> bool:
+        """Complete the operation unless it already is; return True iff this call did it."""
+        # _settle, written out: the hottest of the ways that an operation ends.
+        if self.status is not _PENDING:
+            return False
+        self.status = _FIRED
+        array = self._array
+        if array is not None:
+            array.remove(self)
+        purgatory = self._purgatory
+        if purgatory is not None:
+            purgatory._leave(self)
+        if compiled:
+            self._complete()
+        else:
+            self.on_complete()
+        return True
+
+    def cancel(self) -> bool:
+        """Cancel the operation unless it already ended; return True iff this call did it."""
+        return self._cancel(Status.CANCELLED)
+
+    def run(self) -> None:
+        """Expire: the timer calls this at the deadline."""
+        if not self._settle(Status.EXPIRED):
+            return
+        try:
+            self.on_complete()
+        except Exception:
+            self._log_failure("on_complete")
+        self.on_expiration()
+
+    # What the compiled form calls in place of those: an operation that is itself compiled says here
+    # what it does, and is not called by way of Python.
+
+    def _try(self) -> bool:
+        return self.try_complete()
+
+    def _complete(self) -> None:
+        self.on_complete()
+
+    def _cancel(self, status: Status) -> bool:
+        if not self._settle(status):
+            return False
+        self.on_cancellation()
+        return True
+
+    def _settle(self, status: Status) -> bool:
+        """Set the outcome, leave the timer, leave every key; False iff it had ended already."""
+        if self.status is not _PENDING:
+            return False
+        self.status = status
+        array = self._array
+        if array is not None:
+            array.remove(self)
+        purgatory = self._purgatory
+        if purgatory is not None:
+            purgatory._leave(self)
+        return True
+
+    def _log_failure(self, callback: str) -> None:
+        logger.exception(
+            "%s of %r failed", callback, self, extra={"action": "operation-callback-failed"}
+        )

@@ -1,0 +1,39 @@
+cimport cython
+from purgatory.operations.operation_owner cimport OperationOwner
+from purgatory.operations.delayed_operation cimport DelayedOperation
+from purgatory.timer.system_timer cimport SystemTimer
+from purgatory.operations.watchers cimport Watchers
+
+cdef bint compiled
+cdef Py_ssize_t _NO_LIMIT
+
+
+cdef class DelayedOperationPurgatory(OperationOwner):
+    cdef Py_ssize_t _delayed
+    cdef Py_ssize_t _fired
+    cdef tuple _listeners
+    cdef dict _outcomes
+    cdef Py_ssize_t _watched
+    cdef dict _watchers
+    cdef public bint is_closed
+    cdef readonly str name
+    cdef readonly SystemTimer timer
+
+    cpdef bint try_complete_else_watch(self, DelayedOperation operation, object keys)
+    cpdef Py_ssize_t check_and_complete(self, object key)
+    @cython.locals(group=Watchers)
+    cpdef Py_ssize_t check_few(self, object key, Py_ssize_t most)
+    cpdef Py_ssize_t count(self, object key)
+    cpdef bint _check(self, DelayedOperation operation, object key)
+    cpdef bint _end(self, DelayedOperation operation, object status)
+    @cython.locals(given=tuple)
+    cdef tuple _checked(self, object keys)
+    @cython.locals(watchers=dict, group=Watchers, operations=dict, count=cython.Py_ssize_t)
+    cdef Py_ssize_t _watch_key(self, DelayedOperation operation, object key) except -1
+    @cython.locals(count=cython.Py_ssize_t)
+    cdef _watch(self, DelayedOperation operation, tuple keys)
+    @cython.locals(
+        leaving=DelayedOperation, keys=tuple, watchers=dict, group=Watchers, operations=dict
+    )
+    cdef _leave(self, object operation)
+    cdef _tell(self, DelayedOperation operation, tuple keys)

@@ -1,0 +1,1 @@
+"""Advice on settings: timeouts, the wheel's geometry, the number of workers."""

@@ -1,0 +1,165 @@
+"""Which wheel the timers of these operations should turn on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from purgatory.pipeline.cli.figures import counted
+
+TICKS_MS = (1, 2, 5, 10, 20, 50, 100)
+WHEEL_SIZES = (20, 64, 128, 256, 512, 1024)
+DEFAULT = (1, 256)
+"""The tick and size that a purgatory has unless it is told otherwise."""
+
+TIMER_BYTES = 75
+"""A pending timer, as docs/performance.md has it."""
+BUCKET_BYTES = 400
+"""A bucket that has, or had, a timer, and its start in the queue; measured."""
+SLOT_BYTES = 8
+"""A bucket's place in its level, whether it is there or not."""
+
+LEAST_TIMERS = 100
+# To move a timer once costs about a third of what it costs to add it: a gain below a twentieth of a
+# move a timer is not to be seen anywhere.
+_WORTHWHILE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """When a timer was added, when it was due, and when it left; ms of the wall clock."""
+
+    start_ms: int
+    expiration_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What a wheel of this tick and size would have cost."""
+
+    tick_ms: int
+    """No timer is later than this, the event loop apart."""
+    wheel_size: int
+    levels: int
+    cascades: float
+    """How often a timer moves to a finer bucket before it ends, on average."""
+    cascades_low: float
+    cascades_high: float
+    bytes: int
+    """At the peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class GeometryAdvice:
+    """A wheel, and what the others would cost."""
+
+    advised: Geometry | None
+    default: Geometry | None
+    candidates: tuple[Geometry, ...]
+    timers: int
+    """How many timers it was computed from."""
+    peak_parked: int
+    is_thin: bool
+    reason: str
+
+
+def level_and_cascades(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int, int]:
+    """Return in which level a timer begins, and how often it moves before it ends.
+
+    As `TimingWheel` does it: a timer goes to the finest level that reaches its expiration, from
+    that level's present, and moves down one level whenever its bucket opens, at the start of the
+    bucket's range. Each level's present is the time rounded down to its own tick.
+    """
+    level = 0
+    while timer.expiration_ms >= (timer.start_ms // tick_ms + wheel_size) * tick_ms:
+        tick_ms *= wheel_size
+        level += 1
+    cascades = 0
+    for _ in range(level):
+        cascades += timer.expiration_ms // tick_ms * tick_ms < timer.end_ms
+        tick_ms //= wheel_size
+    return level, cascades
+
+
+def measure(timers: Sequence[Timer], tick_ms: int, wheel_size: int, peak_parked: int) -> Geometry:
+    """Return what a wheel would cost for `timers`, with `peak_parked` pending at once."""
+    # SystemTimer rounds a deadline up to a tick, so that nothing is early.
+    rounded = [
+        Timer(timer.start_ms, -(-timer.expiration_ms // tick_ms) * tick_ms, timer.end_ms)
+        for timer in timers
+    ]
+    found = [level_and_cascades(timer, tick_ms, wheel_size) for timer in rounded]
+    levels = 1 + max(level for level, _ in found)
+    cascades = [moves for _, moves in found]
+    mean = fmean(cascades)
+    # Thousands of timers: the mean is normal, whatever they are.
+    variance = fmean((moves - mean) ** 2 for moves in cascades)
+    spread = 1.96 * (variance / len(cascades)) ** 0.5
+    per_level = [0] * levels
+    for level, _ in found:
+        per_level[level] += 1
+    buckets = sum(min(wheel_size, round(peak_parked * count / len(found))) for count in per_level)
+    return Geometry(
+        tick_ms=tick_ms,
+        wheel_size=wheel_size,
+        levels=levels,
+        cascades=mean,
+        cascades_low=max(0.0, mean - spread),
+        cascades_high=mean + spread,
+        bytes=peak_parked * TIMER_BYTES + buckets * BUCKET_BYTES + levels * wheel_size * SLOT_BYTES,
+    )
+
+
+def advise_geometry(
+    timers: Sequence[Timer], peak_parked: int, max_tick_ms: int = 1
+) -> GeometryAdvice:
+    """Return the wheel that moves timers least, of those with a tick of at most `max_tick_ms`.
+
+    Of wheels that move them about as often it is the one that takes the least memory, and if the
+    default is about as good, it is the default. `timers` are a sample of all, evenly drawn.
+    """
+    if len(timers) < LEAST_TIMERS:
+        return GeometryAdvice(
+            advised=None,
+            default=None,
+            candidates=(),
+            timers=len(timers),
+            peak_parked=peak_parked,
+            is_thin=True,
+            reason=f"The data is too thin: {counted(len(timers), 'timer')}, and {LEAST_TIMERS} are "
+            "the least to go by. Keep the default.",
+        )
+    found = tuple(
+        measure(timers, tick_ms, size, peak_parked) for tick_ms in TICKS_MS for size in WHEEL_SIZES
+    )
+    default = next(wheel for wheel in found if (wheel.tick_ms, wheel.wheel_size) == DEFAULT)
+    allowed = [wheel for wheel in found if wheel.tick_ms <= max_tick_ms]
+    fewest = min(wheel.cascades for wheel in allowed)
+    good = [wheel for wheel in allowed if wheel.cascades <= fewest + _WORTHWHILE]
+    advised = default if default in good else min(good, key=lambda wheel: wheel.bytes)
+    return GeometryAdvice(
+        advised=advised,
+        default=default,
+        candidates=found,
+        timers=len(timers),
+        peak_parked=peak_parked,
+        is_thin=False,
+        reason=_reason(advised, default, max_tick_ms),
+    )
+
+
+def _reason(advised: Geometry, default: Geometry, max_tick_ms: int) -> str:
+    if advised is default:
+        return (
+            f"Keep the default: a timer moves {default.cascades:.2f} times, and no wheel with a "
+            f"tick of at most {max_tick_ms} ms moves it less by {_WORTHWHILE} or more."
+        )
+    return (
+        f"With {advised.wheel_size:,} buckets of {advised.tick_ms} ms, rather than "
+        f"{default.wheel_size:,} of {default.tick_ms} ms, a timer would move "
+        f"{advised.cascades:.2f} times rather than {default.cascades:.2f}, and "
+        f"{advised.bytes / 1024:,.0f} KiB would be taken at the peak rather than "
+        f"{default.bytes / 1024:,.0f}; the tick is at most the {max_tick_ms} ms that were allowed."
+    )

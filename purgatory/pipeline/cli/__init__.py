@@ -1,0 +1,1 @@
+"""The command line of the pipeline: commands, options, and how results are printed."""

@@ -1,0 +1,361 @@
+"""The table of outcomes: kept up with the journal, partition by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.pipeline.cli.figures import counted
+from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.errors import BadFileError, NothingToReadError
+from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.journal_files import JournalFiles, unreadable_file
+from purgatory.pipeline.outcomes.manifest import (
+    Hour,
+    Manifest,
+    check_is_newest,
+    fingerprints,
+    publish,
+    read_manifest,
+    run_folder,
+    run_name,
+    sweep,
+)
+from purgatory.pipeline.outcomes.outcomes import has_times, outcomes, watched_hour
+from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
+from purgatory.pipeline.spark.folder import File, Folder
+
+DEFAULT_GRACE_S = 900.0
+"""Longer than a journal keeps a file open: an end that is not there by then will not come."""
+
+# What one task sorts: a million records are some 200 MB, of which it keeps a part in memory.
+_RECORDS_A_TASK = 1_000_000
+_MOST_TASKS = 2_000
+_HOURS_OF_DAY = [f"{hour:02d}" for hour in range(24)]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What one run did."""
+
+    new_files: int
+    known_files: int
+    bad: dict[str, str]
+    """The files that were left out, and why."""
+    rows: int
+    """In the new files."""
+    unknown_rows: int
+    """Of these, such as are no event that we know; left out."""
+    written_hours: tuple[str, ...]
+    operations: int
+    """In the whole table."""
+
+
+class OutcomeTable:
+    """A folder of outcomes that follows a journal. One run at a time writes to it.
+
+    A run reads the files that are new since the last one, merges them into the hours that they
+    belong to and rewrites these hours only. What is published is named by a manifest, which is
+    written last and in one step: a run that breaks off has changed nothing, and its successor
+    sweeps away what it left. To run twice is to run once.
+
+    The journal's files may be deleted once they are in: hours are merged, not made anew.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        """Take the table in the folder at `path`, which need not exist."""
+        self._spark = spark
+        self.folder = Folder(spark, path)
+
+    def update(
+        self,
+        journal: str,
+        *,
+        on_bad_file: OnBadFile = OnBadFile.SKIP,
+        grace_s: float = DEFAULT_GRACE_S,
+        say: Say = lambda _: None,
+    ) -> Update:
+        """Bring the table up to date with the journal in the folder `journal`.
+
+        Raises NothingToReadError where there is no file, BadFileError for the first bad one if
+        `on_bad_file` is REFUSE, OutputInUseError if another run published meanwhile.
+        """
+        return _Run(self._spark, self.folder, Folder(self._spark, journal), say).update(
+            on_bad_file, grace_s
+        )
+
+    def manifest(self) -> Manifest:
+        """Return what the table is made of."""
+        return read_manifest(self.folder)
+
+    def read(self) -> DataFrame:
+        """Return all outcomes. Raises NothingToReadError where nothing was published."""
+        manifest = self.manifest()
+        if not manifest.hours:
+            raise NothingToReadError(
+                f"No outcomes in {self.folder}: run the job `outcomes` on a journal that has some."
+            )
+        return _read(self._spark, self.folder, manifest.paths())
+
+
+class _Run:
+    """One run of `outcomes`."""
+
+    def __init__(self, spark: SparkSession, table: Folder, journal: Folder, say: Say) -> None:
+        self._spark = spark
+        self._table = table
+        self._journal = journal
+        self._say = say
+        self._before = read_manifest(table)
+        self._name = run_name(self._before.run + 1)
+
+    def update(self, on_bad_file: OnBadFile, grace_s: float) -> Update:
+        sweep(self._table, self._before)
+        files = self._journal.files(".parquet")
+        if not files and not self._before.run:
+            raise NothingToReadError(f"No journal in {self._journal}: there is no .parquet file.")
+        known = [file for file in files if self._before.is_known(file)]
+        new = sorted({*files}.difference(known))
+        self._say(f"{counted(len(files), 'file')} in the journal, {len(new):,} new")
+        good, bad = self._looked_at(new, on_bad_file)
+        try:
+            return self._merged_but_for_damaged(good, bad, known, on_bad_file, grace_s)
+        except Exception:
+            self._remove_unpublished()
+            raise
+
+    def _merged_but_for_damaged(
+        self,
+        good: list[tuple[File, int]],
+        bad: dict[str, str],
+        known: Sequence[File],
+        on_bad_file: OnBadFile,
+        grace_s: float,
+    ) -> Update:
+        while True:
+            try:
+                return self._merged(good, bad, known, grace_s)
+            except (Py4JJavaError, PySparkException) as error:
+                # Whoever published meanwhile has swept away what this run was reading.
+                check_is_newest(self._table, self._before.run)
+                path, reason = self._damaged(error)
+                self._note(path, reason, bad, on_bad_file)
+                good = [(file, rows) for file, rows in good if file.path != path]
+
+    def _remove_unpublished(self) -> None:
+        # The disk may be full of it, and then nothing is ever published that would sweep it away.
+        if self._name not in read_manifest(self._table).runs():
+            self._table.delete(run_folder(self._name))
+
+    def _looked_at(
+        self, files: Sequence[File], on_bad_file: OnBadFile
+    ) -> tuple[list[tuple[File, int]], dict[str, str]]:
+        """Return the good files with their rows, and why the others are bad."""
+        footers = JournalFiles(self._spark, self._journal)
+        good: list[tuple[File, int]] = []
+        bad: dict[str, str] = {}
+        for file in files:
+            try:
+                good.append((file, footers.rows(file.path)))
+            except ValueError as error:
+                self._note(file.path, str(error), bad, on_bad_file)
+        return good, bad
+
+    def _note(self, path: str, reason: str, bad: dict[str, str], on_bad_file: OnBadFile) -> None:
+        if on_bad_file is OnBadFile.REFUSE:
+            raise BadFileError(
+                f"{self._journal.at(path)}: {reason}. "
+                "Nothing was written. Mend or remove it, or leave it out: --on-bad-file skip"
+            )
+        bad[path] = reason
+        self._say(f"left out {path}: {reason}")
+
+    def _damaged(self, error: Exception) -> tuple[str, str]:
+        """Return the journal's file that an error is about, and why; raise what it is else."""
+        found = unreadable_file(error)
+        if found is None:
+            raise error
+        uri, reason = found
+        path = self._journal.relative_of_uri(uri)
+        if path is None:
+            raise BadFileError(
+                f"{uri}: {reason}. It is not of the journal but of the outcomes: delete "
+                f"{self._table} and run again, if the journal is all there."
+            ) from error
+        return path, reason
+
+    def _merged(
+        self,
+        good: list[tuple[File, int]],
+        bad: dict[str, str],
+        known: Sequence[File],
+        grace_s: float,
+    ) -> Update:
+        before = self._before
+        rows = sum(count for _, count in good)
+        events = self._events([file.path for file, _ in good])
+        touched, as_of = self._touched(events)
+        overdue = _overdue(before, as_of, grace_s)
+        hours = touched | overdue
+        manifest = _with_files(before, known, good, bad, as_of, grace_s)
+        unknown_rows, written = rows, dict[str, Hour]()
+        if hours:
+            of_all = counted(_all(before, hours), "hour")
+            self._say(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
+            self._write(events, hours, rows, as_of, grace_s)
+            written = self._described()
+            manifest.hours.update(written)
+            # Every event that was read is in one of the hours that it changed.
+            unknown_rows = rows - (manifest.records(hours) - before.records(hours))
+        if manifest != before:
+            manifest.run = before.run + 1
+            publish(self._table, manifest)
+        operations = sum(hour.operations for hour in manifest.hours.values())
+        return Update(
+            new_files=len(good),
+            known_files=len(known),
+            bad=bad,
+            rows=rows,
+            unknown_rows=unknown_rows,
+            written_hours=tuple(sorted(written)),
+            operations=operations,
+        )
+
+    def _events(self, paths: Sequence[str]) -> DataFrame:
+        if not paths:
+            return self._spark.createDataFrame([], EVENT_SCHEMA)
+        # The path's date and hour are left alone: rows say themselves when they were written.
+        reader = self._spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
+        return reader.parquet(*(self._journal.pattern(path) for path in paths))
+
+    def _touched(self, events: DataFrame) -> tuple[set[str], datetime | None]:
+        """Return the hours that have new events, and the time of the latest event of all."""
+        # What else an event has is looked at when all columns are read: here they would be read for
+        # that alone, and an hour too many is written as it was.
+        found = (
+            events.where(has_times())
+            .groupBy(watched_hour().alias("hour"))
+            .agg(F.max("at").alias("at"))
+            .select(F.date_format("hour", "yyyy-MM-dd'T'HH"), F.unix_micros("at"))
+            .collect()
+        )
+        latest = [_from_micros(row[1]) for row in found]
+        if (known := self._before.as_of_time()) is not None:
+            latest.append(known)
+        return {row[0] for row in found}, max(latest, default=None)
+
+    def _write(
+        self,
+        events: DataFrame,
+        hours: set[str],
+        rows: int,
+        as_of: datetime | None,
+        grace_s: float,
+    ) -> None:
+        """Write the hours as they are with the new events."""
+        assert as_of is not None, "hours change only where there is an event"
+        before = self._before
+        known_paths = before.paths(hours)
+        known = _read(self._spark, self._table, known_paths) if known_paths else None
+        records = rows + sum(
+            before.hours[hour].operations for hour in hours if hour in before.hours
+        )
+        # For each core a few, and no task too large to sort.
+        tasks = max(4 * self._spark.sparkContext.defaultParallelism, -(-records // _RECORDS_A_TASK))
+        files_per_hour = -(-tasks // len(hours))
+        found = outcomes(
+            events,
+            as_of=as_of,
+            grace_s=grace_s,
+            known=known,
+            tasks=min(_MOST_TASKS, len(hours) * files_per_hour),
+            files_per_hour=files_per_hour,
+        )
+        # Asked for each row: a date and a place in a list, as to format a time takes far longer.
+        hour_of_day = F.element_at(F.lit(_HOURS_OF_DAY), F.hour("watched_at") + 1)
+        placed = found.withColumns({"date": F.to_date("watched_at"), "hour": hour_of_day})
+        placed.write.partitionBy("date", "hour").option("compression", "zstd").mode(
+            "overwrite"
+        ).parquet(self._table.at(run_folder(self._name)))
+
+    def _described(self) -> dict[str, Hour]:
+        """Return what is in the hours that were written; it reads them, so they can be read."""
+        is_open = F.col("outcome") == "open"
+        rows = (
+            _read(self._spark, self._table, [run_folder(self._name)])
+            .groupBy(watched_hour().alias("hour"))
+            .agg(
+                F.count("*").alias("operations"),
+                F.sum("records").alias("records"),
+                F.count_if(is_open).alias("open"),
+                F.unix_micros(F.min(F.when(is_open, F.col("deadline")))).alias("deadline"),
+            )
+            .select("*", F.date_format("hour", "yyyy-MM-dd'T'HH").alias("name"))
+            .collect()
+        )
+        return {
+            row["name"]: Hour(
+                run=self._name,
+                operations=row["operations"],
+                records=row["records"],
+                open=row["open"],
+                first_open_deadline=(
+                    None if row["deadline"] is None else _from_micros(row["deadline"]).isoformat()
+                ),
+            )
+            for row in rows
+        }
+
+
+def _read(spark: SparkSession, folder: Folder, paths: Sequence[str]) -> DataFrame:
+    reader = spark.read.schema(OUTCOME_SCHEMA).option("recursiveFileLookup", True)
+    return reader.parquet(*(folder.pattern(path) for path in paths))
+
+
+def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[str]:
+    """Return the hours in which an open operation is lost by now."""
+    if as_of is None:
+        return set()
+    silent_since = as_of - timedelta(seconds=grace_s)
+    return {
+        name
+        for name, hour in before.hours.items()
+        if hour.first_open_deadline is not None
+        and datetime.fromisoformat(hour.first_open_deadline) < silent_since
+    }
+
+
+def _with_files(
+    before: Manifest,
+    known: Sequence[File],
+    good: list[tuple[File, int]],
+    bad: dict[str, str],
+    as_of: datetime | None,
+    grace_s: float,
+) -> Manifest:
+    return replace(
+        before,
+        as_of=as_of.isoformat() if as_of else None,
+        grace_s=grace_s,
+        # What is gone is forgotten: should it come back, it changes nothing. A journal that is gone
+        # as a whole is a disk that is not there.
+        files=fingerprints([*known, *(file for file, _ in good)]) or before.files,
+        read_files=before.read_files + len(good),
+        rows=before.rows + sum(rows for _, rows in good),
+        bad=bad,
+        hours=dict(before.hours),
+    )
+
+
+def _all(before: Manifest, hours: set[str]) -> int:
+    return len(hours | before.hours.keys())
+
+
+def _from_micros(micros: int) -> datetime:
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=micros)

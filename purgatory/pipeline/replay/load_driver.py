@@ -1,0 +1,223 @@
+"""What drives a load through a timer and a purgatory: each event at its time."""
+
+from __future__ import annotations
+
+from purgatory.operations.delayed_operation_purgatory import (
+    DelayedOperationPurgatory,
+    WatchStatistics,
+)
+from purgatory.pipeline.replay.cpu_time import CpuTime
+from purgatory.pipeline.replay.load_batch import NEVER_NS, LoadBatch
+from purgatory.pipeline.replay.replay_clock import ReplayClock
+from purgatory.pipeline.replay.replayed_operation import Fate, ReplayedOperation, ReplayNotes
+from purgatory.pipeline.replay.time_slice import TimeSlice
+from purgatory.timer.clock import NS_PER_MS
+from purgatory.timer.system_timer import SystemTimer
+
+# Second names, which the compiler may make plain C integers of.
+_FORCED = int(Fate.FORCED)
+_FIRED = int(Fate.FIRED)
+_NEVER_NS = NEVER_NS
+# Expired operations that are noted one by one before they are counted together.
+_NOTES = 10_000
+
+
+class LoadDriver:
+    """A `SystemTimer` and a `DelayedOperationPurgatory` on a clock that leaps to the next event.
+
+    Events are arrivals, ends and buckets of the wheel: as a reaper would, it advances the timer
+    exactly when a bucket opens. This is what a replay takes its time for, so it is compiled with
+    the core.
+    """
+
+    # Invariant: the clock is before _next_ns, which is the earlier of _armed_ns, when the next
+    # bucket opens, and _slice_end_ns.
+    __slots__ = (
+        "_armed_ns",
+        "_arrived",
+        "_at_once",
+        "_before",
+        "_buckets",
+        "_cascaded",
+        "_clock",
+        "_core",
+        "_cpu_time",
+        "_longest_run",
+        "_next_ns",
+        "_notes",
+        "_peak",
+        "_slice",
+        "_slice_end_ns",
+        "_slice_ns",
+        "_slices",
+        "_timer",
+    )
+
+    def __init__(
+        self, start_ns: int, slice_ns: int, tick_ms: int, wheel_size: int, cpu_time: CpuTime
+    ) -> None:
+        """Begin at `start_ns` with an empty wheel, and count for each `slice_ns`."""
+        self._clock = ReplayClock(start_ns)
+        self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self._clock)
+        self._timer.on_earlier = self._on_earlier
+        self._core = DelayedOperationPurgatory("replay", self._timer)
+        self._cpu_time = cpu_time
+        self._notes = ReplayNotes()
+        self._armed_ns: int = NEVER_NS
+        self._slice_ns: int = slice_ns
+        self._slice_end_ns: int = start_ns + slice_ns
+        self._next_ns: int = self._slice_end_ns
+        # Those that are over.
+        self._slices: list[TimeSlice] = []
+        self._slice = TimeSlice(start_ns)
+        self._before: WatchStatistics = self._core.statistics()
+        # Of the slice that is under way.
+        self._arrived: int = 0
+        self._at_once: int = 0
+        self._peak: int = 0
+        self._buckets: int = 0
+        self._cascaded: int = 0
+        self._longest_run: int = 0
+
+    def play(
+        self,
+        batch: LoadBatch,
+        operations: list[ReplayedOperation | None],
+        fired_keys: list[str | None],
+        end_ns: memoryview,
+        ends: memoryview,
+    ) -> None:
+        """Let the operations of `batch` arrive, and those end whose numbers are in `ends`.
+
+        The number of an operation is its place in `operations`, `fired_keys` and `end_ns`, where
+        those of the batch come last; each is put there when it arrives, and taken out when it has
+        ended. `ends` is in order of time. Where two events are at once, arrivals come first.
+        """
+        # Views give integers, one at a time, where numpy's arrays would give integers of its own.
+        arrival_ns = batch.arrival_ns.data
+        delay_ms = batch.delay_ms.data
+        fate = batch.fate.data
+        keys = batch.keys
+        clock = self._clock
+        core = self._core
+        notes = self._notes
+        count = len(arrival_ns)
+        ending = len(ends)
+        first = len(operations) - count
+        arrived = 0
+        place = 0
+        number = 0
+        while True:
+            until_ns = _NEVER_NS
+            if place < ending:
+                number = ends[place]
+                until_ns = end_ns[number]
+            while arrived < count:
+                at_ns = arrival_ns[arrived]
+                if at_ns > until_ns:
+                    break
+                if at_ns >= self._next_ns:
+                    self._pass_time(at_ns)
+                clock.at_ns = at_ns
+                delay = delay_ms[arrived]
+                operation = ReplayedOperation(delay)
+                operation.deadline_ns = at_ns + delay * NS_PER_MS
+                operation.end_ns = end_ns[first + arrived]
+                operation.fate = fate[arrived]
+                operation.notes = notes
+                operations[first + arrived] = operation
+                if core.try_complete_else_watch(operation, keys[arrived]):
+                    self._at_once += 1
+                self._arrived += 1
+                if core._delayed > self._peak:
+                    self._peak = core._delayed
+                arrived += 1
+            if place == ending:
+                break
+            place += 1
+            if until_ns >= self._next_ns:
+                self._pass_time(until_ns)
+            clock.at_ns = until_ns
+            ended = operations[number]
+            operations[number] = None
+            assert ended is not None, "an operation ends once, and not before it arrives"
+            # The most frequent without a call of ours.
+            if ended.fate == _FORCED:
+                ended.force_complete()
+            else:
+                self._end(ended, fired_keys[number])
+
+    def play_out(self) -> None:
+        """Let time pass until nobody waits."""
+        while self._core.delayed:
+            self._pass_time(self._next_ns)
+        self._close_slice()
+
+    def taken(self) -> list[TimeSlice]:
+        """Return the slices that are over, once."""
+        taken, self._slices = self._slices, []
+        return taken
+
+    def _end(self, operation: ReplayedOperation, fired_key: str | None) -> None:
+        if operation.fate != _FIRED:
+            operation.cancel()
+        elif not operation.is_completed:
+            # Whoever else watches the key is tried too, as it was when the key was fired.
+            self._notes.fired_ns = self._clock.at_ns
+            self._core.check_and_complete(fired_key)
+
+    def _pass_time(self, until_ns: int) -> None:
+        """Open every bucket and close every slice up to `until_ns`, each at its time."""
+        while self._next_ns <= until_ns:
+            self._clock.at_ns = self._next_ns
+            if self._armed_ns <= self._next_ns:
+                self._open_bucket()
+            if self._slice_end_ns <= self._next_ns:
+                self._close_slice()
+            self._next_ns = min(self._armed_ns, self._slice_end_ns)
+
+    def _open_bucket(self) -> None:
+        # As the reaper does, which sleeps until then.
+        timer = self._timer
+        notes = self._notes
+        cascaded = timer.cascaded
+        notes.opened_ns = self._clock.at_ns
+        ran = timer.advance_clock()
+        moved = timer.cascaded - cascaded
+        self._buckets += 1
+        self._cascaded += moved
+        self._longest_run = max(self._longest_run, ran + moved)
+        if len(notes.fates) >= _NOTES:
+            self._count_expired()
+        next_ms = timer.next_expiration_ms()
+        self._armed_ns = NEVER_NS if next_ms is None else next_ms * NS_PER_MS
+
+    def _on_earlier(self, expiration_ms: int) -> None:
+        # A bucket that opened meanwhile, or is opening, is at hand at once.
+        self._armed_ns = max(expiration_ms * NS_PER_MS, self._clock.at_ns)
+        self._next_ns = min(self._armed_ns, self._slice_end_ns)
+
+    def _close_slice(self) -> None:
+        piece = self._slice
+        piece.operations, self._arrived = self._arrived, 0
+        piece.at_once, self._at_once = self._at_once, 0
+        piece.peak, self._peak = self._peak, 0
+        piece.buckets, self._buckets = self._buckets, 0
+        piece.cascaded, self._cascaded = self._cascaded, 0
+        piece.longest_run, self._longest_run = self._longest_run, 0
+        after = self._core.statistics()
+        piece.end(self._before, after)
+        self._count_expired()
+        piece.cpu_ns = self._cpu_time.lap_ns()
+        if piece.has_events:
+            self._slices.append(piece)
+        self._before = after
+        self._slice = TimeSlice(self._slice_end_ns)
+        self._slice_end_ns += self._slice_ns
+
+    def _count_expired(self) -> None:
+        notes = self._notes
+        if notes.fates:
+            self._slice.count_expired(notes.late_ns, notes.fates)
+            notes.late_ns.clear()
+            notes.fates.clear()

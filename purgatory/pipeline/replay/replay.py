@@ -1,0 +1,262 @@
+"""Replay: a load through the real timer and the real purgatory, sharded over Spark."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    MapType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from purgatory.pipeline.replay.load_batch import NEVER_NS, LoadBatch
+from purgatory.pipeline.replay.replayed_operation import Fate
+from purgatory.pipeline.replay.simulation import Simulation
+from purgatory.pipeline.replay.synthetic_load import SyntheticLoad
+from purgatory.pipeline.replay.time_slice import TimeSlice
+from purgatory.pipeline.replay.what_if import Growth, WhatIf
+from purgatory.timer.task import MAX_DELAY_MS
+
+_COUNTS = (
+    *("operations", "fired", "expired", "cancelled", "newly_expired", "unknown"),
+    *("waiting", "peak", "buckets", "cascaded", "longest_run", "latest_us", "cpu_ns"),
+)
+
+REPLAY_SCHEMA = StructType(
+    [
+        StructField("shard", IntegerType(), nullable=False),
+        StructField("at", TimestampType(), nullable=False),
+        *(StructField(name, LongType(), nullable=False) for name in _COUNTS),
+        StructField("lateness", MapType(IntegerType(), LongType(), False), nullable=False),
+    ]
+)
+"""One row for each shard and slice of simulated time; docs/replay.md says what each column means.
+
+`TimeSlice` has the same names.
+"""
+
+_ARROW_SCHEMA = pa.schema(
+    [
+        pa.field("shard", pa.int32(), nullable=False),
+        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
+        *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS),
+        pa.field("lateness", pa.map_(pa.int32(), pa.int64()), nullable=False),
+    ]
+)
+
+# Between two copies of one operation: so much of a minute, which never comes round to where it was.
+_GOLDEN = 0.6180339887498949
+_MINUTE_NS = 60_000_000_000
+_SLICES_A_BATCH = 1_000
+
+
+def replay(
+    outcomes: DataFrame, what_if: WhatIf | None = None, *, shards: int = 16, slice_s: int = 60
+) -> DataFrame:
+    """Return what would become of `outcomes` (OUTCOME_SCHEMA): REPLAY_SCHEMA.
+
+    Each operation goes to the shard of its first key. A shard is a worker of its own: its timer and
+    its purgatory see the operations of its keys and no others, in order of time. Of an operation
+    with several keys, the others are watched in that shard too, so it ends when it did; but who
+    fires one of them walks past the operations of this shard only.
+
+    An operation that fired does so again at the same time after its arrival, through the key that
+    did it, unless it expires before; one that was cancelled or drained, likewise. What would have
+    become of one that expired, was lost or is open, had it waited longer, nobody knows: it expires,
+    and is counted as `unknown`.
+    """
+    if shards < 1 or slice_s < 1:
+        raise ValueError(f"shards is {shards} and slice_s {slice_s}: give 1 or more of each")
+    what_if = what_if or WhatIf()
+    shard = F.pmod(F.xxhash64(_first_key()), F.lit(shards)).cast("int")
+    operations = _copies(outcomes, what_if).select(
+        shard.alias("shard"),
+        *_as_load(what_if),
+        # For an order that does not depend on where the rows lay.
+        "operation_id",
+    )
+    ordered = operations.repartitionById(shards, "shard").sortWithinPartitions(
+        "shard", "arrival_ns", "operation_id"
+    )
+    return ordered.drop("operation_id").mapInArrow(
+        _replaying(what_if, slice_s),
+        REPLAY_SCHEMA,
+    )
+
+
+def replay_synthetic(
+    spark: SparkSession, load: SyntheticLoad, what_if: WhatIf | None = None, *, slice_s: int = 60
+) -> DataFrame:
+    """Return what becomes of a load that is drawn where it is played: REPLAY_SCHEMA.
+
+    Nothing is read and nothing is moved; each shard of the load is a task. Times count from 1970.
+    """
+    if slice_s < 1:
+        raise ValueError(f"slice_s is {slice_s}: give 1 or more")
+    what_if = what_if or WhatIf()
+    changed = load.changed(what_if)
+
+    def play(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _freeze_imports()
+        for batch in batches:
+            for shard in batch.column(0).to_pylist():
+                drawn = changed.batches(shard, timeout=what_if.timeout)
+                yield from _record_batches(shard, simulation(what_if, slice_s).run(drawn))
+
+    shards = spark.range(0, load.shards, 1, numPartitions=load.shards)
+    return shards.mapInArrow(play, REPLAY_SCHEMA)
+
+
+def simulation(what_if: WhatIf, slice_s: int = 60) -> Simulation:
+    """Return an empty simulation with the wheel of `what_if`."""
+    return Simulation(
+        tick_ms=what_if.tick_ms, wheel_size=what_if.wheel_size, slice_ms=slice_s * 1_000
+    )
+
+
+def load_batch(rows: pa.RecordBatch) -> LoadBatch:
+    """Return the operations of `rows`, which are as `replay` sorts them."""
+    keys = _strings(rows.column("keys").flatten())
+    edges = rows.column("keys").offsets.to_numpy()
+    # Of a slice the offsets begin where the slice does, and its keys at none.
+    bounds = (edges - edges[0]).tolist()
+    return LoadBatch(
+        arrival_ns=rows.column("arrival_ns").to_numpy(),
+        delay_ms=rows.column("delay_ms").to_numpy(),
+        end_ns=rows.column("end_ns").to_numpy(),
+        fate=rows.column("fate").to_numpy().astype(np.int64),
+        keys=[tuple(keys[low:high]) for low, high in pairwise(bounds)],
+        fired_keys=rows.column("completed_by").to_pylist(),
+    )
+
+
+def _strings(values: pa.Array) -> list[str]:
+    # Each different string once: they are compared by identity first, and kept while one waits.
+    encoded = values.dictionary_encode()
+    different = encoded.dictionary.to_pylist()
+    return [different[number] for number in encoded.indices.to_pylist()]
+
+
+def _replaying(
+    what_if: WhatIf, slice_s: int
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def play(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        _freeze_imports()
+        # A task may have several shards, one after the other.
+        for shard, rows in _by_shard(batches):
+            yield from _record_batches(shard, simulation(what_if, slice_s).run(rows))
+
+    return play
+
+
+@cache
+def _freeze_imports() -> None:
+    """Keep the garbage collector of a worker off what it has imported: once in its life."""
+    # Spark collects after each task, and would walk through all of that for 50 ms every time.
+    gc.freeze()
+
+
+def _by_shard(
+    batches: Iterable[pa.RecordBatch],
+) -> Iterator[tuple[int, Iterator[LoadBatch]]]:
+    """Cut batches that are sorted by shard where the shard changes."""
+    pieces = (piece for batch in batches for piece in _pieces(batch))
+    for shard, group in groupby(pieces, key=lambda piece: piece[0]):
+        yield shard, (load_batch(rows) for _, rows in group)
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    shards = batch.column("shard").to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(shards)) + 1).tolist(), len(shards)]
+    for low, high in pairwise(edges):
+        if low < high:
+            yield int(shards[low]), batch.slice(low, high - low)
+
+
+def _record_batches(shard: int, slices: Iterable[TimeSlice]) -> Iterator[pa.RecordBatch]:
+    rows: list[dict[str, Any]] = []
+    for piece in slices:
+        rows.append(
+            {
+                "shard": shard,
+                "at": piece.start_ns // 1_000,
+                **{name: getattr(piece, name) for name in _COUNTS},
+                "lateness": list(piece.lateness.items()),
+            }
+        )
+        if len(rows) == _SLICES_A_BATCH:
+            yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
+            rows = []
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
+
+
+def _first_key() -> Column:
+    return F.coalesce(F.try_element_at("keys", F.lit(1)), F.lit(""))
+
+
+def _copies(outcomes: DataFrame, what_if: WhatIf) -> DataFrame:
+    """Return each operation as often as the traffic says, with the number of its `copy`."""
+    whole = int(what_if.traffic)
+    # The same for all operations of a key, which would not end by one fire otherwise.
+    place = F.pmod(F.xxhash64(_first_key(), F.lit("copies")), F.lit(1_000_000)) / 1_000_000
+    copies = F.lit(whole) + (place < what_if.traffic - whole).cast("int")
+    numbers = F.sequence(F.lit(0), copies - 1)
+    copied = outcomes.where(F.size("keys") > 0).withColumn("copies", copies).where("copies > 0")
+    copied = copied.withColumn("copy", F.explode(numbers))
+    if what_if.growth is Growth.BUSIER:
+        return copied
+
+    def own(key: Column) -> Column:
+        return F.when(F.col("copy") == 0, key).otherwise(F.concat(key, F.lit("#"), F.col("copy")))
+
+    return copied.withColumns(
+        {"keys": F.transform("keys", own), "completed_by": own(F.col("completed_by"))}
+    )
+
+
+def _as_load(what_if: WhatIf) -> list[Column]:
+    shift_ns = (F.col("copy") * _GOLDEN % 1 * _MINUTE_NS).cast("long")
+    watched_ns = F.unix_micros("watched_at") * 1_000
+    arrival_ns = watched_ns + shift_ns
+    # Rounded down, as the deadline was rounded up to a tick.
+    delay_ms = F.floor(F.col("timeout_us") * what_if.timeout / 1_000).cast("long")
+    delay_ms = F.least(F.greatest(delay_ms, F.lit(0)), F.lit(MAX_DELAY_MS))
+    fate = (
+        F.when(F.col("outcome").isin("cancelled", "drained"), int(Fate.CANCELLED))
+        .when(F.col("outcome") != "fired", _without_end(delay_ms))
+        .when(F.col("completed_by").isNull(), int(Fate.FORCED))
+        .otherwise(int(Fate.FIRED))
+    )
+    has_end = F.col("outcome").isin("cancelled", "drained", "fired")
+    end_ns = F.when(has_end, arrival_ns + F.col("wait_us") * 1_000).otherwise(F.lit(NEVER_NS))
+    return [
+        arrival_ns.alias("arrival_ns"),
+        delay_ms.alias("delay_ms"),
+        end_ns.alias("end_ns"),
+        fate.alias("fate"),
+        F.col("keys"),
+        F.col("completed_by"),
+    ]
+
+
+def _without_end(delay_ms: Column) -> Column:
+    # What expired was watched up to its deadline; what was lost may have ended the moment after.
+    is_known = (F.col("outcome") == "expired") & (delay_ms * 1_000 <= F.col("timeout_us"))
+    return F.when(is_known, int(Fate.NONE)).otherwise(int(Fate.UNKNOWN))
+
+
+# Invariant: what is counted is what there is a column for.
+assert set(_COUNTS) <= set(TimeSlice.__slots__)

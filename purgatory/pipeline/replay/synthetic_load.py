@@ -1,0 +1,106 @@
+"""A load that is drawn: that of Kafka's benchmark of its purgatory, and others of its kind."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from purgatory.pipeline.replay.load_batch import NEVER_NS, LoadBatch
+from purgatory.pipeline.replay.replayed_operation import Fate
+from purgatory.pipeline.replay.what_if import WhatIf
+from purgatory.timer.clock import NS_PER_MS
+
+# The quantile of the normal distribution below which three quarters lie.
+_QUARTILE = 0.67449
+_BATCH = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyntheticLoad:
+    """Poisson arrivals; each waits on a few keys, for a latency of a log-normal distribution.
+
+    The latencies are given by two of their percentiles. Whose latency is below the timeout is
+    completed by force at that time, and the others expire.
+
+    `shards` are independent of one another: each has its part of the operations and of the rate,
+    which together are a Poisson process of the whole rate, and keys of its own. The same numbers
+    give the same load, shard by shard, wherever it is drawn.
+
+    Source: Kafka's `TestPurgatoryPerformance`, whose published setting is the default: one set of 3
+    keys that all requests of a broker share; 20 and 60 ms, or 200 and 400 ms.
+    Raises ValueError for numbers that make no load.
+    """
+
+    operations: int = 1_000_000
+    rate_per_s: float = 100_000.0
+    timeout_ms: int = 200
+    median_ms: float = 20.0
+    quartile_ms: float = 60.0
+    """Three quarters of the latencies are below."""
+    key_sets: int = 1
+    """Of each shard; an operation is on all keys of one of them."""
+    keys_each: int = 3
+    shards: int = 8
+    seed: int = 22
+
+    def __post_init__(self) -> None:
+        for name in ("operations", "timeout_ms", "key_sets", "keys_each", "shards"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if not 0 < self.rate_per_s < math.inf:
+            raise ValueError(f"rate_per_s is {self.rate_per_s}: give a number above 0")
+        if not 0 < self.median_ms <= self.quartile_ms < math.inf:
+            raise ValueError(
+                f"median_ms is {self.median_ms} and quartile_ms {self.quartile_ms}: "
+                "give numbers above 0, the median no greater than the quartile"
+            )
+
+    def changed(self, what_if: WhatIf) -> SyntheticLoad:
+        """Return the load with the traffic of `what_if`, in the same time."""
+        return replace(
+            self,
+            operations=max(1, round(self.operations * what_if.traffic)),
+            rate_per_s=self.rate_per_s * what_if.traffic,
+        )
+
+    def batches(self, shard: int, *, timeout: float = 1.0) -> Iterator[LoadBatch]:
+        """Draw the operations of a shard, numbered from 0 on, with `timeout` times the timeout."""
+        random = np.random.default_rng([self.seed, shard])
+        delay_ms = max(1, math.floor(self.timeout_ms * timeout))
+        key_sets = self._key_sets(shard)
+        at_ns = 0
+        left = self.operations // self.shards + (shard < self.operations % self.shards)
+        while left:
+            size = min(left, _BATCH)
+            left -= size
+            gaps_ns = random.exponential(1e9 * self.shards / self.rate_per_s, size)
+            arrival_ns = at_ns + np.cumsum(gaps_ns).astype(np.int64)
+            at_ns = int(arrival_ns[-1])
+            mu = math.log(self.median_ms)
+            sigma = (math.log(self.quartile_ms) - mu) / _QUARTILE
+            latency_ms = random.lognormal(mu, sigma, size)
+            has_end = latency_ms < max(self.timeout_ms, delay_ms)
+            latency_ns = np.where(has_end, latency_ms * NS_PER_MS, 0).astype(np.int64)
+            chosen = random.integers(0, self.key_sets, size).tolist()
+            yield LoadBatch(
+                arrival_ns=arrival_ns,
+                delay_ms=np.full(size, delay_ms),
+                end_ns=np.where(has_end, arrival_ns + latency_ns, NEVER_NS),
+                fate=np.where(has_end, int(Fate.FORCED), int(Fate.NONE)),
+                keys=[key_sets[number] for number in chosen],
+                fired_keys=[None] * size,
+            )
+
+    def _key_sets(self, shard: int) -> list[tuple[str, ...]]:
+        return [
+            tuple(f"{shard}:{number}:{key}" for key in range(self.keys_each))
+            for number in range(self.key_sets)
+        ]
+
+
+# Kafka's published settings: about 8 % and 50 % expire.
+KAFKA_LOW = SyntheticLoad()
+KAFKA_HIGH = SyntheticLoad(median_ms=200.0, quartile_ms=400.0)

@@ -1,0 +1,119 @@
+"""Adds jobs to a store, from within a task."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from purgatory.jobs import (
+    Added,
+    JobError,
+    JobSpec,
+    JobStore,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+from purgatory.pipeline.schedule.job_address import JobAddress
+from purgatory.pipeline.schedule.job_rows import JobRows, reason_of
+
+CHUNK = 1_000
+_TRIES = 6
+_PAUSE_S = 0.25
+
+
+class Refused(NamedTuple):
+    """A row that became no job."""
+
+    reason: str
+    """In a word, to be counted by."""
+    detail: str
+    row_json: str
+
+
+@dataclass(slots=True)
+class Result:
+    """What became of some rows."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    """By `AddStatus`, and "refused"."""
+    refused: list[Refused] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class JobAdder:
+    """Adds chunks of rows. A server that is away for a moment is waited for, and asked again."""
+
+    address: JobAddress
+    rows: JobRows
+
+    def add(self, chunks: Iterator[Sequence[Mapping[str, Any]]]) -> Generator[Result, None, None]:
+        """Add the rows of each chunk, in one step of the store; yield what became of them.
+
+        Raises StoreUnavailableError when the server stays away; then the same rows can be added
+        again, and those that were there are kept.
+        """
+        with asyncio.Runner() as runner:
+            store = runner.run(_opened(self.address))
+            try:
+                for chunk in chunks:
+                    yield runner.run(self._add(store, chunk))
+            finally:
+                runner.run(store.close())
+
+    async def _add(self, store: JobStore, chunk: Sequence[Mapping[str, Any]]) -> Result:
+        result = Result()
+        specs: list[JobSpec] = []
+        good: list[Mapping[str, Any]] = []
+        for row in chunk:
+            try:
+                specs.append(self.rows.spec(row))
+                good.append(row)
+            except Exception as error:
+                # Whatever it is, it is of this row: the others go on, and this one says why not.
+                _refuse(result, row, error)
+        for row, added in zip(good, await _patiently(store, specs), strict=True):
+            if isinstance(added, Added):
+                result.counts[str(added.status)] += 1
+            else:
+                _refuse(result, row, added)
+        return result
+
+
+@asynccontextmanager
+async def opened(address: JobAddress) -> AsyncIterator[JobStore]:
+    """Open the store of an address, and close it."""
+    store = await _opened(address)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def _opened(address: JobAddress) -> JobStore:
+    store = address.store()
+    await store.open()
+    return store
+
+
+async def _patiently(store: JobStore, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+    if not specs:
+        return []
+    for number in range(_TRIES):
+        try:
+            return await store.add(specs)
+        except (StoreUnavailableError, StoreReadOnlyError):
+            if number == _TRIES - 1:
+                raise
+        await asyncio.sleep(_PAUSE_S * 2**number)
+    raise AssertionError("the last try returned or raised")
+
+
+def _refuse(result: Result, row: Mapping[str, Any], error: Exception) -> None:
+    reason, detail = reason_of(error)
+    result.counts["refused"] += 1
+    result.refused.append(Refused(reason, detail, json.dumps(dict(row), default=str)))

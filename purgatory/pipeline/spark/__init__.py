@@ -1,0 +1,1 @@
+"""The Spark session, and the files and tables that every job of the pipeline uses."""

@@ -1,0 +1,1 @@
+"""Statistics without Spark's or the journal's terms: histograms, percentiles, survival."""

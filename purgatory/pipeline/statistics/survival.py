@@ -1,0 +1,82 @@
+"""Survival: how long it takes until a key fires, from waits that were often cut short."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import NormalDist
+
+from purgatory.pipeline.statistics.binomial import CONFIDENCE
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """The share of operations that wait longer than a time, were nothing to end them but a fire."""
+
+    time_us: int
+    at_risk: int
+    """Still waiting just before."""
+    fired: int
+    survival: float
+    low: float
+    high: float
+    """Between these it is, at 95 % for each time by itself."""
+
+
+def kaplan_meier(
+    waits: Iterable[tuple[int, int, int]], confidence: float = CONFIDENCE
+) -> list[Step]:
+    """Return the Kaplan-Meier estimate from `(time_us, fired, censored)`, one step for each time.
+
+    Censored are operations that ended, or are looked at, before anything fired: expired, cancelled,
+    drained, open. They were at risk until then and say nothing of later; to leave them out, or to
+    count them as fired, would make waits look shorter than they are. At one time those that fired
+    come first. Steps at which nothing fired are left out, but for the last time of all.
+
+    The interval is Greenwood's, of the logarithm of -log S, which stays between 0 and 1.
+
+    Source: Kaplan and Meier, JASA 53 (1958); Greenwood (1926); Kalbfleisch and Prentice.
+    """
+    counts = [
+        (time_us, sum(f for _, f, _ in same), sum(c for _, _, c in same))
+        for time_us, group in groupby(sorted(waits), key=lambda wait: wait[0])
+        if (same := list(group))
+    ]
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    at_risk = sum(fired + censored for _, fired, censored in counts)
+    survival, variance, steps = 1.0, 0.0, []
+    for time_us, fired, censored in counts:
+        if fired:
+            survival *= 1 - fired / at_risk
+            if fired < at_risk:
+                variance += fired / (at_risk * (at_risk - fired))
+        if fired or time_us == counts[-1][0]:
+            low, high = _interval(survival, variance, z)
+            steps.append(Step(time_us, at_risk, fired, survival, low, high))
+        at_risk -= fired + censored
+    return steps
+
+
+def time_of_survival(steps: Sequence[Step], share: float) -> int | None:
+    """Return the first time beyond which at most `share` wait; None if none was seen that long."""
+    return next((step.time_us for step in steps if step.survival <= share), None)
+
+
+def survival_at(steps: Sequence[Step], time_us: float) -> float:
+    """Return the share that waits longer than `time_us`; 1 before the first step."""
+    survival = 1.0
+    for step in steps:
+        if step.time_us > time_us:
+            break
+        survival = step.survival
+    return survival
+
+
+def _interval(survival: float, variance: float, z: float) -> tuple[float, float]:
+    if not 0 < survival < 1:
+        return survival, survival
+    log_survival = math.log(survival)
+    spread = math.exp(z * math.sqrt(variance) / abs(log_survival))
+    return survival**spread, survival ** (1 / spread)

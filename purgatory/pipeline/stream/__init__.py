@@ -1,0 +1,1 @@
+"""The journal as it grows: streaming queries by window, and alerts."""

@@ -1,0 +1,179 @@
+"""The streaming queries: from the journal, as it grows, to tables and to alerts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.errors import PipelineError
+from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
+from purgatory.pipeline.source import register
+from purgatory.pipeline.spark.cached import Cached
+from purgatory.pipeline.spark.error_message import sentence_of
+from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.spark.python_cause import python_cause
+from purgatory.pipeline.stream.alerts import Alert, AlertService
+from purgatory.pipeline.stream.windows import Watch, exploding, stuck, window_keys, window_waits
+
+FOLDER = "live"
+
+# Alerts of one batch: more at once is one event, and a flood helps nobody.
+_MOST_ALERTS = 1_000
+_PAUSE_S = 0.1
+
+
+def live_events(
+    spark: SparkSession,
+    source: str,
+    *,
+    stream: str = "purgatory:journal",
+    on_bad_file: OnBadFile = OnBadFile.SKIP,
+    at_a_time: int | None = None,
+) -> DataFrame:
+    """Return the journal as a stream: a folder, or a Redis Stream by its server's URL.
+
+    `at_a_time` bounds the files, or entries, of one batch.
+    """
+    register(spark)
+    scheme = urlsplit(source).scheme
+    if scheme in ("", "file"):
+        reader = spark.readStream.format("purgatory").option("onBadFile", str(on_bad_file))
+        limit = "maxFiles"
+    elif scheme in ("redis", "rediss", "unix"):
+        reader = spark.readStream.format("purgatory").option("stream", stream)
+        limit = "maxEntries"
+    else:
+        # Elsewhere Spark's own source, which keeps a list of the files that it has read.
+        reader = spark.readStream.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
+        reader = reader.format("parquet")
+        limit = "maxFilesPerTrigger"
+    return (reader if at_a_time is None else reader.option(limit, at_a_time)).load(source)
+
+
+class LiveQueries:
+    """Two queries on one stream of events, each with a checkpoint below `out`.
+
+    `waits` writes a row for each window and kind, `keys` one for each window and stuck key; both
+    write alerts, and send them to the service if there is one. A window is told once, when nothing
+    of it can come any more. A batch that broke off is done again with the same rows under the same
+    number: its files are written in place of those from before. Its alerts are not sent again if
+    all were sent; else the service knows those that were by their Idempotency-Keys, for as long as
+    it remembers these.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        out: str,
+        watch: Watch,
+        *,
+        service: AlertService | None = None,
+        say: Say = lambda _: None,
+    ) -> None:
+        self._folder = Folder(spark, f"{out.rstrip('/')}/{FOLDER}")
+        self._watch = watch
+        self._service = service
+        self._say = say
+
+    def start(self, events: DataFrame, *, every_s: float | None = 10.0) -> list[StreamingQuery]:
+        """Start both, taking what is new `every_s` seconds; None takes what is there, and ends."""
+        watch = self._watch
+        waits = self._writer("waits", window_waits(events, watch), lambda r: exploding(r, watch))
+        keys = self._writer("keys", window_keys(events, watch), stuck)
+        queries = []
+        for writer in (waits, keys):
+            if every_s is None:
+                triggered = writer.trigger(availableNow=True)
+            else:
+                triggered = writer.trigger(processingTime=f"{every_s:g} seconds")
+            queries.append(triggered.start())
+        return queries
+
+    def _writer(
+        self, name: str, rows: DataFrame, alerts: Callable[[DataFrame], DataFrame]
+    ) -> DataStreamWriter:
+        def write(batch: DataFrame, number: int) -> None:
+            try:
+                with Cached() as frames:
+                    kept = frames.add(batch)
+                    self._write_batch(name, kept, alerts(kept), number)
+            except (Py4JJavaError, PySparkException) as error:
+                # Without the traces: to learn whether it was stopped, Spark goes through the text
+                # with a regular expression that overflows the stack where it is long.
+                raise PipelineError(sentence_of(error)) from None
+
+        return (
+            rows.writeStream.queryName(f"purgatory-{name}")
+            .outputMode("append")
+            .option("checkpointLocation", self._folder.at(f"_checkpoints/{name}"))
+            .foreachBatch(write)
+        )
+
+    def _write_batch(self, name: str, rows: DataFrame, alerts: DataFrame, number: int) -> None:
+        found = alerts.orderBy("start", "alert", "subject").limit(_MOST_ALERTS + 1).collect()
+        if len(found) > _MOST_ALERTS:
+            self._say(f"{name}: more than {_MOST_ALERTS:,} alerts at once; sending the first")
+        place = f"alerts/{name}/{_batch(number)}"
+        # Written when all are sent: a batch that broke off after that sends none again.
+        if found and not self._folder.exists(f"{place}/_SUCCESS"):
+            for row in found[:_MOST_ALERTS]:
+                self._send(
+                    Alert(row["alert"], row["subject"], row["start"], row["end"], row["detail"])
+                )
+            self._write(alerts, place)
+        if not rows.isEmpty():
+            self._write(rows, f"{name}/{_batch(number)}")
+            self._say(f"{name}: batch {number} written")
+
+    def _send(self, alert: Alert) -> None:
+        self._say(f"{alert.alert}: {alert.subject} {alert.detail_json}")
+        if self._service is not None:
+            self._service.send(alert)
+
+    def _write(self, rows: DataFrame, place: str) -> None:
+        rows.coalesce(1).write.mode("overwrite").parquet(self._folder.at(place))
+
+
+def _batch(number: int) -> str:
+    return f"batch={number:09d}"
+
+
+def wait_for(queries: list[StreamingQuery]) -> None:
+    """Wait until all queries have ended, or one has failed; then stop the others and raise.
+
+    Raises PipelineError, which says what stopped it.
+    """
+    try:
+        left = list(queries)
+        while left:
+            # Not by waiting in Java: an interrupt in the midst of a call breaks the connection.
+            time.sleep(_PAUSE_S)
+            ended = [query for query in left if not query.isActive]
+            for query in ended:
+                _check(query)
+                left.remove(query)
+    finally:
+        for query in queries:
+            query.stop()
+
+
+def _check(query: StreamingQuery) -> None:
+    try:
+        # It has ended: this returns, or raises, at once.
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        raise PipelineError(f"{query.name} stopped: {_cause(str(error))}") from error
+
+
+def _cause(text: str) -> str:
+    """Return what a Python process died of, else the first line of what Spark says."""
+    return python_cause(text) or text.strip().splitlines()[0].strip()

@@ -1,0 +1,122 @@
+"""Live: what the journal says as it comes in, window by window."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.pipeline.outcomes.outcomes import is_event
+from purgatory.pipeline.outcomes.schema import COMPLETIONS, JOB_KIND, WATCHED
+
+EXPLODING = "exploding-timeouts"
+STUCK = "stuck-key"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """What to look out for. Raises ValueError for what cannot be."""
+
+    window_s: int = 60
+    delay_s: int = 120
+    """How late an event may come: a window is told when nothing of it can come any more. A journal
+    that is read from files comes later than its files are old."""
+    expired_share: float = 0.5
+    """Of what ended in a window, by kind: as much as this is too much."""
+    least_ended: int = 20
+    """With fewer ends in the window nothing is said of their share."""
+    least_expired: int = 5
+    """A key on which so many operations expired in a window, and none fired, is stuck."""
+
+    def __post_init__(self) -> None:
+        for name in ("window_s", "delay_s", "least_ended", "least_expired"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
+        if not 0 < self.expired_share <= 1:
+            raise ValueError(f"expired_share is {self.expired_share}: give a share of up to 1")
+
+
+def window_waits(events: DataFrame, watch: Watch) -> DataFrame:
+    """Return one row for each window and kind: what began, what ended, how long it had waited.
+
+    `events` is a stream (EVENT_SCHEMA) or a table of them. Events that come twice count once.
+    """
+    ended = F.col("event").isin(*COMPLETIONS)
+    wait_us = F.when(
+        ended, F.greatest(F.unix_micros("at") - F.unix_micros("watched_at"), F.lit(0).cast("long"))
+    )
+    return (
+        _once(events, watch)
+        .withColumn("wait_us", wait_us)
+        .groupBy(F.window("at", f"{watch.window_s} seconds").alias("window"), "kind")
+        .agg(
+            _count(WATCHED),
+            *(_count(event) for event in COMPLETIONS),
+            F.round(F.avg("wait_us")).cast("long").alias("wait_mean_us"),
+            F.percentile_approx("wait_us", 0.5).alias("wait_p50_us"),
+            F.percentile_approx("wait_us", 0.99).alias("wait_p99_us"),
+            F.max("wait_us").alias("wait_max_us"),
+            F.max("lateness_us").alias("lateness_max_us"),
+        )
+        .select("window.start", "window.end", "*")
+        .drop("window")
+    )
+
+
+def window_keys(events: DataFrame, watch: Watch) -> DataFrame:
+    """Return one row for each window and stuck key: so many expired on it, and none fired.
+
+    Delayed jobs do not count: to come to their deadline is what they are for.
+    """
+    counted = (
+        _once(events.where(~_is_job()), watch)
+        .withColumn("key", F.explode("keys"))
+        .groupBy(F.window("at", f"{watch.window_s} seconds").alias("window"), "key")
+        .agg(*(_count(event) for event in (WATCHED, "fired", "expired")))
+    )
+    is_stuck = (F.col("expired") >= watch.least_expired) & (F.col("fired") == 0)
+    return counted.where(is_stuck).select(
+        "window.start", "window.end", "key", WATCHED, "fired", "expired"
+    )
+
+
+def exploding(waits: DataFrame, watch: Watch) -> DataFrame:
+    """Return an alert for each row of `window_waits` in which too much expired; not of jobs."""
+    ended = sum((F.col(event) for event in COMPLETIONS[1:]), F.col(COMPLETIONS[0]))
+    is_too_much = (ended >= watch.least_ended) & (F.col("expired") >= watch.expired_share * ended)
+    return waits.where(is_too_much & ~_is_job()).select(
+        F.lit(EXPLODING).alias("alert"),
+        F.col("kind").alias("subject"),
+        "start",
+        "end",
+        # Counts only: what a batch says that is done again is the same to the byte.
+        F.to_json(F.struct("expired", ended.alias("ended"))).alias("detail"),
+    )
+
+
+def stuck(keys: DataFrame) -> DataFrame:
+    """Return an alert for each row of `window_keys`."""
+    return keys.select(
+        F.lit(STUCK).alias("alert"),
+        F.col("key").alias("subject"),
+        "start",
+        "end",
+        F.to_json(F.struct(WATCHED, "expired")).alias("detail"),
+    )
+
+
+def _once(events: DataFrame, watch: Watch) -> DataFrame:
+    known = events.where(is_event()).withWatermark("at", f"{watch.delay_s} seconds")
+    repeated = ["operation_id", "event"]
+    if known.isStreaming:
+        return known.dropDuplicatesWithinWatermark(repeated)
+    return known.dropDuplicates(repeated)
+
+
+def _is_job() -> Column:
+    return F.col("kind").startswith(JOB_KIND)
+
+
+def _count(event: str) -> Column:
+    return F.count_if(F.col("event") == event).alias(event)

@@ -1,0 +1,68 @@
+"""Cells: operations counted by group, outcome and how long, from which every table is added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.pipeline.statistics.histogram import bucket_column
+
+WAIT = "wait_us"
+LATENESS = "lateness_us"
+
+
+def cells(
+    outcomes: DataFrame,
+    by: Sequence[str],
+    measures: Sequence[str],
+    *,
+    as_of: datetime | None = None,
+) -> DataFrame:
+    """Return the cells of `outcomes`: one pass over them, and few rows, whatever their number.
+
+    Columns `by`, `outcome`, `measure`, `bucket` (of the measure's value; null where there is none),
+    `count`, `contested`, and of the values themselves `valued` (how many there are), `total` and
+    `most`. Of WAIT, which is there whether it is among `measures` or not, every operation is in one
+    cell; of another measure those that have a value. With `as_of`, an open operation is in the
+    bucket of its wait until then, unless its deadline is past: then it has ended, in a way unknown.
+
+    Groups can be put together: the cells of a coarser `by` are sums of those of a finer one.
+    """
+    pairs = F.array(*(_pair(name, as_of) for name in dict.fromkeys((WAIT, *measures))))
+    values = outcomes.select(*by, "outcome", "is_contested", F.inline(pairs)).where(
+        F.col("value").isNotNull() | (F.col("measure") == WAIT)
+    )
+    return (
+        values.withColumn("bucket", bucket_column(F.col("waited")))
+        .groupBy(*by, "outcome", "measure", "bucket")
+        .agg(
+            F.count("*").alias("count"),
+            F.count_if("is_contested").alias("contested"),
+            F.count("value").alias("valued"),
+            F.sum("value").alias("total"),
+            F.max("value").alias("most"),
+        )
+    )
+
+
+def bucket_counts(cells: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Return how many values are in which bucket: `by`, `measure`, `bucket` and `count`."""
+    valued = cells.where(F.col("valued") > 0)
+    return valued.groupBy(*by, "measure", "bucket").agg(F.sum("valued").alias("count"))
+
+
+def _pair(measure: str, as_of: datetime | None) -> Column:
+    value = F.col(measure).cast("long")
+    until_now = F.lit(None).cast("long")
+    if measure == WAIT and as_of is not None:
+        waited_us = F.unix_micros(F.lit(as_of)) - F.unix_micros("watched_at")
+        may_wait = (F.col("outcome") == "open") & (F.col("deadline") >= F.lit(as_of))
+        until_now = F.when(may_wait, waited_us)
+    return F.struct(
+        F.lit(measure).alias("measure"),
+        value.alias("value"),
+        F.coalesce(value, until_now).alias("waited"),
+    )

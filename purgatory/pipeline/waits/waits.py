@@ -1,0 +1,186 @@
+"""Waits: how many operations of what outcome, how long they waited, how late they expired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.pipeline.outcomes.outcomes import watched_hour
+from purgatory.pipeline.outcomes.schema import OUTCOMES
+from purgatory.pipeline.statistics.percentiles import places, ranked, value_counts
+from purgatory.pipeline.waits.aggregates import LATENESS, WAIT, bucket_counts, cells
+
+PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
+MEASURES = (WAIT, LATENESS)
+NO_KEY = "(no key)"
+OTHER = "(other)"
+
+
+def waits_by(
+    outcomes: DataFrame, by: Sequence[str], measures: Sequence[str] = MEASURES
+) -> DataFrame:
+    """Return one row for each group of `outcomes` by the columns `by`.
+
+    Its columns: `operations`, a count and a `share_` for each outcome, `contested`, the mean and
+    the maximum of each of `measures` (by default the `wait_us` of what ended and the `lateness_us`
+    of what expired), and for each of PERCENTS the exact `wait_us_p50` and the approximate
+    `wait_us_p50_approximate`, and so on.
+    """
+    counted = cells(outcomes, by, measures)
+    wanted = places(bucket_counts(counted, by), by, PERCENTS)
+    return waits_of_cells(counted, value_counts(outcomes, by, measures, wanted), by, measures)
+
+
+def waits_of_cells(
+    counted: DataFrame, values: DataFrame, by: Sequence[str], measures: Sequence[str] = MEASURES
+) -> DataFrame:
+    """Return what `waits_by` does, from the `cells` and `value_counts` of these groups or finer.
+
+    `values` has at least the buckets in which the percentiles are.
+    """
+    wanted = places(
+        bucket_counts(counted.where(F.col("measure").isin(*measures)), by), by, PERCENTS
+    )
+    is_wait = F.col("measure") == WAIT
+    counts = counted.groupBy(*by).agg(
+        F.sum(F.when(is_wait, F.col("count"))).alias("operations"),
+        *(_sum_if(is_wait & (F.col("outcome") == name), "count", name) for name in OUTCOMES),
+        _sum_if(is_wait, "contested", "contested"),
+        *(_mean(name).alias(f"{name}_mean") for name in measures),
+        *(
+            F.max(F.when(F.col("measure") == name, F.col("most"))).alias(f"{name}_max")
+            for name in measures
+        ),
+    )
+    shares = {f"share_{name}": F.col(name) / F.col("operations") for name in OUTCOMES}
+    wide = _wide(ranked(values, wanted, by), by, measures)
+    # From the left: a group in which nothing has ended has no percentile.
+    return counts.withColumns(shares).join(wide, list(by), "left")
+
+
+def frequent_prefixes(outcomes: DataFrame, most: int = 200) -> DataFrame:
+    """Return the `key_prefix`es that most operations have a key of."""
+    return (
+        _by_prefix(outcomes)
+        .groupBy("key_prefix")
+        .agg(F.count("*").alias("count"))
+        .orderBy(F.desc("count"), "key_prefix")
+        .limit(most)
+        .select("key_prefix")
+    )
+
+
+def with_prefixes(outcomes: DataFrame, frequent: DataFrame | None = None) -> DataFrame:
+    """Return a row for each different `key_prefix` of each operation's keys.
+
+    A prefix is a key up to its first ":" or "/". Beyond the `frequent` ones, by default
+    `frequent_prefixes`, which are as many as a person reads, prefixes are OTHER: of random keys
+    there are as many prefixes as keys.
+    """
+    found = frequent_prefixes(outcomes) if frequent is None else frequent
+    names = found.select("key_prefix", F.col("key_prefix").alias("frequent"))
+    named = _by_prefix(outcomes).join(F.broadcast(names), "key_prefix", "left")
+    prefix = F.coalesce("frequent", F.lit(OTHER))
+    return named.withColumn("key_prefix", prefix).drop("frequent")
+
+
+def with_hours(outcomes: DataFrame) -> DataFrame:
+    """Return the outcomes with the `hour` in which each began to wait."""
+    return outcomes.withColumn("hour", watched_hour())
+
+
+def timeline(outcomes: DataFrame, width_s: int) -> DataFrame:
+    """Return how many operations that began to wait in each `width_s` seconds had which outcome.
+
+    Steps in which none began have no row, so each row says how wide it is: `width_s`.
+    """
+    start = F.floor(F.unix_seconds("watched_at") / width_s) * width_s
+    return outcomes.groupBy(F.timestamp_seconds(start).alias("start"), "outcome").agg(
+        F.count("*").alias("count"), F.lit(width_s).alias("width_s")
+    )
+
+
+def wait_counts(counted: DataFrame) -> DataFrame:
+    """Return how many operations of a kind and outcome waited how long, from `cells` by kind.
+
+    Columns `kind`, `outcome`, `bucket` (of the wait in us) and `count`. An open operation has
+    waited until the `as_of` of the cells. Of one that is lost, or past its deadline, nobody knows,
+    and its bucket is null.
+    """
+    waits = counted.where(F.col("measure") == WAIT)
+    return waits.groupBy("kind", "outcome", "bucket").agg(F.sum("count").alias("count"))
+
+
+def lateness_counts(counted: DataFrame) -> DataFrame:
+    """Return how many expired operations of a kind were how late: `kind`, `bucket`, `count`."""
+    late = counted.where(F.col("measure") == LATENESS)
+    return late.groupBy("kind", "bucket").agg(F.sum("count").alias("count"))
+
+
+def hot_keys(outcomes: DataFrame, most: int = 100) -> DataFrame:
+    """Return the `most` frequent keys: `key`, `operations`, `share`, `fired`, `expired`, waits.
+
+    A key that has most of all rows is no trouble: each task counts what it has, and one row a key
+    and task travels. `share` is of all operations; one with two keys counts for both.
+    """
+    total = outcomes.agg(F.count("*").alias("all"))
+    counted = (
+        outcomes.select(F.explode(F.array_distinct("keys")).alias("key"), "outcome", "wait_us")
+        .groupBy("key")
+        .agg(
+            F.count("*").alias("operations"),
+            _count_of("fired"),
+            _count_of("expired"),
+            F.avg("wait_us").alias("wait_us_mean"),
+            F.max("wait_us").alias("wait_us_max"),
+        )
+        .orderBy(F.desc("operations"), "key")
+        .limit(most)
+    )
+    share = (F.col("operations") / F.col("all")).alias("share")
+    names = [name for name in counted.columns if name not in {"key", "operations"}]
+    return (
+        counted.crossJoin(F.broadcast(total))
+        .select("key", "operations", share, *names)
+        .orderBy(F.desc("operations"), "key")
+    )
+
+
+def _by_prefix(outcomes: DataFrame) -> DataFrame:
+    several = F.array_distinct(F.transform("keys", _prefix))
+    # Most have one key, and a list of one needs no loop, which Spark does not compile.
+    one = F.array(_prefix(F.get("keys", F.lit(0))))
+    prefixes = F.when(F.size("keys") == 1, one).otherwise(several)
+    return outcomes.withColumn("key_prefix", F.explode_outer(prefixes)).fillna(
+        NO_KEY, ["key_prefix"]
+    )
+
+
+def _prefix(key: Column) -> Column:
+    return F.substring_index(F.substring_index(key, ":", 1), "/", 1)
+
+
+def _sum_if(condition: Column, name: str, alias: str) -> Column:
+    return F.sum(F.when(condition, F.col(name)).otherwise(0)).alias(alias)
+
+
+def _mean(measure: str) -> Column:
+    is_it = F.col("measure") == measure
+    return F.sum(F.when(is_it, F.col("total"))) / F.sum(F.when(is_it, F.col("valued")))
+
+
+def _count_of(outcome: str) -> Column:
+    return F.count_if(F.col("outcome") == outcome).alias(outcome)
+
+
+def _wide(found: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
+    columns = []
+    for measure, percent in product(measures, PERCENTS):
+        name = f"{measure}_p{percent:g}".replace(".", "_")
+        is_it = (F.col("measure") == measure) & (F.col("percent") == percent)
+        columns.append(F.max(F.when(is_it, F.col("exact"))).alias(name))
+        columns.append(F.max(F.when(is_it, F.col("approximate"))).alias(f"{name}_approximate"))
+    return found.groupBy(*by).agg(*columns)
