@@ -35,40 +35,58 @@ from purgatory.jobs.model.job import (
     new_job_id,
 )
 from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
 from purgatory.jobs.model.retry_policy import RetryPolicy
 from purgatory.jobs.model.spec import JobSpec, OnConflict, encode_payload
-from purgatory.jobs.stores.base import (
+from purgatory.jobs.model.steps import (
+    STEPS,
+    Add,
     Added,
     AddStatus,
+    Cancel,
+    CancelForKey,
+    Claim,
     Claimed,
-    JobCounts,
-    JobFilter,
-    JobPage,
-    JobResult,
-    JobReturn,
-    JobStore,
-    KeyFire,
+    Finish,
+    Fire,
+    GiveBack,
     KeyFired,
-    QuarantinedRecord,
-    StoreListener,
+    Miss,
+    Prune,
+    Renew,
+    Reschedule,
+    RunNow,
+    Start,
+    Step,
 )
 from purgatory.jobs.stores.memory import MemoryJobStore
+from purgatory.jobs.stores.protocol import JobStore, StoreListener
 from purgatory.jobs.worker.context import JobContext
 from purgatory.jobs.worker.handlers import JobHandlers
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, Lateness, Recovery
 
+JobResult, JobReturn, KeyFire = Finish, GiveBack, Fire
+
 __all__ = [
     "CALLBACK",
+    "STEPS",
+    "Add",
     "AddStatus",
     "Added",
     "Callback",
+    "Cancel",
+    "CancelForKey",
+    "Claim",
     "Claimed",
     "CorruptJobError",
     "Deadline",
     "DuplicateJobError",
     "FailJobError",
+    "Finish",
+    "Fire",
+    "GiveBack",
     "InvalidDeadlineError",
     "InvalidJobError",
     "InvalidPayloadError",
@@ -98,13 +116,20 @@ __all__ = [
     "Lateness",
     "MemoryJobStore",
     "Misfire",
+    "Miss",
     "NoJobStoreError",
     "OnConflict",
     "OnFire",
+    "Prune",
     "QuarantinedRecord",
     "Recovery",
+    "Renew",
+    "Reschedule",
     "RetryJobError",
     "RetryPolicy",
+    "RunNow",
+    "Start",
+    "Step",
     "StoreError",
     "StoreFullError",
     "StoreListener",

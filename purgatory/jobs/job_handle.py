@@ -9,7 +9,7 @@ from functools import partial
 from purgatory.errors import InvalidTimeoutError, PurgatoryDrainingError
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.model.job import Job
-from purgatory.jobs.stores.base import Added
+from purgatory.jobs.model.steps import Added
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS
 

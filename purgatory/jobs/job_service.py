@@ -22,8 +22,10 @@ from purgatory.jobs.model.errors import (
 )
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobSpec, encode_payload
-from purgatory.jobs.stores.base import Added, JobStore, KeyFire
+from purgatory.jobs.model.steps import Added
+from purgatory.jobs.model.steps import Fire as KeyFire
 from purgatory.jobs.stores.close_once import CloseOnce
+from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.end_listeners import OnJobEnd
 from purgatory.jobs.worker.handlers import JobHandlers
 from purgatory.jobs.worker.scheduler import JobScheduler

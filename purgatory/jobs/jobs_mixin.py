@@ -13,8 +13,9 @@ from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import JobError, NoJobStoreError
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.stores.base import Added, JobCounts, JobFilter, JobPage
+from purgatory.jobs.model.steps import Added
 from purgatory.jobs.worker.handlers import JobHandlers
 from purgatory.operations.watch_key import check_key
 

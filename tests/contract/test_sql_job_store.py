@@ -198,39 +198,40 @@ async def test_what_is_asked_often_is_searched_by_index(
         keys = [{"key": "k", "job_id": row["id"], "is_open": False} for row in rows]
         await connection.execute(insert(job_keys), keys)
         await connection.execute(text("ANALYZE"))
-    said = Statements.of(engine.dialect.name)
+    statements = Statements.of(engine.dialect.name)
+    reads, locks, many = statements.reads, statements.locks, statements.dialect.many
     numbers = {"limit": 10, "until_ms": now_ms, "now_ms": now_ms}
     searches = {
-        "ix_purgatory_jobs_free": (said.lock_free, numbers),
-        "ix_purgatory_jobs_leased": (said.lock_lapsed, numbers),
-        "ix_purgatory_jobs_finished": (said.lock_finished, numbers),
-        "ix_purgatory_job_keys_open": (said.keys_with_jobs, {"keys": said.many(["k"])}),
+        "ix_purgatory_jobs_free": (locks.free, numbers),
+        "ix_purgatory_jobs_leased": (locks.lapsed, numbers),
+        "ix_purgatory_jobs_finished": (locks.finished, numbers),
+        "ix_purgatory_job_keys_open": (reads.keys_with_jobs, {"keys": many(["k"])}),
         "ix_purgatory_jobs_dedupe_key": (
-            said.lock_by_dedupe_key,
-            {"dedupe_keys": said.many(["d"])},
+            locks.by_dedupe_key,
+            {"dedupe_keys": many(["d"])},
         ),
         "ix_purgatory_jobs_handler": (
-            said.page_ids(JobFilter(handler="x"), is_first=False),
+            reads.page_ids(JobFilter(handler="x"), is_first=False),
             {**numbers, "handler": "x", "after": "f"},
         ),
         "ix_purgatory_jobs_state": (
-            said.page_ids(JobFilter(state=JobState.WAITING), is_first=False),
+            reads.page_ids(JobFilter(state=JobState.WAITING), is_first=False),
             {**numbers, "state": "waiting", "after": "f"},
         ),
         # The primary key.
         "sqlite_autoindex_purgatory_job_keys_1" if is_sqlite else "purgatory_job_keys_pkey": (
-            said.page_ids(JobFilter(key="x"), is_first=False),
+            reads.page_ids(JobFilter(key="x"), is_first=False),
             {**numbers, "key": "x", "after": "f"},
         ),
     }
     for index, (statement, parameters) in searches.items():
         asked = {name: value for name, value in parameters.items() if name in _names(statement)}
         assert index in await _plan(engine, statement, asked), index
-    asked = {"keys": said.many(["k", "l"]), "limit": 10}
-    assert "ix_purgatory_job_keys_open" in await _plan(engine, said.lock_on_keys, asked)
+    asked = {"keys": many(["k", "l"]), "limit": 10}
+    assert "ix_purgatory_job_keys_open" in await _plan(engine, locks.on_keys, asked)
     if not is_sqlite:
         asked = {"ids": ["1"], "full_ids": ["1"], "keys": ["k"], "dedupe_keys": ["d"], "limit": 10}
-        plan = await _plan(engine, said.lock_ahead, asked)
+        plan = await _plan(engine, locks.ahead, asked)
         assert "Seq Scan" not in plan, plan
 
 

@@ -58,10 +58,14 @@ class Misfire(StrEnum):
 
 
 class JobClaim(NamedTuple):
-    """What a worker holds of a job: good for as long as the job's epoch is this one."""
+    """A worker's claim to a job: good for as long as the job's epoch is this one."""
 
     id: str
     epoch: int
+
+    def holds(self, job: Job | None) -> bool:
+        """Return True iff the claim is good for the job as it is stored; None if it is not."""
+        return job is not None and job.epoch == self.epoch and job.lease_until_ms > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

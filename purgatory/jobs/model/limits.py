@@ -45,3 +45,7 @@ class JobLimits:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
                 raise ValueError(f"{name} is {value!r}: a limit is a whole number above zero")
+
+    def cut(self, limit: int | None) -> int:
+        """Return `limit`, or `max_batch` if that is less or `limit` is None."""
+        return self.max_batch if limit is None else min(limit, self.max_batch)

@@ -1,12 +1,23 @@
-"""What each step makes of a job: the table of docs/jobs.md, for stores that decide in Python."""
+"""The transitions of a job: what each step does with a job in each phase.
+
+Stores that decide in Python call `applied` and `changed_by`; the script of the Redis store says the
+same in Lua. tests/contract/test_transitions.py checks every pair of the table in every store.
+"""
 
 from __future__ import annotations
 
-from purgatory.jobs.model.deadline import Deadline
-from purgatory.jobs.model.errors import JobChangedError, JobConflictError
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+from purgatory.jobs.model.errors import (
+    DuplicateJobError,
+    JobChangedError,
+    JobConflictError,
+    JobError,
+)
 from purgatory.jobs.model.job import (
     Job,
-    JobClaim,
     JobOutcome,
     JobState,
     OnFire,
@@ -14,32 +25,106 @@ from purgatory.jobs.model.job import (
     changed,
 )
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.stores.base import JobResult, JobReturn, KeyFire
+from purgatory.jobs.model.spec import JobSpec, OnConflict
+from purgatory.jobs.model.steps import (
+    Add,
+    Cancel,
+    CancelForKey,
+    Claim,
+    Finish,
+    Fire,
+    GiveBack,
+    HolderStep,
+    JobStep,
+    Miss,
+    Renew,
+    Reschedule,
+    Result,
+    RunNow,
+    Start,
+    Step,
+    VersionedStep,
+)
 
-# Each returns the job as it is afterwards: the same object where nothing changes.
+
+class Phase(StrEnum):
+    """The state of a job, with the two kinds of waiting apart."""
+
+    UNDECIDED = "undecided"
+    """It waits, and nothing has decided it."""
+    DECIDED = "decided"
+    """It waits to be run, or run again."""
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @classmethod
+    def of(cls, job: Job) -> Phase:
+        """Return the phase of a job."""
+        if job.state is JobState.WAITING:
+            return cls.UNDECIDED if job.outcome is None else cls.DECIDED
+        return _PHASES[job.state]
 
 
-def is_held(job: Job, claim: JobClaim) -> bool:
-    """Return True iff `claim` is still good for the job."""
-    return job.epoch == claim.epoch and job.lease_until_ms > 0
+_PHASES = {state: Phase(state) for state in JobState if state is not JobState.WAITING}
+
+Transition = Callable[[Job, Any, int, JobLimits], Job]
+"""(job, step, now_ms, limits) -> the job after it, the same object if nothing changes."""
 
 
-def claimed(job: Job, worker: str, lease_until_ms: int) -> Job:
-    """Lease a job."""
-    return changed(job, epoch=job.epoch + 1, worker=worker, lease_until_ms=lease_until_ms)
+def changed_by(step: Step[Any], job: Job, now_ms: int, limits: JobLimits) -> Job:
+    """Return `job` after a step; the same object if the step does not change it.
+
+    Raises JobChangedError, JobConflictError, DuplicateJobError, InvalidDeadlineError.
+    """
+    if isinstance(step, HolderStep):
+        if not step.claim.holds(job):
+            return job
+    elif isinstance(step, VersionedStep) and step.if_version not in (None, job.version):
+        raise JobChangedError(job, step.if_version)
+    return TRANSITIONS[type(step)][Phase.of(job)](job, step, now_ms, limits)
 
 
-def renewed(job: Job, lease_until_ms: int) -> Job:
-    """Prolong a lease."""
-    return changed(job, lease_until_ms=lease_until_ms)
+def applied(
+    step: JobStep[Result], job: Job | None, now_ms: int, limits: JobLimits
+) -> tuple[Job | None, Result | JobError]:
+    """Return the stored job after a step that names it, and the step's result."""
+    if job is None:
+        return None, step.result(None, None)
+    try:
+        after = changed_by(step, job, now_ms, limits)
+    except JobError as exc:
+        return job, exc
+    return after, step.result(job, after)
 
 
-def replaced(job: Job, spec: JobSpec, now_ms: int, deadline_ms: int) -> Job:
-    """Give a waiting job everything of a new one but for id, time of creation and ceiling."""
-    new = spec.job(now_ms, deadline_ms, ceiling_ms=job.ceiling_ms)
+def added(spec: JobSpec, now_ms: int, limits: JobLimits) -> Job:
+    """Return a new job as it is stored; raise InvalidDeadlineError."""
+    return spec.job(now_ms, spec.deadline.resolve(now_ms, limits))
+
+
+def _unchanged(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
+    return job
+
+
+def _cannot_be(participle: str) -> Transition:
+    def refuse(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
+        raise JobConflictError(job, participle)
+
+    return refuse
+
+
+def _add_again(job: Job, step: Add, now_ms: int, limits: JobLimits) -> Job:
+    """Return what becomes of the job that has the dedupe key of the new one."""
+    spec = step.spec
+    deadline_ms = spec.deadline.resolve(now_ms, limits)
+    if spec.on_conflict is OnConflict.KEEP:
+        return job
+    if spec.on_conflict is OnConflict.ERROR:
+        raise DuplicateJobError(job)
     return changed(
-        new,
+        spec.job(now_ms, deadline_ms, ceiling_ms=job.ceiling_ms),
         id=job.id,
         created_ms=job.created_ms,
         epoch=job.epoch + 1,
@@ -49,50 +134,37 @@ def replaced(job: Job, spec: JobSpec, now_ms: int, deadline_ms: int) -> Job:
     )
 
 
-def fired(job: Job, fire: KeyFire, now_ms: int) -> Job:
-    """Decide an undecided job: FIRED."""
+def _fire(job: Job, step: Fire, now_ms: int, limits: JobLimits) -> Job:
     job = changed(
-        _taken(job), outcome=JobOutcome.FIRED, fired_key=fire.key, fired_json=fire.value_json
+        _released(job), outcome=JobOutcome.FIRED, fired_key=step.key, fired_json=step.value_json
     )
     if job.on_fire is OnFire.CANCEL:
         return changed(job, state=JobState.CANCELLED, finished_ms=now_ms)
     return changed(job, due_ms=now_ms)
 
 
-def cancelled(job: Job, now_ms: int, if_version: int | None = None) -> Job:
-    """Cancel a waiting job; raise JobConflictError for one that runs or is finished."""
-    _check_version(job, if_version)
-    if job.state is JobState.CANCELLED:
-        return job
-    if job.state is not JobState.WAITING:
-        raise JobConflictError(job, "cancelled")
+def _cancel(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
     outcome = JobOutcome.CANCELLED if job.outcome is None else job.outcome
-    return changed(_taken(job), state=JobState.CANCELLED, outcome=outcome, finished_ms=now_ms)
+    return changed(_released(job), state=JobState.CANCELLED, outcome=outcome, finished_ms=now_ms)
 
 
-def rescheduled(
-    job: Job, deadline: Deadline, if_version: int | None, now_ms: int, limits: JobLimits
-) -> Job:
-    """Move an undecided job's deadline, not beyond its ceiling."""
-    _check_version(job, if_version)
-    if not job.is_undecided:
-        raise JobConflictError(job, "rescheduled")
-    deadline_ms = deadline.resolve(now_ms, limits)
+def _reschedule(job: Job, step: Reschedule, now_ms: int, limits: JobLimits) -> Job:
+    deadline_ms = step.deadline.resolve(now_ms, limits)
     if job.ceiling_ms is not None:
         deadline_ms = min(job.ceiling_ms, deadline_ms)
-    return changed(_taken(job), deadline_ms=deadline_ms, due_ms=deadline_ms)
+    return changed(_released(job), deadline_ms=deadline_ms, due_ms=deadline_ms)
 
 
-def run_now(job: Job, if_version: int | None, now_ms: int) -> Job:
-    """Let a waiting job be due now."""
-    _check_version(job, if_version)
-    if job.state is not JobState.WAITING:
-        raise JobConflictError(job, "run now")
-    return job if job.due_ms <= now_ms else changed(_taken(job), due_ms=now_ms)
+def _run_now(job: Job, step: RunNow, now_ms: int, limits: JobLimits) -> Job:
+    return job if job.due_ms <= now_ms else changed(_released(job), due_ms=now_ms)
 
 
-def started(job: Job, now_ms: int, lease_ms: int) -> Job:
-    """Begin a run of a held job, unless it is not due yet."""
+def _claim(job: Job, step: Claim, now_ms: int, limits: JobLimits) -> Job:
+    lease_until_ms = now_ms + step.lease_ms
+    return changed(job, epoch=job.epoch + 1, worker=step.worker, lease_until_ms=lease_until_ms)
+
+
+def _start(job: Job, step: Start, now_ms: int, limits: JobLimits) -> Job:
     if job.state is JobState.WAITING and job.due_ms > now_ms:
         return job
     lateness_ms = job.lateness_ms
@@ -104,19 +176,20 @@ def started(job: Job, now_ms: int, lease_ms: int) -> Job:
         outcome=JobOutcome.EXPIRED if job.outcome is None else job.outcome,
         attempt=job.attempt + 1,
         lateness_ms=lateness_ms,
-        lease_until_ms=now_ms + lease_ms,
+        lease_until_ms=now_ms + step.lease_ms,
         version=job.version + 1,
     )
 
 
-def finished(job: Job, result: JobResult, now_ms: int, limits: JobLimits) -> Job:
-    """End a run for good, where the claim is good and the job runs."""
-    if not is_held(job, result.claim) or job.state is not JobState.RUNNING:
-        return job
-    error = bounded_error(result.error, limits.max_error_length)
+def _renew(job: Job, step: Renew, now_ms: int, limits: JobLimits) -> Job:
+    return changed(job, lease_until_ms=now_ms + step.lease_ms)
+
+
+def _finish(job: Job, step: Finish, now_ms: int, limits: JobLimits) -> Job:
+    error = bounded_error(step.error, limits.max_error_length)
     return changed(
         job,
-        state=result.state,
+        state=step.state,
         finished_ms=now_ms,
         lease_until_ms=0,
         error=job.error if error is None else error,
@@ -124,15 +197,7 @@ def finished(job: Job, result: JobResult, now_ms: int, limits: JobLimits) -> Job
     )
 
 
-def is_finished(job: Job, result: JobResult) -> bool:
-    """Return True iff the job ended as `result` says, under its claim."""
-    return (job.epoch, job.state) == (result.claim.epoch, result.state)
-
-
-def missed(job: Job, claim: JobClaim, now_ms: int) -> Job:
-    """Let an undecided job not run any more, where the claim is good."""
-    if not is_held(job, claim) or not job.is_undecided:
-        return job
+def _miss(job: Job, step: Miss, now_ms: int, limits: JobLimits) -> Job:
     return changed(
         job,
         state=JobState.CANCELLED,
@@ -143,17 +208,9 @@ def missed(job: Job, claim: JobClaim, now_ms: int) -> Job:
     )
 
 
-def is_missed(job: Job, claim: JobClaim) -> bool:
-    """Return True iff the job was missed under this claim."""
-    return (job.epoch, job.outcome) == (claim.epoch, JobOutcome.MISSED)
-
-
-def given_back(job: Job, given: JobReturn, now_ms: int, limits: JobLimits) -> Job:
-    """Let others have a job, where the claim is good."""
-    if not is_held(job, given.claim):
-        return job
-    error = bounded_error(given.error, limits.max_error_length)
-    due_ms = job.due_ms if given.delay_ms is None else now_ms + given.delay_ms
+def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
+    error = bounded_error(step.error, limits.max_error_length)
+    due_ms = job.due_ms if step.delay_ms is None else now_ms + step.delay_ms
     is_changed = (job.state, job.due_ms) != (JobState.WAITING, due_ms)
     return changed(
         job,
@@ -166,10 +223,31 @@ def given_back(job: Job, given: JobReturn, now_ms: int, limits: JobLimits) -> Jo
     )
 
 
-def _taken(job: Job) -> Job:
+def _released(job: Job) -> Job:
     return changed(job, epoch=job.epoch + 1, lease_until_ms=0, version=job.version + 1)
 
 
-def _check_version(job: Job, if_version: int | None) -> None:
-    if if_version is not None and job.version != if_version:
-        raise JobChangedError(job, if_version)
+def _row(*transitions: Transition) -> dict[Phase, Transition]:
+    return dict(zip(Phase, transitions, strict=True))
+
+
+# A job in the phase of a column, after the step of a row. `changed_by` looks at claims and versions
+# first. What never meets a phase (a key or a dedupe key is free once its job is decided, what is
+# finished is never claimed) leaves it unchanged.
+_none, _not_moved, _not_run = _unchanged, _cannot_be("rescheduled"), _cannot_be("run now")
+_not_ended = _cannot_be("cancelled")
+TRANSITIONS: Mapping[type[Step[Any]], Mapping[Phase, Transition]] = {
+    #                  undecided    decided      running      done         failed       cancelled
+    Add:          _row(_add_again,  _none,       _none,       _none,       _none,       _none),
+    Fire:         _row(_fire,       _none,       _none,       _none,       _none,       _none),
+    CancelForKey: _row(_cancel,     _none,       _none,       _none,       _none,       _none),
+    Cancel:       _row(_cancel,     _cancel,     _not_ended,  _not_ended,  _not_ended,  _none),
+    Reschedule:   _row(_reschedule, _not_moved,  _not_moved,  _not_moved,  _not_moved,  _not_moved),
+    RunNow:       _row(_run_now,    _run_now,    _not_run,    _not_run,    _not_run,    _not_run),
+    Claim:        _row(_claim,      _claim,      _claim,      _none,       _none,       _none),
+    Start:        _row(_start,      _start,      _start,      _none,       _none,       _none),
+    Renew:        _row(_renew,      _renew,      _renew,      _none,       _none,       _none),
+    Finish:       _row(_none,       _none,       _finish,     _none,       _none,       _none),
+    Miss:         _row(_miss,       _none,       _none,       _none,       _none,       _none),
+    GiveBack:     _row(_give_back,  _give_back,  _give_back,  _none,       _none,       _none),
+}  # fmt: skip

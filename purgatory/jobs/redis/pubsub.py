@@ -1,4 +1,4 @@
-"""What other store objects say that they changed."""
+"""The subscription to the changes that other store objects publish."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from purgatory.jobs.model.errors import StoreError
+from purgatory.jobs.model.retry_policy import RetryPolicy
 from purgatory.jobs.redis.shard import Client
 
 _logger = logging.getLogger("purgatory.jobs.redis")
 
-# Silence for so long, and the connection is asked whether it still is one.
-_SILENCE_S = 10.0
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 5.0
+# After this much silence, the connection is pinged.
+_SILENCE_SECONDS = 10.0
+_STOP_SECONDS = 0.5
+_RECONNECT = RetryPolicy(first_ms=50, max_ms=5_000)
 
 
 class RedisPubSub:
-    """Subscribes to the channels of all shards, again and again.
+    """Subscribes to the channels of all shards, and again after each failure.
 
-    Pub/sub forgets what is published while a connection is down. That costs promptness only,
-    and not even that: after each connection `on_connected` looks at what is due. A stream would
-    keep what nobody needs any more once the jobs themselves can be asked.
+    Pub/sub drops what is published while a connection is down. That costs promptness only, and not
+    even that: after each connection `on_subscribed` looks at what is due. A stream would store what
+    is of no use once the jobs themselves can be queried.
     """
 
     def __init__(
@@ -34,82 +35,82 @@ class RedisPubSub:
         channels: Sequence[str],
         *,
         on_message: Callable[[str], None],
-        on_connected: Callable[[], Awaitable[None]],
+        on_subscribed: Callable[[], Awaitable[None]],
     ) -> None:
         self._client = client
         self._channels = channels
         self._on_message = on_message
-        self._on_connected = on_connected
+        self._on_subscribed = on_subscribed
         self._task: asyncio.Task[None] | None = None
-        self._is_first_over = asyncio.Event()
-        self.is_hearing = False
+        self._is_first_try_over = asyncio.Event()
+        self.is_subscribed = False
 
     async def start(self, timeout: float) -> None:
-        """Begin; return once it hears, or cannot at the moment, or has tried for `timeout`."""
+        """Start; return once it is subscribed, has failed, or has tried for `timeout` seconds."""
         self._task = asyncio.create_task(self._run())
         try:
             async with asyncio.timeout(timeout):
-                await self._is_first_over.wait()
+                await self._is_first_try_over.wait()
         except TimeoutError:
-            # It goes on trying: `is_hearing` says when it does.
+            # It goes on trying: `is_subscribed` says when it has succeeded.
             return
 
     async def stop(self) -> None:
-        """End."""
-        self.is_hearing = False
+        """Unsubscribe."""
+        self.is_subscribed = False
         task, self._task = self._task, None
         # More than once, if need be: a client that is just connecting may take a cancellation for
         # a timeout of its own.
         while task is not None and not task.done():
             task.cancel()
-            await asyncio.wait([task], timeout=_LONGEST_PAUSE_S / 10)
+            await asyncio.wait([task], timeout=_STOP_SECONDS)
 
     async def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        attempt = 0
         while True:
+            attempt += 1
             try:
-                await self._hear()
+                await self._receive()
             except (RedisError, StoreError, OSError, TimeoutError) as exc:
-                if self.is_hearing:
-                    pause_s = _FIRST_PAUSE_S
+                if self.is_subscribed:
+                    attempt = 1
                 _logger.warning(
-                    "what other processes defer is found by polling until this is over: %s",
+                    "not subscribed to the changes of other processes, whose jobs are found by "
+                    "polling until it succeeds: %s",
                     exc,
-                    extra={"action": "jobs.redis.hear"},
+                    extra={"action": "jobs.redis.subscribe"},
                 )
             except Exception:
-                # A fault of ours or of the client's, such as what it cannot read: heard of, and
-                # no reason to be deaf for good.
-                _logger.exception("hearing others failed", extra={"action": "jobs.redis.hear"})
+                # A fault of ours or of the client's, such as a message that it cannot read.
+                _logger.exception("subscription failed", extra={"action": "jobs.redis.subscribe"})
             finally:
-                self.is_hearing = False
-                self._is_first_over.set()
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                self.is_subscribed = False
+                self._is_first_try_over.set()
+            await asyncio.sleep(_RECONNECT.delay_ms(attempt) / 1_000)
 
-    async def _hear(self) -> None:
+    async def _receive(self) -> None:
         pubsub = self._client.pubsub()
         try:
             await pubsub.subscribe(*self._channels)
-            is_asked = False
+            is_pinged = False
             while True:
-                message = await pubsub.get_message(timeout=_SILENCE_S)
+                message = await pubsub.get_message(timeout=_SILENCE_SECONDS)
                 if message is None:
-                    if is_asked:
+                    if is_pinged:
                         raise TimeoutError("Redis has been silent for too long")
                     await pubsub.ping()
-                    is_asked = True
+                    is_pinged = True
                     continue
-                is_asked = False
-                await self._take(message)
+                is_pinged = False
+                await self._handle(message)
         finally:
             await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis-py leaves it so
 
-    async def _take(self, message: dict[str, Any]) -> None:
+    async def _handle(self, message: dict[str, Any]) -> None:
         if message["type"] == "message":
             self._on_message(message["data"].decode("utf-8", "replace"))
         elif message["type"] == "subscribe" and message["data"] == len(self._channels):
-            # Also where the client connected again by itself.
-            self.is_hearing = True
-            await self._on_connected()
-            self._is_first_over.set()
+            # Also when the client connected again by itself.
+            self.is_subscribed = True
+            await self._on_subscribed()
+            self._is_first_try_over.set()

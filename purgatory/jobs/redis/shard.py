@@ -14,7 +14,7 @@ from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from purgatory.jobs.model.errors import StoreUnavailableError
-from purgatory.jobs.redis.failures import refusal, unavailable
+from purgatory.jobs.redis.errors import no_reply_error, reply_error
 from purgatory.jobs.redis.record import netstrings
 from purgatory.jobs.redis.step_commit import StepCommit
 
@@ -23,20 +23,30 @@ Client = Redis | RedisCluster
 _SCRIPT = Path(__file__).with_name("steps.lua").read_bytes()
 _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # as EVALSHA names a script
 _INDEXES = (
-    *("at", "buckets", "held", "finished", "on_key", "by_key", "by_handler", "dedupe", "broken"),
+    *(
+        "at",
+        "buckets",
+        "held",
+        "finished",
+        "on_key",
+        "by_key",
+        "by_handler",
+        "dedupe",
+        "quarantined",
+    ),
     *("waiting", "running", "done", "failed", "cancelled", "meta"),
 )
 _ERROR = b"error\0"
-# Nothing of these has to be on a disk.
+# Reads need not wait for a disk.
 _READS = (b"info", b"now_ms", b"get\0", b"query\0", b"counts", b"look_back\0", b"quarantined\0")
 
 
 class RedisShard:
-    """One hash tag, and so one slot of a cluster; all that happens in it happens in one place.
+    """One hash tag, and so one slot of a cluster, whose steps run one after another.
 
-    `on_reply` hears of what each round trip changed: the moment when the first of the jobs that
-    were added is due, if that is soon, and `id NUL due_ms` for each other job that changed, with
-    due_ms empty unless it is soon.
+    `on_reply` is called with the changes of each round trip: when the first of the added jobs is
+    due, if that is soon, and `id NUL due_ms` for each other job that changed, with due_ms empty
+    unless it is soon.
     """
 
     def __init__(
@@ -44,7 +54,7 @@ class RedisShard:
         tag: str,
         *,
         settings: Callable[[str], bytes],
-        timeout: float,
+        timeout_seconds: float,
         is_fsynced: bool,
         on_reply: Callable[[int | None, list[str]], None],
     ) -> None:
@@ -52,7 +62,7 @@ class RedisShard:
         self.channel = f"{tag}changes"
         self._keys = [f"{tag}{name}" for name in _INDEXES]
         self._settings = settings
-        self._timeout = timeout
+        self._timeout_seconds = timeout_seconds
         self._is_fsynced = is_fsynced
         self._on_reply = on_reply
         self._client: Client | None = None
@@ -62,12 +72,12 @@ class RedisShard:
         """Use `client` from now on."""
         self._client = client
 
-    async def do(self, steps: list[bytes]) -> list[bytes]:
+    async def run(self, steps: list[bytes]) -> list[bytes]:
         """Return the result of each step, in order. Raises StoreError.
 
-        A step that failed by itself has a result that `is_error`.
+        A step that failed has a result that `is_error`.
         """
-        return await self._commit.do(steps) if steps else []
+        return await self._commit.run(steps) if steps else []
 
     async def drain(self) -> None:
         """Wait for the round trip under way."""
@@ -76,15 +86,15 @@ class RedisShard:
     async def _send(self, steps: list[bytes]) -> list[bytes]:
         arguments = [len(self._keys), *self._keys, self._settings(self.tag), *steps]
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout_seconds):
                 is_fsynced = self._is_fsynced and not all(map(_is_read, steps))
                 reply = await self._evaluate(arguments, is_fsynced=is_fsynced)
         except StoreUnavailableError:
             raise
         except ResponseError as exc:
-            raise refusal(str(exc)) from exc
+            raise reply_error(str(exc)) from exc
         except (RedisError, OSError, TimeoutError) as exc:
-            raise unavailable(exc) from exc
+            raise no_reply_error(exc) from exc
         soonest, changes, *results = netstrings(reply)
         changed = changes.decode("utf-8", "replace").split("\1") if changes else []
         if soonest or changed:
@@ -94,21 +104,21 @@ class RedisShard:
         return results
 
     async def _connect_anew(self) -> None:
-        """Let go of connections to a server that is no primary any more.
+        """Close the connections to a server that is no longer the primary.
 
-        Its name may stand for another by now, and these would never find out.
+        Its name may lead to another server by now, which open connections would never reach.
         """
-        # A cluster's client looks by itself.
+        # A cluster's client finds the primary by itself.
         if not isinstance(self._client, Redis):
             return
         # Of a machine that hangs, even the end of a connection may not come.
         with contextlib.suppress(RedisError, OSError, TimeoutError):
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout_seconds):
                 await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def _evaluate(self, arguments: list[Any], *, is_fsynced: bool) -> bytes:
-        # A server that was started again, or that drops scripts that it has too many of, knows
-        # ours no more. It did nothing then.
+        # A server that was restarted, or that has dropped scripts, does not know ours any more. Then
+        # it has done nothing.
         try:
             return await self._call("EVALSHA", _SHA, *arguments, is_fsynced=is_fsynced)
         except NoScriptError:
@@ -119,19 +129,19 @@ class RedisShard:
         if not is_fsynced:
             reply: bytes = await self._client.execute_command(*command)
             return reply
-        # On the same connection: it waits for what that has written.
+        # On the same connection: WAITAOF waits for what that has written.
         assert isinstance(self._client, Redis)
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.execute_command(*command)
-            pipe.execute_command("WAITAOF", 1, 0, round(self._timeout * 900))
+            pipe.execute_command("WAITAOF", 1, 0, round(self._timeout_seconds * 900))
             reply, synced = await pipe.execute(raise_on_error=False)
-        for answer in (reply, synced):
-            if isinstance(answer, Exception):
-                raise answer
+        for result in (reply, synced):
+            if isinstance(result, Exception):
+                raise result
         if synced[0] < 1:
             raise StoreUnavailableError(
-                f"Redis did not write to disk within {self._timeout} s: what was asked may or may "
-                "not survive a crash, and the same call can be made again"
+                f"Redis did not write to disk within {self._timeout_seconds} s: the steps may or may not "
+                "survive a crash, and the same call can be made again"
             )
         return reply
 
@@ -145,10 +155,10 @@ def _is_read_only(result: bytes) -> bool:
 
 
 def is_error(result: bytes) -> bool:
-    """Return True iff a step failed by itself; `step_error` says how."""
+    """Return True iff a step failed; `step_error` returns its error."""
     return result.startswith(_ERROR)
 
 
 def step_error(result: bytes) -> Exception:
-    """Return what to raise for a step that failed."""
-    return refusal(result[len(_ERROR) :].decode("utf-8", "replace"))
+    """Return the error of a step that failed."""
+    return reply_error(result[len(_ERROR) :].decode("utf-8", "replace"))

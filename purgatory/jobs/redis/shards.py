@@ -1,18 +1,17 @@
-"""All shards of a store: which of them to ask, and what their answers say together."""
+"""All shards of a store: which of them to ask, and their results together."""
 
 from __future__ import annotations
 
 import asyncio
 from binascii import crc32
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.model.request_ids import common_part
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR, step_of
 from purgatory.jobs.redis.shard import Client, RedisShard, is_error, step_error
-from purgatory.jobs.stores.base import KeyFired
+from purgatory.jobs.redis.step_codec import step_of
 
 
 class RedisShards:
@@ -29,7 +28,7 @@ class RedisShards:
         self._is_open = True
 
     async def close(self) -> None:
-        """Take nothing more, and wait for what is under way."""
+        """Refuse new steps, and wait for the round trips under way."""
         self._is_open = False
         for shard in self.all:
             await shard.drain()
@@ -42,7 +41,7 @@ class RedisShards:
     async def ask(self, shard: RedisShard, step: bytes) -> bytes:
         """Return the result of one step in one shard."""
         self.require_open()
-        (result,) = await shard.do([step])
+        (result,) = await shard.run([step])
         if is_error(result):
             raise step_error(result)
         return result
@@ -55,31 +54,17 @@ class RedisShards:
         return await asyncio.gather(*(self.ask(shard, step) for shard in self.all))
 
     async def ask_each(self, steps: list[bytes]) -> list[bytes]:
-        """Do steps that name a job by its id, wherever it is; return a result for each."""
+        """Run steps that name a job by its id, in any shard; return a result for each."""
         self.require_open()
         if len(self.all) == 1:
-            results = await self.all[0].do(steps)
+            results = await self.all[0].run(steps)
         else:
-            rows = await asyncio.gather(*(shard.do(steps) for shard in self.all))
+            rows = await asyncio.gather(*(shard.run(steps) for shard in self.all))
             results = [_the_one(column) for column in zip(*rows, strict=True)]
         for result in results:
             if is_error(result):
                 raise step_error(result)
         return results
-
-    async def on_keys(self, steps: Sequence[tuple[str, ...]], limit: int) -> list[KeyFired]:
-        """Do steps on a key, each of which lacks its last field: the limit."""
-        self.require_open()
-        fired = [KeyFired() for _ in steps]
-        # One shard after another, as the limit is for all of them together.
-        for shard in self.all:
-            limited = [
-                step_of(*step, limit - len(so_far.run) - len(so_far.cancelled))
-                for step, so_far in zip(steps, fired, strict=True)
-            ]
-            for place, result in enumerate(await shard.do(limited)):
-                fired[place] = _joined(fired[place], result)
-        return fired
 
     async def shares(self, within_ms: int, limit: int) -> Counter[RedisShard]:
         """Return how many of the first `limit` jobs each shard has."""
@@ -88,35 +73,24 @@ class RedisShards:
             replies = await self.ask_all(step_of("look_ahead", within_ms, limit))
             for shard, reply in zip(self.all, replies, strict=True):
                 lines = reply.split(b"\0") if reply else []
-                ahead += [(*moment(line), shard) for line in lines]
+                ahead += [(*timed_id(line), shard) for line in lines]
         ahead.sort(key=lambda line: line[:2])
         return Counter(shard for _, _, shard in ahead[:limit])
 
     def home(self, spec: JobSpec) -> RedisShard:
         """Return the shard where a new job belongs."""
-        # Jobs with the same dedupe key have to be in each other's way, and so have the repeats of
-        # one request.
+        # Jobs with the same dedupe key have to meet in one shard, and so have the repeats of one
+        # request.
         name = common_part(spec.id) if spec.dedupe_key is None else spec.dedupe_key
         return self.all[crc32(name.encode("utf-8", "backslashreplace")) % len(self.all)]
 
 
-def moment(line: bytes) -> tuple[int, str]:
+def timed_id(line: bytes) -> tuple[int, str]:
     """Return the time and the id of a line of `look_ahead` or `look_back`."""
     ms, _, job_id = line.partition(b"\1")
     return int(ms), job_id.decode("utf-8", "backslashreplace")
 
 
 def _the_one(column: tuple[bytes, ...]) -> bytes:
-    """What the shard said that has the job; what the first said, if none has."""
+    """Return the result of the shard that has the job; of the first, if none has."""
     return next((result for result in column if result not in (b"", b"missing")), column[0])
-
-
-def _joined(so_far: KeyFired, result: bytes) -> KeyFired:
-    if is_error(result):
-        raise step_error(result)
-    more, run, cancelled = result.decode().split(SEPARATOR)
-    return KeyFired(
-        run=so_far.run + (tuple(run.split(KEY_SEPARATOR)) if run else ()),
-        cancelled=so_far.cancelled + (tuple(cancelled.split(KEY_SEPARATOR)) if cancelled else ()),
-        has_more=so_far.has_more or bool(more),
-    )

@@ -7,34 +7,34 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from purgatory.jobs.stores.group_commit import GroupCommit
 
-# Of one round trip: the server does nothing else meanwhile.
+# Of one round trip: the server serves no other client meanwhile.
 MAX_STEPS = 1_000
 MAX_BYTES = 4 * 1024 * 1024
 _BYTES_OF_STEP = MAX_BYTES // MAX_STEPS
 
 
 class StepCommit:
-    """A `GroupCommit` of rows of steps, whose results come in a row, too."""
+    """A `GroupCommit` of lists of steps; `run` returns a list of results."""
 
     def __init__(self, send: Callable[[list[bytes]], Awaitable[list[bytes]]]) -> None:
-        """`send` does steps in order and returns their results in order."""
+        """Prepare; `send` runs steps in order and returns their results in order."""
         self._send = send
         self._commit: GroupCommit[Sequence[bytes]] = GroupCommit(
-            self._send_batch, weigh=_weight, most=MAX_STEPS
+            self._send_batch, weigh=_weight, max_weight=MAX_STEPS
         )
 
-    async def do(self, steps: Sequence[bytes]) -> list[bytes]:
+    async def run(self, steps: Sequence[bytes]) -> list[bytes]:
         """Return the results of `steps`; raise what `send` raises."""
         if len(steps) <= MAX_STEPS:
-            results: list[bytes] = await self._commit.ask(steps)
+            results: list[bytes] = await self._commit.submit(steps)
             return results
         chunks = [steps[at : at + MAX_STEPS] for at in range(0, len(steps), MAX_STEPS)]
-        # Queued together: they stay in order, and whoever comes meanwhile waits behind them.
-        several = await asyncio.gather(*map(self._commit.ask, chunks))
+        # Queued together: they stay in order, and callers that come meanwhile wait behind them.
+        several = await asyncio.gather(*map(self._commit.submit, chunks))
         return [result for results in several for result in results]
 
     async def drain(self) -> None:
-        """Wait for what is under way."""
+        """Wait for the round trip under way."""
         await self._commit.join()
 
     async def _send_batch(self, batch: list[Sequence[bytes]]) -> list[list[bytes]]:
@@ -45,5 +45,5 @@ class StepCommit:
 
 
 def _weight(steps: Sequence[bytes]) -> int:
-    """Count steps, or as many as may be as large together."""
+    """Return the number of steps; more, if they are large."""
     return max(len(steps), sum(map(len, steps)) // _BYTES_OF_STEP)

@@ -1,8 +1,9 @@
--- Every change of jobs in Redis: a batch of steps, each as atomic as if it were alone.
+-- Every change of jobs in Redis: a batch of steps, each as atomic as if it were alone. What a step
+-- does with a job is the table of purgatory.jobs.model.transitions; the tests of the contract compare
+-- the two.
 --
--- KEYS are the indexes of one shard. Buckets are named by what is found in them, so that nobody can
--- name them beforehand; they carry the shard's hash tag and lie in its slot, which is what a
--- cluster asks for.
+-- KEYS are the indexes of one shard. The keys of buckets depend on what is stored, so that the caller
+-- cannot declare them; they carry the shard's hash tag and lie in its slot, as a cluster requires.
 --
 --   at        hash  id -> place: "b:<bucket>" by due_ms; "f:<bucket>" by finished_ms
 --   b:<n>     hash  id -> record of jobs that wait or run
@@ -14,21 +15,20 @@
 --   on_key    zset  "key\0id", by name: undecided jobs
 --   by_key, by_handler, and one for each state: zset by name, for queries
 --   dedupe    hash  dedupe key -> id of the undecided job that has it
---   broken    list  "id\0reason\0record" of what was set aside, the last few
---   meta      hash  the width of buckets, how many shards there are, and how many of `broken` were
+--   quarantined  list  "id\0reason\0record" of corrupt records, the last few
+--   meta      hash  the width of buckets, the number of shards, and how many of `quarantined` were
 --                   dropped
 --
 -- A record's fields are separated by \0, which none of them can hold. ARGV[1] is the settings, each
 -- further one a step, its fields separated likewise. The reply is a row of netstrings
--- ("length:text"): when the first of the added jobs is due, where that is soon, the changes, and
--- a result for each step. One string is read many
--- times faster than a reply of as many parts.
+-- ("length:text"): when the first of the added jobs is due, if that is soon, the changes, and a
+-- result for each step. One string is read many times faster than a reply of as many parts.
 --
 -- Within a step, what is removed is removed first: a server that is full lets jobs end, as it
 -- refuses only the first write of a script, and only one that needs room.
 
 local AT, BUCKETS, HELD, FINISHED = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ON_KEY, BY_KEY, BY_HANDLER, DEDUPE, BROKEN = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local ON_KEY, BY_KEY, BY_HANDLER, DEDUPE, QUARANTINED = KEYS[5], KEYS[6], KEYS[7], KEYS[8], KEYS[9]
 local STATES = {
   waiting = KEYS[10], running = KEYS[11], done = KEYS[12], failed = KEYS[13], cancelled = KEYS[14],
 }
@@ -69,7 +69,7 @@ local settings = split(ARGV[1])
 local TAG, WIDTH, SENDER = settings[1], tonumber(settings[2]), settings[4]
 local HORIZON, MAX_ACTIVE = tonumber(settings[5]), tonumber(settings[6])
 local PAST, AHEAD, MAX_BATCH = tonumber(settings[7]), tonumber(settings[8]), tonumber(settings[9])
-local MAX_BROKEN, BROKEN_LENGTH = tonumber(settings[10]), 2000
+local MAX_QUARANTINED, QUARANTINED_LENGTH = tonumber(settings[10]), 2000
 local now = tonumber(settings[3])
 if not now then
   local time = call('TIME')
@@ -208,9 +208,9 @@ local function leave_queries(job)
   end
 end
 
--- What is in the indexes by key and handler stays, as nobody knows what it is; whoever comes upon
--- it there removes it.
-local function set_aside(id, place, text, reason)
+-- Its entries in the indexes by key and handler stay, since its key and handler are unknown; a step
+-- that finds them there removes them.
+local function quarantine(id, place, text, reason)
   flush()
   leave_bucket(id, bucket_of(place))
   call('ZREM', HELD, id)
@@ -220,12 +220,12 @@ local function set_aside(id, place, text, reason)
   end
   call('HDEL', TAG .. place, id)
   call('HDEL', AT, id)
-  local over = call('LLEN', BROKEN) + 1 - MAX_BROKEN
+  local over = call('LLEN', QUARANTINED) + 1 - MAX_QUARANTINED
   if over > 0 then
-    call('LTRIM', BROKEN, over, -1)
+    call('LTRIM', QUARANTINED, over, -1)
     call('HINCRBY', META, 'dropped', over)
   end
-  call('RPUSH', BROKEN, id .. '\0' .. reason .. '\0' .. sub(text, 1, BROKEN_LENGTH))
+  call('RPUSH', QUARANTINED, id .. '\0' .. reason .. '\0' .. sub(text, 1, QUARANTINED_LENGTH))
 end
 
 local function read(id)
@@ -241,7 +241,7 @@ local function read(id)
     reason = 'it is not in its bucket'
   end
   if not job then
-    set_aside(id, place, text or '', reason)
+    quarantine(id, place, text or '', reason)
     return nil
   end
   job.id, job.place, job.was = id, place, job[STATE]
@@ -308,7 +308,7 @@ local function held(id, epoch)
   end
 end
 
--- None for what is too far in the past, or ahead.
+-- Returns nil for a deadline too far in the past, or ahead.
 local function resolve(mode, ms)
   local deadline = tonumber(ms) + (mode == 'delay' and now or 0)
   if now - deadline > PAST or deadline - now > AHEAD then
@@ -331,7 +331,7 @@ local function cancel(job)
   change(job)
 end
 
--- Undecided jobs on a key, one at a time; what does not belong there is removed.
+-- Returns the undecided jobs on a key, one at a time; other entries are removed.
 local function next_on_key(key)
   while true do
     local members = call('ZRANGEBYLEX', ON_KEY, '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', 0, 1)
@@ -346,8 +346,8 @@ local function next_on_key(key)
   end
 end
 
--- Jobs whose lease ran out can be claimed again. Their records stay: until another claims it, the
--- claim is good. In bounded batches, for a worker that held very many.
+-- Jobs whose lease ran out can be claimed again. Their records stay: until another worker claims a
+-- job, the claim is good. In bounded batches, for a worker that held very many.
 local function take_back()
   for _, id in ipairs(call('ZRANGEBYSCORE', HELD, '-inf', now, 'LIMIT', 0, 5 * MAX_BATCH)) do
     local job = read(id)
@@ -358,7 +358,7 @@ local function take_back()
   end
 end
 
--- The first up to `limit` jobs that are due by `until_ms` and that nobody holds, handed to `take`.
+-- Calls `take` with the first up to `limit` jobs that are due by `until_ms` and not held.
 local function each_free(until_ms, limit, take)
   take_back()
   local count = 0
@@ -532,7 +532,7 @@ function steps.cancel_for_key(step)
   return (job and '1' or '') .. '\0\0' .. concat(cancelled, '\1')
 end
 
--- The job, if it is there and, where a version is given, at that; else nil and the answer.
+-- Returns the job, if it is stored and at `version` or that is empty; else nil and the result.
 local function at_version(id, version)
   local job = read(id)
   if not job then
@@ -545,9 +545,9 @@ local function at_version(id, version)
 end
 
 function steps.cancel(step)
-  local job, refusal = at_version(step[2], step[3])
+  local job, error_result = at_version(step[2], step[3])
   if not job then
-    return refusal
+    return error_result
   end
   if job[STATE] == 'waiting' then
     cancel(job)
@@ -558,9 +558,9 @@ function steps.cancel(step)
 end
 
 function steps.reschedule(step)
-  local job, refusal = at_version(step[2], step[5])
+  local job, error_result = at_version(step[2], step[5])
   if not job then
-    return refusal
+    return error_result
   end
   if not is_undecided(job) then
     return 'conflict\0' .. found(job)
@@ -577,9 +577,9 @@ function steps.reschedule(step)
 end
 
 function steps.run_now(step)
-  local job, refusal = at_version(step[2], step[3])
+  local job, error_result = at_version(step[2], step[3])
   if not job then
-    return refusal
+    return error_result
   end
   if job[STATE] ~= 'waiting' then
     return 'conflict\0' .. found(job)
@@ -603,7 +603,7 @@ function steps.claim(step)
   return pack(tostring(now)) .. concat(jobs)
 end
 
--- Where there are several shards, it has to be known first which of them have the earliest.
+-- With several shards, the store first has to know which of them have the earliest.
 function steps.look_ahead(step)
   take_back()
   local until_ms, limit, lines = now + step[2], tonumber(step[3]), {}
@@ -756,7 +756,7 @@ function steps.query(step)
 end
 
 function steps.counts()
-  local counts = {call('LLEN', BROKEN) + (call('HGET', META, 'dropped') or 0)}
+  local counts = {call('LLEN', QUARANTINED) + (call('HGET', META, 'dropped') or 0)}
   for place, state in ipairs({'waiting', 'running', 'done', 'failed', 'cancelled'}) do
     counts[place + 1] = call('ZCARD', STATES[state])
   end
@@ -785,25 +785,25 @@ function steps.forget(step)
   return '1'
 end
 
--- Only the record that was found to be none, not one that took its place since.
-function steps.set_aside(step)
+-- Only the record that was found corrupt, not one that has taken its place since.
+function steps.quarantine(step)
   local id, text = step[2], concat(step, '\0', 4)
   local place = call('HGET', AT, id)
   if place and call('HGET', TAG .. place, id) == text then
-    set_aside(id, place, text, step[3])
+    quarantine(id, place, text, step[3])
   end
   return ''
 end
 
 function steps.quarantined(step)
-  local records = call('LRANGE', BROKEN, -tonumber(step[2]), -1)
+  local records = call('LRANGE', QUARANTINED, -tonumber(step[2]), -1)
   for place, record in ipairs(records) do
     records[place] = pack(record)
   end
   return concat(records)
 end
 
--- A write even where there is nothing to write, so that a server that takes none says so.
+-- Always a write, so that a read-only server says so.
 function steps.begin(step)
   call('HDEL', META, 'nothing')
   call('HSETNX', META, 'bucket_width_ms', settings[2])
@@ -834,7 +834,7 @@ for place = 2, #ARGV do
     step = split(text)
     flush()
   end
-  -- What one step meets, such as a lack of memory, is not held against the others.
+  -- The failure of a step, such as a lack of memory, leaves the others alone.
   local is_done, result = pcall(steps[step[1]], step)
   if not is_done then
     result = 'error\0' .. (type(result) == 'table' and result.err or tostring(result))
@@ -843,7 +843,7 @@ for place = 2, #ARGV do
 end
 flush()
 if soonest or #changes > 0 then
-  -- Whoever may not publish has written all the same.
+  -- A user without permission to publish has written all the same.
   local message = SENDER .. '\0' .. (soonest or '') .. '\0' .. concat(changes, '\1')
   redis.pcall('PUBLISH', TAG .. 'changes', message)
 end

@@ -35,7 +35,7 @@ _SQLITE_NOT_READY = ("no such table", "no such column", "has no column named")
 _SQLITE_BROKEN = ("database disk image is malformed", "file is not a database")
 
 
-def is_to_be_repeated(error: Exception) -> bool:
+def must_repeat(error: Exception) -> bool:
     """Return True iff another transaction was in the way, and the same again will see it."""
     return isinstance(error, IntegrityError) or _has_code(error, _DEADLOCK)
 

@@ -1,4 +1,4 @@
-"""An end that is come to once, and always."""
+"""Closing exactly once, even if the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 
 
 class CloseOnce:
-    """Closes something once, in a task of its own: whoever asks may be cancelled, and it goes on.
+    """Closes something once, in a task of its own: it goes on if a caller is cancelled.
 
-    On one event loop. Where that ends too, the task is cancelled: `close` lets go of what it has in
+    On one event loop. If the loop ends, the task is cancelled: `close` releases its resources in
     `finally`.
     """
 
     __slots__ = ("_close", "_task")
 
     def __init__(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Do nothing yet."""
+        """Prepare to call `close`, once."""
         self._close = close
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> asyncio.Task[None]:
-        """Begin to close, or go on with it."""
+        """Start to close, unless it has started; return the task."""
         if self._task is None:
             self._task = asyncio.create_task(self._close(), name="purgatory-jobs-close")
         return self._task

@@ -13,7 +13,9 @@ from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.model.errors import FailJobError, JobError, RetryJobError
 from purgatory.jobs.model.job import Job, JobClaim, JobOutcome, JobState, Misfire, bounded_error
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.stores.base import JobResult, JobReturn, JobStore
+from purgatory.jobs.model.steps import Finish as JobResult
+from purgatory.jobs.model.steps import GiveBack as JobReturn
+from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.end_listeners import OnJobEnd
 from purgatory.jobs.worker.handlers import JobHandlers
 from purgatory.jobs.worker.leased_job import LeasedJob

@@ -1,4 +1,4 @@
-"""Jobs in memory, with an index for every question that a store is asked."""
+"""The indexes of jobs in memory."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from purgatory.jobs.model.job import Job, JobClaim, JobState
+from purgatory.jobs.model.job import Job, JobState
 
-# Stale entries of a heap that are put up with before it is made anew.
+# Stale entries that a heap may have before it is rebuilt.
 _SLACK = 1_024
 
 
-class JobTable:
-    """The latest of each job, by id, key, dedupe key, and moment. Knows no rules: see the store.
+class MemoryIndex:
+    """The stored jobs, by id, key, dedupe key and time. Knows no transitions.
 
     Invariants:
         _by_key == {key: ids of undecided jobs on key}, without empty ones
@@ -39,7 +39,7 @@ class JobTable:
         # {id: None}: order of arrival and O(1) removal.
         self._by_key: dict[str, dict[str, None]] = {}
         self._by_dedupe_key: dict[str, str] = {}
-        # Heaps of (moment, id, epoch). An entry is stale unless the job still is what it says:
+        # Heaps of (time, id, epoch). An entry is stale unless the job still is as it says:
         # removal from the middle of a heap would cost a search.
         self._free: list[tuple[int, str, int]] = []
         self._held: list[tuple[int, str, int]] = []
@@ -49,13 +49,6 @@ class JobTable:
     def get(self, job_id: str) -> Job | None:
         """Return a job, or None."""
         return self._jobs.get(job_id)
-
-    def held(self, claim: JobClaim) -> Job | None:
-        """Return the job that `claim` holds; None if it is lost."""
-        job = self._jobs.get(claim.id)
-        if job is None or job.epoch != claim.epoch or job.lease_until_ms == 0:
-            return None
-        return job
 
     def by_dedupe_key(self, dedupe_key: str | None) -> Job | None:
         """Return the undecided job that has this dedupe key."""
@@ -72,13 +65,13 @@ class JobTable:
         return [self._jobs[job_id] for _, job_id in zip(range(limit), ids, strict=False)]
 
     def below(self, after: str | None) -> Iterator[Job]:
-        """Go through the jobs below id `after`, from the highest id down."""
+        """Yield the jobs below id `after`, from the highest id down."""
         end = len(self._ids) if after is None else bisect_left(self._ids, after)
         for index in range(end - 1, -1, -1):
             yield self._jobs[self._ids[index]]
 
     def put(self, job: Job) -> None:
-        """Add `job`, or let it take the place of what it was."""
+        """Store `job`, new or in place of what it was."""
         old = self._jobs.get(job.id)
         self._jobs[job.id] = job
         self.counts[job.state] += 1

@@ -1,17 +1,17 @@
-"""Whether a server is set up so that it keeps what it acknowledged."""
+"""Server settings: whether a server keeps what it acknowledged."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# The first that has all commands and the replication of effects that the steps need.
+# The first with all commands, and the replication of effects, that the steps need.
 _OLDEST = (6, 2)
 _NEARLY_FULL = 0.9
 
 
 @dataclass(slots=True)
-class RedisSetup:
-    """What is wrong: `faults` lose or refuse jobs, `warnings` may."""
+class ServerSettings:
+    """What is wrong with the settings: `faults` lose or refuse jobs, `warnings` may."""
 
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -24,16 +24,16 @@ class RedisSetup:
         append_fsync: str | None,
         is_fsynced: bool,
         is_cluster_client: bool,
-    ) -> RedisSetup:
-        """Judge the fields of INFO, and `appendfsync` where it may be read."""
-        setup = cls()
-        setup._judge_server(info, is_cluster_client)
-        setup._judge_memory(info)
-        setup._judge_persistence(info, append_fsync, is_fsynced)
-        return setup
+    ) -> ServerSettings:
+        """Return what is wrong, given the fields of INFO and, if it is known, `appendfsync`."""
+        settings = cls()
+        settings._judge_server(info, is_cluster_client)
+        settings._judge_memory(info)
+        settings._judge_persistence(info, append_fsync, is_fsynced)
+        return settings
 
     def _judge_server(self, info: dict[str, str], is_cluster_client: bool) -> None:
-        # A Valkey says which Redis it is like, too.
+        # Valkey also says with which Redis it is compatible.
         version = info.get("redis_version", "0")
         parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if parts < _OLDEST:

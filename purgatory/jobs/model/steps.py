@@ -1,0 +1,343 @@
+"""Steps: every change of a job, as a value, with the type of its result.
+
+A store runs them (`JobStore.run`); what each does with a job in each phase is the table in
+`purgatory.jobs.model.transitions`. A step that changes nothing any more, because it was done
+before, says so in its result: running it again is safe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.errors import JobError, JobNotFoundError
+from purgatory.jobs.model.job import Job, JobClaim, JobOutcome, JobState
+from purgatory.jobs.model.spec import JobSpec
+
+Result = TypeVar("Result")
+Result_co = TypeVar("Result_co", covariant=True)
+
+
+class AddStatus(StrEnum):
+    """What `Add` did with a job."""
+
+    ADDED = "added"
+    REPLACED = "replaced"
+    """The waiting job with its dedupe key took over the new one's fields, and keeps its id."""
+    KEPT = "kept"
+    """Nothing to do: the job with this id, or with its dedupe key, is stored already."""
+
+
+class Added(NamedTuple):
+    """The result of `Add`: a job that was acknowledged."""
+
+    job: Job
+    """As stored: with `replace` and `keep`, its id may be another than the spec's."""
+    status: AddStatus
+
+
+class Claimed(NamedTuple):
+    """The result of `Claim`."""
+
+    now_ms: int
+    """The store's clock at the claim: `job.due_ms - now_ms` is the time that remains."""
+    jobs: list[Job]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFired:
+    """The result of `Fire` and `CancelForKey`."""
+
+    run: tuple[str, ...] = ()
+    """Ids of the jobs that are due now, held by no worker."""
+    cancelled: tuple[str, ...] = ()
+    """Ids of the jobs that will not run."""
+    has_more: bool = False
+    """Undecided jobs are left on the key: run the same step again."""
+
+    @classmethod
+    def of(cls, jobs: Iterable[Job], *, has_more: bool) -> KeyFired:
+        """Return the result of a step that left `jobs` as they are."""
+        run: list[str] = []
+        cancelled: list[str] = []
+        for job in jobs:
+            (cancelled if job.state.is_final else run).append(job.id)
+        return cls(tuple(run), tuple(cancelled), has_more)
+
+
+class Step(Generic[Result_co]):
+    """One atomic change, whose result is a `Result`."""
+
+    __slots__ = ()
+
+
+# Steps of clients
+
+
+@dataclass(frozen=True, slots=True)
+class Add(Step[Added | JobError]):
+    """Store a job durably.
+
+    Errors: InvalidDeadlineError, by the store's clock; DuplicateJobError if an undecided job has
+    its dedupe key and on_conflict is "error"; StoreFullError. The deadline is that of the spec, but
+    not beyond the ceiling. Replacing sets version + 1, epoch + 1, the lease free. Idempotent by id:
+    a spec one of whose `ids` is stored already is KEPT, whatever happened to the job since. To look
+    for all of them and to store the job is one step, in any process.
+    """
+
+    spec: JobSpec
+
+
+@dataclass(frozen=True, slots=True)
+class KeyStep(Step[KeyFired]):
+    """A step on the undecided jobs on a key."""
+
+    key: str
+    limit: int | None = field(default=None, kw_only=True)
+    """How many jobs it decides at most; None for the store's max_batch, which is the maximum."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fire(KeyStep):
+    """Decide the undecided jobs on a key.
+
+    Outcome FIRED, with key and value; epoch + 1, version + 1, the lease free, its dedupe key free
+    for others. on_fire run: it waits, due now. on_fire cancel: it is CANCELLED, finished now. A job
+    on several of the keys is fired by the first. A job that is added to the key between two steps
+    may be fired by the second. Keys without jobs cost one indexed look-up together, in the same
+    round trip. Repeated: a decided job stays as it is.
+    """
+
+    value_json: str
+    """The value as compact JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class CancelForKey(KeyStep):
+    """Cancel the undecided jobs on a key, as `Cancel` does."""
+
+
+class JobStep(Step[Result_co]):
+    """A step on one job, by its id."""
+
+    __slots__ = ()
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job."""
+        raise NotImplementedError
+
+    def result(self, before: Job | None, after: Job | None) -> Result_co:
+        """Return the step's result, given the stored job before and after it."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedStep(JobStep[Job | JobError]):
+    """A step of a client on one job, at any version or at one; its result is the job after it.
+
+    Errors: JobNotFoundError; JobChangedError if the job is not at `if_version`; JobConflictError if
+    its phase does not allow the step.
+    """
+
+    id: str
+    if_version: int | None = field(default=None, kw_only=True)
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job."""
+        return self.id
+
+    def result(self, before: Job | None, after: Job | None) -> Job | JobError:
+        """Return the job after the step."""
+        return JobNotFoundError(self.id) if after is None else after
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel(VersionedStep):
+    """Cancel a waiting job, held or not: CANCELLED, never to be started again.
+
+    The outcome is CANCELLED, but a job that was decided before (fired and not started yet, or
+    waiting for another attempt) keeps its outcome. A CANCELLED job stays as it is: repeating is
+    safe. JobConflictError while it runs and once it is DONE or FAILED.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Reschedule(VersionedStep):
+    """Move an undecided job's deadline, not beyond its ceiling.
+
+    deadline_ms and due_ms are the new deadline; version + 1, epoch + 1, the lease free.
+    JobConflictError once it is decided; InvalidDeadlineError. Repeated with the same `if_version`
+    it is JobChangedError.
+    """
+
+    deadline: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class RunNow(VersionedStep):
+    """Make a waiting job, decided or not, due now.
+
+    due_ms is now, deadline_ms stays; version + 1, epoch + 1, the lease free. A job that is due
+    already stays as it is. JobConflictError unless it waits.
+    """
+
+
+# Steps of workers
+
+
+@dataclass(frozen=True, slots=True)
+class Claim(Step[Claimed]):
+    """Lease the first `limit` jobs, by due_ms and then id, that are due within `within_ms`.
+
+    Jobs that wait or run, and whose lease is free or ran out: lease_until_ms <= now. Each gets
+    epoch + 1, `worker`, and a lease of `lease_ms` from now. A job that was RUNNING, whose worker
+    died, stays so until it is started again. No two claims get the same job at once; claims at the
+    same time do not wait for each other's jobs. If the answer is lost, the jobs come back when the
+    lease runs out.
+    """
+
+    worker: str
+    within_ms: int
+    limit: int
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class HolderStep(JobStep[Result_co]):
+    """A step of the worker that holds a job: changes nothing if its claim is lost."""
+
+    claim: JobClaim
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job."""
+        return self.claim.id
+
+
+@dataclass(frozen=True, slots=True)
+class Start(HolderStep[Job | None]):
+    """Start a claimed job: RUNNING, attempt + 1, version + 1, a lease of `lease_ms` from now.
+
+    An undecided job is decided: EXPIRED. lateness_ms is set at the first start: now minus the
+    earlier of due_ms and deadline_ms. The result is None if the claim is lost (cancelled, fired,
+    rescheduled, claimed by another worker), and the job unchanged, still WAITING, if it is not due
+    yet by the store's clock: the worker's clock is ahead. Repeated under the same claim it starts
+    again: attempt counts both.
+    """
+
+    lease_ms: int
+
+    def result(self, before: Job | None, after: Job | None) -> Job | None:
+        """Return the job after the step; None if the claim was lost."""
+        return after if self.claim.holds(before) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Renew(HolderStep[bool]):
+    """Let a lease end `lease_ms` from now; False if the claim is lost, or the job finished."""
+
+    lease_ms: int
+
+    def result(self, before: Job | None, after: Job | None) -> bool:
+        """Return True iff the claim was good."""
+        return self.claim.holds(before)
+
+
+@dataclass(frozen=True, slots=True)
+class Finish(HolderStep[bool]):
+    """End a run for good: DONE or FAILED, finished now, version + 1.
+
+    True iff the job is finished in that state under this claim, by this step or an earlier one. The
+    error is cut to the limit.
+    """
+
+    state: JobState
+    """DONE or FAILED."""
+    error: str | None = None
+
+    def result(self, before: Job | None, after: Job | None) -> bool:
+        """Return True iff the job is finished as the step says."""
+        if after is None:
+            return False
+        return after.state is self.state and after.epoch == self.claim.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Miss(HolderStep[bool]):
+    """Record that an undecided job will not run: its deadline passed while no worker was there.
+
+    CANCELLED, outcome MISSED, finished now, version + 1. True iff so under this claim, by this step
+    or an earlier one.
+    """
+
+    def result(self, before: Job | None, after: Job | None) -> bool:
+        """Return True iff the job is missed under this claim."""
+        if after is None:
+            return False
+        return after.outcome is JobOutcome.MISSED and after.epoch == self.claim.epoch
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack(HolderStep[bool]):
+    """Release a job that waits or runs to other workers; True iff this step did it.
+
+    WAITING, due as it says, the lease free, epoch + 1; version + 1 if state or due_ms changed. For
+    another attempt after an error, for a spread after a misfire, and for all that a worker holds
+    when it drains. Outcome and attempt stay.
+    """
+
+    delay_ms: int | None = None
+    """When it is due next, from now: a backoff, or its place in a spread. None: due_ms stays, and
+    the next worker that claims has it at once (a worker that drains)."""
+    error: str | None = None
+    """The error of the attempt; None leaves the recorded one."""
+
+    def result(self, before: Job | None, after: Job | None) -> bool:
+        """Return True iff the claim was good."""
+        return self.claim.holds(before)
+
+
+# Steps of retention
+
+
+@dataclass(frozen=True, slots=True)
+class Prune(Step[int]):
+    """Forget up to `limit` finished jobs, by finished_ms and then id; the result is how many.
+
+    The jobs that finished before `finished_before_ms`, and those beyond the `keep` last finished.
+    Run it again while it returns `limit`.
+    """
+
+    finished_before_ms: int
+    keep: int
+    limit: int
+
+
+STEPS: tuple[type[Step[Any]], ...] = (
+    Add,
+    Fire,
+    CancelForKey,
+    Cancel,
+    Reschedule,
+    RunNow,
+    Claim,
+    Start,
+    Renew,
+    Finish,
+    Miss,
+    GiveBack,
+    Prune,
+)
+"""Every kind of step: what a store has to be able to run."""
+
+
+def accepted(result: Result | JobError) -> Result:
+    """Return the result of a step; raise it if it is an error."""
+    if isinstance(result, JobError):
+        raise result
+    return result

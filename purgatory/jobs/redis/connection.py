@@ -1,0 +1,139 @@
+"""The connection of a store: the client, and whether its server can store jobs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from purgatory.jobs.model.errors import StoreNotReadyError
+from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR
+from purgatory.jobs.redis.server_settings import ServerSettings, parse_info
+from purgatory.jobs.redis.shard import Client
+from purgatory.jobs.redis.shards import RedisShards
+from purgatory.jobs.redis.step_codec import step_of
+from purgatory.redacted_url import no_redis_url, without_password
+
+
+class RedisConnection:
+    """Connects the shards of a store; a client that is given is left open."""
+
+    def __init__(
+        self,
+        url_or_client: str | Client,
+        shards: RedisShards,
+        *,
+        timeout_seconds: float,
+        is_fsynced: bool,
+    ) -> None:
+        """Connect to nothing yet; raise ValueError for a URL or client that cannot be used."""
+        if isinstance(url_or_client, str):
+            _check_url(url_or_client)
+        elif url_or_client.get_encoder().decode_responses:
+            raise ValueError("the client has decode_responses=True: records are bytes, turn it off")
+        if is_fsynced and isinstance(url_or_client, RedisCluster):
+            raise ValueError("fsync=True needs one server: set appendfsync to always in a cluster")
+        self._given = url_or_client
+        self._shards = shards
+        self._timeout_seconds = timeout_seconds
+        self._is_fsynced = is_fsynced
+        self._client: Client | None = None
+
+    async def open(self) -> Client:
+        """Return the client, connected; raise StoreNotReadyError for a server that loses jobs."""
+        client = self._connect()
+        try:
+            settings = await self.judge()
+            if settings.faults:
+                raise StoreNotReadyError(". ".join(settings.faults))
+            await self._begin_shards()
+        except BaseException:
+            await self.close()
+            raise
+        return client
+
+    async def close(self) -> None:
+        """Wait for the round trips under way, then close a client of ours."""
+        try:
+            await self._shards.close()
+        finally:
+            client, self._client = self._client, None
+            if client is not None and isinstance(self._given, str):
+                await client.aclose()
+
+    async def judge(self) -> ServerSettings:
+        """Return what is wrong with the server's settings."""
+        append_fsync = await self._append_fsync()
+        found = ServerSettings()
+        for info in await self._shards.ask_all(step_of("info")):
+            settings = ServerSettings.of(
+                parse_info(info.decode("utf-8", "replace")),
+                append_fsync=append_fsync,
+                is_fsynced=self._is_fsynced,
+                is_cluster_client=isinstance(self._client, RedisCluster),
+            )
+            found.faults += settings.faults
+            found.warnings += settings.warnings
+        # Several shards of one server say the same.
+        return ServerSettings(_unique(found.faults), _unique(found.warnings))
+
+    def _connect(self) -> Client:
+        client = self._given
+        if isinstance(client, str):
+            client = Redis.from_url(
+                client,
+                socket_timeout=self._timeout_seconds,
+                socket_connect_timeout=self._timeout_seconds,
+                # The caller decides whether to try again: a repeated step may have another result.
+                retry=Retry(NoBackoff(), 0),
+            )
+        self._client = client
+        self._shards.connect(client)
+        return client
+
+    async def _append_fsync(self) -> str | None:
+        assert self._client is not None
+        try:
+            async with asyncio.timeout(self._timeout_seconds):
+                setting = await self._client.config_get("appendfsync")
+        except (RedisError, OSError, TimeoutError):
+            # Hosted servers may forbid CONFIG. A server that is down is noticed right after this.
+            return None
+        return next((str(value) for value in setting.values()), None)
+
+    async def _begin_shards(self) -> None:
+        count = len(self._shards.all)
+        for begun in await self._shards.ask_all(step_of("begin", count)):
+            width_ms, shards = begun.decode().split(SEPARATOR)
+            if int(width_ms) != BUCKET_WIDTH_MS:
+                raise StoreNotReadyError(
+                    f"the jobs of this prefix are in buckets of {width_ms} ms, and this version's "
+                    f"have {BUCKET_WIDTH_MS} ms: use another prefix, or the version that made them"
+                )
+            if int(shards) != count:
+                # Some of its jobs would be nowhere, and never run.
+                raise StoreNotReadyError(
+                    f"the jobs of this prefix are in {shards} shards, and this store was given "
+                    f"shards={count}: give shards={shards}, or use another prefix"
+                )
+
+
+def _check_url(url: str) -> None:
+    try:
+        options = parse_url(url)
+    except ValueError:
+        raise no_redis_url(url) from None
+    if "decode_responses" in options:
+        raise ValueError(
+            f"the URL {without_password(url)!r} has decode_responses: records are bytes, take it "
+            "out"
+        )
+
+
+def _unique(sentences: list[str]) -> list[str]:
+    return list(dict.fromkeys(sentences))

@@ -1,0 +1,76 @@
+"""Queries of all shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.redis.job_records import JobRecords
+from purgatory.jobs.redis.record import SEPARATOR, netstrings
+from purgatory.jobs.redis.shards import RedisShards
+from purgatory.jobs.redis.step_codec import step_of
+
+_SHOWN_OF_RECORD = 500
+
+
+class RedisReader:
+    """Merges what each shard found."""
+
+    def __init__(self, shards: RedisShards, records: JobRecords, limits: JobLimits) -> None:
+        self._shards = shards
+        self._records = records
+        self._limits = limits
+
+    async def now_ms(self) -> int:
+        """Return the server's clock."""
+        return min(int(result) for result in await self._shards.ask_all(step_of("now_ms")))
+
+    async def next_due_ms(self) -> int | None:
+        """Return the earliest due_ms of the jobs that can be claimed now."""
+        found = await self._shards.ask_all(step_of("next_due_ms"))
+        return min((int(due_ms) for due_ms in found if due_ms), default=None)
+
+    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Return jobs by id; None for an id without a job."""
+        found = await self._shards.ask_each([step_of("get", job_id) for job_id in job_ids])
+        return [await self._records.job(record) for record in found]
+
+    async def query(self, where: JobFilter, *, after: str | None, limit: int) -> JobPage:
+        """Return a page of the jobs that match, having looked at a batch at most."""
+        limit = self._limits.cut(limit)
+        step = step_of("query", after, limit, where.state, where.handler, where.key)
+        jobs: list[Job] = []
+        ends = []
+        for reply in await self._shards.ask_all(step):
+            end, *found = netstrings(reply)
+            ends.append(end.decode())
+            jobs += await self._records.jobs(found)
+        # A shard has looked no further down than this: what others have below is of later pages.
+        end_id = max(ends)
+        jobs = sorted((job for job in jobs if job.id >= end_id), key=_id, reverse=True)
+        if len(jobs) > limit:
+            return JobPage(jobs[:limit], next=jobs[limit - 1].id)
+        return JobPage(jobs, next=end_id or None)
+
+    async def counts(self) -> JobCounts:
+        """Return how many jobs are in each state."""
+        replies = await self._shards.ask_all(step_of("counts"))
+        rows = [[int(count) for count in reply.split(b"\0")] for reply in replies]
+        names = ("quarantined", "waiting", "running", "done", "failed", "cancelled")
+        return JobCounts(**dict(zip(names, map(sum, zip(*rows, strict=True)), strict=True)))
+
+    async def quarantined(self, limit: int) -> list[QuarantinedRecord]:
+        """Return quarantined records, the latest last."""
+        limit = self._limits.cut(limit)
+        records = []
+        for reply in await self._shards.ask_all(step_of("quarantined", limit)):
+            for record in netstrings(reply):
+                job_id, reason, text = record.decode("utf-8", "replace").split(SEPARATOR, 2)
+                records.append(QuarantinedRecord(job_id, reason, text[:_SHOWN_OF_RECORD]))
+        return records[-limit:]
+
+
+def _id(job: Job) -> str:
+    return job.id

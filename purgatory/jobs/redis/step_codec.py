@@ -1,0 +1,149 @@
+"""Steps as bytes, as the script of the shards reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.errors import InvalidJobError
+from purgatory.jobs.model.job import bounded_error
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import (
+    Cancel,
+    CancelForKey,
+    Claim,
+    Finish,
+    Fire,
+    GiveBack,
+    JobStep,
+    KeyStep,
+    Miss,
+    Renew,
+    Reschedule,
+    RunNow,
+    Start,
+)
+from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
+
+
+def step_of(*fields: object) -> bytes:
+    """Return a step: its name, then its parameters; None as an empty field."""
+    texts = ["" if field is None else str(field).replace(SEPARATOR, "\ufffd") for field in fields]
+    return SEPARATOR.join(texts).encode("utf-8", "backslashreplace")
+
+
+def job_step(step: JobStep[Any], limits: JobLimits) -> bytes:
+    """Return a step on one job."""
+    name, *fields = _JOB_STEPS[type(step)](step, limits)
+    return step_of(name, *fields)
+
+
+def key_step(step: KeyStep, limit: int) -> bytes:
+    """Return a step on the jobs on a key, with this limit."""
+    if isinstance(step, Fire):
+        return step_of("fire", step.key, step.value_json, limit)
+    assert isinstance(step, CancelForKey)
+    return step_of("cancel_for_key", step.key, limit)
+
+
+def claim_step(step: Claim, limit: int) -> bytes:
+    """Return the step that claims, with this limit."""
+    return step_of("claim", _text_field(step.worker), step.within_ms, limit, step.lease_ms)
+
+
+def add_step(spec: JobSpec) -> bytes:
+    """Return the step that adds a job; raise InvalidJobError for what cannot be stored."""
+    ceiling_ms = spec.ceiling_delay_ms
+    mode, ms = _deadline(spec.deadline)
+    step = SEPARATOR.join(
+        (
+            "add",
+            spec.id,
+            mode,
+            str(ms),
+            "" if ceiling_ms is None else str(ceiling_ms),
+            spec.on_conflict.value,
+            str(spec.max_attempts),
+            spec.on_fire.value,
+            spec.misfire.value,
+            spec.dedupe_key or "",
+            KEY_SEPARATOR.join(spec.keys),
+            spec.handler,
+            spec.payload_json,
+            KEY_SEPARATOR.join(spec.other_ids),
+            "",
+        )
+    )
+    separators = max(0, len(spec.keys) - 1) + max(0, len(spec.other_ids) - 1)
+    if step.count(SEPARATOR) != 14 or step.count(KEY_SEPARATOR) > separators:
+        raise InvalidJobError(
+            f"job {spec.id[:64]!r} holds control characters: make it with JobSpec.of, which says "
+            "where"
+        )
+    return step.encode()
+
+
+def with_room(step: bytes) -> bytes:
+    """Return the same `add_step`, for a store that is known to have room for it."""
+    return step + b"room"
+
+
+def _text_field(text: str | None) -> str:
+    """Return a text that may be empty or missing, so that the two differ."""
+    return "" if text is None else f"={text}"
+
+
+def _error_field(error: str | None, limits: JobLimits) -> str:
+    return _text_field(bounded_error(error, limits.max_error_length))
+
+
+def _deadline(deadline: Deadline) -> tuple[str, int | None]:
+    if deadline.delay_ms is None:
+        return "at", deadline.at_ms
+    return "delay", deadline.delay_ms
+
+
+def _cancel(step: Cancel, limits: JobLimits) -> tuple[object, ...]:
+    return "cancel", step.id, step.if_version
+
+
+def _reschedule(step: Reschedule, limits: JobLimits) -> tuple[object, ...]:
+    return "reschedule", step.id, *_deadline(step.deadline), step.if_version
+
+
+def _run_now(step: RunNow, limits: JobLimits) -> tuple[object, ...]:
+    return "run_now", step.id, step.if_version
+
+
+def _start(step: Start, limits: JobLimits) -> tuple[object, ...]:
+    return "start", *step.claim, step.lease_ms
+
+
+def _renew(step: Renew, limits: JobLimits) -> tuple[object, ...]:
+    return "renew", *step.claim, step.lease_ms
+
+
+def _finish(step: Finish, limits: JobLimits) -> tuple[object, ...]:
+    return "finish", *step.claim, step.state.value, _error_field(step.error, limits)
+
+
+def _miss(step: Miss, limits: JobLimits) -> tuple[object, ...]:
+    return "miss", *step.claim
+
+
+def _give_back(step: GiveBack, limits: JobLimits) -> tuple[object, ...]:
+    return "give_back", *step.claim, step.delay_ms, _error_field(step.error, limits)
+
+
+_JOB_STEPS: Mapping[type[JobStep[Any]], Callable[[Any, JobLimits], tuple[object, ...]]] = {
+    Cancel: _cancel,
+    Reschedule: _reschedule,
+    RunNow: _run_now,
+    Start: _start,
+    Renew: _renew,
+    Finish: _finish,
+    Miss: _miss,
+    GiveBack: _give_back,
+}

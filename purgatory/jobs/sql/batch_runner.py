@@ -1,0 +1,127 @@
+"""Batches of steps: transactions, repeated after conflicts."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from purgatory.jobs.model.errors import StoreError, StoreUnavailableError
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.steps import Add, Step
+from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.database_clock import DatabaseClock
+from purgatory.jobs.sql.database_errors import must_repeat, store_error
+from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
+from purgatory.jobs.sql.unit_of_work import UnitOfWork
+from purgatory.timer import SystemClock
+
+Steps = Sequence[Step[Any]]
+"""Steps of one caller, of one kind."""
+
+# Rows of counts: as many processes can add to theirs without waiting for one another.
+_SHARDS = 64
+# Within this time, however many processes there are, fewer jobs than this are added.
+_COUNT_SECONDS = 1.0
+_FAR = 1_000_000
+# Each time another transaction was in the way, which is over then.
+_MAX_TRIES = 20
+
+
+class BatchRunner:
+    """Runs the steps of many callers in one transaction.
+
+    `on_commit` is called with each unit of work that was committed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: DatabaseClock,
+        limits: JobLimits,
+        *,
+        on_commit: Callable[[UnitOfWork], object],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._limits = limits
+        self._on_commit = on_commit
+        self._shard = secrets.randbelow(_SHARDS)
+        self._active, self._counted_at = 0, -inf
+
+    async def run(self, batch: list[Steps]) -> list[Any]:
+        """Return the results of each caller's steps, or an exception.
+
+        In one transaction; each caller's by themselves if the database refuses one of them.
+        """
+        try:
+            return await self._transact(batch)
+        except StoreError:
+            raise
+        except Exception as exc:
+            error = store_error(exc) or exc
+            # Only what the database has against a value is the fault of one step.
+            if type(error) is not StoreError or len(batch) == 1:
+                raise error from exc
+        results: list[Any] = []
+        for steps in batch:
+            try:
+                results += await self.run([steps])
+            except Exception as exc:
+                results.append(exc)
+        return results
+
+    async def _transact(self, batch: list[Steps]) -> list[list[Any]]:
+        is_careful = False
+        for _ in range(_MAX_TRIES):
+            try:
+                results, work = await self._database.write(
+                    functools.partial(self._run_all, batch, is_careful)
+                )
+            except MustLookFirstError:
+                is_careful = True
+            except DBAPIError as exc:
+                if not must_repeat(exc):
+                    raise
+                is_careful = True
+            else:
+                self._on_commit(work)
+                return results
+        raise StoreUnavailableError(
+            f"other processes changed the same jobs {_MAX_TRIES} times in a row: nothing was "
+            "done; try again"
+        )
+
+    def _run_all(
+        self, batch: list[Steps], is_careful: bool, connection: Connection
+    ) -> tuple[list[list[Any]], UnitOfWork]:
+        kinds: dict[type[Step[Any]], list[Any]] = {}
+        for steps in batch:
+            kinds.setdefault(type(steps[0]), []).extend(steps)
+        work = UnitOfWork(
+            connection,
+            self._database.statements,
+            self._clock,
+            self._limits,
+            shard=self._shard,
+            is_counting=Add in kinds and not self._has_room(),
+        )
+        results = JobTransaction(work, self._limits, is_careful=is_careful).run(kinds)
+        if work.active is not None:
+            self._active, self._counted_at = work.active, _now_seconds()
+        return [[next(results[type(steps[0])]) for _ in steps] for steps in batch], work
+
+    def _has_room(self) -> bool:
+        """Return True iff the limit is out of reach for so long that counting is not needed."""
+        is_recent = _now_seconds() < self._counted_at + _COUNT_SECONDS
+        return is_recent and self._active + _FAR < self._limits.max_waiting
+
+
+def _now_seconds() -> float:
+    # Not the loop's: a transaction may run in a thread.
+    return SystemClock().now_ns() / 1_000_000_000

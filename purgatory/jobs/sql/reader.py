@@ -1,0 +1,172 @@
+"""Reading jobs, without a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, select
+
+from purgatory.jobs.model.errors import CorruptJobError
+from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.database_clock import DatabaseClock
+from purgatory.jobs.sql.database_settings import setting_warnings
+from purgatory.jobs.sql.records import is_storable, job_of
+from purgatory.jobs.stores.group_commit import GroupCommit
+
+T = TypeVar("T")
+
+
+class JobReader:
+    """Queries for the pool of connections.
+
+    `quarantine` takes the ids of corrupt records that were read.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: DatabaseClock,
+        limits: JobLimits,
+        *,
+        quarantine: Callable[[list[str]], Awaitable[None]],
+    ) -> None:
+        self._database = database
+        self._statements = database.statements.reads
+        self._many = database.statements.dialect.many
+        self._clock = clock
+        self._limits = limits
+        self._quarantine = quarantine
+        self._keys = GroupCommit(self._look_up, weigh=list.__len__, max_weight=limits.max_batch)
+        # Thousands may poll for the end of a job each: they share one query too.
+        self._gets = GroupCommit(self._get_all, weigh=len, max_weight=limits.max_batch)
+        self._reads: set[asyncio.Task[Any]] = set()
+
+    async def close(self) -> None:
+        """Wait for the queries under way."""
+        await self._keys.join()
+        await self._gets.join()
+        while self._reads:
+            await asyncio.wait(self._reads)
+
+    async def warnings(self) -> list[str]:
+        """Return warnings about the database's settings."""
+        return await self._read(setting_warnings)
+
+    async def now_ms(self) -> int:
+        """Return the clock."""
+        local_ms = self._clock.local_ms()
+        if local_ms is not None:
+            return local_ms
+        clock = select(self._clock.expression())
+        return int(await self._read(lambda connection: connection.scalars(clock).one()))
+
+    async def next_due_ms(self) -> int | None:
+        """Return the earliest due_ms of the jobs that can be claimed now."""
+        statement = self._statements.next_due(self._clock.expression())
+        return await self._read(lambda connection: connection.scalars(statement).one())
+
+    async def have_jobs(self, keys: list[str]) -> list[bool]:
+        """Return for each key whether an undecided job is on it."""
+        found: list[bool] = await self._keys.submit(keys)
+        return found
+
+    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        """Return jobs by id; None for an id without a job."""
+        if not job_ids:
+            return []
+        jobs: list[Job | None] = await self._gets.submit(job_ids)
+        return jobs
+
+    async def query(self, where: JobFilter, *, after: str | None, limit: int) -> JobPage:
+        """Return a page of the jobs that match, having looked at a batch at most."""
+        asked = {"state": where.state, "handler": where.handler, "key": where.key, "after": after}
+        given = {name: str(value) for name, value in asked.items() if value is not None}
+        if not all(map(is_storable, given.values())):
+            return JobPage([], next=None)
+        is_filtered = sum(name != "after" for name in given) > 1
+        limit = self._limits.cut(limit)
+        looked_at = self._limits.max_batch if is_filtered else limit
+        statement = self._statements.page_ids(where, is_first=after is None)
+        parameters = {**given, "limit": looked_at + 1}
+        rows = await self._read(lambda connection: connection.execute(statement, parameters).all())
+        ids: list[str] = []
+        last: str | None = None
+        for job_id, is_match in rows[:looked_at]:
+            if len(ids) == limit:
+                break
+            last = job_id
+            if is_match:
+                ids.append(job_id)
+        jobs = await self._get(ids) if ids else {}
+        # It may have changed since.
+        found = [jobs[job_id] for job_id in ids if job_id in jobs and where.matches(jobs[job_id])]
+        return JobPage(found, next=None if not rows or rows[-1][0] == last else last)
+
+    async def counts(self) -> JobCounts:
+        """Return how many jobs are in each state; a sum of a few rows."""
+        statement = self._statements.counts
+        row = await self._read(lambda connection: connection.execute(statement).mappings().one())
+        return JobCounts(**{name: int(count) for name, count in row.items()})
+
+    async def quarantined(self, limit: int) -> list[QuarantinedRecord]:
+        """Return quarantined records, the latest last."""
+        statement = self._statements.quarantined
+        rows = await self._read(
+            lambda connection: connection.execute(statement, {"limit": limit}).all()
+        )
+        return [QuarantinedRecord(*row) for row in reversed(rows)]
+
+    async def _look_up(self, batch: list[list[str]]) -> list[list[bool]]:
+        """Return for each caller's keys whether an undecided job is on them."""
+        keys = {key for asked in batch for key in asked if is_storable(key)}
+        given = {"keys": self._many(keys)}
+        statement = self._statements.keys_with_jobs
+        found = set(
+            await self._database.read(lambda connection: connection.scalars(statement, given).all())
+        )
+        return [[key in found for key in asked] for asked in batch]
+
+    async def _get_all(self, batch: list[Sequence[str]]) -> list[list[Job | None]]:
+        """Return for each caller the jobs of its ids."""
+        ids = list({job_id for asked in batch for job_id in asked if is_storable(job_id)})
+        jobs = await self._get(ids) if ids else {}
+        return [[jobs.get(job_id) for job_id in asked] for asked in batch]
+
+    async def _get(self, job_ids: Sequence[str]) -> dict[str, Job]:
+        asked = {"ids": self._many(job_ids)}
+        statement = self._statements.get
+        records = await self._read(
+            lambda connection: connection.execute(statement, asked).mappings().all()
+        )
+        jobs = {}
+        corrupt = []
+        for record in records:
+            try:
+                jobs[record["id"]] = job_of(dict(record))
+            except CorruptJobError as exc:
+                corrupt.append(exc.job_id)
+        if corrupt:
+            await self._quarantine(corrupt)
+        return jobs
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        """Return what `work` returns; it goes on if the caller is cancelled.
+
+        So that a connection is never left in the middle of an answer.
+        """
+        task = asyncio.create_task(self._database.read(work), name="purgatory-jobs-read")
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+        task.add_done_callback(_retrieve)
+        return await asyncio.shield(task)
+
+
+def _retrieve(task: asyncio.Task[Any]) -> None:
+    # If the caller was cancelled, nothing else does, and the loop would complain.
+    if not task.cancelled():
+        task.exception()

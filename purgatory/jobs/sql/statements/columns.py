@@ -1,0 +1,17 @@
+"""The columns of jobs that statements select, and the parameters that several share."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Text, bindparam, func, literal
+
+from purgatory.jobs.sql.tables import jobs, quarantined_jobs
+
+ALL = list(jobs.c)
+# Payloads may be large, and most steps have no need of them.
+WITHOUT_PAYLOAD = [
+    literal("null", Text).label("payload_json") if column is jobs.c.payload_json else column
+    for column in ALL
+]
+LIMIT = bindparam("limit", type_=BigInteger)
+LAST_QUARANTINED = func.coalesce(func.max(quarantined_jobs.c.number), 0)
+"""How many records were ever quarantined: they are numbered without gaps."""

@@ -1,0 +1,70 @@
+"""What differs between SQLite and PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    ColumnElement,
+    Table,
+    Text,
+    any_,
+    bindparam,
+    func,
+    insert,
+    select,
+)
+
+
+class Dialect:
+    """The forms of one kind of database."""
+
+    def __init__(self, name: str) -> None:
+        self.is_sqlite = name == "sqlite"
+        # A reader that becomes a writer could not wait for another writer of a SQLite file.
+        self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
+
+    def many(self, values: Iterable[str]) -> Any:
+        """Return the parameter for a list of texts."""
+        # One parameter, so that the statement is the same, and prepared, for any number of values.
+        return json.dumps(list(values)) if self.is_sqlite else list(values)
+
+    def rows(self, records: list[dict[str, Any]]) -> Any:
+        """Return the parameters with which the statement of `insert` writes records."""
+        if self.is_sqlite:
+            return records
+        return {name: [record[name] for record in records] for name in records[0]}
+
+    def among(self, column: Column[Any], name: str) -> ColumnElement[bool]:
+        """Return the condition that a column is one of the parameter `name`, which is `many`."""
+        if not self.is_sqlite:
+            return column == any_(bindparam(name, type_=ARRAY(Text)))
+        return column.in_(select(self.unnested(name)))
+
+    def unnested(self, name: str) -> ColumnElement[Any]:
+        """Return the values of the parameter `name`, which is `many`, as a column."""
+        if self.is_sqlite:
+            return func.json_each(bindparam(name, type_=Text)).table_valued("value").c.value
+        values = func.unnest(bindparam(name, type_=ARRAY(Text))).table_valued("value")
+        return values.render_derived().c.value
+
+    def insert(self, table: Table) -> Any:
+        """Return the statement that inserts `rows`."""
+        if self.is_sqlite:
+            return insert(table)
+        # A list for each column: a single command for any number of rows, which executemany is not.
+        lists = [bindparam(column.name, type_=ARRAY(column.type)) for column in table.c]
+        columns = [column.name for column in table.c]
+        given = func.unnest(*lists).table_valued(*columns).render_derived()
+        return insert(table).from_select(columns, select(*given.c))
+
+    def server_clock(self) -> ColumnElement[int]:
+        """Return the server's wall time in milliseconds, rounded down, as an expression."""
+        now = func.floor(func.extract("epoch", func.clock_timestamp()) * 1_000)
+        # A subquery is computed once, before the scan: an index can be searched for its value.
+        return select(now.cast(BigInteger)).scalar_subquery()

@@ -1,0 +1,106 @@
+"""Statements that read jobs and lock them until the end of the transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Select,
+    Text,
+    any_,
+    bindparam,
+    case,
+    func,
+    select,
+    true,
+    union_all,
+)
+
+from purgatory.jobs.sql.statements.columns import ALL, LIMIT, WITHOUT_PAYLOAD
+from purgatory.jobs.sql.statements.dialect import Dialect
+from purgatory.jobs.sql.tables import (
+    HAS_DEDUPE_KEY,
+    IS_FINISHED,
+    IS_FREE,
+    IS_LEASED,
+    IS_OPEN,
+    job_keys,
+    jobs,
+)
+
+
+class Locks:
+    """Locking statements. SQLite has one writer at a time, and SQLAlchemy leaves FOR UPDATE out."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        by_id = dialect.among(jobs.c.id, "ids")
+        self.by_id = select(*ALL).where(by_id).order_by(jobs.c.id).with_for_update()
+        self.by_id_without_payload = (
+            select(*WITHOUT_PAYLOAD).where(by_id).order_by(jobs.c.id).with_for_update()
+        )
+        self.by_dedupe_key = (
+            select(*ALL)
+            .where(HAS_DEDUPE_KEY, dialect.among(jobs.c.dedupe_key, "dedupe_keys"))
+            .order_by(jobs.c.id)
+            .with_for_update()
+        )
+        on_keys = (
+            select(*WITHOUT_PAYLOAD)
+            .select_from(job_keys.join(jobs, jobs.c.id == job_keys.c.job_id))
+            # Of the job, too: PostgreSQL looks again at what it locks once it waited for another.
+            .where(IS_OPEN, jobs.c.outcome.is_(None))
+            .limit(LIMIT)
+            .with_for_update(of=jobs)
+        )
+        self.on_key = on_keys.where(job_keys.c.key == bindparam("key")).order_by(job_keys.c.job_id)
+        # In no order, which would take sorting: in PostgreSQL, `ahead` comes first.
+        self.on_keys = on_keys.where(dialect.among(job_keys.c.key, "keys"))
+        first = (jobs.c.due_ms, jobs.c.id)
+        is_soon = jobs.c.due_ms <= bindparam("until_ms", type_=BigInteger)
+        is_over = jobs.c.lease_until_ms <= bindparam("now_ms", type_=BigInteger)
+        self.free = (
+            select(*ALL).where(IS_FREE, is_soon).order_by(*first).limit(LIMIT)
+        ).with_for_update(skip_locked=True)
+        self.lapsed = (
+            select(*ALL).where(IS_LEASED, is_over, is_soon).order_by(*first).limit(LIMIT)
+        ).with_for_update(skip_locked=True)
+        self.finished = (
+            select(jobs.c.id, jobs.c.state, jobs.c.finished_ms)
+            .where(IS_FINISHED)
+            .order_by(jobs.c.finished_ms, jobs.c.id)
+            .limit(LIMIT)
+            .with_for_update()
+        )
+        self.ahead = _ahead(dialect)
+        asked = func.unnest(bindparam("requests", type_=ARRAY(BigInteger))).column_valued("request")
+        self.requests = select(func.pg_advisory_xact_lock(asked))
+
+
+def _ahead(dialect: Dialect) -> Select[Any]:
+    """Lock jobs by id, by dedupe key and on keys, in order of their ids. PostgreSQL only.
+
+    With the payloads of `full_ids` only.
+    """
+    full_ids = select(func.unnest(bindparam("full_ids", type_=ARRAY(Text))))
+    payload = case((jobs.c.id.in_(full_ids), jobs.c.payload_json), else_="null")
+    columns = [
+        payload.label("payload_json") if column is jobs.c.payload_json else column for column in ALL
+    ]
+    keys = func.unnest(bindparam("keys", type_=ARRAY(Text))).table_valued("key").render_derived()
+    on_key = (
+        select(job_keys.c.job_id)
+        .where(IS_OPEN, job_keys.c.key == keys.c.key)
+        .order_by(job_keys.c.job_id)
+        .limit(LIMIT)
+        .lateral()
+    )
+    # Each part by its own index.
+    found = union_all(
+        select(func.unnest(bindparam("ids", type_=ARRAY(Text)))),
+        select(on_key.c.job_id).select_from(keys).join(on_key, true()),
+        select(jobs.c.id).where(HAS_DEDUPE_KEY, dialect.among(jobs.c.dedupe_key, "dedupe_keys")),
+    )
+    by_id = jobs.c.id == any_(func.array(found.scalar_subquery()))
+    return select(*columns).where(by_id).order_by(jobs.c.id).with_for_update(of=jobs)

@@ -1,0 +1,84 @@
+"""Statements that write."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Text,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    text,
+    update,
+)
+
+from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.sql.records import record_of
+from purgatory.jobs.sql.statements.columns import LAST_QUARANTINED
+from purgatory.jobs.sql.statements.dialect import Dialect
+from purgatory.jobs.sql.tables import job_counts, job_keys, jobs, quarantined_jobs
+
+_STATES = [str(state) for state in JobState]
+# What replacing a job changes beside what every step may change.
+_REPLACED = (
+    "handler",
+    "payload_json",
+    "keys_json",
+    "on_fire",
+    "max_attempts",
+    "misfire",
+    "ceiling_ms",
+)
+_FIXED = ("id", "created_ms", "dedupe_key")
+_CHANGED = [column.name for column in jobs.c if column.name not in (*_FIXED, *_REPLACED)]
+_changed_of = attrgetter(*_CHANGED)
+
+
+class Writes:
+    """Statements of a transaction that change rows."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self.insert_jobs = dialect.insert(jobs)
+        self.update_jobs = update(jobs).where(jobs.c.id == bindparam("job_id", type_=Text))
+        self.delete_jobs = delete(jobs).where(dialect.among(jobs.c.id, "ids"))
+
+        of_jobs = dialect.among(job_keys.c.job_id, "ids")
+        self.insert_keys = dialect.insert(job_keys)
+        self.close_keys = update(job_keys).where(of_jobs).values(is_open=False)
+        self.delete_keys = delete(job_keys).where(of_jobs)
+
+        # Numbered without gaps: a sequence of the database is not rolled back with a transaction.
+        columns = [column for column in quarantined_jobs.c if not column.primary_key]
+        given = [bindparam(column.name, type_=column.type) for column in columns]
+        self.insert_quarantined = insert(quarantined_jobs).from_select(
+            [quarantined_jobs.c.number, *columns], select(LAST_QUARANTINED + 1, *given)
+        )
+        kept = bindparam("kept", type_=BigInteger)
+        self.trim_quarantined = delete(quarantined_jobs).where(
+            quarantined_jobs.c.number <= select(LAST_QUARANTINED - kept).scalar_subquery()
+        )
+
+        self.count_jobs = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+        self.delete_counts = delete(job_counts)
+        self.add_counts = text(
+            f"INSERT INTO {job_counts.name} (shard, {', '.join(_STATES)})"
+            f" VALUES (:shard, {', '.join(f':{state}' for state in _STATES)})"
+            " ON CONFLICT (shard) DO UPDATE SET "
+            + ", ".join(f"{s} = {job_counts.name}.{s} + excluded.{s}" for s in _STATES)
+        )
+
+    @staticmethod
+    def change(job: Job, *, is_replaced: bool = False) -> dict[str, Any]:
+        """Return the parameters with which `update_jobs` writes what may have changed."""
+        # Thousands of leases are renewed every few seconds: only what is needed is looked at.
+        changes = dict(zip(_CHANGED, _changed_of(job), strict=True))
+        if is_replaced:
+            record = record_of(job)
+            changes |= {name: record[name] for name in _REPLACED}
+        changes["job_id"] = job.id
+        return changes
