@@ -75,7 +75,7 @@ VENDORS: dict[str, set[str]] = {
     "prometheus_client": {"purgatory.metrics"},
     "py4j": {"purgatory.pipeline"},
     "pyarrow": {"purgatory.journal", "purgatory.pipeline"},
-    "pydantic": {"purgatory.jobs.worker.payload_type", "purgatory.fastapi", "app", "examples"},
+    "pydantic": {"purgatory.jobs.handlers.payload_type", "purgatory.fastapi", "app", "examples"},
     "pydantic_core": {"purgatory.fastapi", "app"},
     "pydantic_settings": {"app"},
     "pyspark": {"purgatory.pipeline"},
