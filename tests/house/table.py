@@ -29,6 +29,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory": (3, "public names"),
     "purgatory.fastapi": (4, "fastapi"),
     "purgatory.pipeline": (4, "pipeline"),
+    "purgatory.uvicorn": (4, "uvicorn"),
     "purgatory.bench": (4, "bench"),
     "purgatory.__main__": (4, "bench"),
     "purgatory.testing": (4, "testing"),
@@ -52,6 +53,7 @@ USES: dict[str, set[str]] = {
     "jobs/worker": {"jobs/stores"},
     "purgatory": {"event_loop", "jobs", "jobs/worker", "signals"},
     "public names": {"jobs", "purgatory", "signals"},
+    "uvicorn": {"fastapi"},
     "bench": {"testing"},  # a clock that stands still
 }
 
