@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from purgatory.timer import Clock, SystemClock
 
-Say = Callable[[str], None]
+OnProgress = Callable[[str], None]
 
 
 class Progress:

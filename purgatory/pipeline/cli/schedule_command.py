@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.jobs import JobLimits, OnConflict
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.figures import counted
 from purgatory.pipeline.cli.option_types import whole
+from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
 from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.schedule.job_rows import JobRows
@@ -47,7 +47,7 @@ def run_schedule(call: Call) -> str:
         jobs = jobs.repartition(options.tasks)
 
     def fill(new: str) -> None:
-        call.say(f"{JOB}: adding, as {name!r}")
+        call.on_progress(f"{JOB}: adding, as {name!r}")
         result = schedule(jobs, address, rows)
         result.write.mode("overwrite").parquet(call.tables.folder.at(f"{new}/rows"))
 

@@ -9,7 +9,7 @@ from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.journal_options import add_journal
 from purgatory.pipeline.cli.option_types import number, whole
 from purgatory.pipeline.stream.alerts import AlertService
-from purgatory.pipeline.stream.queries import FOLDER, LiveQueries, live_events, wait_for
+from purgatory.pipeline.stream.queries import FOLDER, StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import Watch
 
 TOKEN_VARIABLE = "PURGATORY_TOKEN"
@@ -32,20 +32,22 @@ def run_stream(call: Call) -> str:
     if options.service:
         token = os.environ.get(TOKEN_VARIABLE)
         service = AlertService(options.service, name=options.name, token=token)
-    events = live_events(
+    events = streaming_events(
         call.spark,
         source,
         stream=options.stream,
         on_bad_file=options.on_bad_file,
         at_a_time=options.at_a_time,
     )
-    live = LiveQueries(call.spark, options.out, watch, service=service, say=call.say)
+    live = StreamingQueries(
+        call.spark, options.out, watch, service=service, on_progress=call.on_progress
+    )
     queries = live.start(events, every_s=None if options.once else options.every)
-    call.say(f"following {source}" + ("" if options.once else "; end it with Ctrl-C"))
+    call.on_progress(f"following {source}" + ("" if options.once else "; end it with Ctrl-C"))
     try:
         wait_for(queries)
     except KeyboardInterrupt:
-        call.say("interrupted; the next run goes on from here")
+        call.on_progress("interrupted; the next run goes on from here")
     # A young journal has none yet: unsaid, an empty folder would look like a failure.
     return (
         f"Windows that are over, and alerts, are in {options.out}/{FOLDER}; "

@@ -10,9 +10,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.durations import duration
-from purgatory.pipeline.cli.figures import counted, figure, percent
 from purgatory.pipeline.cli.option_types import number, whole
+from purgatory.pipeline.console.formatting import counted, duration, figure, percent
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.replay.replay import replay, replay_synthetic
 from purgatory.pipeline.replay.summary import (
@@ -152,7 +151,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _write(call: Call, new: str, replayed: DataFrame) -> None:
-    call.say(f"{JOB}: playing")
+    call.on_progress(f"{JOB}: playing")
     at = call.tables.folder.at
     replayed.write.mode("overwrite").parquet(at(f"{new}/slices"))
     slices = call.spark.read.parquet(call.tables.folder.pattern(f"{new}/slices"))
@@ -160,7 +159,7 @@ def _write(call: Call, new: str, replayed: DataFrame) -> None:
         ("by_time", replay_by_time(slices)),
         ("by_shard", replay_by_shard(slices)),
     ):
-        call.say(f"{JOB}: {name}")
+        call.on_progress(f"{JOB}: {name}")
         table.coalesce(1).write.mode("overwrite").parquet(at(f"{new}/{name}"))
 
 
