@@ -263,7 +263,7 @@ class ParkingProtocol(asyncio.Protocol):
         if self._server.keeps_access_log:
             self._entry = self._server.access_entry(request, self._transport)
         endpoint = request.shortcut.endpoint
-        if endpoint.room.counts_clients:
+        if endpoint.needs_client:
             client = self._server.client(request, self._transport)
             request.client = client[0] if client else ""
         if body_length := request.body_length:
