@@ -39,9 +39,9 @@ async def get_accesses(request: Request) -> list[Access]:
         request._body = await read_body(request.scope, request.receive, endpoint.raw.max_body)
     body = await request.body()
     if action is Action.DEFER:
-        return [Access(action), *await _waits(request, endpoint.raw.room.purgatory, body)]
+        return [Access(action), *await _waits(request, endpoint.raw.context.purgatory, body)]
     if action is Action.WAIT:
-        model = watch_body(endpoint.raw.room.purgatory.limits)
+        model = watch_body(endpoint.raw.context.purgatory.limits)
         return [Access(action, key) for key in parse_body(model, body).keys]
     return [Access(action, item.key) for item in parse_batch(BatchItem, body)]
 

@@ -31,6 +31,7 @@ from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.lifespan import create_lifespan
+from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
 from purgatory.fastapi.routing.raw_endpoint import (
     Handler,
     RawEndpoint,
@@ -50,8 +51,6 @@ from purgatory.fastapi.watch.request import (
 )
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.purgatory import Purgatory
-
-DEFAULT_PREFIX = "/purgatory"
 
 # Seconds that statistics wait for the store of jobs.
 STATES_PATIENCE = 2.0
@@ -127,18 +126,18 @@ def create_router(
         lifespan=create_lifespan(purgatory, allow_separate_workers=allow_separate_workers),
         dependencies=[Depends(authorize)] if is_dependency else None,
     )
-    room = WaitRegistry(
+    context = EndpointContext(
         purgatory,
         prefix,
-        settings or WaitSettings(),
-        bypass_middleware=bypass_middleware,
-        authenticate=authorize if isinstance(authorize, BearerTokens) else let_anyone,
+        authorize if isinstance(authorize, BearerTokens) else let_anyone,
+        bypass_middleware,
     )
-    _add_watching(router, room)
-    _add_keys(router, room)
+    registry = WaitRegistry(context, settings or WaitSettings())
+    _add_watching(router, registry)
+    _add_keys(router, context)
     if purgatory.job_limits is not None:
-        add_job_routes(partial(_add, router), room, purgatory.job_limits)
-    _add_operators(router, room)
+        add_job_routes(partial(_add, router), registry, purgatory.job_limits)
+    _add_operators(router, context)
     return router
 
 
@@ -262,8 +261,8 @@ def _allowed(router: APIRouter, path: str) -> list[str]:
     return []
 
 
-def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
-    limits = room.purgatory.limits
+def _add_watching(router: APIRouter, registry: WaitRegistry) -> None:
+    limits = registry.purgatory.limits
     refusals = (
         "bad-cursor",
         "superseded",
@@ -290,10 +289,10 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
                 pattern=r"^[0-9]{1,10}(\.[0-9]{1,9})?(ms|s|m)?$",
                 examples=["25", "500ms"],
                 description="Seconds, or with a unit: 500ms, 25s, 1m. 0 asks and does not park; "
-                f"the default is {room.settings.default_wait:g} s, more than "
-                f"{room.settings.max_wait:g} s is taken as that.",
+                f"the default is {registry.settings.default_wait:g} s, more than "
+                f"{registry.settings.max_wait:g} s is taken as that.",
             ),
-        ] = f"{room.settings.default_wait:g}",
+        ] = f"{registry.settings.default_wait:g}",
         limit: Annotated[int, Query(ge=1, le=1000, description="Signals in the answer.")] = 100,
         min: Annotated[  # noqa: A002 - the parameter's name in the interface
             int,
@@ -321,7 +320,7 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/watch/{key:watch_key}",
         watch_key,
-        WatchEndpoint(room, parse_watch, tail="key"),
+        WatchEndpoint(registry, parse_watch, tail="key"),
         summary="Wait for a key",
         answered="How the wait ended: always this, whatever ended it.",
         action=Action.WAIT,
@@ -354,7 +353,7 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
         "POST",
         "/watch",
         watch_keys,
-        WatchEndpoint(room, parse_watch_many, max_body=max_watch_body(limits)),
+        WatchEndpoint(registry, parse_watch_many, max_body=max_watch_body(limits)),
         summary="Wait for several keys",
         answered="How the wait ended, with an entry for each key that fired.",
         action=Action.WAIT,
@@ -379,7 +378,7 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
     async def cancel(raw: RawRequest) -> RawResponse:
         raw.permit.check(Access(Action.WAIT))
         raw.query(frozenset())
-        room.cancel(wait_name(raw, raw.tail))
+        registry.cancel(wait_name(raw, raw.tail))
         return RawResponse.empty(204)
 
     _add(
@@ -387,7 +386,7 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
         "DELETE",
         "/waits/{id}",
         cancel_wait,
-        _raw(room, cancel, tail="id"),
+        _raw(registry.context, cancel, tail="id"),
         summary="End a wait",
         answered="Its request is answered.",
         action=Action.WAIT,
@@ -396,9 +395,9 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
     )
 
 
-def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
-    endpoints = KeyEndpoints(room.purgatory)
-    limits = room.purgatory.limits
+def _add_keys(router: APIRouter, context: EndpointContext) -> None:
+    endpoints = KeyEndpoints(context.purgatory)
+    limits = context.purgatory.limits
     signal, item = signal_body(limits), batch_item(limits)
     writing = ("bad-json", "body-too-large", "unsupported-media-type", "not-open")
 
@@ -421,7 +420,7 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "POST",
         "/keys/{key:watch_key}",
         fire_key,
-        _raw(room, endpoints.fire, tail="key", max_body=max_signal_body(limits)),
+        _raw(context, endpoints.fire, tail="key", max_body=max_signal_body(limits)),
         summary="Fire a key",
         answered="The signal is kept, and whoever waited is woken.",
         action=Action.FIRE,
@@ -450,7 +449,7 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "POST",
         "/keys",
         fire_keys,
-        _raw(room, endpoints.fire_batch, max_body=max_batch_body(limits)),
+        _raw(context, endpoints.fire_batch, max_body=max_batch_body(limits)),
         summary="Fire several keys",
         answered="All of them have fired.",
         action=Action.FIRE,
@@ -467,7 +466,7 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/keys/{key:watch_key}",
         describe_key,
-        _raw(room, endpoints.describe, tail="key"),
+        _raw(context, endpoints.describe, tail="key"),
         summary="Look at a key",
         answered="Where the key is at, and how many wait on it.",
         action=Action.WAIT,
@@ -482,7 +481,7 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "DELETE",
         "/keys/{key:watch_key}",
         drop_key,
-        _raw(room, endpoints.drop, tail="key"),
+        _raw(context, endpoints.drop, tail="key"),
         summary="Drop a key",
         answered="Its waits have ended, and its history is gone.",
         action=Action.OPERATE,
@@ -509,7 +508,7 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/keys",
         list_keys,
-        _raw(room, endpoints.list_watched),
+        _raw(context, endpoints.list_watched),
         summary="List watched keys",
         answered="The first of them, in order.",
         action=Action.OPERATE,
@@ -517,15 +516,15 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
     )
 
 
-def _add_operators(router: APIRouter, room: WaitRegistry) -> None:
+def _add_operators(router: APIRouter, context: EndpointContext) -> None:
     statistics_json = TypeAdapter(dict[str, Any])
 
     async def answer_statistics(raw: RawRequest) -> RawResponse:
         raw.permit.check(Access(Action.OPERATE))
         raw.query(frozenset())
-        document = asdict(room.purgatory.statistics())
+        document = asdict(context.purgatory.statistics())
         if document["jobs"] is not None:
-            document["jobs"]["states"] = await _job_states(room.purgatory)
+            document["jobs"]["states"] = await _job_states(context.purgatory)
         return RawResponse.of_json(200, statistics_json.dump_json(document))
 
     def statistics() -> None:
@@ -536,7 +535,7 @@ def _add_operators(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/statistics",
         statistics,
-        TaskEndpoint(room, answer_statistics),
+        TaskEndpoint(context, answer_statistics),
         summary="Statistics",
         answered="Counts of this process, and the jobs of all.",
         action=Action.OPERATE,
@@ -570,7 +569,7 @@ def _add_operators(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/problems/{slug}",
         problem,
-        RawEndpoint(room, answer_problem, tail="slug", is_public=True),
+        RawEndpoint(context, answer_problem, tail="slug", is_public=True),
         summary="A kind of problem",
         answered="What it is and what to do, in a few sentences.",
         answer=None,
@@ -592,5 +591,7 @@ async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:
         return None
 
 
-def _raw(room: WaitRegistry, handler: Handler, *, tail: str = "", max_body: int = 0) -> RawEndpoint:
-    return RawEndpoint(room, handler, tail=tail, max_body=max_body)
+def _raw(
+    context: EndpointContext, handler: Handler, *, tail: str = "", max_body: int = 0
+) -> RawEndpoint:
+    return RawEndpoint(context, handler, tail=tail, max_body=max_body)

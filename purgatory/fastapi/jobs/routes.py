@@ -44,10 +44,11 @@ BODY = ("bad-json", "body-too-large", "unsupported-media-type")
 WRITING = (*BODY, "not-open", "store-unavailable")
 
 
-def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None:
+def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> None:
     """Add the routes through `add(method, path, endpoint, raw, ...)`."""
     job, max_body = job_body(limits), max_job_body(limits)
-    endpoints = JobEndpoints(room.purgatory, limits)
+    context = registry.context
+    endpoints = JobEndpoints(context.purgatory, limits)
     asking = ("unknown-job", "not-open", "store-unavailable")
     changing = (*asking, "job-decided", "job-changed")
 
@@ -66,7 +67,7 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "POST",
         "/jobs",
         add_job,
-        TaskEndpoint(room, endpoints.add, max_body=max_body),
+        TaskEndpoint(context, endpoints.add, max_body=max_body),
         summary="Add a job",
         answered="The job is stored.",
         action=Action.DEFER,
@@ -105,7 +106,7 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "GET",
         "/jobs",
         list_jobs,
-        TaskEndpoint(room, endpoints.list_jobs),
+        TaskEndpoint(context, endpoints.list_jobs),
         summary="List jobs",
         answered="A page of jobs.",
         action=Action.OPERATE,
@@ -125,7 +126,7 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "POST",
         "/jobs:batch",
         add_jobs,
-        JobBatchEndpoint(room, limits),
+        JobBatchEndpoint(context, limits),
         summary="Add many jobs",
         answered="What became of each line.",
         action=Action.DEFER,
@@ -173,7 +174,7 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "GET",
         "/jobs/{id}",
         get_job,
-        JobWatchEndpoint(room, tail="id"),
+        JobWatchEndpoint(registry, tail="id"),
         summary="Look at a job, or wait for it",
         answered="The job as it is.",
         action=Action.DEFER,
@@ -196,7 +197,7 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "PATCH",
         "/jobs/{id}",
         reschedule_job,
-        TaskEndpoint(room, endpoints.change, tail="id", max_body=max_body),
+        TaskEndpoint(context, endpoints.change, tail="id", max_body=max_body),
         summary="Move a job's deadline",
         answered="The job with its new deadline.",
         action=Action.DEFER,
@@ -215,7 +216,7 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "DELETE",
         "/jobs/{id}",
         cancel_job,
-        TaskEndpoint(room, endpoints.cancel, tail="id"),
+        TaskEndpoint(context, endpoints.cancel, tail="id"),
         summary="Cancel a job",
         answered="The job, which never runs from now on.",
         action=Action.DEFER,
@@ -237,7 +238,7 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "POST",
         "/jobs/{id}/run",
         run_job,
-        TaskEndpoint(room, endpoints.run, tail="id", checks_content=True),
+        TaskEndpoint(context, endpoints.run, tail="id", checks_content=True),
         summary="Run a job now",
         answered="The job, which is due now.",
         action=Action.DEFER,

@@ -36,10 +36,11 @@ class JobWatchEndpoint:
 
     max_body = 0
 
-    def __init__(self, room: WaitRegistry, *, tail: str) -> None:
-        """Ask the purgatory of `room`."""
-        self.room = room
+    def __init__(self, registry: WaitRegistry, *, tail: str) -> None:
+        """Serve the jobs of the purgatory of `registry`."""
+        self.context = registry.context
         self.tail = tail
+        self._registry = registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request, now or later."""
@@ -47,26 +48,26 @@ class JobWatchEndpoint:
         try:
             answer = await self._answer(raw, receive)
         except Exception as exc:
-            answer = problem_from(exc).answer(self.room.prefix, raw.path)
+            answer = problem_from(exc).answer(self.context.prefix, raw.path)
         if answer is not None:
             await send_response(send, answer)
 
     async def _answer(self, raw: RawRequest, receive: Receive) -> RawResponse | None:
         """Return the answer; None where the client has left."""
-        raw.permit = self.room.authenticate(raw)
+        raw.permit = self.context.authenticate(raw)
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
         tags, asked = _conditions(raw)
-        wait = min(asked or 0.0, self.room.settings.max_wait)
+        wait = min(asked or 0.0, self._registry.settings.max_wait)
         applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
         if tags is None:
-            return answer_job(await self.room.purgatory.job(raw.tail).get(), headers=applied)
-        client = self.room.client(raw) if wait else ""
-        watch = _JobWatch(self.room.purgatory, raw.tail, tags, wait, receive)
-        self.room.enter(client)
+            return answer_job(await self._registry.purgatory.job(raw.tail).get(), headers=applied)
+        client = self._registry.client(raw) if wait else ""
+        watch = _JobWatch(self._registry.purgatory, raw.tail, tags, wait, receive)
+        self._registry.enter(client)
         try:
             status = await watch.run()
         finally:
-            self.room.leave(client)
+            self._registry.leave(client)
         if watch.has_left:
             return None
         assert watch.job is not None

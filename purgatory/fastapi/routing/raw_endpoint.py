@@ -18,9 +18,9 @@ from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_resp
 from purgatory.fastapi.http.problems import Problem, problem_of
 from purgatory.fastapi.http.raw_request import RawRequest, too_large
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.routing.connection import Connection
 from purgatory.fastapi.routing.dependency_route import guarded
-from purgatory.fastapi.watch.direct_wait import Connection
-from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.fastapi.routing.endpoint_context import EndpointContext
 
 logger = logging.getLogger("purgatory.fastapi")
 
@@ -38,9 +38,12 @@ class RawEndpoint:
     parameter that is unknown or given twice is refused.
     """
 
+    needs_client = False
+    """True iff `begin` reads the address of the client."""
+
     def __init__(
         self,
-        room: WaitRegistry,
+        context: EndpointContext,
         handler: Handler,
         *,
         tail: str = "",
@@ -54,7 +57,7 @@ class RawEndpoint:
         """
         self._is_public = is_public
         self._checks_content = checks_content or max_body > 0
-        self.room = room
+        self.context = context
         self.tail = tail
         self.max_body = max_body
         self._handler = handler
@@ -72,7 +75,7 @@ class RawEndpoint:
             if self.max_body:
                 raw.body = await read_body(scope, receive, self.max_body)
         except Problem as problem:
-            answer = problem.answer(self.room.prefix, raw.path)
+            answer = problem.answer(self.context.prefix, raw.path)
         else:
             try:
                 answer = await self._handle(raw)
@@ -110,7 +113,7 @@ class RawEndpoint:
 
     def _admit(self, raw: RawRequest) -> None:
         if not self._is_public:
-            raw.permit = self.room.authenticate(raw)
+            raw.permit = self.context.authenticate(raw)
         if self._checks_content:
             check_content(raw)
 
@@ -118,7 +121,7 @@ class RawEndpoint:
         return self._handler(raw)
 
     def _refusal(self, raw: RawRequest, error: Exception) -> RawResponse:
-        return problem_from(error).answer(self.room.prefix, raw.path)
+        return problem_from(error).answer(self.context.prefix, raw.path)
 
 
 class TaskEndpoint(RawEndpoint):

@@ -13,7 +13,6 @@ from purgatory import Purgatory
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.acks_all.broker import CONFIG, A, Broker, Told
 
-
 STEPS = st.one_of(
     st.tuples(st.just("produce"), st.integers(1, 3)),
     st.tuples(st.just("fetch 1"), st.integers(0, 5)),

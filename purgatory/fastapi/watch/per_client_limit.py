@@ -1,4 +1,4 @@
-"""How many requests each client has parked."""
+"""The limit on requests that one client has parked."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from purgatory.purgatory import Purgatory
 LIMIT: Final = "max_parked_per_client"
 
 
-class ParkedClients:
-    """Counts clients, and refuses one that has too many; the empty one is not counted."""
+class PerClientLimit:
+    """Counts the parked requests of each client; the empty client is not counted."""
 
     def __init__(self, maximum: int, purgatory: Purgatory) -> None:
-        """Allow `maximum` requests for each; whom it refuses, the statistics of `purgatory` say."""
+        """Allow `maximum` requests per client; count refusals in the statistics of `purgatory`."""
         self._maximum = maximum
         self._purgatory = purgatory
-        # {client: how many}: without those that have none.
+        # Invariant: all(count > 0 for count in self._counts.values())
         self._counts: dict[str, int] = {}
 
     def check(self, client: str) -> None:
-        """Raise LimitReachedError where one more would be one too many."""
+        """Raise LimitReachedError if `client` may not park another request."""
         if client and self._counts.get(client, 0) >= self._maximum:
             self._purgatory.count_refusal(LIMIT)
             raise LimitReachedError(
-                f"this client has {self._maximum} requests parked already, which is the limit",
+                f"this client has too many parked requests (limit {self._maximum})",
                 limit=LIMIT,
                 maximum=self._maximum,
             )
 
     def enter(self, client: str) -> None:
-        """Count one more; raise LimitReachedError where that is one too many."""
+        """Count a parked request; raise LimitReachedError if that is one too many."""
         self.check(client)
         if client:
             self._counts[client] = self._counts.get(client, 0) + 1
 
     def leave(self, client: str) -> None:
-        """Count one less, after `enter`."""
+        """Count a parked request less, after `enter`."""
         if not client:
             return
         self._counts[client] -= 1
