@@ -42,6 +42,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.pipeline.statistics": (4, "pipeline/statistics"),
     "purgatory.pipeline.stream": (4, "pipeline/stream"),
     "purgatory.pipeline.waits": (4, "pipeline/waits"),
+    "purgatory.uvicorn": (4, "uvicorn"),
     "purgatory.bench": (4, "bench"),
     "purgatory.__main__": (4, "bench"),
     "purgatory.testing": (4, "testing"),
@@ -131,6 +132,7 @@ USES: dict[str, set[str]] = {
         "pipeline/spark",
         "pipeline/statistics",
     },
+    "uvicorn": {"fastapi"},
     "bench": {"testing"},  # a clock that stands still
 }
 
