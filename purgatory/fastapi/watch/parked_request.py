@@ -25,19 +25,19 @@ class ParkedRequest(DelayedOperation):
     __slots__ = (
         "_is_awaited",
         "_positions",
-        "_room",
+        "_registry",
         "client",
         "terms",
         "wait_id",
         "watched_keys",
     )
 
-    def __init__(self, request: WatchRequest, room: WaitRegistry) -> None:
-        """Prepare to answer `request` in the words of `room`."""
-        DelayedOperation.__init__(self, room.purgatory.delay_ms(request.terms.timeout))
+    def __init__(self, request: WatchRequest, registry: WaitRegistry) -> None:
+        """Prepare to answer `request` as a wait of `registry`."""
+        DelayedOperation.__init__(self, registry.purgatory.delay_ms(request.terms.timeout))
         # Its keys, for the answer, when it watches them no more; the id that the client gave it.
         self.watched_keys, self._positions, self.terms, self.wait_id = request
-        self._room = room
+        self._registry = registry
         # Who is counted as having one request more parked; None for nobody.
         self.client: str | None = None
         # False where the answer comes from elsewhere, or there is nobody to answer.
@@ -50,7 +50,7 @@ class ParkedRequest(DelayedOperation):
     def try_complete(self) -> bool:
         """Complete if enough keys have enough signals after their positions."""
         terms, keys, positions = self.terms, self.watched_keys, self._positions
-        has_after = self._room.purgatory.signals.has_after
+        has_after = self._registry.purgatory.signals.has_after
         if len(keys) == 1:
             # As below, for most: this is asked thrice of each.
             return has_after(keys[0], positions[0], terms.min_signals) and self.force_complete()
@@ -89,9 +89,11 @@ class ParkedRequest(DelayedOperation):
 
     def _answer(self) -> None:
         if self.wait_id is not None:
-            self._room.forget(self)
+            self._registry.forget(self)
         if self.client is not None:
-            self._room.leave(self.client)
+            self._registry.leave(self.client)
         if self._is_awaited:
-            answer = self._room.answer(self.watched_keys, self._positions, self.terms, self.status)
+            answer = self._registry.answer(
+                self.watched_keys, self._positions, self.terms, self.status
+            )
             self.respond(answer)
