@@ -21,17 +21,17 @@ class ParkedRequest(WaitOperation):
     kind: ClassVar[str] = "watch"
 
     # No more than this: there are as many as clients, and their memory is what parking costs.
-    __slots__ = ("_room", "client", "terms", "wait_id")
+    __slots__ = ("_registry", "client", "terms", "wait_id")
 
-    def __init__(self, request: WatchRequest, room: WaitRegistry) -> None:
-        """Prepare to answer `request` in the words of `room`."""
-        purgatory = room.purgatory
+    def __init__(self, request: WatchRequest, registry: WaitRegistry) -> None:
+        """Prepare to answer `request` as a wait of `registry`."""
+        purgatory = registry.purgatory
         # The id that the client gave it.
         keys, positions, self.terms, self.wait_id = request
         delay_ms = purgatory.delay_ms(self.terms.timeout)
         condition = self.terms.condition
         WaitOperation.__init__(self, delay_ms, purgatory.signals, keys, positions, condition)
-        self._room = room
+        self._registry = registry
         # Who is counted as having one request more parked; None for nobody.
         self.client: str | None = None
 
@@ -42,11 +42,13 @@ class ParkedRequest(WaitOperation):
     def on_end(self) -> None:
         """Answer, unless nobody is there or another answer was given."""
         if self.wait_id is not None:
-            self._room.forget(self)
+            self._registry.forget(self)
         if self.client is not None:
-            self._room.leave(self.client)
+            self._registry.leave(self.client)
         if not self.is_abandoned:
-            answer = self._room.answer(self.watched_keys, self.positions, self.terms, self.status)
+            answer = self._registry.answer(
+                self.watched_keys, self.positions, self.terms, self.status
+            )
             self.respond(answer)
 
     def refuse(self, answer: RawResponse) -> bool:
