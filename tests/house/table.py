@@ -135,7 +135,6 @@ USES: dict[str, set[str]] = {
         "pipeline/statistics",
     },
     "uvicorn": {"fastapi"},
-    "bench": {"testing"},  # a clock that stands still
 }
 
 # What is imported in some places only -> those places. Everything outside the standard library is
@@ -164,9 +163,9 @@ VENDORS: dict[str, set[str]] = {
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
-    "time": {"purgatory.bench.stopwatch", "purgatory.pipeline", "purgatory.timer.clock"},
+    "time": {"purgatory.bench.measurements", "purgatory.pipeline", "purgatory.timer.clock"},
     "uvicorn": {"purgatory.fastapi", "app", "examples"},
-    "uvloop": {"app", "examples", "purgatory.bench"},
+    "uvloop": {"app", "examples"},
 }
 
 # What of the standard library begins on which floor.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from purgatory.bench.row import Comparison
-from purgatory.bench.spread import Spread
-from purgatory.bench.target import Verdict
+from tests.benchmarks.comparison.row import Comparison
+from tests.benchmarks.comparison.spread import Spread
+from tests.benchmarks.comparison.target import Verdict
 
 HEADERS = ("", "purgatory", "baseline", "", "times", "target", "")
 

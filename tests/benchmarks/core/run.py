@@ -6,16 +6,16 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 
-from purgatory.bench.machine import this_machine
-from purgatory.bench.plan import Plan
-from purgatory.bench.race import Race, Samples
-from purgatory.bench.report import Report
-from purgatory.bench.row import Comparison, compare
-from purgatory.bench.rows import ROWS
-from purgatory.bench.stage import Step
-from purgatory.bench.stages import STAGES
-from purgatory.bench.stopwatch import wall_ns
 from purgatory.timer import compiled
+from tests.benchmarks.comparison.machine import this_machine
+from tests.benchmarks.comparison.row import Comparison, Samples, compare
+from tests.benchmarks.comparison.stopwatch import wall_ns
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.race import Race
+from tests.benchmarks.core.report import Report
+from tests.benchmarks.core.rows import ROWS
+from tests.benchmarks.core.stage import Step
+from tests.benchmarks.core.stages import STAGES
 
 Progress = Callable[[str], object]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Self
 
-from purgatory.bench.collector import CollectorPauses
-from purgatory.bench.plan import Plan
-from purgatory.bench.stage import Contender, Figures, Stage, Step
-from purgatory.bench.stopwatch import cpu_ns, wall_ns
-from purgatory.bench.timers import nothing
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
+from tests.benchmarks.comparison.collector import CollectorPauses
+from tests.benchmarks.comparison.stopwatch import cpu_ns, wall_ns
+from tests.benchmarks.core.contenders.timers import nothing
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
 
 NS_PER_MS = 1_000_000
 

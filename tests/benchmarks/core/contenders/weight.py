@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from purgatory.bench.loops import new_uvloop
-from purgatory.bench.plan import Plan
-from purgatory.bench.stage import Contender, Stage, Step
-from purgatory.bench.timers import LoopOwnTimers, OurTasks, OurTimers
+from tests.benchmarks.core.contenders.timers import LoopOwnTimers, OurTasks, OurTimers
+from tests.benchmarks.core.loops import new_uvloop
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.stage import Contender, Stage, Step
 
 
 def _steps(plan: Plan) -> list[Step]:

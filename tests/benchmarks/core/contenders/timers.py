@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from purgatory.bench.heap_timer import HeapEntry, HeapTimer
-from purgatory.bench.memory import resident_bytes
-from purgatory.bench.stage import Figures
-from purgatory.bench.stopwatch import wall_ns
-from purgatory.bench.turns import CHUNK, cpu_ns_each, random_delays
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer, TimerTask
+from tests.benchmarks.comparison.memory import resident_bytes
+from tests.benchmarks.comparison.stopwatch import wall_ns
+from tests.benchmarks.core.contenders.heap_timer import HeapEntry, HeapTimer
+from tests.benchmarks.core.stage import Figures
+from tests.benchmarks.core.turns import CHUNK, cpu_ns_each, random_delays
 
 # What a loop needs to let go of its cancelled timers.
 FEW_TURNS_S = 0.1

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Purgatory
-from purgatory.bench.hand_made import HandMade, Waiter
-from purgatory.bench.kafka_load import HIGH, LOW, TIMEOUT_MS, Event, KafkaLoad
-from purgatory.bench.plan import Plan
-from purgatory.bench.stage import Contender, Figures, Stage, Step
-from purgatory.bench.stopwatch import cpu_ns, wall_ns
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer
+from tests.benchmarks.comparison.stopwatch import cpu_ns, wall_ns
+from tests.benchmarks.core.contenders.hand_made import HandMade, Waiter
+from tests.benchmarks.core.contenders.kafka_load import HIGH, LOW, TIMEOUT_MS, Event, KafkaLoad
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
 
 # Events handled before the loop gets its turn, where they come faster than that.
 BATCH = 256

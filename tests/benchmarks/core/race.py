@@ -11,25 +11,27 @@ from pathlib import Path
 from typing import IO, Self
 
 import purgatory
-from purgatory.bench.collector import Collector
-from purgatory.bench.stage import Figures, Step
-from purgatory.bench.stages import STAGES, contenders
+from tests.benchmarks.comparison.collector import Collector
+from tests.benchmarks.comparison.row import Samples
+from tests.benchmarks.core.stage import Figures, Step
+from tests.benchmarks.core.stages import STAGES, contenders
 
-Samples = dict[str, dict[str, list[float]]]
-"""{contender: {measure: [figure of each round]}}."""
-
-# The tree that this process runs, compiled or not, is the one to measure.
-_TREE = Path(purgatory.__file__).resolve().parent.parent
+# The library that this process runs, compiled or not, is the one to measure; the benchmark itself
+# is always in the checkout.
+_PATHS = [
+    str(Path(purgatory.__file__).resolve().parent.parent),
+    str(Path(__file__).resolve().parents[3]),
+]
 
 
 class Entrant:
     """A contender's process."""
 
     def __init__(self, stage: str, name: str, collector: Collector) -> None:
-        paths = [str(_TREE), os.environ.get("PYTHONPATH", "")]
+        paths = [*_PATHS, os.environ.get("PYTHONPATH", "")]
         self._name = f"{stage}: {name}"
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "purgatory.bench.worker", stage, name, collector],
+            [sys.executable, "-P", "-m", "tests.benchmarks.core.worker", stage, name, collector],
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

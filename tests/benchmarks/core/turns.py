@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 
-from purgatory.bench.stopwatch import cpu_ns
+from tests.benchmarks.comparison.stopwatch import cpu_ns
 
 CHUNK = 1_000
 

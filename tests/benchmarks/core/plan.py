@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from purgatory.bench.collector import Collector
+from tests.benchmarks.comparison.collector import Collector
 
 _SIZES = (
     "timers",

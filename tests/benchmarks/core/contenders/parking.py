@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 
 from purgatory import Purgatory
-from purgatory.bench.plan import Plan
-from purgatory.bench.stage import Contender, Figures, Stage, Step
-from purgatory.bench.stopwatch import cpu_ns
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
+from tests.benchmarks.comparison.stopwatch import cpu_ns
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
 
 TIMEOUT_MS = 30_000
 TIMEOUT_S = TIMEOUT_MS / 1000

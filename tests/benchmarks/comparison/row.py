@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import repeat
 
-from purgatory.bench.race import Samples
-from purgatory.bench.spread import Spread
-from purgatory.bench.target import Target, Verdict
+from tests.benchmarks.comparison.spread import Spread
+from tests.benchmarks.comparison.target import Target, Verdict
+
+Samples = dict[str, dict[str, list[float]]]
+"""{contender: {measure: [figure of each round]}}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,12 @@ import tempfile
 from collections.abc import Iterable
 
 from purgatory import DelayedOperationPurgatory, Recorder
-from purgatory.bench.plan import Plan
-from purgatory.bench.stage import Contender, Figures, Stage, Step
-from purgatory.bench.stopwatch import cpu_ns, thread_cpu_ns
-from purgatory.bench.watching import DELAY_MS, ORDER, OrderOperation
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
+from tests.benchmarks.comparison.stopwatch import cpu_ns, thread_cpu_ns
+from tests.benchmarks.core.contenders.watching import DELAY_MS, ORDER, OrderOperation
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
 
 IS_PYARROW_INSTALLED = importlib.util.find_spec("pyarrow") is not None
 

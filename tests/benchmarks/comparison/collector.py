@@ -6,7 +6,7 @@ import gc
 from enum import StrEnum
 from typing import Self
 
-from purgatory.bench.stopwatch import cpu_ns
+from tests.benchmarks.comparison.stopwatch import cpu_ns
 
 THRESHOLD = (100_000, 50, 50)
 

@@ -9,8 +9,8 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from purgatory.bench.collector import Collector
 from purgatory.timer import compiled
+from tests.benchmarks.comparison.collector import Collector
 
 _CPUINFO = Path("/proc/cpuinfo")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from purgatory.bench.heap_timer import HeapTimer
-from purgatory.bench.loops import SteppedLoop
-from purgatory.bench.plan import Plan
-from purgatory.bench.stage import Contender, Figures, Stage, Step
-from purgatory.bench.stopwatch import cpu_ns
-from purgatory.bench.turns import random_delays
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer
+from tests.benchmarks.comparison.stopwatch import cpu_ns
+from tests.benchmarks.core.contenders.heap_timer import HeapTimer
+from tests.benchmarks.core.loops import SteppedLoop
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
+from tests.benchmarks.core.turns import random_delays
 
 START_MS = 1_000_000
 

@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from purgatory.bench.row import Comparison
-from purgatory.bench.spread import Spread
-from purgatory.bench.table import number
-from purgatory.bench.target import Verdict
+from tests.benchmarks.comparison.row import Comparison
+from tests.benchmarks.comparison.spread import Spread
+from tests.benchmarks.comparison.table import number
+from tests.benchmarks.comparison.target import Verdict
 
 WIDTH = 960
 LABELS = 470

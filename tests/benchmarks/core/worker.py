@@ -6,9 +6,9 @@ import asyncio
 import json
 import sys
 
-from purgatory.bench.collector import Collector
-from purgatory.bench.stage import Contender
-from purgatory.bench.stages import STAGES
+from tests.benchmarks.comparison.collector import Collector
+from tests.benchmarks.core.stage import Contender
+from tests.benchmarks.core.stages import STAGES
 
 
 def main(stage: str, name: str, collector: str) -> None:

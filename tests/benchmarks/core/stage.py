@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from purgatory.bench.plan import Plan
+from tests.benchmarks.core.plan import Plan
 
 Figures = dict[str, float]
 """What a contender measured in one step: {measure: figure}."""

@@ -7,13 +7,13 @@ import math
 import random
 from collections.abc import Callable
 
-from purgatory.bench.loops import new_uvloop
-from purgatory.bench.plan import Plan
-from purgatory.bench.stage import Contender, Figures, Stage, Step
-from purgatory.bench.stopwatch import wall_ns
-from purgatory.bench.turns import CHUNK
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
+from tests.benchmarks.comparison.stopwatch import wall_ns
+from tests.benchmarks.core.loops import new_uvloop
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
+from tests.benchmarks.core.turns import CHUNK
 
 # After all of them were added, and then at a rate that every contender can keep up with.
 FIRST_S = 0.5

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from purgatory.bench.chart import chart
-from purgatory.bench.machine import Machine
-from purgatory.bench.plan import Plan
-from purgatory.bench.race import Samples
-from purgatory.bench.row import Comparison
+from tests.benchmarks.comparison.machine import Machine
+from tests.benchmarks.comparison.row import Comparison, Samples
+from tests.benchmarks.core.chart import chart
+from tests.benchmarks.core.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
-from purgatory.bench.hand_made import HandMade
-from purgatory.bench.plan import Plan
-from purgatory.bench.stage import Contender, Figures, Stage, Step
-from purgatory.bench.stopwatch import cpu_ns
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.timer import SystemTimer
+from tests.benchmarks.comparison.stopwatch import cpu_ns
+from tests.benchmarks.core.contenders.hand_made import HandMade
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
 
 DELAY_MS = 30_000
 DISTINCT = 1_000
