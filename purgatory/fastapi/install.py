@@ -9,7 +9,8 @@ from fastapi import FastAPI
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
 from purgatory.fastapi.exception_handlers import add_problem_handlers, add_purgatory_handlers
-from purgatory.fastapi.router import DEFAULT_PREFIX, create_router
+from purgatory.fastapi.router import create_router
+from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.request import WaitSettings
 from purgatory.purgatory import Purgatory
 

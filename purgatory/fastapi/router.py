@@ -15,31 +15,26 @@ from starlette.routing import compile_path
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
-from purgatory.fastapi.bounded_bodies import (
-    batch_item,
-    max_batch_body,
-    max_signal_body,
-    max_watch_body,
-    signal_body,
-    watch_body,
-)
-from purgatory.fastapi.http.openapi_headers import answer_header, idempotency_key
-from purgatory.fastapi.http.permit import Access, Action, let_anyone
+from purgatory.fastapi.http.openapi_headers import idempotency_key, response_header
+from purgatory.fastapi.http.permit import Access, Action, allow_anyone
 from purgatory.fastapi.http.problems import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.schemas import KEY_PATTERN, ProblemDetails
 from purgatory.fastapi.jobs.routes import add_job_routes
+from purgatory.fastapi.keys import schemas as key_schemas
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.lifespan import create_lifespan
+from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
 from purgatory.fastapi.routing.raw_endpoint import (
     Handler,
     RawEndpoint,
     RawRoute,
     TaskEndpoint,
-    method_refusal,
+    method_not_allowed,
 )
-from purgatory.fastapi.statistics_schemas import StatisticsAnswer
-from purgatory.fastapi.watch import schemas
+from purgatory.fastapi.statistics_schemas import StatisticsResponse
+from purgatory.fastapi.watch import schemas as watch_schemas
 from purgatory.fastapi.watch.endpoint import WatchEndpoint
 from purgatory.fastapi.watch.request import (
     WAIT_ID_PATTERN,
@@ -51,8 +46,6 @@ from purgatory.fastapi.watch.request import (
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.purgatory import Purgatory
 
-DEFAULT_PREFIX = "/purgatory"
-
 # Seconds that statistics wait for the store of jobs.
 STATES_PATIENCE = 2.0
 
@@ -60,7 +53,7 @@ Endpoint = Callable[..., Any]
 
 
 # As a key, or nothing.
-PREFIX_PATTERN = schemas.KEY_PATTERN.replace("+$", "*$")
+PREFIX_PATTERN = KEY_PATTERN.replace("+$", "*$")
 
 
 class _KeyConvertor(PathConvertor):
@@ -75,7 +68,7 @@ KeyPath = Annotated[
     Path(
         min_length=1,
         max_length=256,
-        pattern=schemas.KEY_PATTERN,
+        pattern=KEY_PATTERN,
         description="The key; a slash in it may be written as it is or percent-encoded.",
         examples=["order:42:paid"],
     ),
@@ -127,30 +120,30 @@ def create_router(
         lifespan=create_lifespan(purgatory, allow_separate_workers=allow_separate_workers),
         dependencies=[Depends(authorize)] if is_dependency else None,
     )
-    room = WaitRegistry(
+    context = EndpointContext(
         purgatory,
         prefix,
-        settings or WaitSettings(),
-        bypass_middleware=bypass_middleware,
-        authenticate=authorize if isinstance(authorize, BearerTokens) else let_anyone,
+        authorize if isinstance(authorize, BearerTokens) else allow_anyone,
+        bypass_middleware,
     )
-    _add_watching(router, room)
-    _add_keys(router, room)
+    registry = WaitRegistry(context, settings or WaitSettings())
+    _add_watching(router, registry)
+    _add_keys(router, context)
     if purgatory.job_limits is not None:
-        add_job_routes(partial(_add, router), room, purgatory.job_limits)
-    _add_operators(router, room)
+        add_job_routes(partial(_add, router), registry, purgatory.job_limits)
+    _add_operators(router, context)
     return router
 
 
-_PROBLEM_SCHEMA = schemas.ProblemAnswer.model_json_schema()
+_PROBLEM_SCHEMA = ProblemDetails.model_json_schema()
 
 
-ETAG = answer_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
-PREFERENCE_APPLIED = answer_header(
+ETAG = response_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
+PREFERENCE_APPLIED = response_header(
     "Preference-Applied", "What was made of Prefer, or of a longer wait."
 )
-PURGATORY_CURSOR = answer_header("Purgatory-Cursor", "The cursor for the next wait.")
-RETRY_AFTER = answer_header("Retry-After", "Seconds; jittered.", "integer")
+PURGATORY_CURSOR = response_header("Purgatory-Cursor", "The cursor for the next wait.")
+RETRY_AFTER = response_header("Retry-After", "Seconds; jittered.", "integer")
 
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -219,7 +212,7 @@ def _add(
     endpoint.raw = raw  # type: ignore[attr-defined]
     endpoint.allowed = _allowed(router, path)  # type: ignore[attr-defined]
     endpoint.allowed.append(method)  # type: ignore[attr-defined]
-    endpoint.refuse_method = method_refusal(router.prefix, endpoint.allowed)  # type: ignore[attr-defined]
+    endpoint.refuse_method = method_not_allowed(router.prefix, endpoint.allowed)  # type: ignore[attr-defined]
     router.add_api_route(
         path,
         endpoint,
@@ -262,8 +255,8 @@ def _allowed(router: APIRouter, path: str) -> list[str]:
     return []
 
 
-def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
-    limits = room.purgatory.limits
+def _add_watching(router: APIRouter, registry: WaitRegistry) -> None:
+    limits = registry.purgatory.limits
     refusals = (
         "bad-cursor",
         "superseded",
@@ -290,10 +283,10 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
                 pattern=r"^[0-9]{1,10}(\.[0-9]{1,9})?(ms|s|m)?$",
                 examples=["25", "500ms"],
                 description="Seconds, or with a unit: 500ms, 25s, 1m. 0 asks and does not park; "
-                f"the default is {room.settings.default_wait:g} s, more than "
-                f"{room.settings.max_wait:g} s is taken as that.",
+                f"the default is {registry.settings.default_wait:g} s, more than "
+                f"{registry.settings.max_wait:g} s is taken as that.",
             ),
-        ] = f"{room.settings.default_wait:g}",
+        ] = f"{registry.settings.default_wait:g}",
         limit: Annotated[int, Query(ge=1, le=1000, description="Signals in the answer.")] = 100,
         min: Annotated[  # noqa: A002 - the parameter's name in the interface
             int,
@@ -321,11 +314,11 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/watch/{key:watch_key}",
         watch_key,
-        WatchEndpoint(room, parse_watch, tail="key"),
+        WatchEndpoint(registry, parse_watch, tail="key"),
         summary="Wait for a key",
         answered="How the wait ended: always this, whatever ended it.",
         action=Action.WAIT,
-        answer=schemas.WatchAnswer,
+        answer=watch_schemas.WatchResponse,
         refusals=refusals,
         responses={
             200: {"headers": ETAG | PREFERENCE_APPLIED},
@@ -340,7 +333,7 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
         },
     )
 
-    body_of_watch = watch_body(limits)
+    body_of_watch = watch_schemas.watch_body(limits)
 
     def watch_keys(
         body: body_of_watch,  # type: ignore[valid-type] # a type made at run time
@@ -354,11 +347,11 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
         "POST",
         "/watch",
         watch_keys,
-        WatchEndpoint(room, parse_watch_many, max_body=max_watch_body(limits)),
+        WatchEndpoint(registry, parse_watch_many, max_body=watch_schemas.max_watch_body(limits)),
         summary="Wait for several keys",
         answered="How the wait ended, with an entry for each key that fired.",
         action=Action.WAIT,
-        answer=schemas.WatchManyAnswer,
+        answer=watch_schemas.WatchManyResponse,
         refusals=("bad-json", *refusals, "body-too-large", "unsupported-media-type"),
         responses={
             200: {"headers": PREFERENCE_APPLIED},
@@ -379,7 +372,7 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
     async def cancel(raw: RawRequest) -> RawResponse:
         raw.permit.check(Access(Action.WAIT))
         raw.query(frozenset())
-        room.cancel(wait_name(raw, raw.tail))
+        registry.cancel(wait_name(raw, raw.tail))
         return RawResponse.empty(204)
 
     _add(
@@ -387,7 +380,7 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
         "DELETE",
         "/waits/{id}",
         cancel_wait,
-        _raw(room, cancel, tail="id"),
+        _raw(registry.context, cancel, tail="id"),
         summary="End a wait",
         answered="Its request is answered.",
         action=Action.WAIT,
@@ -396,10 +389,10 @@ def _add_watching(router: APIRouter, room: WaitRegistry) -> None:
     )
 
 
-def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
-    endpoints = KeyEndpoints(room.purgatory)
-    limits = room.purgatory.limits
-    signal, item = signal_body(limits), batch_item(limits)
+def _add_keys(router: APIRouter, context: EndpointContext) -> None:
+    endpoints = KeyEndpoints(context.purgatory)
+    limits = context.purgatory.limits
+    signal, item = key_schemas.signal_body(limits), key_schemas.batch_item(limits)
     writing = ("bad-json", "body-too-large", "unsupported-media-type", "not-open")
 
     def fire_key(
@@ -421,11 +414,11 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "POST",
         "/keys/{key:watch_key}",
         fire_key,
-        _raw(room, endpoints.fire, tail="key", max_body=max_signal_body(limits)),
+        _raw(context, endpoints.fire, tail="key", max_body=key_schemas.max_signal_body(limits)),
         summary="Fire a key",
         answered="The signal is kept, and whoever waited is woken.",
         action=Action.FIRE,
-        answer=schemas.FiredAnswer,
+        answer=key_schemas.FireResponse,
         status=201,
         refusals=(
             *writing,
@@ -439,7 +432,7 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
     def fire_keys(
         body: Annotated[
             list[item],  # type: ignore[valid-type] # a type made at run time
-            Body(min_length=1, max_length=schemas.MAX_BATCH),
+            Body(min_length=1, max_length=key_schemas.MAX_BATCH),
         ],
         idempotency_key: IdempotencyKey = None,
     ) -> None:
@@ -450,11 +443,11 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "POST",
         "/keys",
         fire_keys,
-        _raw(room, endpoints.fire_batch, max_body=max_batch_body(limits)),
+        _raw(context, endpoints.fire_batch, max_body=key_schemas.max_batch_body(limits)),
         summary="Fire several keys",
         answered="All of them have fired.",
         action=Action.FIRE,
-        answer=schemas.BatchAnswer,
+        answer=key_schemas.FireBatchResponse,
         status=201,
         refusals=(*writing, "idempotency-conflict"),
     )
@@ -467,11 +460,11 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/keys/{key:watch_key}",
         describe_key,
-        _raw(room, endpoints.describe, tail="key"),
+        _raw(context, endpoints.describe, tail="key"),
         summary="Look at a key",
         answered="Where the key is at, and how many wait on it.",
         action=Action.WAIT,
-        answer=schemas.KeyAnswer,
+        answer=key_schemas.KeyResponse,
     )
 
     def drop_key(key: KeyPath) -> None:
@@ -482,11 +475,11 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "DELETE",
         "/keys/{key:watch_key}",
         drop_key,
-        _raw(room, endpoints.drop, tail="key"),
+        _raw(context, endpoints.drop, tail="key"),
         summary="Drop a key",
         answered="Its waits have ended, and its history is gone.",
         action=Action.OPERATE,
-        answer=schemas.CancelledAnswer,
+        answer=key_schemas.DropKeyResponse,
         refusals=("not-open",),
     )
 
@@ -509,24 +502,24 @@ def _add_keys(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/keys",
         list_keys,
-        _raw(room, endpoints.list_watched),
+        _raw(context, endpoints.list_watched),
         summary="List watched keys",
         answered="The first of them, in order.",
         action=Action.OPERATE,
-        answer=schemas.KeysAnswer,
+        answer=key_schemas.WatchedKeysResponse,
     )
 
 
-def _add_operators(router: APIRouter, room: WaitRegistry) -> None:
+def _add_operators(router: APIRouter, context: EndpointContext) -> None:
     statistics_json = TypeAdapter(dict[str, Any])
 
     async def answer_statistics(raw: RawRequest) -> RawResponse:
         raw.permit.check(Access(Action.OPERATE))
         raw.query(frozenset())
-        document = asdict(room.purgatory.statistics())
+        document = asdict(context.purgatory.statistics())
         if document["jobs"] is not None:
-            document["jobs"]["states"] = await _job_states(room.purgatory)
-        return RawResponse.of_json(200, statistics_json.dump_json(document))
+            document["jobs"]["states"] = await _job_states(context.purgatory)
+        return RawResponse.from_json(200, statistics_json.dump_json(document))
 
     def statistics() -> None:
         """Return exact counts of this process, of now and since its start. Does not park."""
@@ -536,11 +529,11 @@ def _add_operators(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/statistics",
         statistics,
-        TaskEndpoint(room, answer_statistics),
+        TaskEndpoint(context, answer_statistics),
         summary="Statistics",
         answered="Counts of this process, and the jobs of all.",
         action=Action.OPERATE,
-        answer=StatisticsAnswer,
+        answer=StatisticsResponse,
     )
 
     async def answer_problem(raw: RawRequest) -> RawResponse:
@@ -570,7 +563,7 @@ def _add_operators(router: APIRouter, room: WaitRegistry) -> None:
         "GET",
         "/problems/{slug}",
         problem,
-        RawEndpoint(room, answer_problem, tail="slug", is_public=True),
+        RawEndpoint(context, answer_problem, tail="slug", is_public=True),
         summary="A kind of problem",
         answered="What it is and what to do, in a few sentences.",
         answer=None,
@@ -592,5 +585,7 @@ async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:
         return None
 
 
-def _raw(room: WaitRegistry, handler: Handler, *, tail: str = "", max_body: int = 0) -> RawEndpoint:
-    return RawEndpoint(room, handler, tail=tail, max_body=max_body)
+def _raw(
+    context: EndpointContext, handler: Handler, *, tail: str = "", max_body: int = 0
+) -> RawEndpoint:
+    return RawEndpoint(context, handler, tail=tail, max_body=max_body)

@@ -2,6 +2,8 @@
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback
 from purgatory.jobs.callbacks.signature import sign, verify_signature
+from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import (
     CorruptJobError,
@@ -61,13 +63,9 @@ from purgatory.jobs.model.steps import (
 )
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.protocol import JobStore, StoreListener
-from purgatory.jobs.worker.context import JobContext
-from purgatory.jobs.worker.handlers import JobHandlers
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, Lateness, Recovery
-
-JobResult, JobReturn, KeyFire = Finish, GiveBack, Fire
 
 __all__ = [
     "CALLBACK",
@@ -103,15 +101,12 @@ __all__ = [
     "JobNotFoundError",
     "JobOutcome",
     "JobPage",
-    "JobResult",
-    "JobReturn",
     "JobScheduler",
     "JobSpec",
     "JobState",
     "JobStatistics",
     "JobStore",
     "JobsNotFiredError",
-    "KeyFire",
     "KeyFired",
     "Lateness",
     "MemoryJobStore",

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_wait import JobWait
 from purgatory.jobs.model.errors import (
     JobError,
@@ -22,12 +23,10 @@ from purgatory.jobs.model.errors import (
 )
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobSpec, encode_payload
-from purgatory.jobs.model.steps import Added
-from purgatory.jobs.model.steps import Fire as KeyFire
+from purgatory.jobs.model.steps import Add, Added, Cancel, CancelForKey, Fire, KeyStep, accepted
 from purgatory.jobs.stores.close_once import CloseOnce
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.end_listeners import OnJobEnd
-from purgatory.jobs.worker.handlers import JobHandlers
+from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics
@@ -80,7 +79,6 @@ class JobService:
             store,
             handlers,
             timer=timer,
-            limits=store.limits,
             worker=_worker_name(),
             settings=self.settings,
             on_end=on_end,
@@ -150,7 +148,7 @@ class JobService:
 
     async def add(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
         """Store jobs; return for each what was done, or why it was refused."""
-        return await self.ready().add(specs)
+        return await self.ready().run([Add(spec) for spec in specs])
 
     async def get(self, job_id: str) -> Job:
         """Return a job; raise JobNotFoundError."""
@@ -166,19 +164,20 @@ class JobService:
     async def fire(self, key: str, value: Any, max_value_bytes: int) -> int:
         """Decide every job on `key`; return how many. It goes on if the caller is cancelled."""
         store = self.ready()
-        fire = KeyFire(key, encode_payload(value, max_value_bytes))
-        return await _to_the_end(self._fire(store, fire))
+        fire = Fire(key, encode_payload(value, max_value_bytes))
+        return await _to_the_end(self._decide(store, fire))
 
     async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
-        """Cancel a job and return it; raises what the store's `cancel` does."""
-        job = await self.ready().cancel(job_id, if_version=if_version)
+        """Cancel a job and return it; raise what `Cancel` refuses it with."""
+        [result] = await self.ready().run([Cancel(job_id, if_version=if_version)])
+        job = accepted(result)
         if self._on_end is not None:
             self._on_end(job)
         return job
 
     async def cancel_for_key(self, key: str) -> int:
         """Cancel every job on `key`; return how many. It goes on if the caller is cancelled."""
-        return await _to_the_end(self._cancel_for_key(self.ready(), key))
+        return await _to_the_end(self._decide(self.ready(), CancelForKey(key)))
 
     # Waiting
 
@@ -296,20 +295,11 @@ class JobService:
             finally:
                 await self.store.close()
 
-    async def _fire(self, store: JobStore, fire: KeyFire) -> int:
+    async def _decide(self, store: JobStore, step: KeyStep) -> int:
         count = 0
         while True:
-            [fired] = await store.fire([fire], limit=self.limits.max_batch)
+            [fired] = await store.run([step])
             count += len(fired.run) + len(fired.cancelled)
-            await self._tell_ends(store, fired.cancelled)
-            if not fired.has_more:
-                return count
-
-    async def _cancel_for_key(self, store: JobStore, key: str) -> int:
-        count = 0
-        while True:
-            fired = await store.cancel_for_key(key, limit=self.limits.max_batch)
-            count += len(fired.cancelled)
             await self._tell_ends(store, fired.cancelled)
             if not fired.has_more:
                 return count

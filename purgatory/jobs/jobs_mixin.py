@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
+from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_handle import JobHandle
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.model.deadline import Deadline
@@ -15,8 +16,7 @@ from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.model.steps import Added
-from purgatory.jobs.worker.handlers import JobHandlers
+from purgatory.jobs.model.steps import Added, Reschedule, RunNow, accepted
 from purgatory.operations.watch_key import check_key
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -187,14 +187,17 @@ class JobsMixin:
         """
         desk = self._require_desk()
         deadline = Deadline.of(delay=delay, at=at, limits=desk.limits)
-        return await desk.ready().reschedule(job_id, deadline, if_version=if_version)
+        step = Reschedule(job_id, deadline, if_version=if_version)
+        [result] = await desk.ready().run([step])
+        return accepted(result)
 
     async def run_now(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Have a job that waits run at once, in whichever process; return the job.
 
         Raises JobNotFoundError, JobConflictError unless it waits, and JobChangedError.
         """
-        return await self._require_desk().ready().run_now(job_id, if_version=if_version)
+        [result] = await self._require_desk().ready().run([RunNow(job_id, if_version=if_version)])
+        return accepted(result)
 
     async def job_counts(self) -> JobCounts:
         """Return how many jobs are in each state, in all processes."""

@@ -16,22 +16,21 @@ from purgatory import Limits, Purgatory, SystemClock
 from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
 from purgatory.jobs import (
     CALLBACK,
-    Added,
+    Add,
+    Fire,
     JobContext,
-    JobError,
     JobLimits,
-    JobSpec,
-    KeyFire,
-    KeyFired,
     MemoryJobStore,
+    Step,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
 from purgatory.jobs.callbacks.webhook import Webhook
+from purgatory.jobs.model.steps import Result
 from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
-from tests.edges.refusals import check_refusal
+from tests.bad_input.refusals import check_refusal
 
 JOBS = "/purgatory/jobs"
 PATIENCE = 20.0
@@ -44,17 +43,14 @@ class Store(MemoryJobStore):
     lost_answer: Exception | None = None
     together: asyncio.Barrier | None = None
 
-    async def fire(self, fires: Sequence[KeyFire], *, limit: int) -> list[KeyFired]:
-        if self.together is not None:
+    async def run(self, steps: Sequence[Step[Result]]) -> list[Result]:
+        if self.together is not None and isinstance(steps[0], Fire):
             await self.together.wait()
-        return await super().fire(fires, limit=limit)
-
-    async def add(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
-        added = await super().add(specs)
-        if self.lost_answer is not None:
+        results = await super().run(steps)
+        if self.lost_answer is not None and isinstance(steps[0], Add):
             error, self.lost_answer = self.lost_answer, None
             raise error
-        return added
+        return results
 
     def _begin(self) -> int:
         if self.error is not None:
@@ -474,7 +470,7 @@ async def test_a_store_that_fails(
     assert desk is not None
     while ready.status == 200:
         # Until the worker has noticed, too: it asks when it is woken, or some seconds later.
-        server.loop.call_soon_threadsafe(desk._scheduler._wake.set)
+        server.loop.call_soon_threadsafe(desk._scheduler._listener.wake)
         ready = await connection.get("/readyz")
     assert str(error) in ready.json()["missing"][0]
     store.error = None

@@ -15,6 +15,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from purgatory import Purgatory
+from purgatory.fastapi.watch.endpoint import WatchEndpoint
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from tests.acceptance.client import Address
 
@@ -38,7 +39,7 @@ class ServerKind:
 KINDS = (
     ServerKind("httptools", "uvloop"),
     ServerKind("h11", "asyncio"),
-    ServerKind("purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol", "uvloop"),
+    ServerKind("purgatory.uvicorn:ParkingProtocol", "uvloop"),
 )
 
 
@@ -94,7 +95,7 @@ class ThreadServer:
         """Serve, and return once requests are answered."""
         self._thread.start()
         assert self._server.ready.wait(PATIENCE), "the server did not start"
-        self._rooms = _rooms(self.app)
+        self._registries = _registries(self.app)
 
     def stop(self) -> None:
         """Shut down, as on a signal, and wait for it."""
@@ -153,14 +154,14 @@ class ThreadServer:
         assert (statistics.parked, statistics.watched, statistics.keys) == (0, 0, 0), statistics
         # The one that trims the history, where there is any.
         assert statistics.timers <= 1, statistics
-        assert not any(room._named for room in self._rooms)
+        assert not any(registry._named for registry in self._registries)
 
 
-def _rooms(app: FastAPI) -> list[WaitRegistry]:
-    """The waiting rooms behind an application's routes: nothing public leads to them."""
+def _registries(app: FastAPI) -> list[WaitRegistry]:
+    """The wait registries behind an application's routes: nothing public leads to them."""
     endpoints = (getattr(context, "endpoint", None) for context in iter_route_contexts(app.routes))
     raw_endpoints = (getattr(endpoint, "raw", None) for endpoint in endpoints)
-    return list({raw.room for raw in raw_endpoints if raw is not None})
+    return list({raw.registry for raw in raw_endpoints if isinstance(raw, WatchEndpoint)})
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from typing import Any
 from purgatory.jobs import (
     AddStatus,
     Deadline,
+    Finish,
+    GiveBack,
     Job,
     JobClaim,
     JobCounts,
     JobLimits,
     JobOutcome,
-    JobResult,
-    JobReturn,
     JobSpec,
     JobState,
     OnConflict,
@@ -124,7 +124,7 @@ class JobModel:
             lease_until_ms=now_ms + lease_ms,
         )
 
-    def finish(self, result: JobResult, now_ms: int) -> bool:
+    def finish(self, result: Finish, now_ms: int) -> bool:
         job = self.jobs.get(result.claim.id)
         if job is None or job.epoch != result.claim.epoch:
             return False
@@ -149,7 +149,7 @@ class JobModel:
             )
         return job.outcome is JobOutcome.MISSED
 
-    def give_back(self, given: JobReturn, now_ms: int) -> bool:
+    def give_back(self, given: GiveBack, now_ms: int) -> bool:
         job = self.held(given.claim)
         if job is None:
             return False

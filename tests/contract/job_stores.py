@@ -6,6 +6,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from purgatory.jobs import JobLimits, JobStore, MemoryJobStore
+from purgatory.jobs.stores.step_methods import StepMethods
+
+
+class ContractStore(JobStore, StepMethods, Protocol):
+    """A store with a method for each step, as the tests call them."""
 
 
 class JobStores(Protocol):
@@ -15,11 +20,11 @@ class JobStores(Protocol):
     a fixture of the session, and a set of jobs is a schema, a prefix or a file of its own.
     """
 
-    async def connect(self) -> JobStore:
+    async def connect(self) -> ContractStore:
         """Return another store object, open: another process, as far as it knows."""
         ...
 
-    async def disconnect(self, store: JobStore) -> None:
+    async def disconnect(self, store: ContractStore) -> None:
         """Close one, as a process that ends does."""
         ...
 
@@ -42,11 +47,11 @@ class MemoryJobStores:
     def __init__(self, limits: JobLimits, now_ms: Callable[[], int]) -> None:
         self._store = MemoryJobStore(limits=limits, now_ms=now_ms)
 
-    async def connect(self) -> JobStore:
+    async def connect(self) -> ContractStore:
         await self._store.open()
         return self._store
 
-    async def disconnect(self, store: JobStore) -> None:
+    async def disconnect(self, store: ContractStore) -> None:
         """Leave it open for the others."""
 
     async def corrupt(self, job_id: str) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import redis
 
-from purgatory.jobs import JobLimits, JobStore
+from purgatory.jobs import JobLimits
 from purgatory.jobs.redis import RedisJobStore
+from tests.contract.job_stores import ContractStore
 
 
 class RedisJobStores:
@@ -24,7 +25,7 @@ class RedisJobStores:
         self._prefix = f"test-{secrets.token_hex(8)}"
         self._open: list[RedisJobStore] = []
 
-    async def connect(self) -> JobStore:
+    async def connect(self) -> ContractStore:
         store = RedisJobStore(
             self._url, self._prefix, self._shards, limits=self._limits, now_ms=self._now_ms
         )
@@ -32,7 +33,7 @@ class RedisJobStores:
         self._open.append(store)
         return store
 
-    async def disconnect(self, store: JobStore) -> None:
+    async def disconnect(self, store: ContractStore) -> None:
         assert isinstance(store, RedisJobStore)
         self._open.remove(store)
         await store.close()

@@ -12,9 +12,10 @@ from sqlalchemy import delete, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateSchema
 
-from purgatory.jobs import JobLimits, JobStore
+from purgatory.jobs import JobLimits
 from purgatory.jobs.sql import VERSION_TABLE, SqlJobStore, metadata
 from purgatory.jobs.sql.tables import jobs
+from tests.contract.job_stores import ContractStore
 
 
 class SqliteJobStores:
@@ -28,7 +29,7 @@ class SqliteJobStores:
         self._folder = Path(tempfile.mkdtemp(dir=folder))
         self._limits = limits
         self._now_ms = now_ms
-        self._stores: list[JobStore] = []
+        self._stores: list[ContractStore] = []
         path = self._folder / "jobs.db"
         shutil.copy(template, path)
         self.url = f"sqlite+aiosqlite:///{path}"
@@ -39,13 +40,13 @@ class SqliteJobStores:
     def engine(self) -> AsyncEngine:
         return create_async_engine(self.url)
 
-    async def connect(self) -> JobStore:
+    async def connect(self) -> ContractStore:
         store = SqlJobStore(self.url, limits=self._limits, now_ms=self._now_ms)
         await store.open()
         self._stores.append(store)
         return store
 
-    async def disconnect(self, store: JobStore) -> None:
+    async def disconnect(self, store: ContractStore) -> None:
         self._stores.remove(store)
         await store.close()
 
@@ -71,7 +72,7 @@ class PostgresqlJobStores:
         self._free = free
         self._limits = limits
         self._now_ms = now_ms
-        self._engines: dict[JobStore, AsyncEngine] = {}
+        self._engines: dict[ContractStore, AsyncEngine] = {}
         self._is_ready = False
         self.schema = free.pop() if free else ""
 
@@ -80,7 +81,7 @@ class PostgresqlJobStores:
             self.url, connect_args={"server_settings": {"search_path": self.schema}}
         )
 
-    async def connect(self) -> JobStore:
+    async def connect(self) -> ContractStore:
         await self.make_ready()
         engine = self.engine()
         store = SqlJobStore(engine, limits=self._limits, now_ms=self._now_ms)
@@ -88,7 +89,7 @@ class PostgresqlJobStores:
         self._engines[store] = engine
         return store
 
-    async def disconnect(self, store: JobStore) -> None:
+    async def disconnect(self, store: ContractStore) -> None:
         await store.close()
         await self._engines.pop(store).dispose()
 

@@ -26,20 +26,19 @@ from hypothesis.stateful import (
 from purgatory.jobs import (
     Added,
     Deadline,
+    Finish,
+    Fire,
+    GiveBack,
     Job,
     JobClaim,
     JobError,
     JobFilter,
     JobOutcome,
-    JobResult,
-    JobReturn,
     JobSpec,
     JobState,
-    JobStore,
-    KeyFire,
 )
 from tests.contract.job_model import JobModel
-from tests.contract.job_stores import MakeJobStores
+from tests.contract.job_stores import ContractStore, MakeJobStores
 from tests.contract.world import World
 
 T = TypeVar("T")
@@ -91,7 +90,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         except JobError as exc:
             return type(exc).__name__
 
-    def store(self, is_here: bool) -> JobStore:
+    def store(self, is_here: bool) -> ContractStore:
         return self.world.here if is_here else self.world.there
 
     def pick(self, index: int) -> str:
@@ -155,7 +154,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         before = {job.id: job for job in self.model.undecided(key)}
         store = self.store(is_here)
         assert not before or store.may_wait_on(key)
-        (fired,) = self.wait(store.fire([KeyFire(key, str(number))], limit=limit))
+        (fired,) = self.wait(store.fire([Fire(key, str(number))], limit=limit))
         ids = [*fired.run, *fired.cancelled]
         assert len(ids) == len(set(ids)) == min(limit, len(before))
         assert fired.has_more == (len(before) > limit)
@@ -246,7 +245,7 @@ class JobStoreMachine(RuleBasedStateMachine):
     )
     def finish(self, claim: JobClaim, state: JobState, error: str | None, is_here: bool) -> None:
         """Once."""
-        result = JobResult(claim, state, error)
+        result = Finish(claim, state, error)
         (is_finished,) = self.wait(self.store(is_here).finish([result]))
         assert is_finished == self.model.finish(result, self.world.now_ms)
 
@@ -266,7 +265,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         self, claim: JobClaim, delay_ms: int | None, error: str | None, is_here: bool
     ) -> None:
         """To be tried again, spread, or run by another."""
-        given = JobReturn(claim, delay_ms, error)
+        given = GiveBack(claim, delay_ms, error)
         (is_done,) = self.wait(self.store(is_here).give_back([given]))
         assert is_done == self.model.give_back(given, self.world.now_ms)
 

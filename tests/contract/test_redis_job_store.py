@@ -18,13 +18,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from purgatory.jobs import (
     Added,
     AddStatus,
+    Finish,
+    Fire,
     Job,
     JobCounts,
     JobFilter,
-    JobResult,
     JobSpec,
     JobState,
-    KeyFire,
     StoreFullError,
     StoreNotReadyError,
     StoreReadOnlyError,
@@ -118,12 +118,12 @@ async def test_an_outcome_survives_the_server(lone_redis_server: ValkeyServer) -
         await added(store, spec(1), spec(2))
         first, second = await claimed(store)
         await store.start([first.claim, second.claim], lease_ms=LEASE_MS)
-        assert await store.finish([JobResult(first.claim, JobState.DONE)]) == [True]
+        assert await store.finish([Finish(first.claim, JobState.DONE)]) == [True]
         server.kill()
         with pytest.raises(StoreUnavailableError, match="can be made again"):
-            await store.finish([JobResult(second.claim, JobState.DONE)])
+            await store.finish([Finish(second.claim, JobState.DONE)])
         await asyncio.to_thread(server.start)
-        results = [JobResult(job.claim, JobState.DONE) for job in (first, second)]
+        results = [Finish(job.claim, JobState.DONE) for job in (first, second)]
         assert await store.finish(results) == [True, True]
         assert await store.counts() == JobCounts(done=2)
 
@@ -171,7 +171,7 @@ async def test_what_others_change_is_heard(redis_server: ValkeyServer) -> None:
         (held,) = await claimed(there)
         await there.start([held.claim], lease_ms=LEASE_MS)
         here.subscribe(heard)
-        await there.finish([JobResult(held.claim, JobState.DONE)])
+        await there.finish([Finish(held.claim, JobState.DONE)])
         async with asyncio.timeout(PATIENCE_S):
             await heard.is_changed.wait()
         assert heard.changed[-1] == job.id
@@ -190,12 +190,12 @@ async def test_a_fault_while_hearing_is_not_the_end_of_it(
         is_looking.set()
 
     async with Redis.from_url(redis_server.url) as client:
-        hearing = RedisPubSub(client, ["faults"], on_message=print, on_connected=look)
+        hearing = RedisPubSub(client, ["faults"], on_message=print, on_subscribed=look)
         await hearing.start(PATIENCE_S)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await is_looking.wait()
-            assert hearing.is_hearing
+            assert hearing.is_subscribed
             assert "what is that?" in caplog.text
         finally:
             await hearing.stop()
@@ -267,8 +267,8 @@ async def test_a_full_server_refuses_jobs_and_lets_those_it_has_end(
         (job,) = await claimed(store)
         (running,) = await store.start([job.claim], lease_ms=LEASE_MS)
         assert running is not None and running.id == first.id
-        assert await store.finish([JobResult(job.claim, JobState.DONE)]) == [True]
-        (fired,) = await store.fire([KeyFire("k", "1")], limit=10)
+        assert await store.finish([Finish(job.claim, JobState.DONE)]) == [True]
+        (fired,) = await store.fire([Fire("k", "1")], limit=10)
         assert fired.run == (second.id,)
         await store.cancel(second.id)
         with lone_redis_server.client() as client:
@@ -452,7 +452,7 @@ async def test_whatever_is_wrong_with_a_record_it_is_set_aside(
         page = await store.query(JobFilter(key="k"), limit=10)
         assert [job.id for job in page.jobs] == [good.id]
         assert await store.get([bad.id]) == [None]
-        (fired,) = await store.fire([KeyFire("k", "1")], limit=10)
+        (fired,) = await store.fire([Fire("k", "1")], limit=10)
         assert fired.run == (good.id,)
         (aside,) = await store.quarantined(limit=10)
         assert aside.id == bad.id and aside.reason
@@ -480,7 +480,7 @@ async def test_callers_share_round_trips(lone_redis_server: ValkeyServer) -> Non
         assert script_calls(lone_redis_server) - before == 1
         await asyncio.gather(
             *(added(store, spec(number)) for number in range(32)),
-            *(store.fire([KeyFire(f"none{number}", "0")], limit=1) for number in range(32)),
+            *(store.fire([Fire(f"none{number}", "0")], limit=1) for number in range(32)),
         )
         assert script_calls(lone_redis_server) - before == 2
 
@@ -539,9 +539,9 @@ async def test_shards_work_in_a_cluster(cluster_server: ValkeyServer) -> None:
             job.id for job in sorted(jobs[:9], key=lambda job: (job.due_ms, job.id))
         ]
         await store.start([job.claim for job in due[:5]], lease_ms=LEASE_MS)
-        results = [JobResult(job.claim, JobState.DONE) for job in due[:5]]
+        results = [Finish(job.claim, JobState.DONE) for job in due[:5]]
         assert await store.finish(results) == [True] * 5
-        (fired,) = await store.fire([KeyFire("k", "1")], limit=10)
+        (fired,) = await store.fire([Fire("k", "1")], limit=10)
         assert set(fired.run) == {job.id for job in due[5:]}
         assert len((await store.cancel_for_key("late", limit=10)).cancelled) == 8
         assert await store.prune(finished_before_ms=0, keep=3, limit=100) == 10

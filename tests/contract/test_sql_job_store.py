@@ -15,13 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.jobs import (
     Added,
+    Finish,
+    Fire,
     JobClaim,
     JobFilter,
     JobLimits,
-    JobResult,
     JobSpec,
     JobState,
-    KeyFire,
     KeyFired,
     StoreFullError,
     StoreReadOnlyError,
@@ -110,7 +110,7 @@ async def test_those_who_run_jobs_share_a_transaction_too(
     await asyncio.gather(*(store.start([job.claim], lease_ms=60_000) for job in claimed.jobs))
     assert statements.count("COMMIT") == 1 and len(statements) <= 6
     statements.clear()
-    done = [JobResult(job.claim, JobState.DONE) for job in claimed.jobs]
+    done = [Finish(job.claim, JobState.DONE) for job in claimed.jobs]
     assert await asyncio.gather(*(store.finish([one]) for one in done)) == [[True]] * 50
     assert statements.count("COMMIT") == 1 and len(statements) <= 6
 
@@ -119,7 +119,7 @@ async def test_fires_on_keys_without_jobs_share_a_look_up(
     store: SqlJobStore, statements: list[str]
 ) -> None:
     """One statement, and no transaction."""
-    fires = [store.fire([KeyFire(f"k{number}", "0")], limit=1) for number in range(100)]
+    fires = [store.fire([Fire(f"k{number}", "0")], limit=1) for number in range(100)]
     assert await asyncio.gather(*fires) == [[KeyFired()]] * 100
     (statement,) = statements
     assert statement.startswith("SELECT")
@@ -139,7 +139,7 @@ async def test_steps_on_many_keys_share_a_search(
         if is_cancelled:
             done = await asyncio.gather(*(store.cancel_for_key(key, limit=9) for key in keys))
         else:
-            fires = (store.fire([KeyFire(key, "0")], limit=9) for key in keys)
+            fires = (store.fire([Fire(key, "0")], limit=9) for key in keys)
             done = [fired for [fired] in await asyncio.gather(*fires)]
         assert done == [KeyFired(cancelled=(one.id,)) for one in added]
         counts.append(len(statements))
@@ -154,7 +154,7 @@ async def test_keys_with_more_jobs_than_a_batch_are_searched_one_by_one(
     await store.open()
     for number in range(4):
         await store.add([spec(keys=[f"k{number}"]) for _ in range(2 * number)])
-    fires = [KeyFire(f"k{number}", "0") for number in range(4)]
+    fires = [Fire(f"k{number}", "0") for number in range(4)]
     fired = await store.fire(fires, limit=9)
     assert [(len(one.run), one.has_more) for one in fired] == [
         (0, False), (2, False), (4, False), (5, True),
@@ -293,7 +293,7 @@ async def test_a_fire_that_waited_looks_at_what_it_waited_for(
     async with engine.begin() as replacing, engine.connect() as watching:
         await replacing.execute(update(jobs).values(keys_json='["new"]', version=2))
         await replacing.execute(update(job_keys).values(key="new"))
-        firing = asyncio.create_task(store.fire([KeyFire("old", "0")], limit=10))
+        firing = asyncio.create_task(store.fire([Fire("old", "0")], limit=10))
         blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
         async with asyncio.timeout(30):
             while not await watching.scalar(blocked):
@@ -302,7 +302,7 @@ async def test_a_fire_that_waited_looks_at_what_it_waited_for(
         assert await firing == [KeyFired()]
     (job,) = await store.get([one.id])
     assert job is not None and job.is_undecided
-    (fired,) = await store.fire([KeyFire("new", "0")], limit=10)
+    (fired,) = await store.fire([Fire("new", "0")], limit=10)
     assert fired.run == (one.id,)
 
 
@@ -337,7 +337,7 @@ UNORDERED: dict[str, Callable[[SqlJobStore], list[Awaitable[Any]]]] = {
         store.renew([JobClaim(SECOND, 1)], lease_ms=60_000),
         store.cancel(FIRST),
     ],
-    "by key": lambda store: [store.fire([KeyFire("second", "0"), KeyFire("first", "0")], limit=10)],
+    "by key": lambda store: [store.fire([Fire("second", "0"), Fire("first", "0")], limit=10)],
     "by id and key": lambda store: [
         store.cancel(SECOND),
         store.cancel_for_key("first", limit=10),
@@ -386,7 +386,7 @@ async def test_a_caller_that_leaves_leaves_no_transaction_open(
         tasks = [
             asyncio.ensure_future(store.add([spec(keys=["k"])])),
             asyncio.ensure_future(store.get(["0" * 32])),
-            asyncio.ensure_future(store.fire([KeyFire("k", "0")], limit=10)),
+            asyncio.ensure_future(store.fire([Fire("k", "0")], limit=10)),
         ]
         for _ in range(turns):
             await asyncio.sleep(0)
@@ -432,7 +432,7 @@ async def test_a_server_that_was_killed_is_found_again() -> None:
         for lost in (
             store.add([spec()]),
             store.get([one.id]),
-            store.fire([KeyFire("k", "0")], limit=1),
+            store.fire([Fire("k", "0")], limit=1),
             store.claim("w", within_ms=1, limit=1, lease_ms=1),
         ):
             with pytest.raises(StoreUnavailableError, match="ask again"):
@@ -440,7 +440,7 @@ async def test_a_server_that_was_killed_is_found_again() -> None:
         server.start()
         (added,) = await store.add([one])
         assert isinstance(added, Added) and added.status == "kept"
-        (fired,) = await store.fire([KeyFire("k", "0")], limit=1)
+        (fired,) = await store.fire([Fire("k", "0")], limit=1)
         assert fired.run == (one.id,)
         await store.close()
     finally:

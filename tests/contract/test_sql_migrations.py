@@ -267,7 +267,9 @@ async def test_a_server_that_lets_nobody_in_is_not_ready(
 ) -> None:
     """It says whom it does not know: nothing of it is a fault of what was asked."""
     url = make_url(postgresql_server.url).set(**wrong)  # type: ignore[arg-type] # one of its fields
-    with pytest.raises(StoreNotReadyError, match=f"lets nobody in.*{next(iter(wrong.values()))}"):
+    with pytest.raises(
+        StoreNotReadyError, match=f"refuses the login.*{next(iter(wrong.values()))}"
+    ):
         await SqlJobStore(url).open()
 
 
@@ -278,19 +280,19 @@ async def test_only_what_keeps_jobs_is_taken() -> None:
     engine: AsyncEngine = create_async_engine("sqlite+aiosqlite:///:memory:")
     with pytest.raises(ValueError, match="MemoryJobStore"):
         SqlJobStore(engine)
-    with pytest.raises(ValueError, match=r"'postgresql://\*\*\*@host:x/name' is no URL"):
+    with pytest.raises(ValueError, match=r"'postgresql://\*\*\*@host:x/name' is not the URL"):
         SqlJobStore("postgresql://user:secret@host:x/name")
-    with pytest.raises(ValueError, match=r"is no URL.*give one such as .*postgresql\+asyncpg"):
+    with pytest.raises(ValueError, match=r"is not the URL.*give one such as .*postgresql\+asyncpg"):
         SqlJobStore("postgresql+psycopg2://user:secret@host/name")
-    with pytest.raises(ValueError, match="mysql is no database for jobs"):
+    with pytest.raises(ValueError, match="mysql cannot be a database of jobs"):
         SqlJobStore("mysql+aiomysql://host/name")
 
 
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["mysql://host/name"], "mysql is no database for jobs"),
-        (["nonsense"], "'nonsense' is no URL of a database"),
+        (["mysql://host/name"], "mysql cannot be a database of jobs"),
+        (["nonsense"], "'nonsense' is not the URL of a database"),
         (["sqlite:///{folder}/jobs.db", "1.0"], "there is no revision '1.0'"),
         (["sqlite:///{folder}/none/jobs.db"], "unable to open database file"),
     ],

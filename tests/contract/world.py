@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory.jobs import Added, Job, JobClaim, JobError, JobLimits, JobSpec, JobStore, KeyFire
-from tests.contract.job_stores import JobStores, MakeJobStores
+from purgatory.jobs import Added, Fire, Job, JobClaim, JobError, JobLimits, JobSpec
+from tests.contract.job_stores import ContractStore, JobStores, MakeJobStores
 
 START_MS = 1_800_000_000_000
 LEASE_MS = 30_000
+# The id of no job.
+NOBODY = "0" * 32
 
 
 class World:
     """`here` and `there` are store objects of two processes; `now_ms` is the store's clock."""
 
-    here: JobStore
-    there: JobStore
+    here: ContractStore
+    there: ContractStore
 
     def __init__(self, make_job_stores: MakeJobStores, limits: JobLimits | None = None) -> None:
         self.limits = JobLimits() if limits is None else limits
@@ -63,7 +65,7 @@ class World:
 
     async def claim(
         self,
-        store: JobStore | None = None,
+        store: ContractStore | None = None,
         *,
         within_ms: int = 60_000,
         limit: int = 100,
@@ -74,7 +76,7 @@ class World:
         assert claimed.now_ms == self.now_ms
         return claimed.jobs
 
-    async def claim_one(self, store: JobStore | None = None) -> JobClaim:
+    async def claim_one(self, store: ContractStore | None = None) -> JobClaim:
         (job,) = await self.claim(store)
         return job.claim
 
@@ -93,5 +95,5 @@ class World:
         return await self.start(await self.claim_one())
 
     async def fire(self, key: str, value_json: str = "null", limit: int = 100) -> Any:
-        (fired,) = await self.there.fire([KeyFire(key, value_json)], limit=limit)
+        (fired,) = await self.there.fire([Fire(key, value_json)], limit=limit)
         return fired

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from pyspark.sql.datasource import GreaterThanOrEqual
 
 from purgatory import SystemClock
-from purgatory.jobs import JobResult, JobState
+from purgatory.jobs import Cancel, Claim, Finish, JobState, RunNow, Start
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, job_events, outcomes
@@ -361,12 +361,11 @@ def test_jobs_that_ended_become_events(spark: SparkSession, tmp_path: Path) -> N
 
 async def end_jobs(address: JobAddress, *, cancelled: str, failed: str) -> None:
     async with opened(address) as store:
-        await store.cancel(cancelled)
-        await store.run_now(failed)
-        claimed = await store.claim("test", within_ms=0, limit=9, lease_ms=60_000)
+        await store.run([Cancel(cancelled), RunNow(failed)])
+        [claimed] = await store.run([Claim("test", within_ms=0, limit=9, lease_ms=60_000)])
         [claim] = [job.claim for job in claimed.jobs]
-        await store.start([claim], lease_ms=60_000)
-        await store.finish([JobResult(claim, JobState.FAILED, "no use")])
+        await store.run([Start(claim, lease_ms=60_000)])
+        await store.run([Finish(claim, JobState.FAILED, "no use")])
 
 
 def test_a_journal_that_is_opened_meanwhile_takes_nothing_for_a_leftover(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.jobs import (
+    Fire,
     Job,
     JobContext,
     JobHandlers,
@@ -20,7 +21,6 @@ from purgatory.jobs import (
     JobScheduler,
     JobSpec,
     JobState,
-    KeyFire,
     MemoryJobStore,
     RetryPolicy,
     StoreUnavailableError,
@@ -37,7 +37,7 @@ SETTINGS = WorkerSettings(
     max_held=8,
     spread_ms=5_000,
     grace=1.0,
-    retry=RetryPolicy(first_ms=100, most_ms=2_000),
+    retry=RetryPolicy(first_ms=100, max_ms=2_000),
 )
 STEPS = ("claim", "start", "finish", "give_back", "renew", "miss")
 
@@ -106,7 +106,6 @@ class Worker:
             self.wire,
             handlers,
             timer=self.timer,
-            limits=world.store.limits,
             worker=f"w{number}",
             settings=SETTINGS,
         )
@@ -122,12 +121,11 @@ class Worker:
         self.timer.close()
         scheduler = self.scheduler
         scheduler._unsubscribe()
-        tasks = [*scheduler._loops, *scheduler._running]
+        tasks = [*scheduler._loops, *scheduler._runner._running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if scheduler._threads is not None:
-            scheduler._threads.shut()
+        scheduler._threads.shut()
 
 
 class World:
@@ -229,7 +227,7 @@ async def _live(
 async def _change(world: World, job_id: str, number: int, what: str, when: float) -> None:
     await asyncio.sleep(when)
     if what == "fire":
-        await world.store.fire([KeyFire(f"k{number}", "1")], limit=100)
+        await world.store.fire([Fire(f"k{number}", "1")], limit=100)
     elif what == "cancel":
         try:
             job = await world.store.cancel(job_id)

@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.content_type import check_content
-from purgatory.fastapi.bounded_bodies import job_body, max_job_batch_body
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.json_bodies import parse_body
@@ -18,9 +17,9 @@ from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.jobs.endpoints import job_spec, refusal
-from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine
-from purgatory.fastapi.routing.raw_endpoint import problem_from, read_body
-from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine, job_body, max_job_batch_body
+from purgatory.fastapi.routing.endpoint_context import EndpointContext
+from purgatory.fastapi.routing.raw_endpoint import problem_of_exception, read_body
 from purgatory.jobs import AddStatus, JobError, JobLimits, JobSpec
 
 # Lines that are stored and answered together: one step of a store.
@@ -36,9 +35,9 @@ class JobBatchEndpoint:
     theirs before they read any of ours.
     """
 
-    def __init__(self, room: WaitRegistry, limits: JobLimits) -> None:
-        """Add to the jobs of the purgatory of `room`, whose store has `limits`."""
-        self.room = room
+    def __init__(self, context: EndpointContext, limits: JobLimits) -> None:
+        """Add to the jobs of the purgatory of `context`, whose store has `limits`."""
+        self.context = context
         self.max_body = max_job_batch_body(limits)
         self._model = job_body(limits)
         self.tail = ""
@@ -49,7 +48,9 @@ class JobBatchEndpoint:
         try:
             lines = await self._lines(raw, scope, receive)
         except Exception as exc:
-            await send_response(send, problem_from(exc).answer(self.room.prefix, raw.path))
+            await send_response(
+                send, problem_of_exception(exc).response(self.context.prefix, raw.path)
+            )
             return
         headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -62,7 +63,7 @@ class JobBatchEndpoint:
 
     async def _lines(self, raw: RawRequest, scope: Scope, receive: Receive) -> list[bytes]:
         # Before the body: who has no token need not send one.
-        raw.permit = self.room.authenticate(raw)
+        raw.permit = self.context.authenticate(raw)
         check_content(raw)
         raw.permit.check(Access(Action.DEFER))
         raw.query(frozenset())
@@ -73,7 +74,7 @@ class JobBatchEndpoint:
                 "none here; a dedupe_key with on_conflict keep in each line",
             )
         # Whoever is to be told that the purgatory is closed or the store away is told so first.
-        self.room.purgatory.job_desk().ready()
+        self.context.purgatory.job_desk().ready()
         return split_lines(await read_body(scope, receive, self.max_body))
 
     async def _results(self, raw: RawRequest, lines: list[bytes]) -> AsyncIterator[list[BatchLine]]:
@@ -86,7 +87,7 @@ class JobBatchEndpoint:
                 try:
                     specs[number] = self._spec(raw, line)
                 except Exception as exc:
-                    results[number] = self._refused(raw, number, problem_from(exc))
+                    results[number] = self._refused(raw, number, problem_of_exception(exc))
             if specs:
                 results |= await self._add(raw, specs)
             yield [results[number] for number in sorted(results)]
@@ -94,15 +95,16 @@ class JobBatchEndpoint:
     def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
         body = parse_body(self._model, line)
         raw.permit.check_keys(Action.WAIT, body.keys)
-        return job_spec(self.room.purgatory, body)
+        return job_spec(self.context.purgatory, body)
 
     async def _add(self, raw: RawRequest, specs: dict[int, JobSpec]) -> dict[int, BatchLine]:
         results: dict[int, BatchLine] = {}
         try:
-            added = await self.room.purgatory.add_jobs(list(specs.values()))
+            added = await self.context.purgatory.add_jobs(list(specs.values()))
         except (PurgatoryError, Problem) as exc:
             # None of them is acknowledged; whether any is stored is not known.
-            return {number: self._refused(raw, number, problem_from(exc)) for number in specs}
+            problem = problem_of_exception(exc)
+            return {number: self._refused(raw, number, problem) for number in specs}
         path = raw.path.removesuffix(":batch")
         for number, result in zip(specs, added, strict=True):
             if isinstance(result, JobError):
@@ -113,7 +115,7 @@ class JobBatchEndpoint:
         return results
 
     def _refused(self, raw: RawRequest, number: int, problem: Problem) -> BatchLine:
-        document = json.loads(problem.answer(self.room.prefix, raw.path).body)
+        document = json.loads(problem.response(self.context.prefix, raw.path).body)
         return BatchLine(line=number, status=problem.status, problem=document)
 
 

@@ -6,9 +6,8 @@ from typing import Annotated
 
 from fastapi import Body, Header, Path, Query
 
-from purgatory.fastapi.bounded_bodies import job_body, max_job_body
 from purgatory.fastapi.http.etag import ENTITY_TAGS_PATTERN
-from purgatory.fastapi.http.openapi_headers import answer_header, idempotency_key
+from purgatory.fastapi.http.openapi_headers import idempotency_key, response_header
 from purgatory.fastapi.http.permit import Action
 from purgatory.fastapi.jobs import schemas as job_schemas
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint
@@ -38,16 +37,17 @@ IdempotencyKey = Annotated[
 
 AddRoute = Callable[..., None]
 
-ETAG = answer_header("ETag", "The job's version, in quotes.")
-LOCATION = answer_header("Location", "The address of the job.")
+ETAG = response_header("ETag", "The job's version, in quotes.")
+LOCATION = response_header("Location", "The address of the job.")
 BODY = ("bad-json", "body-too-large", "unsupported-media-type")
 WRITING = (*BODY, "not-open", "store-unavailable")
 
 
-def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None:
+def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> None:
     """Add the routes through `add(method, path, endpoint, raw, ...)`."""
-    job, max_body = job_body(limits), max_job_body(limits)
-    endpoints = JobEndpoints(room.purgatory, limits)
+    job, max_body = job_schemas.job_body(limits), job_schemas.max_job_body(limits)
+    context = registry.context
+    endpoints = JobEndpoints(context.purgatory, limits)
     asking = ("unknown-job", "not-open", "store-unavailable")
     changing = (*asking, "job-decided", "job-changed")
 
@@ -66,11 +66,11 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "POST",
         "/jobs",
         add_job,
-        TaskEndpoint(room, endpoints.add, max_body=max_body),
+        TaskEndpoint(context, endpoints.add, max_body=max_body),
         summary="Add a job",
         answered="The job is stored.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         status=201,
         refusals=(
             *WRITING,
@@ -81,7 +81,7 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         ),
         responses={
             200: {
-                "model": job_schemas.JobAnswer,
+                "model": job_schemas.JobResponse,
                 "description": "A job waited with the dedupe key: it was replaced, or kept.",
                 "headers": ETAG | LOCATION,
             },
@@ -105,13 +105,13 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "GET",
         "/jobs",
         list_jobs,
-        TaskEndpoint(room, endpoints.list_jobs),
+        TaskEndpoint(context, endpoints.list_jobs),
         summary="List jobs",
         answered="A page of jobs.",
         action=Action.OPERATE,
-        answer=job_schemas.JobsAnswer,
+        answer=job_schemas.JobsResponse,
         refusals=("not-open", "store-unavailable"),
-        responses={200: {"headers": answer_header("Link", 'The next page, with rel="next".')}},
+        responses={200: {"headers": response_header("Link", 'The next page, with rel="next".')}},
     )
 
     def add_jobs() -> None:
@@ -125,7 +125,7 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "POST",
         "/jobs:batch",
         add_jobs,
-        JobBatchEndpoint(room, limits),
+        JobBatchEndpoint(context, limits),
         summary="Add many jobs",
         answered="What became of each line.",
         action=Action.DEFER,
@@ -173,11 +173,11 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "GET",
         "/jobs/{id}",
         get_job,
-        JobWatchEndpoint(room, tail="id"),
+        JobWatchEndpoint(registry, tail="id"),
         summary="Look at a job, or wait for it",
         answered="The job as it is.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         refusals=(*asking, "too-many-waits", "full", "draining"),
         responses={
             200: {"headers": ETAG},
@@ -196,11 +196,11 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "PATCH",
         "/jobs/{id}",
         reschedule_job,
-        TaskEndpoint(room, endpoints.change, tail="id", max_body=max_body),
+        TaskEndpoint(context, endpoints.change, tail="id", max_body=max_body),
         summary="Move a job's deadline",
         answered="The job with its new deadline.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         refusals=(*changing, *BODY),
         responses={200: {"headers": ETAG}},
     )
@@ -215,11 +215,11 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "DELETE",
         "/jobs/{id}",
         cancel_job,
-        TaskEndpoint(room, endpoints.cancel, tail="id"),
+        TaskEndpoint(context, endpoints.cancel, tail="id"),
         summary="Cancel a job",
         answered="The job, which never runs from now on.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         refusals=changing,
         responses={200: {"headers": ETAG}},
     )
@@ -237,11 +237,11 @@ def add_job_routes(add: AddRoute, room: WaitRegistry, limits: JobLimits) -> None
         "POST",
         "/jobs/{id}/run",
         run_job,
-        TaskEndpoint(room, endpoints.run, tail="id", checks_content=True),
+        TaskEndpoint(context, endpoints.run, tail="id", checks_content=True),
         summary="Run a job now",
         answered="The job, which is due now.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         refusals=(*changing, "unsupported-media-type"),
         responses={200: {"headers": ETAG}},
     )

@@ -13,14 +13,14 @@ from purgatory.fastapi.dependencies import CLIENT_CLOSED_REQUEST
 from purgatory.fastapi.http.eager_send import send_eagerly, send_response
 from purgatory.fastapi.http.etag import EntityTags, opaque_tag
 from purgatory.fastapi.http.not_modified import not_modified
-from purgatory.fastapi.http.problems import Problem, draining, problem_of, retry_after
+from purgatory.fastapi.http.problems import Problem, draining_problem, problem_of_error, retry_after
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
 from purgatory.fastapi.long_poll.operation import LongPollOperation
 from purgatory.fastapi.long_poll.request_messages import RequestMessages
 from purgatory.fastapi.long_poll.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes
 from purgatory.fastapi.long_poll.watch_header import Headers
-from purgatory.fastapi.watch.parked_clients import ParkedClients
+from purgatory.fastapi.watch.per_client_limit import PerClientLimit
 from purgatory.fastapi.watch.request import jittered
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
@@ -30,7 +30,7 @@ NS_PER_SECOND: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class LongPollRequest:
     """What a client asks for: an answer with none of `tags`, within `wait` seconds."""
 
     tags: EntityTags
@@ -64,30 +64,30 @@ class LongPoll:
         "_prefix",
         "_pristine",
         "_purgatory",
+        "_request",
         "_scope",
         "_send",
         "_unparked",
         "_was_parked",
-        "_wish",
     )
 
     def __init__(
         self,
         app: ASGIApp,
         purgatory: Purgatory,
-        wish: Wish,
+        request: LongPollRequest,
         scope: Scope,
         receive: Receive,
         send: Send,
         *,
         prefix: str,
-        clients: ParkedClients,
+        clients: PerClientLimit,
         unparked: UnparkedRoutes,
     ) -> None:
         """Answer a request with what `app` answers; problems are described under `prefix`."""
         self._app = app
         self._purgatory = purgatory
-        self._wish = wish
+        self._request = request
         self._scope = scope
         # As it is before the first call puts something into it.
         self._pristine = {**scope}
@@ -100,7 +100,7 @@ class LongPoll:
         self._client: str = (scope.get("client") or ("",))[0]
         self._is_counted = False
         self._unparked = unparked
-        timeout_ns = round(jittered(wish.wait) * NS_PER_SECOND)
+        timeout_ns = round(jittered(request.wait) * NS_PER_SECOND)
         self._deadline_ns = purgatory.clock.now_ns() + timeout_ns
         self._came_while_draining = purgatory.is_draining
         self._has_failed = False
@@ -168,7 +168,9 @@ class LongPoll:
 
     def _should_keep_back(self, call: EndpointCall) -> bool:
         """Return True iff this is the answer that the client has, and another can be awaited."""
-        if self._is_comparable(call) and (call.status == 304 or self._wish.tags.match(call.etag)):
+        if self._is_comparable(call) and (
+            call.status == 304 or self._request.tags.match(call.etag)
+        ):
             return True
         if self._was_parked:
             call.headers.append((b"preference-applied", self._applied.encode()))
@@ -211,12 +213,12 @@ class LongPoll:
             )
             try:
                 if purgatory.is_draining:
-                    raise draining()
+                    raise draining_problem()
                 self._count()
                 purgatory.watch(operation, operation.watched_keys)
             except (Problem, PurgatoryError) as exc:
-                problem = exc if isinstance(exc, Problem) else problem_of(exc)
-                await self._answer(problem.answer(self._prefix, self._scope["path"]))
+                problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
+                await self._answer(problem.response(self._prefix, self._scope["path"]))
             else:
                 self._operation = operation
                 self._was_parked = True
@@ -261,4 +263,4 @@ class LongPoll:
 
     @property
     def _applied(self) -> str:
-        return f"wait={self._wish.wait:g}"
+        return f"wait={self._request.wait:g}"

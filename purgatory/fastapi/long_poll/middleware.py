@@ -7,11 +7,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.preferences import parse_preferences
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.long_poll.long_poll import LongPoll, Wish
+from purgatory.fastapi.long_poll.long_poll import LongPoll, LongPollRequest
 from purgatory.fastapi.long_poll.unparked_routes import UnparkedRoutes
 from purgatory.fastapi.long_poll.watch_header import without_watch_header
-from purgatory.fastapi.router import DEFAULT_PREFIX
-from purgatory.fastapi.watch.parked_clients import ParkedClients
+from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
+from purgatory.fastapi.watch.per_client_limit import PerClientLimit
 from purgatory.fastapi.watch.request import WaitSettings
 from purgatory.purgatory import Purgatory
 
@@ -46,7 +46,7 @@ class LongPollMiddleware:
         self._purgatory = purgatory
         settings = settings or WaitSettings()
         self._max_wait = settings.max_wait
-        self._clients = ParkedClients(settings.max_parked_per_client, purgatory)
+        self._clients = PerClientLimit(settings.max_parked_per_client, purgatory)
         self._prefix = prefix
         self._unparked = UnparkedRoutes()
 
@@ -55,14 +55,14 @@ class LongPollMiddleware:
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
-        wish = self._wish(scope)
-        if wish is None:
+        request = self._request(scope)
+        if request is None:
             await self._app(scope, receive, without_watch_header(send))
             return
         long_poll = LongPoll(
             self._app,
             self._purgatory,
-            wish,
+            request,
             scope,
             receive,
             send,
@@ -72,7 +72,7 @@ class LongPollMiddleware:
         )
         await long_poll.run()
 
-    def _wish(self, scope: Scope) -> Wish | None:
+    def _request(self, scope: Scope) -> LongPollRequest | None:
         prefer = [value.decode("latin-1") for name, value in scope["headers"] if name == b"prefer"]
         if not prefer:
             return None
@@ -85,4 +85,4 @@ class LongPollMiddleware:
         tags = EntityTags.parse(fields)
         if wait is None or tags is None:
             return None
-        return Wish(tags, min(wait, self._max_wait))
+        return LongPollRequest(tags, min(wait, self._max_wait))

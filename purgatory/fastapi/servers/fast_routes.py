@@ -52,7 +52,7 @@ def find_shortcuts(app: Any) -> list[Shortcut]:
         shortcut = _shortcut(context, app)
         if (
             shortcut is not None
-            and (shortcut.endpoint.room.bypass_middleware or not has_middleware)
+            and (shortcut.endpoint.context.bypass_middleware or not has_middleware)
             and not any(_may_match(other, shortcut) for other in earlier)
         ):
             found.append(shortcut)

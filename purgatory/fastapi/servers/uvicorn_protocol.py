@@ -1,6 +1,6 @@
 """For uvicorn: parking without an ASGI scope, a task or a frame.
 
-    uvicorn --http purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol app:app
+    uvicorn --http purgatory.uvicorn:ParkingProtocol app:app
 
 The same answers as through the application, for a third of the memory. It needs httptools; with
 h11, and on any other server, the endpoints park as ASGI.
@@ -263,7 +263,7 @@ class ParkingProtocol(asyncio.Protocol):
         if self._server.keeps_access_log:
             self._entry = self._server.access_entry(request, self._transport)
         endpoint = request.shortcut.endpoint
-        if endpoint.room.counts_clients:
+        if endpoint.needs_client:
             client = self._server.client(request, self._transport)
             request.client = client[0] if client else ""
         if body_length := request.body_length:

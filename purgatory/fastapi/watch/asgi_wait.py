@@ -28,10 +28,10 @@ class AsgiWait(ParkedRequest):
     __slots__ = ("_answer_at_once", "_receive", "_send", "_task")
 
     def __init__(
-        self, request: WatchRequest, room: WaitRegistry, receive: Receive, send: Send
+        self, request: WatchRequest, registry: WaitRegistry, receive: Receive, send: Send
     ) -> None:
         """Prepare to answer `request` through `send`."""
-        ParkedRequest.__init__(self, request, room)
+        ParkedRequest.__init__(self, request, registry)
         self._receive = receive
         self._send = send
         # The request's own task, once it is parked; None again where it was told to end.

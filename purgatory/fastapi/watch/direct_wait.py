@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.routing.connection import Connection
 from purgatory.fastapi.watch.parked_request import ParkedRequest
 from purgatory.fastapi.watch.request import WatchRequest
 
 if TYPE_CHECKING:
     from purgatory.fastapi.watch.wait_registry import WaitRegistry
-
-
-class Connection(Protocol):
-    """Whoever sends the answer to one request at a time."""
-
-    def respond(self, answer: RawResponse) -> None:
-        """Send the answer to the request that waits for it."""
-        ...
 
 
 class DirectWait(ParkedRequest):
@@ -26,9 +19,11 @@ class DirectWait(ParkedRequest):
     # The connection itself: a bound method of it would be one more object for each request.
     __slots__ = ("_connection",)
 
-    def __init__(self, request: WatchRequest, room: WaitRegistry, connection: Connection) -> None:
+    def __init__(
+        self, request: WatchRequest, registry: WaitRegistry, connection: Connection
+    ) -> None:
         """Prepare to answer `request` on `connection`."""
-        ParkedRequest.__init__(self, request, room)
+        ParkedRequest.__init__(self, request, registry)
         self._connection = connection
 
     def respond(self, answer: RawResponse) -> None:

@@ -11,9 +11,10 @@ from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_from, read_body
+from purgatory.fastapi.routing.connection import Connection
+from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_of_exception, read_body
 from purgatory.fastapi.watch.asgi_wait import AsgiWait
-from purgatory.fastapi.watch.direct_wait import Connection, DirectWait
+from purgatory.fastapi.watch.direct_wait import DirectWait
 from purgatory.fastapi.watch.request import WaitSettings, WatchRequest
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.purgatory import Purgatory
@@ -25,10 +26,12 @@ class WatchEndpoint:
     """Parks a request: as an `AsgiWait`, or where there is no ASGI as a `DirectWait`."""
 
     def __init__(
-        self, room: WaitRegistry, parse: Parser, *, tail: str = "", max_body: int = 0
+        self, registry: WaitRegistry, parse: Parser, *, tail: str = "", max_body: int = 0
     ) -> None:
-        """Park what `parse` makes of a request in `room`."""
-        self.room = room
+        """Park what `parse` makes of a request in `registry`."""
+        self.context = registry.context
+        self.needs_client = registry.counts_clients
+        self.registry = registry
         self.tail = tail
         self.max_body = max_body
         self._parse = parse
@@ -63,33 +66,39 @@ class WatchEndpoint:
         await answering
 
     def _answer(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
-        room = self.room
+        registry = self.registry
         try:
-            wait = AsgiWait(self._parse(raw, room.purgatory, room.settings), room, receive, send)
-            room.park(wait, room.client(raw))
+            wait = AsgiWait(
+                self._parse(raw, registry.purgatory, registry.settings), registry, receive, send
+            )
+            registry.park(wait, registry.client(raw))
         except Exception as exc:
             return self._refuse(raw, send, exc)
         return wait.begin()
 
     def _refuse(self, raw: RawRequest, send: Send, error: Exception) -> Awaitable[None]:
-        return send_response(send, problem_from(error).answer(self.room.prefix, raw.path))
+        return send_response(
+            send, problem_of_exception(error).response(self.context.prefix, raw.path)
+        )
 
     def begin(self, raw: RawRequest, connection: Connection) -> DirectWait | None:
         """Answer a request whose body is here on its `connection`, now or later.
 
         Returns the wait where there is one: call `leave` when the client goes.
         """
-        room = self.room
+        registry = self.registry
         try:
             self._admit(raw)
-            wait = DirectWait(self._parse(raw, room.purgatory, room.settings), room, connection)
-            room.park(wait, room.client(raw))
+            wait = DirectWait(
+                self._parse(raw, registry.purgatory, registry.settings), registry, connection
+            )
+            registry.park(wait, registry.client(raw))
         except Exception as exc:
-            connection.respond(problem_from(exc).answer(room.prefix, raw.path))
+            connection.respond(problem_of_exception(exc).response(self.context.prefix, raw.path))
             return None
         return wait
 
     def _admit(self, raw: RawRequest) -> None:
-        raw.permit = self.room.authenticate(raw)
+        raw.permit = self.context.authenticate(raw)
         if self.max_body:
             check_content(raw)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.permit import Authenticate, let_anyone
-from purgatory.fastapi.http.problems import Problem, draining, problem_of
+from purgatory.fastapi.http.problems import Problem, draining_problem, problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.watch.parked_clients import ParkedClients
+from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.watch.parked_request import ParkedRequest
+from purgatory.fastapi.watch.per_client_limit import PerClientLimit
 from purgatory.fastapi.watch.request import WaitSettings, WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
-from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 
 
@@ -21,27 +20,17 @@ class WaitRegistry:
     The router and the uvicorn protocol share one, so that a wait is the same in both.
     """
 
-    def __init__(
-        self,
-        purgatory: Purgatory,
-        prefix: str,
-        settings: WaitSettings,
-        *,
-        bypass_middleware: bool = False,
-        authenticate: Authenticate = let_anyone,
-    ) -> None:
-        """Park in `purgatory`; `prefix` is where its endpoints and problems are found."""
-        self.authenticate = authenticate
-        self.purgatory = purgatory
-        self.prefix = prefix
+    def __init__(self, context: EndpointContext, settings: WaitSettings) -> None:
+        """Park requests in the purgatory of `context`."""
+        self.context = context
+        self.purgatory = purgatory = context.purgatory
         self.settings = settings
-        self.bypass_middleware = bypass_middleware
         self._answers = WatchResponses(purgatory.signals)
         # {wait id: the request that is parked under it}
         self._named: dict[str, ParkedRequest] = {}
         # Clients are counted where their bound is lower than that on all of them together.
         self.counts_clients: bool = settings.max_parked_per_client < purgatory.limits.max_parked
-        self._clients = ParkedClients(settings.max_parked_per_client, purgatory)
+        self._clients = PerClientLimit(settings.max_parked_per_client, purgatory)
 
     def client(self, raw: RawRequest) -> str:
         """Return who asks, as far as the bound for each client needs to know."""
@@ -54,9 +43,9 @@ class WaitRegistry:
         """
         purgatory = self.purgatory
         if purgatory.is_draining:
-            raise draining()
+            raise draining_problem()
         if not purgatory.is_open:
-            raise problem_of(PurgatoryClosedError())
+            raise problem_of_error(PurgatoryClosedError())
         try:
             if parked.delay_ms == 0:
                 # It asks, and does not park.
@@ -71,7 +60,7 @@ class WaitRegistry:
             if parked.wait_id is not None:
                 self._name(parked, parked.wait_id)
         except PurgatoryError as exc:
-            raise problem_of(exc) from exc
+            raise problem_of_error(exc) from exc
 
     def answer(
         self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
@@ -97,7 +86,7 @@ class WaitRegistry:
         try:
             self._clients.enter(client)
         except LimitReachedError as exc:
-            raise problem_of(exc) from exc
+            raise problem_of_error(exc) from exc
 
     def leave(self, client: str) -> None:
         """Count one request less that `client` has parked."""
@@ -127,7 +116,9 @@ class WaitRegistry:
         try:
             signals.position(key, signals.cursor(position))
         except PurgatoryError as exc:
-            return problem_of(exc).answer(self.prefix, f"{self.prefix}/watch/{key}")
+            return problem_of_error(exc).response(
+                self.context.prefix, f"{self.context.prefix}/watch/{key}"
+            )
         raise AssertionError("a position before the earliest has an expired cursor")
 
     def _superseded(self, name: str) -> RawResponse:
@@ -135,7 +126,7 @@ class WaitRegistry:
         problem = Problem(
             "superseded", f"a newer request was parked under Wait-Id {wait_id}, and waits instead"
         )
-        return problem.answer(self.prefix, f"{self.prefix}/waits/{wait_id}")
+        return problem.response(self.context.prefix, f"{self.context.prefix}/waits/{wait_id}")
 
 
 def _id(name: str) -> str:

@@ -25,7 +25,7 @@ class RedisListeners(StoreListeners):
             self.notify(job_id, int(due_ms) if due_ms else None)
 
     def on_message(self, message: str) -> None:
-        """Notify of a message of another store object: its name, the soonest due_ms, the changes."""
+        """Notify of what another store object published: its name, the soonest due_ms, changes."""
         parts = message.split(SEPARATOR, 2)
         if len(parts) != 3 or parts[0] == self.name:
             return

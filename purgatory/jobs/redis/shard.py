@@ -117,8 +117,8 @@ class RedisShard:
                 await self._client.connection_pool.disconnect(inuse_connections=False)
 
     async def _evaluate(self, arguments: list[Any], *, is_fsynced: bool) -> bytes:
-        # A server that was restarted, or that has dropped scripts, does not know ours any more. Then
-        # it has done nothing.
+        # A server that was restarted, or that has dropped scripts, does not know ours any more: it
+        # has done nothing.
         try:
             return await self._call("EVALSHA", _SHA, *arguments, is_fsynced=is_fsynced)
         except NoScriptError:
@@ -140,8 +140,8 @@ class RedisShard:
                 raise result
         if synced[0] < 1:
             raise StoreUnavailableError(
-                f"Redis did not write to disk within {self._timeout_seconds} s: the steps may or may not "
-                "survive a crash, and the same call can be made again"
+                f"Redis did not write to disk within {self._timeout_seconds} s: the steps may or "
+                "may not survive a crash, and the same call can be made again"
             )
         return reply
 

@@ -21,7 +21,6 @@ from purgatory.jobs.model.steps import (
     Claim,
     Claimed,
     Fire,
-    JobStep,
     KeyFired,
     KeyStep,
     Prune,
@@ -71,7 +70,7 @@ class StepRunner:
 
     # Steps on one job
 
-    async def _apply(self, steps: Sequence[JobStep[Any]]) -> list[Any]:
+    async def _apply(self, steps: Sequence[Any]) -> list[Any]:
         replies = await self._shards.ask_each([job_step(step, self._limits) for step in steps])
         kind = type(steps[0])
         if issubclass(kind, Start):

@@ -1,4 +1,4 @@
-"""What a database's errors mean for a store of jobs."""
+"""Errors of a database, as errors of a store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _READ_ONLY = ("25006", "42501")
 _NOT_READY = ("42P01", "42703", "3F000")
 _LOCKED_OUT = ("28", "3D000")
 
-# What SQLite says, by the beginning of it: https://www.sqlite.org/rescode.html
+# Messages of SQLite: https://www.sqlite.org/rescode.html
 _SQLITE_UNAVAILABLE = (
     "database is locked",
     "database table is locked",
@@ -32,51 +32,51 @@ _SQLITE_UNAVAILABLE = (
 _SQLITE_FULL = ("database or disk is full",)
 _SQLITE_READ_ONLY = ("attempt to write a readonly database",)
 _SQLITE_NOT_READY = ("no such table", "no such column", "has no column named")
-_SQLITE_BROKEN = ("database disk image is malformed", "file is not a database")
+_SQLITE_DAMAGED = ("database disk image is malformed", "file is not a database")
 
 
 def must_repeat(error: Exception) -> bool:
-    """Return True iff another transaction was in the way, and the same again will see it."""
+    """Return True iff another transaction was in the way: repeated, this one will see it."""
     return isinstance(error, IntegrityError) or _has_code(error, _DEADLOCK)
 
 
 def store_error(error: Exception) -> StoreError | None:
-    """Return what is to be raised for a vendor's error; None for what is none of it."""
+    """Return the store's error for a vendor's error; None if it is not the database's."""
     if isinstance(error, OSError | PoolTimeoutError | TimeoutError):
         return StoreUnavailableError(
-            f"the database of jobs cannot be reached ({_text(error)}): what was asked may or may "
-            "not be done; ask again, and look at the server, its address, and the pool's size"
+            f"the database of jobs cannot be reached ({_text(error)}): the steps may or may not "
+            "be done; try again, and check the server, its address, and the size of the pool"
         )
     if not isinstance(error, DBAPIError):
         return None
-    said = _text(error)
+    text = _text(error)
     if _is(error, _FULL, _SQLITE_FULL):
-        return StoreFullError(f"the database of jobs has no room left ({said}): nothing was stored")
+        return StoreFullError(f"the database of jobs has no room left ({text}): nothing was stored")
     if _is(error, _READ_ONLY, _SQLITE_READ_ONLY):
         return StoreReadOnlyError(
-            f"the database of jobs takes no writes ({said}): nothing was done; connect to the "
+            f"the database of jobs is read-only ({text}): nothing was done; connect to the "
             "primary, with a user and a file that may be written"
         )
     if _is(error, _NOT_READY, _SQLITE_NOT_READY):
         return StoreNotReadyError(
-            f"the database has no tables for jobs, or others ({said}): {HOW_TO_MIGRATE}"
+            f"the database has no tables of jobs, or other ones ({text}): {HOW_TO_MIGRATE}"
         )
     if _has_code(error, _LOCKED_OUT):
         return StoreNotReadyError(
-            f"the database of jobs lets nobody in ({said}): look at its name, the user and the "
-            "password, and at what the server lets in"
+            f"the database of jobs refuses the login ({text}): check its name, the user, the "
+            "password, and the access rules of the server"
         )
-    if _is(error, (), _SQLITE_BROKEN):
+    if _is(error, (), _SQLITE_DAMAGED):
         return StoreNotReadyError(
-            f"the file is no SQLite database, or a damaged one ({said}): restore it from a backup"
+            f"the file is not a SQLite database, or is damaged ({text}): restore it from a backup"
         )
     is_gone = error.connection_invalidated or isinstance(error, InterfaceError)
     if is_gone or _is(error, _UNAVAILABLE, _SQLITE_UNAVAILABLE):
         return StoreUnavailableError(
-            f"the database of jobs did not answer ({said}): what was asked may or may not be done; "
-            "ask again"
+            f"the database of jobs did not answer ({text}): the steps may or may not be done; try "
+            "again"
         )
-    return StoreError(f"the database of jobs refused: {said}")
+    return StoreError(f"the database of jobs refused: {text}")
 
 
 HOW_TO_MIGRATE = (
@@ -85,9 +85,9 @@ HOW_TO_MIGRATE = (
 )
 
 
-def _is(error: DBAPIError, codes: tuple[str, ...], sayings: tuple[str, ...]) -> bool:
-    said = str(error.orig)
-    return _has_code(error, codes) or any(saying in said for saying in sayings)
+def _is(error: DBAPIError, codes: tuple[str, ...], messages: tuple[str, ...]) -> bool:
+    text = str(error.orig)
+    return _has_code(error, codes) or any(message in text for message in messages)
 
 
 def _has_code(error: Exception, codes: tuple[str, ...]) -> bool:

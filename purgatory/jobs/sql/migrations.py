@@ -1,4 +1,4 @@
-"""The tables' versions: made by Alembic, whose scripts are in `migrations/` of the repository."""
+"""Migrations of the tables, by Alembic; its scripts are in `migrations/` of the repository."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.database_errors import HOW_TO_MIGRATE, store_error
 
 VERSION_TABLE = "purgatory_version"
-# Where an application's own Alembic ran our scripts.
+# If an application's own Alembic ran our scripts.
 _OTHER_VERSION_TABLE = "alembic_version"
 _OURS = "purgatory_"
-# Any number, so that of two processes which migrate at the same time one waits.
+# Any number: of two processes that migrate at the same time, one waits.
 _LOCK = 7_160_117_002
 
 
 def migrations_path() -> Path:
-    """Return the folder of Alembic's scripts; its `versions` are for your version_locations."""
+    """Return the folder of the Alembic scripts; its `versions` are for your version_locations."""
     installed = Path(__file__).parent.parent / "migrations"
     # In the repository, and so in an editable install, they are at the top.
     return installed if installed.is_dir() else Path(__file__).parents[3] / "migrations"
@@ -37,12 +37,12 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
 
     All or nothing, in one transaction. Idempotent, and safe from several processes at once: one
     does it, the others wait. Not for databases whose own Alembic runs our scripts: upgrade there.
-    Raises StoreUnavailableError, StoreReadOnlyError, StoreFullError; StoreNotReadyError where a
-    later version has made the tables; ValueError for a URL of no database for jobs, and for a
-    revision that there is not.
+    Raises StoreUnavailableError, StoreReadOnlyError, StoreFullError; StoreNotReadyError if a later
+    version has made the tables; ValueError for a URL that is not of a database of jobs, and for an
+    unknown revision.
     """
-    # A thread of ours has ended when this returns. That of the driver may not where it could not
-    # connect, and then complains of an event loop that is closed.
+    # A thread of ours has ended when this returns. The driver's may not, if it could not connect,
+    # and then it complains of an event loop that is closed.
     database = Database(url_or_engine, is_fast=True)
     try:
         await database.write(lambda connection: _migrate(connection, revision))
@@ -62,9 +62,9 @@ def check_revision(connection: Connection) -> None:
     if found == {head}:
         return
     if not found:
-        raise StoreNotReadyError(f"the database has no tables for jobs: {HOW_TO_MIGRATE}")
+        raise StoreNotReadyError(f"the database has no tables of jobs: {HOW_TO_MIGRATE}")
     _require_known(found)
-    # Several where both tables of versions are there, and say different things.
+    # Several if both version tables exist, and differ.
     raise StoreNotReadyError(
         f"the tables of jobs are at revision {', '.join(sorted(found))}, and this version needs "
         f"{head}: {HOW_TO_MIGRATE}"
@@ -72,7 +72,7 @@ def check_revision(connection: Connection) -> None:
 
 
 def _revisions(connection: Connection) -> set[str]:
-    """Return what the tables of versions say of ours."""
+    """Return the revisions of our scripts in the version tables."""
     tables = {VERSION_TABLE, _OTHER_VERSION_TABLE} & set(inspect(connection).get_table_names())
     return {
         str(revision)
@@ -83,7 +83,7 @@ def _revisions(connection: Connection) -> set[str]:
 
 
 def _require_known(found: set[str]) -> None:
-    """Raise StoreNotReadyError where a later version has made the tables."""
+    """Raise StoreNotReadyError if a later version has made the tables."""
     if found <= {script.revision for script in _scripts().walk_revisions()}:
         return
     raise StoreNotReadyError(

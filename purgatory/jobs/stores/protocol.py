@@ -9,7 +9,6 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
 from purgatory.jobs.model.steps import Result, Step
-from purgatory.jobs.stores.step_methods import StepMethods
 
 
 class StoreListener(Protocol):
@@ -31,7 +30,7 @@ class StoreListener(Protocol):
         ...
 
 
-class JobStore(StepMethods, Protocol):
+class JobStore(Protocol):
     """Where jobs are stored, and every change of one as a single atomic step.
 
     A store object belongs to one event loop; any number of objects, in any number of processes,

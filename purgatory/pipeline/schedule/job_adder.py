@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from purgatory.jobs import (
+    Add,
     Added,
     JobError,
     JobSpec,
@@ -105,7 +106,7 @@ async def _patiently(store: JobStore, specs: Sequence[JobSpec]) -> list[Added | 
         return []
     for number in range(_TRIES):
         try:
-            return await store.add(specs)
+            return await store.run([Add(spec) for spec in specs])
         except (StoreUnavailableError, StoreReadOnlyError):
             if number == _TRIES - 1:
                 raise

@@ -16,7 +16,7 @@ class BareRedis:
         self._commit = StepCommit(self._send)
 
     async def add(self, spec: JobSpec) -> None:
-        await self._commit.do([spec.payload_json.encode(), spec.id.encode()])
+        await self._commit.run([spec.payload_json.encode(), spec.id.encode()])
 
     async def close(self) -> None:
         await self._client.aclose()

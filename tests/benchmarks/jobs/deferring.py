@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import redis
 
-from purgatory.bench.race import Samples
-from purgatory.bench.stopwatch import wall_ns
-from purgatory.jobs import Added, JobSpec, JobStore
+from purgatory.jobs import Add, Added, JobSpec, JobStore
 from purgatory.timer import SystemClock
+from tests.benchmarks.comparison.row import Samples
+from tests.benchmarks.comparison.stopwatch import wall_ns
 from tests.benchmarks.jobs.bare_redis import BareRedis
 from tests.benchmarks.jobs.bare_sql import BareSql
 from tests.benchmarks.jobs.databases import Database
@@ -19,7 +19,7 @@ CALLERS = 64
 PAYLOAD = {"order": 42, "customer": "c-1001", "reason": "unpaid"}
 MEASURE = "defer + acknowledge"
 
-Add = Callable[[JobSpec], Awaitable[None]]
+AddJob = Callable[[JobSpec], Awaitable[None]]
 
 
 async def deferring(database: Database, url: str, *, jobs: int, rounds: int) -> Samples:
@@ -74,7 +74,7 @@ async def _inserted(bare: BareSql, jobs: int) -> float:
     return (wall_ns() - started_ns) / jobs / 1_000
 
 
-async def _called(add: Add, jobs: int, *, has_keys: bool) -> float:
+async def _called(add: AddJob, jobs: int, *, has_keys: bool) -> float:
     """Return what a job takes, in us, where each caller waits for its acknowledgement."""
     left = [_spec(number, has_keys=has_keys) for number in range(jobs)]
 
@@ -98,9 +98,9 @@ def _spec(number: int, *, has_keys: bool) -> JobSpec:
     )
 
 
-def _add_to(store: JobStore) -> Add:
+def _add_to(store: JobStore) -> AddJob:
     async def add(spec: JobSpec) -> None:
-        (added,) = await store.add([spec])
+        (added,) = await store.run([Add(spec)])
         assert isinstance(added, Added), added
 
     return add

@@ -9,9 +9,9 @@ import time
 from datetime import UTC, datetime
 
 from purgatory import Purgatory
-from purgatory.bench.race import Samples
-from purgatory.bench.stopwatch import cpu_ns
-from purgatory.jobs import Added, JobContext, JobSpec
+from purgatory.jobs import Add, Added, JobContext, JobSpec
+from tests.benchmarks.comparison.row import Samples
+from tests.benchmarks.comparison.stopwatch import cpu_ns
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.turns import TurnLoop
 
@@ -66,11 +66,11 @@ async def lateness(database: Database, url: str, *, jobs: int, spread_s: float) 
     async with purgatory:
         due = moments(jobs, spread_s)
         for start in range(0, jobs, BATCH):
-            specs = [
-                JobSpec.of("note", None, wall_ms=0, at=datetime.fromtimestamp(due_s, UTC))
+            steps = [
+                Add(JobSpec.of("note", None, wall_ms=0, at=datetime.fromtimestamp(due_s, UTC)))
                 for due_s in due[start : start + BATCH]
             ]
-            assert all(isinstance(added, Added) for added in await store.add(specs))
+            assert all(isinstance(added, Added) for added in await store.run(steps))
         loop.forget()
         started_ns = cpu_ns()
         await latenesses.all_began.wait()

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 
 from purgatory import Purgatory
-from purgatory.bench.memory import resident_bytes
-from purgatory.bench.race import Samples
-from purgatory.bench.stopwatch import wall_ns
-from purgatory.jobs import Added, JobContext, JobSpec
+from purgatory.jobs import Add, Added, JobContext, JobSpec
+from tests.benchmarks.comparison.memory import resident_bytes
+from tests.benchmarks.comparison.row import Samples
+from tests.benchmarks.comparison.stopwatch import wall_ns
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.turns import TurnLoop
 
@@ -82,7 +82,8 @@ async def _store(database: Database, url: str, delays: Iterator[float]) -> None:
     store = await database.store(url)
     await store.open()
     while specs := [_spec(delay) for delay, _ in zip(delays, range(BATCH), strict=False)]:
-        assert all(isinstance(added, Added) for added in await store.add(specs))
+        steps = [Add(spec) for spec in specs]
+        assert all(isinstance(added, Added) for added in await store.run(steps))
     await store.close()
 
 

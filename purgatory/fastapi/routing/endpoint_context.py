@@ -1,0 +1,24 @@
+"""The settings that all endpoints of one router share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from purgatory.fastapi.http.permit import Authenticate, allow_anyone
+from purgatory.purgatory import Purgatory
+
+DEFAULT_PREFIX: Final = "/purgatory"
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointContext:
+    """The purgatory that the endpoints of a router serve, their address and access check."""
+
+    purgatory: Purgatory
+    prefix: str = DEFAULT_PREFIX
+    """The path before every endpoint and every problem type."""
+    authenticate: Authenticate = allow_anyone
+    """Returns the permit of a request; raises Problem 401."""
+    bypass_middleware: bool = False
+    """True iff requests may be served without the application's middleware."""

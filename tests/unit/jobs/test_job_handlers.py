@@ -1,0 +1,242 @@
+"""Which functions can be handlers, and what they take."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from purgatory.jobs import (
+    FailJobError,
+    InvalidPayloadError,
+    JobContext,
+    JobError,
+    JobHandlers,
+    RetryJobError,
+    RetryPolicy,
+    StoreUnavailableError,
+    UnknownHandlerError,
+    WorkerSettings,
+)
+from purgatory.jobs.worker.store_clock import StoreClock
+from purgatory.testing import MockClock
+
+
+class Order(BaseModel):
+    id: int
+    by: datetime
+
+
+@dataclass
+class Point:
+    x: float
+    y: float
+
+
+async def take_order(job: JobContext, order: Order) -> None: ...
+async def take_point(job: JobContext, point: Point) -> None: ...
+async def take_many(job: JobContext, orders: list[Order]) -> None: ...
+async def take_maybe(job: JobContext, number: int | None) -> None: ...
+async def take_mapping(job: JobContext, mapping: dict[str, int]) -> None: ...
+async def take_anything(job: JobContext, payload: Any) -> None: ...
+async def take_untyped(job, payload) -> None: ...  # type: ignore[no-untyped-def] # on purpose
+async def take_int(job: JobContext, number: int) -> None: ...
+async def take_float(job: JobContext, number: float) -> None: ...
+async def take_text(job: JobContext, text: str) -> None: ...
+async def take_bool(job: JobContext, flag: bool) -> None: ...
+async def take_dict(job: JobContext, payload: dict) -> None: ...  # type: ignore[type-arg] # as many write it
+async def take_nothing(job: JobContext) -> None: ...
+
+
+AT = datetime(2027, 1, 1, tzinfo=UTC)
+ORDER = Order(id=1, by=AT)
+ORDER_JSON = '{"id":1,"by":"2027-01-01T00:00:00Z"}'
+
+
+def payload_type(function: Any) -> Any:
+    handlers = JobHandlers()
+    handlers.add("h", function)
+    return handlers.payload_of("h")
+
+
+@pytest.mark.parametrize(
+    ("function", "payload", "encoded", "decoded"),
+    [
+        (take_order, ORDER, ORDER_JSON, ORDER),
+        (take_order, {"id": 1, "by": AT.isoformat()}, None, ORDER),
+        (take_point, Point(1, 2), '{"x":1.0,"y":2.0}', Point(1, 2)),
+        (take_many, [{"id": 1, "by": AT.isoformat()}], None, [ORDER]),
+        (take_maybe, None, "null", None),
+        (take_mapping, {"a": 1}, '{"a":1}', {"a": 1}),
+        (take_anything, [1, "x"], '[1,"x"]', [1, "x"]),
+        (take_untyped, {"a": None}, '{"a":null}', {"a": None}),
+        (take_int, 7, "7", 7),
+        (take_float, 7, "7", 7),
+        (take_float, 7.5, "7.5", 7.5),
+        (take_text, "ß", '"ß"', "ß"),
+        (take_bool, True, "true", True),
+        (take_dict, {"a": 1}, '{"a":1}', {"a": 1}),
+        (take_nothing, [1], "[1]", [1]),
+    ],
+)
+def test_payloads_come_back_as_they_are_annotated(
+    function: Any, payload: Any, encoded: str | None, decoded: Any
+) -> None:
+    """Instances of the type, or JSON for one, go in; instances come out."""
+    kind = payload_type(function)
+    text = kind.encode(payload, 1_000)
+    assert encoded in (None, text)
+    assert kind.decode(text) == decoded
+
+
+@pytest.mark.parametrize(
+    ("function", "payload", "word"),
+    [
+        (take_order, {"id": "x", "by": AT.isoformat()}, "/id"),
+        (take_order, None, "the payload"),
+        (take_order, Point(1, 2), "/id"),
+        (take_order, object(), "object"),
+        (take_many, [{"id": 1}], "/0/by"),
+        (take_mapping, {"a": "x"}, "/a"),
+        (take_int, "7", "takes int"),
+        (take_int, True, "takes int"),
+        (take_int, 1.5, "takes int"),
+        (take_bool, 1, "takes bool"),
+        (take_text, None, "takes str"),
+        (take_dict, [], "takes dict"),
+        (take_anything, object(), "JSON"),
+        (take_anything, "x" * 1_000, "1002 bytes"),
+        (take_order, {"id": 1, "by": AT.isoformat(), "x": "x" * 1_000}, "bytes"),
+    ],
+)
+def test_payloads_that_do_not_fit(function: Any, payload: Any, word: str) -> None:
+    """Refused with where and why."""
+    with pytest.raises(InvalidPayloadError, match=word):
+        payload_type(function).encode(payload, 1_000)
+
+
+def test_functions_that_cannot_be_handlers() -> None:
+    """Said when they are registered, not when a job is due."""
+    handlers = JobHandlers()
+
+    def generator(job: JobContext) -> Any:
+        yield job
+
+    async def async_generator(job: JobContext) -> Any:
+        yield job
+
+    def local(job: JobContext, payload: Unknown) -> None: ...  # type: ignore[name-defined] # noqa: F821 - on purpose
+
+    for function in (
+        lambda: None,
+        lambda a, b, c: None,
+        lambda job, *, needed: None,
+        generator,
+        async_generator,
+        partial(generator),
+        local,
+        7,
+    ):
+        with pytest.raises(TypeError):
+            handlers.add("h", function)  # type: ignore[arg-type] # 7 is none
+    with pytest.raises(TypeError, match="list of names"):
+        handlers.expect("name")
+    for name in ("", "a\x00", "x" * 257):
+        with pytest.raises(ValueError, match="not a name"):
+            handlers.add(name, take_nothing)
+    assert len(handlers) == 0
+    handlers.add("h", take_nothing)
+    with pytest.raises(ValueError, match="registered already"):
+        handlers.add("h", take_nothing)
+
+
+def test_the_decorator_returns_the_function() -> None:
+    """It can be called, and tested, as before."""
+    handlers = JobHandlers()
+    assert handlers.handler("h")(take_nothing) is take_nothing
+    assert "h" in handlers and "g" not in handlers
+    handlers.expect(["g"])
+    assert handlers.names == ["g", "h"]
+    assert handlers.get("g") is None
+    with pytest.raises(UnknownHandlerError, match="known: 'g', 'h'"):
+        handlers.payload_of("f")
+
+
+def test_backoff_is_bounded_and_jittered() -> None:
+    """From nothing to twice as much each time, up to the most."""
+    policy = RetryPolicy(first_ms=100, max_ms=1_000)
+    assert [policy.ceiling_ms(attempt) for attempt in (1, 2, 3, 4, 5, 1_000)] == [
+        100, 200, 400, 800, 1_000, 1_000,
+    ]  # fmt: skip
+    delays = {policy.delay_ms(4) for _ in range(500)}
+    assert len(delays) > 100
+    assert 0 <= min(delays) <= max(delays) <= 800
+    for bad in ({"first_ms": 0}, {"first_ms": 2, "max_ms": 1}, {"first_ms": 1e3}):
+        with pytest.raises(ValueError, match="first_ms"):
+            RetryPolicy(**bad)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"max_running": 0}, {"lease_ms": -1}, {"grace": -1}, {"grace": float("nan")}),
+        *({"poll_ms": 0}, {"lease_ms": 15e3}, {"max_held": 1.5}, {"max_held": "5"}),
+        *({"max_running": True}, {"retry": None}),
+    ],
+)
+def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
+    """A ValueError that names them."""
+    with pytest.raises(ValueError, match=next(iter(options))):
+        WorkerSettings(**options)
+
+
+@pytest.mark.parametrize("kind", [RetryJobError, FailJobError, StoreUnavailableError])
+def test_errors_say_something(kind: type[JobError]) -> None:
+    """Though nobody gave them a sentence."""
+    assert len(str(kind())) > 10
+
+
+def test_the_store_s_clock_is_followed_from_below() -> None:
+    """Never ahead by what it knows; a store that steps back is believed."""
+    local = MockClock(5_000)
+    clock = StoreClock(local)
+    asked_ns = clock.local_ns()
+    local.advance(40)
+    clock.note(1_000_000, asked_ns)
+    assert clock.now_ms() == 1_000_000
+    local.advance(10)
+    assert (clock.now_ms(), clock.remaining_ms(1_000_015)) == (1_000_010, 5)
+    # A faster answer is a better one; it said so 40 ms after it was asked, at the latest.
+    clock.note(1_000_030, clock.local_ns())
+    assert clock.now_ms() == 1_000_030
+    # A slower one, which allows for what is known, changes nothing.
+    asked_ns = clock.local_ns()
+    local.advance(100)
+    clock.note(1_000_040, asked_ns)
+    assert clock.now_ms() == 1_000_130
+    # One that does not allow for it is a clock that was set.
+    clock.note(900_000, clock.local_ns())
+    assert clock.now_ms() == 900_000
+
+
+async def test_what_a_handler_has_open_is_closed() -> None:
+    """An object with `aclose`, as a webhook is."""
+
+    class Closable:
+        is_closed = False
+
+        async def __call__(self, job: JobContext) -> None: ...
+
+        async def aclose(self) -> None:
+            self.is_closed = True
+
+    handlers, closable = JobHandlers(), Closable()
+    handlers.add("h", closable)
+    handlers.add("g", take_nothing)
+    await asyncio.wait_for(handlers.close(), 10)
+    assert closable.is_closed
