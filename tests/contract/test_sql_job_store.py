@@ -435,7 +435,7 @@ async def test_a_server_that_was_killed_is_found_again() -> None:
             store.fire([Fire("k", "0")], limit=1),
             store.claim("w", within_ms=1, limit=1, lease_ms=1),
         ):
-            with pytest.raises(StoreUnavailableError, match="ask again"):
+            with pytest.raises(StoreUnavailableError, match="try again"):
                 await lost
         server.start()
         (added,) = await store.add([one])

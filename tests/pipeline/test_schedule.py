@@ -219,7 +219,7 @@ def test_a_database_without_tables_ends_with_the_way_out(
     source = ["--from", f"{tmp_path}/jobs.csv", "--out", f"{tmp_path}/out"]
     assert main(["schedule", *source, "--store", f"sqlite:///{tmp_path}/new.db"]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]
-    assert last.startswith("schedule: the database has no tables of jobs: run ")
+    assert last.startswith("schedule: the database has no tables for jobs: run ")
 
 
 def test_a_table_of_something_else_is_refused(

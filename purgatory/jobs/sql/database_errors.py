@@ -59,7 +59,7 @@ def store_error(error: Exception) -> StoreError | None:
         )
     if _is(error, _NOT_READY, _SQLITE_NOT_READY):
         return StoreNotReadyError(
-            f"the database has no tables of jobs, or other ones ({text}): {HOW_TO_MIGRATE}"
+            f"the database has no tables for jobs, or other ones ({text}): {HOW_TO_MIGRATE}"
         )
     if _has_code(error, _LOCKED_OUT):
         return StoreNotReadyError(

@@ -62,7 +62,7 @@ def check_revision(connection: Connection) -> None:
     if found == {head}:
         return
     if not found:
-        raise StoreNotReadyError(f"the database has no tables of jobs: {HOW_TO_MIGRATE}")
+        raise StoreNotReadyError(f"the database has no tables for jobs: {HOW_TO_MIGRATE}")
     _require_known(found)
     # Several if both version tables exist, and differ.
     raise StoreNotReadyError(
