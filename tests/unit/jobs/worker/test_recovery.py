@@ -12,6 +12,7 @@ from purgatory import (
     Purgatory,
 )
 from purgatory.jobs import (
+    Cancel,
     Claimed,
     Finish,
     GiveBack,
@@ -20,6 +21,7 @@ from purgatory.jobs import (
     JobOutcome,
     JobState,
     MemoryJobStore,
+    Step,
     WorkerSettings,
 )
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
@@ -127,14 +129,15 @@ async def test_what_another_worker_has_taken_is_not_given_up(
     purgatory.handler("note")(log)
     second.handler("note")(log)
     job_id = await killer_of_workers(store, purgatory)
-    finish = store.finish
+    run = store.run
 
-    async def finish_too_late(results: Sequence[Finish]) -> list[bool]:
-        if results[0].state is JobState.FAILED:
-            await store.give_back([GiveBack(result.claim) for result in results])
-        return await finish(results)
+    async def finish_too_late(steps: Sequence[Step[Any]]) -> list[Any]:
+        for step in steps:
+            if isinstance(step, Finish) and step.state is JobState.FAILED:
+                await run([GiveBack(step.claim)])
+        return await run(steps)
 
-    monkeypatch.setattr(store, "finish", finish_too_late)
+    monkeypatch.setattr(store, "run", finish_too_late)
     async with second:
         job = await second.job(job_id).wait()
         statistics = second.statistics().jobs
@@ -192,15 +195,17 @@ async def test_what_others_decided_meanwhile_is_not_counted(
             for _ in range(3):
                 await before.defer(handler, delay=1, misfire=misfire)
     leap(3_600_000)
-    claim = store.claim
+    run = store.run
 
-    async def claim_and_be_robbed(worker: str, **options: int) -> Claimed:
-        claimed = await claim(worker, **options)
-        for job in {job.handler: job for job in claimed.jobs}.values():
-            await store.cancel(job.id)
-        return claimed
+    async def claim_and_be_robbed(steps: Sequence[Step[Any]]) -> list[Any]:
+        results = await run(steps)
+        for claimed in results:
+            if isinstance(claimed, Claimed):
+                for job in {job.handler: job for job in claimed.jobs}.values():
+                    await run([Cancel(job.id)])
+        return results
 
-    store.claim = claim_and_be_robbed  # type: ignore[method-assign] # somebody is faster
+    store.run = claim_and_be_robbed  # type: ignore[method-assign] # somebody is faster
     after = make_purgatory(jobs=store)
     after.handler("note")(log)
     async with after:
@@ -335,18 +340,19 @@ async def test_what_others_are_left_to_do_does_not_deafen(
 ) -> None:
     """A job that is deferred while others are given back runs at once."""
     is_giving_back, may_go_on = asyncio.Event(), asyncio.Event()
-    give_back = store.give_back
+    run = store.run
 
-    async def slowly(returns: Sequence[GiveBack]) -> list[bool]:
-        is_giving_back.set()
-        await may_go_on.wait()
-        return await give_back(returns)
+    async def slowly(steps: Sequence[Step[Any]]) -> list[Any]:
+        if isinstance(steps[0], GiveBack):
+            is_giving_back.set()
+            await may_go_on.wait()
+        return await run(steps)
 
     purgatory = make_purgatory(jobs=store)
     purgatory.handler("note")(log)
     purgatory.handled_elsewhere(["other"])
     async with purgatory:
-        store.give_back = slowly  # type: ignore[method-assign] # the connection is slow
+        store.run = slowly  # type: ignore[method-assign] # the connection is slow
         await purgatory.defer("other", delay=0)
         await is_giving_back.wait()
         handle = await purgatory.defer("note", delay=0)
