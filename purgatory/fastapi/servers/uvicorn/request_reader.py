@@ -10,8 +10,8 @@ from urllib.parse import quote, unquote
 
 from purgatory.fastapi.http.permit import ANYONE
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.servers.fast_routes import Shortcut
-from purgatory.fastapi.servers.header_lines import HeaderLines, HeaderReader
+from purgatory.fastapi.servers.fast_routes import FastRoute
+from purgatory.fastapi.servers.uvicorn.header_lines import HeaderLines, HeaderReader
 
 # A head that is longer than this is for the server's own parser.
 MAX_HEAD: Final = 16 * 1024
@@ -41,12 +41,12 @@ class DirectRequest(RawRequest):
         "keeps_alive",
         "length",
         "minor_version",
-        "shortcut",
+        "fast_route",
     )
 
     def __init__(
         self,
-        shortcut: Shortcut,
+        fast_route: FastRoute,
         root_path: str,
         raw_path: bytes,
         query_string: bytes,
@@ -55,8 +55,8 @@ class DirectRequest(RawRequest):
         length: int,
     ) -> None:
         """Hold a request of `length` bytes in all, its body included."""
-        tail = raw_path[len(shortcut.path) :].decode("ascii")
-        self.shortcut = shortcut
+        tail = raw_path[len(fast_route.path) :].decode("ascii")
+        self.fast_route = fast_route
         self.raw_path = raw_path
         self.query_string = query_string
         self.tail = unquote(tail) if "%" in tail else tail
@@ -107,10 +107,10 @@ class DirectRequest(RawRequest):
 class RequestReader:
     """Reads the requests that are for our endpoints, and leaves all others."""
 
-    def __init__(self, shortcuts: Sequence[Shortcut], root_path: str) -> None:
-        """Know the addresses in `shortcuts`; `root_path` is what the server puts before a path."""
+    def __init__(self, fast_routes: Sequence[FastRoute], root_path: str) -> None:
+        """Know the addresses in `fast_routes`; `root_path` is what the server puts before a path."""
         self._root_path = root_path
-        starts = [(f"{item.method} {item.path}".encode(), item) for item in shortcuts]
+        starts = [(f"{item.method} {item.path}".encode(), item) for item in fast_routes]
         self._tailed = [(start, item) for start, item in starts if item.endpoint.tail]
         self._exact = {start: item for start, item in starts if not item.endpoint.tail}
         self._starts = tuple(start for start, _ in starts)
@@ -121,8 +121,8 @@ class RequestReader:
 
         Its body may not be there yet: then `data` is shorter than the request's `length`.
         """
-        shortcut = self._shortcut(data)
-        if shortcut is None:
+        fast_route = self._fast_route(data)
+        if fast_route is None:
             is_begun = any(start.startswith(data) for start in self._starts)
             return Unread.INCOMPLETE if is_begun else Unread.NOT_OURS
         head_end = data.find(b"\r\n\r\n")
@@ -133,11 +133,11 @@ class RequestReader:
         if match is None or head_end + 4 > MAX_HEAD:
             return Unread.NOT_OURS
         lines = self._headers.read(data[match.end() : head_end])
-        if lines is None or not lines.is_plain or lines.content_length > shortcut.max_body:
+        if lines is None or not lines.is_plain or lines.content_length > fast_route.max_body:
             return Unread.NOT_OURS
         raw_path, query, minor_version = match.groups(b"")
         return DirectRequest(
-            shortcut,
+            fast_route,
             self._root_path,
             raw_path,
             query,
@@ -146,10 +146,10 @@ class RequestReader:
             head_end + 4 + lines.content_length,
         )
 
-    def _shortcut(self, data: bytes) -> Shortcut | None:
-        for start, shortcut in self._tailed:
+    def _fast_route(self, data: bytes) -> FastRoute | None:
+        for start, fast_route in self._tailed:
             if data.startswith(start):
-                return shortcut
+                return fast_route
         if data.startswith(self._starts):
             # The target ends with the second space, or where the query begins.
             end = data.find(b" ", data.find(b" ") + 1)
