@@ -34,7 +34,7 @@ define bench
 	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
 endef
 
-.PHONY: help run test load chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline lock clean
+.PHONY: help run test load chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs-house lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -93,6 +93,9 @@ example-unpaid-orders: $(VENV)/.test ## Watch an order be cancelled unless it is
 
 example-pipeline: $(VENV)/.test ## Make up a journal of two days, and a report on it (ARGS="--operations 5000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline.example $(ARGS)
+
+docs-house: $(VENV)/.created ## Draw the rooms of the code and their imports in docs/architecture.md
+	@$(BIN)/python -m tests.house
 
 # On the oldest Python we support, which asks for all the backports: the pins serve newer ones too.
 lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.toml

@@ -16,7 +16,7 @@ from app.log_lines import log_config
 from app.main import create_app
 from app.settings import Settings
 from purgatory.fastapi import BearerTokens, new_token
-from purgatory.fastapi.servers.uvicorn_protocol import ParkingProtocol
+from purgatory.uvicorn import ParkingProtocol
 
 logger = logging.getLogger("purgatory.app")
 

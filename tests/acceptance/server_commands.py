@@ -36,7 +36,7 @@ class ServerCommand:
         return [sys.executable, "-m", *self.line.format(app=app, port=port).split()]
 
 
-_PARKING = "purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol"
+_PARKING = "purgatory.uvicorn:ParkingProtocol"
 _UVICORN = "uvicorn {app} --host 127.0.0.1 --port {port}"
 _GUNICORN = "gunicorn {app} -w 1 -k uvicorn_worker.UvicornWorker -b 127.0.0.1:{port}"
 _GRANIAN = "granian {app} --interface asgi --workers 1 --host 127.0.0.1 --port {port}"

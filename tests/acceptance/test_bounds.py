@@ -28,7 +28,7 @@ from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 ANN = {"Authorization": "Bearer token-of-ann-for-tests"}
 BOB = {"Authorization": "Bearer token-of-bob-for-tests"}
 TOKENS = BearerTokens.from_text("token-of-ann-for-tests *; token-of-bob-for-tests *")
-PARKING = "purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol"
+PARKING = "purgatory.uvicorn:ParkingProtocol"
 
 
 @contextmanager

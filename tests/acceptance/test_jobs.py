@@ -31,7 +31,7 @@ from purgatory.jobs.callbacks.webhook import Webhook
 from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
-from tests.edges.refusals import check_refusal
+from tests.bad_input.refusals import check_refusal
 
 JOBS = "/purgatory/jobs"
 PATIENCE = 20.0

@@ -10,7 +10,7 @@ from purgatory import Limits, Purgatory
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, Reply
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
-from tests.edges.refusals import check_refusal
+from tests.bad_input.refusals import check_refusal
 
 KEYS = "/purgatory/keys"
 

@@ -20,7 +20,7 @@ from purgatory.jobs.sql import SqlJobStore
 from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply, ask
 from tests.acceptance.process_server import ROOT, ProcessServer
-from tests.edges.refusals import check_refusal
+from tests.bad_input.refusals import check_refusal
 from tests.valkey_server import ValkeyServer
 
 JOBS = "/purgatory/jobs"

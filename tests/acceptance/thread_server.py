@@ -39,7 +39,7 @@ class ServerKind:
 KINDS = (
     ServerKind("httptools", "uvloop"),
     ServerKind("h11", "asyncio"),
-    ServerKind("purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol", "uvloop"),
+    ServerKind("purgatory.uvicorn:ParkingProtocol", "uvloop"),
 )
 
 

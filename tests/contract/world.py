@@ -9,6 +9,8 @@ from tests.contract.job_stores import JobStores, MakeJobStores
 
 START_MS = 1_800_000_000_000
 LEASE_MS = 30_000
+# The id of no job.
+NOBODY = "0" * 32
 
 
 class World:

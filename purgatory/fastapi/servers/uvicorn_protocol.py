@@ -1,6 +1,6 @@
 """The protocol class for uvicorn: parking without an ASGI scope, a task or a frame.
 
-    uvicorn --http purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol app:app
+    uvicorn --http purgatory.uvicorn:ParkingProtocol app:app
 
 The responses are those of the application, for a third of the memory per parked request. It needs
 httptools; with h11, and on any other server, the endpoints park as ASGI.

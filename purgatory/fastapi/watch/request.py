@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from purgatory.errors import BadCursorError, PurgatoryError
-from purgatory.fastapi.bounded_bodies import watch_body
 from purgatory.fastapi.http.body_schema import pointer
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field, parse_body
 from purgatory.fastapi.http.permit import Action
@@ -20,10 +19,10 @@ from purgatory.fastapi.http.preferences import (
     parse_preferences,
     wait_seconds,
 )
-from purgatory.fastapi.http.problems import Problem, bad_parameter, problem_of
+from purgatory.fastapi.http.problems import Problem, bad_parameter, problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.http.validation_errors import ParameterErrors
-from purgatory.fastapi.watch.schemas import CountOfKeys, WatchBody, wait_text
+from purgatory.fastapi.watch.schemas import CountOfKeys, WatchBody, wait_text, watch_body
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
@@ -207,7 +206,7 @@ def _checked(key: str) -> tuple[str]:
     try:
         return _only_key(key)
     except PurgatoryError as exc:
-        raise problem_of(exc) from exc
+        raise problem_of_error(exc) from exc
 
 
 def _one_place(purgatory: Purgatory, key: str, cursor: str | None, header: str) -> tuple[int]:
@@ -216,7 +215,7 @@ def _one_place(purgatory: Purgatory, key: str, cursor: str | None, header: str) 
     try:
         position = signals.head() if cursor is None else signals.position(key, cursor)
     except PurgatoryError as exc:
-        raise problem_of(exc, header) from exc
+        raise problem_of_error(exc, header) from exc
     return _only_position(position)
 
 
@@ -238,7 +237,7 @@ def _positions(purgatory: Purgatory, cursors: dict[str, str | None]) -> dict[str
     except BadCursorError as exc:
         raise _of_bad_cursor(purgatory, cursors) from exc
     except PurgatoryError as exc:
-        raise problem_of(exc) from exc
+        raise problem_of_error(exc) from exc
 
 
 def _of_bad_cursor(purgatory: Purgatory, cursors: dict[str, str | None]) -> Problem:

@@ -13,7 +13,7 @@ import uvloop
 from tests.benchmarks.http import bare_protocol, handler_app, purgatory_app
 from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS
 
-PARKING = "purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol"
+PARKING = "purgatory.uvicorn:ParkingProtocol"
 
 
 def main() -> None:

@@ -1,0 +1,150 @@
+"""Connections of the protocol: idle, half closed, too many, not read from, and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from fastapi import FastAPI
+
+from purgatory import Limits, Purgatory
+from tests.acceptance.application import create_app
+from tests.acceptance.client import Connection, Crowd
+from tests.acceptance.parking_protocol.requests import (
+    FIRE,
+    GENEROUS,
+    PARKING,
+    WATCH,
+    add_echo,
+    get,
+    post,
+    serving,
+)
+from tests.acceptance.thread_server import ThreadServer
+
+
+async def test_a_client_that_sends_no_more_leaves(server: ThreadServer) -> None:
+    """Half a close is a close, as for uvicorn."""
+    async with await Connection.open(server.address) as connection:
+        connection.write(get(f"{WATCH}?wait=20"))
+        await server.until_parked(1)
+        connection.writer.write_eof()
+        await server.until_parked(0)
+        assert await connection.rest() == b""
+
+
+async def test_a_client_that_leaves_with_a_body_half_sent(server: ThreadServer) -> None:
+    """Nothing is fired, and nothing is kept."""
+    async with await Connection.open(server.address) as connection:
+        connection.write(FIRE[:-1])
+        await asyncio.sleep(0.05)
+    assert server.purgatory.signals.head() == 0
+
+
+@pytest.mark.parametrize("body_first", [False, True])
+async def test_a_body_that_is_asked_for(server: ThreadServer, *, body_first: bool) -> None:
+    """`Expect: 100-continue` is answered, unless the body is there already."""
+    body = b'{"keys": {"a": null}, "wait": 0}'
+    request = post("/purgatory/watch", body, "Expect: 100-continue")
+    async with await Connection.open(server.address) as connection:
+        if body_first:
+            connection.write(request)
+        else:
+            connection.write(request[: -len(body)])
+            assert (await connection.reply(has_body=False)).status == 100
+            connection.write(body)
+        assert (await connection.reply()).json()["reason"] == "expired"
+
+
+async def test_a_body_that_is_too_large_is_not_asked_for(server: ThreadServer) -> None:
+    """It is refused before the client sends it."""
+    async with await Connection.open(server.address) as connection:
+        request = post("/purgatory/keys/k", b"x" * 300_000, "Expect: 100-continue")
+        connection.write(request[:-300_000])
+        assert (await connection.reply()).status == 413
+
+
+async def test_an_idle_connection_is_closed(app: FastAPI, purgatory: Purgatory) -> None:
+    """After the keep-alive timeout: not while a request is parked, and not before the first."""
+    with serving(app, purgatory, timeout_keep_alive=1) as server:
+        async with Crowd(server.address, 4) as [idle, other, parked, silent]:
+            assert (await idle.get(f"{WATCH}?wait=0")).status == 200
+            assert (await other.request("POST", "/echo")).status == 200
+            parked.send("GET", f"{WATCH}?wait=20")
+            answered_at = time.monotonic()
+            assert await idle.rest() == b""
+            assert 0.9 < time.monotonic() - answered_at < GENEROUS
+            assert await other.rest() == b""
+            await server.call(server.purgatory.fire, "k")
+            assert (await parked.reply()).json()["reason"] == "fired"
+            assert (await silent.get(f"{WATCH}?wait=0")).status == 200
+
+
+async def test_a_connection_that_is_used_is_not_idle(app: FastAPI, purgatory: Purgatory) -> None:
+    """Each request, whoever answers it, begins the timeout anew."""
+    with serving(app, purgatory, timeout_keep_alive=2) as server:
+        async with await Connection.open(server.address) as connection:
+            for number in range(5):
+                target = f"{WATCH}?wait=0" if number % 3 else "/purgatory/problems/full"
+                assert (await connection.get(target)).status == 200
+                await asyncio.sleep(0.6)
+
+
+async def test_a_client_that_does_not_read(app: FastAPI) -> None:
+    """It is not read from, after a while, and gets everything, in order, when it reads."""
+    purgatory = Purgatory(limits=Limits(max_signals_per_key=10))
+    with serving(add_echo(create_app(purgatory)), purgatory) as server:
+        for number in range(10):
+            await server.call(purgatory.fire, "k", f"{number}" * 60_000)
+        request = get(f"{WATCH}?wait=0&cursor=0")
+        count = 200
+        async with await Connection.open(server.address) as connection:
+            # 120 MB of answers, and nobody reads.
+            connection.writer.transport.set_write_buffer_limits(high=0)
+            connection.reader._transport.pause_reading()  # type: ignore[attr-defined] # of the stream
+            connection.write(request * count)
+            await server.call(
+                server.until,
+                lambda: [one._is_write_paused for one in server.connections()] == [True],
+            )
+            [protocol] = server.connections()
+            assert protocol._transport.get_write_buffer_size() < 5_000_000
+            connection.reader._transport.resume_reading()  # type: ignore[attr-defined] # see above
+            for _ in range(count):
+                signals = (await connection.reply()).json()["signals"]
+                assert [signal["value"][0] for signal in signals] == list("0123456789")
+
+
+async def test_limit_concurrency(app: FastAPI, purgatory: Purgatory) -> None:
+    """More connections than that are answered 503, in uvicorn's words."""
+    with serving(app, purgatory, limit_concurrency=3) as server:
+        async with Crowd(server.address, 2) as members:
+            for member in members:
+                member.send("GET", f"{WATCH}?wait=20")
+            await server.until_parked(2)
+            async with await Connection.open(server.address) as refused:
+                answer = await refused.get(f"{WATCH}?wait=0")
+                assert (answer.status, answer.body) == (503, b"Service Unavailable")
+
+
+async def test_a_stop_without_drain_closes_idle_connections(
+    app: FastAPI, purgatory: Purgatory
+) -> None:
+    """Its own program tells uvicorn to: idle ones close, parked ones are answered last."""
+    server = ThreadServer(app, purgatory, PARKING[0])
+    server.start()
+    async with Crowd(server.address, 3) as [parked, idle, other]:
+        parked.send("GET", f"{WATCH}?wait=20")
+        await server.until_parked(1)
+        assert (await idle.get(f"{WATCH}?wait=0")).status == 200
+        assert (await other.request("POST", "/echo")).status == 200
+        server.loop.call_soon_threadsafe(server._server.has_to_stop.set)
+        assert await idle.rest() == await other.rest() == b""
+        # The parked one alone keeps it up.
+        await server.call(purgatory.fire, "k")
+        answer = await parked.reply()
+        assert (answer.json()["reason"], answer.headers["connection"]) == ("fired", "close")
+        assert await parked.rest() == b""
+    await asyncio.to_thread(server._thread.join, 10)
+    assert not server._thread.is_alive()

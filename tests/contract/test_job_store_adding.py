@@ -1,0 +1,243 @@
+"""What every store of jobs promises: adding, bounds, and dedupe keys."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from purgatory.jobs import (
+    Added,
+    AddStatus,
+    DuplicateJobError,
+    InvalidDeadlineError,
+    Job,
+    JobLimits,
+    JobReturn,
+    KeyFired,
+    Misfire,
+    OnFire,
+    StoreFullError,
+)
+from tests.contract.job_stores import MakeJobStores
+from tests.contract.world import START_MS, World
+
+AWKWARD = {"text": "ß\u2028\x00\U0001f600'\"\\", "n": 2**60, "x": [1.5, None, True, {}]}
+
+
+# Adding
+
+
+async def test_a_job_is_stored_as_it_was_asked_for(world: World) -> None:
+    """Everything comes back as it was given, from another process too."""
+    spec = world.spec(
+        "send-\u00e4", AWKWARD, delay=1.5, keys=["b", "a", "b"], on_fire="cancel",
+        dedupe_key="once \u20ac", max_attempts=3, misfire="skip", ceiling=10,
+    )  # fmt: skip
+    added = await world.add_spec(spec)
+    assert added.status is AddStatus.ADDED
+    assert added.job == await world.job(spec.id) == Job(
+        id=spec.id, handler="send-\u00e4", payload_json=spec.payload_json,
+        deadline_ms=START_MS + 1_500, due_ms=START_MS + 1_500, created_ms=START_MS,
+        keys=("b", "a"), on_fire=OnFire.CANCEL, dedupe_key="once \u20ac", max_attempts=3,
+        misfire=Misfire.SKIP, ceiling_ms=START_MS + 10_000,
+    )  # fmt: skip
+    assert added.job.payload == AWKWARD
+
+
+async def test_a_job_survives_its_process(world: World) -> None:
+    """What was acknowledged is there for who comes next."""
+    job = await world.add("note", AWKWARD, keys=["k"])
+    await world.restart_here()
+    assert await world.job(job.id) == job
+
+
+async def test_adding_the_same_again_changes_nothing(world: World) -> None:
+    """An answer that was lost can be asked for again, whatever became of the job since."""
+    spec = world.spec(dedupe_key="d")
+    first = await world.add_spec(spec)
+    again = await world.add_spec(spec)
+    assert again == Added(first.job, AddStatus.KEPT)
+    cancelled = await world.here.cancel(spec.id)
+    assert await world.add_spec(spec) == Added(cancelled, AddStatus.KEPT)
+
+
+async def test_a_request_is_stored_once_whatever_the_hour(world: World) -> None:
+    """Repeated by any process, now or hours later, or by a clock that is ahead, its job is kept."""
+    first = await world.add_spec(world.spec("note", 1).of_request("r", wall_ms=START_MS))
+    for store in (world.here, world.there):
+        for hours in (0, 1, 23, -1):
+            wall_ms = START_MS + hours * 3_600_000
+            (again,) = await store.add([world.spec("note", 1).of_request("r", wall_ms=wall_ms)])
+            assert again == Added(first.job, AddStatus.KEPT)
+    other = await world.add_spec(world.spec("note", 1).of_request("s", wall_ms=START_MS))
+    assert other.status is AddStatus.ADDED
+    cancelled = await world.here.cancel(first.job.id)
+    again = await world.add_spec(world.spec("note", 1).of_request("r", wall_ms=START_MS))
+    assert again == Added(cancelled, AddStatus.KEPT)
+    world.now_ms += 1
+    late_ms = START_MS + 30 * 3_600_000
+    again = await world.add_spec(world.spec("note", 1).of_request("r", wall_ms=late_ms))
+    assert again.status is AddStatus.ADDED
+
+
+async def test_a_request_that_comes_twice_at_once_is_stored_once(world: World) -> None:
+    """Though the hour is over in between, or the clocks of two processes differ."""
+    for number in range(20):
+        specs = [
+            world.spec().of_request(f"r{number}", wall_ms=START_MS + hours * 3_600_000)
+            for hours in (0, 1, 0, 1)
+        ]
+        stores = (world.here, world.there, world.there, world.here)
+        added = await asyncio.gather(
+            *(store.add([spec]) for store, spec in zip(stores, specs, strict=True))
+        )
+        ids = {each.job.id for (each,) in added if isinstance(each, Added)}
+        assert len(ids) == 1
+    assert (await world.here.counts()).waiting == 20
+
+
+async def test_each_of_a_batch_is_acknowledged_or_refused_by_itself(world: World) -> None:
+    """What is wrong with one is not held against the others; results are in order."""
+    late = world.spec(at=datetime(2020, 1, 1, tzinfo=UTC))
+    specs = [world.spec(dedupe_key="d"), late, world.spec(dedupe_key="d"), world.spec()]
+    first, second, third, fourth = await world.here.add(specs)
+    assert isinstance(first, Added) and isinstance(fourth, Added)
+    assert isinstance(second, InvalidDeadlineError)
+    assert isinstance(third, DuplicateJobError) and third.job == first.job
+    assert await world.here.get([spec.id for spec in specs]) == [
+        first.job, None, None, fourth.job,
+    ]  # fmt: skip
+
+
+async def test_nothing_is_added_for_nothing(world: World) -> None:
+    """Empty batches are fine everywhere."""
+    assert await world.here.add([]) == []
+    assert await world.here.fire([], limit=1) == []
+    assert await world.here.start([], lease_ms=1) == []
+    assert await world.here.renew([], lease_ms=1) == []
+    assert await world.here.finish([]) == await world.here.miss([]) == []
+    assert await world.here.give_back([]) == []
+    assert await world.here.get([]) == []
+
+
+async def test_callers_at_the_same_time_each_get_their_own(world: World) -> None:
+    """Group commit mixes nothing up, and one who stops waiting takes nothing from the others."""
+    specs = [world.spec("note", number) for number in range(200)]
+    tasks = [asyncio.ensure_future(world.here.add([spec])) for spec in specs]
+    tasks[7].cancel()
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    for number, (spec, result) in enumerate(zip(specs, results, strict=True)):
+        if number != 7:
+            assert isinstance(result, list)
+            (added,) = result
+            assert isinstance(added, Added)
+            assert added.job.id == spec.id and added.job.payload == number
+    # Its job may be there or not, as for an answer that was lost.
+    assert (await world.here.counts()).waiting in (199, 200)
+
+
+@pytest.mark.parametrize(
+    ("at", "complaint"),
+    [
+        (timedelta(minutes=-2), "in the past"),
+        (timedelta(days=3_660), "ahead"),
+    ],
+)
+async def test_a_deadline_is_judged_by_the_stores_clock(
+    world: World, at: timedelta, complaint: str
+) -> None:
+    """Past and too far ahead are refused, and the error says how much."""
+    moment = datetime.fromtimestamp(START_MS / 1_000, UTC) + at
+    refused = await world.try_add(world.spec(at=moment))
+    assert isinstance(refused, InvalidDeadlineError)
+    assert complaint in str(refused)
+
+
+async def test_a_deadline_a_little_in_the_past_is_now(world: World) -> None:
+    """Clocks differ a little."""
+    moment = datetime.fromtimestamp(START_MS / 1_000, UTC) - timedelta(seconds=1)
+    assert (await world.add(at=moment)).deadline_ms == START_MS
+
+
+async def test_a_full_store_refuses_and_forgets_nothing(make_job_stores: MakeJobStores) -> None:
+    """The error names the limit; what waits stays, and there is room again when one is done."""
+    world = await World(make_job_stores, JobLimits(max_waiting=2)).open()
+    first = await world.add(dedupe_key="d")
+    await world.add()
+    refused = await world.try_add(world.spec())
+    assert isinstance(refused, StoreFullError) and "max_waiting is 2" in str(refused)
+    # Neither of these needs room.
+    assert (await world.add_spec(world.spec(dedupe_key="d", on_conflict="keep"))).job == first
+    await world.add_spec(world.spec(dedupe_key="d", on_conflict="replace"))
+    await world.here.cancel(first.id)
+    await world.add()
+    await world.close()
+
+
+# Dedupe keys
+
+
+async def test_keep_returns_the_waiting_job(world: World) -> None:
+    """The new one is not stored."""
+    first = await world.add("note", 1, dedupe_key="d")
+    spec = world.spec("note", 2, dedupe_key="d", on_conflict="keep")
+    assert await world.add_spec(spec) == Added(first, AddStatus.KEPT)
+    assert await world.here.get([spec.id]) == [None]
+
+
+async def test_replace_gives_the_waiting_job_what_is_new(world: World) -> None:
+    """Same id and time of creation; new payload, keys and deadline; its holder loses it."""
+    first = await world.add("note", 1, dedupe_key="d", keys=["old"])
+    claim = await world.claim_one()
+    world.now_ms += 100
+    spec = world.spec("other", 2, dedupe_key="d", on_conflict="replace", delay=5, keys=["new"])
+    added = await world.add_spec(spec)
+    assert added.status is AddStatus.REPLACED
+    job = await world.job(first.id)
+    assert job == added.job
+    assert (job.handler, job.payload, job.keys) == ("other", 2, ("new",))
+    assert (job.created_ms, job.deadline_ms, job.due_ms) == (START_MS, *[START_MS + 5_100] * 2)
+    assert job.version == first.version + 1 and job.lease_until_ms == 0
+    world.now_ms += 10_000
+    assert await world.try_start(claim) is None
+    assert await world.fire("old") == KeyFired()
+    assert await world.fire("new") == KeyFired(run=(first.id,))
+
+
+async def test_replace_keeps_the_first_ceiling(world: World) -> None:
+    """Else whoever replaces again and again would put it off for ever."""
+    first = await world.add(dedupe_key="d", delay=1, ceiling=3)
+    world.now_ms += 900
+    spec = world.spec(dedupe_key="d", on_conflict="replace", delay=60, ceiling=60)
+    job = (await world.add_spec(spec)).job
+    assert job.deadline_ms == job.ceiling_ms == first.ceiling_ms == START_MS + 3_000
+
+
+@pytest.mark.parametrize("how", ["start", "fire", "cancel", "miss"])
+async def test_a_dedupe_key_is_free_once_the_job_is_decided(world: World, how: str) -> None:
+    """Only jobs that nothing has decided are in each other's way."""
+    first = await world.add(dedupe_key="d", keys=["k"], delay=0)
+    if how == "fire":
+        await world.fire("k")
+    elif how == "cancel":
+        await world.here.cancel(first.id)
+    elif how == "start":
+        await world.start(await world.claim_one())
+    else:
+        assert await world.here.miss([await world.claim_one()]) == [True]
+    second = await world.add(dedupe_key="d")
+    assert second.id != first.id
+    # The first one may come back to be tried again.
+    assert isinstance(await world.try_add(world.spec(dedupe_key="d")), DuplicateJobError)
+
+
+async def test_an_attempt_that_failed_does_not_take_its_dedupe_key_back(world: World) -> None:
+    """It waits beside the one that has the key now."""
+    first = await world.run(dedupe_key="d")
+    second = await world.add(dedupe_key="d")
+    assert await world.here.give_back([JobReturn(first.claim, 10, "boom")]) == [True]
+    assert (await world.here.counts()).waiting == 2
+    spec = world.spec(dedupe_key="d", on_conflict="keep")
+    assert (await world.add_spec(spec)).job == second

@@ -1,0 +1,262 @@
+"""What every store of jobs promises: listeners, lists, history, and its lifetime."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from purgatory import PurgatoryClosedError
+from purgatory.jobs import (
+    Job,
+    JobCounts,
+    JobFilter,
+    JobLimits,
+    JobNotFoundError,
+    JobResult,
+    JobState,
+    KeyFire,
+)
+from tests.contract.job_stores import MakeJobStores
+from tests.contract.world import LEASE_MS, START_MS, World
+
+
+class Heard:
+    """A listener that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.due: list[int] = []
+        self.changed: list[str] = []
+
+    def on_due(self, due_ms: int) -> None:
+        self.due.append(due_ms)
+
+    def on_change(self, job_id: str) -> None:
+        self.changed.append(job_id)
+
+
+# Looking on
+
+
+async def test_an_idle_worker_knows_when_to_look_again(world: World) -> None:
+    """The earliest of those that nobody holds."""
+    assert await world.here.next_due_ms() is None
+    await world.add(delay=500)
+    soon = await world.add(delay=5)
+    assert await world.here.next_due_ms() == soon.due_ms
+    await world.claim(limit=1)
+    assert await world.here.next_due_ms() == START_MS + 500_000
+    world.now_ms += LEASE_MS
+    assert await world.here.next_due_ms() == soon.due_ms
+    await world.here.cancel(soon.id)
+    assert await world.here.next_due_ms() == START_MS + 500_000
+
+
+async def test_listeners_hear_what_is_due_soon(world: World) -> None:
+    """Of each change here, once it is stored; of what is due beyond the horizon, not."""
+    heard = Heard()
+    stop = world.here.subscribe(heard)
+    far = await world.add(delay=3_600, keys=["k"])
+    assert heard.due == [] and set(heard.changed) == {far.id}
+    near = await world.add(delay=2)
+    assert heard.due == [near.due_ms]
+    await world.here.fire([KeyFire("k", "0")], limit=1)
+    assert heard.due == [near.due_ms, START_MS] and heard.changed[-1] == far.id
+    stop()
+    await world.add(delay=1)
+    assert len(heard.due) == 2
+    stop()
+
+
+async def test_listeners_hear_of_others_where_it_says_so(world: World) -> None:
+    """A job that another process adds is heard of without asking."""
+    if not world.here.hears_others:
+        return
+    is_heard = asyncio.Event()
+    heard = Heard()
+    heard.on_due = lambda due_ms: is_heard.set()  # type: ignore[method-assign]  # an event
+    stop = world.here.subscribe(heard)
+    await world.there.add([world.spec(delay=2)])
+    async with asyncio.timeout(30):
+        await is_heard.wait()
+    stop()
+
+
+async def test_jobs_are_found_by_state_handler_and_key(world: World) -> None:
+    """All that is given has to match, whatever the state."""
+    first = await world.add("a", keys=["k"])
+    second = await world.add("b", keys=["k", "m"])
+    await world.here.cancel(first.id)
+
+    async def found(**where: Any) -> set[str]:
+        page = await world.there.query(JobFilter(**where), limit=100)
+        assert page.next is None
+        return {job.id for job in page.jobs}
+
+    assert await found() == await found(key="k") == {first.id, second.id}
+    assert await found(state=JobState.WAITING) == await found(key="m") == {second.id}
+    assert await found(state=JobState.CANCELLED, key="k") == await found(handler="a") == {first.id}
+    assert await found(handler="a", key="m") == await found(key="none") == set()
+
+
+@pytest.mark.parametrize("where", [JobFilter(), JobFilter(handler="h"), JobFilter(key="k")])
+async def test_pages_hold_each_job_once_the_highest_id_first(
+    world: World, where: JobFilter
+) -> None:
+    """Also while others are added, behind the reader's back."""
+    ids = []
+    for number in range(12):
+        world.now_ms += 1
+        ids.append((await world.add("h" if number % 4 else "i", keys=["k"])).id)
+    seen: list[Job] = []
+    after = None
+    while True:
+        page = await world.here.query(where, after=after, limit=5)
+        assert len(page.jobs) <= 5
+        seen += page.jobs
+        after = page.next
+        if after is None:
+            break
+        world.now_ms += 1
+        await world.add("h", keys=["k"])
+    expected = [job for job in await world.here.get(ids) if job is not None and where.matches(job)]
+    assert seen == sorted(expected, key=lambda job: job.id, reverse=True)
+
+
+async def test_jobs_are_counted_by_state(world: World) -> None:
+    """Each once."""
+    running = await world.run()
+    done = await world.run()
+    failed = await world.run()
+    await world.here.finish([JobResult(done.claim, JobState.DONE)])
+    await world.here.finish([JobResult(failed.claim, JobState.FAILED)])
+    await world.here.cancel((await world.add()).id)
+    await world.add(keys=["a", "b"])
+    counts = await world.there.counts()
+    assert counts == JobCounts(waiting=1, running=1, done=1, failed=1, cancelled=1)
+    assert (await world.job(running.id)).state is JobState.RUNNING
+
+
+# Cleaning up
+
+
+async def test_history_is_forgotten_by_age_and_by_count(world: World) -> None:
+    """The earliest finished first, in small batches; what waits or runs stays."""
+    ids = []
+    for _ in range(6):
+        world.now_ms += 1_000
+        ids.append((await world.add(delay=100, keys=["k"])).id)
+        await world.here.cancel(ids[-1])
+    waiting = await world.add()
+    store = world.here
+    age_ms = START_MS + 3_000
+    assert await store.prune(finished_before_ms=age_ms, keep=100, limit=1) == 1
+    assert await store.prune(finished_before_ms=age_ms, keep=100, limit=10) == 1
+    assert await store.prune(finished_before_ms=age_ms, keep=100, limit=10) == 0
+    assert [job is not None for job in await store.get(ids)] == [False] * 2 + [True] * 4
+    assert await store.prune(finished_before_ms=0, keep=1, limit=10) == 3
+    page = await store.query(JobFilter(key="k"), limit=100)
+    assert [job.id for job in page.jobs] == [ids[-1]]
+    assert await store.counts() == JobCounts(waiting=1, cancelled=1)
+    assert await world.job(waiting.id) == waiting
+    with pytest.raises(JobNotFoundError):
+        await store.cancel(ids[0])
+
+
+async def test_a_corrupt_record_is_set_aside_and_the_rest_goes_on(world: World) -> None:
+    """It is counted and shown; nothing that comes upon it fails."""
+    bad = await world.add(delay=0, keys=["k"])
+    good = await world.add(delay=0, keys=["k"])
+    if not await world.stores.corrupt(bad.id):
+        assert await world.here.quarantined(limit=10) == []
+        return
+    assert [job.id for job in await world.claim()] == [good.id]
+    assert await world.here.get([bad.id, good.id]) == [None, (await world.here.get([good.id]))[0]]
+    page = await world.here.query(JobFilter(), limit=10)
+    assert [job.id for job in page.jobs] == [good.id]
+    assert (await world.fire("k")).run == (good.id,)
+    (record,) = await world.there.quarantined(limit=10)
+    assert record.id == bad.id and record.reason
+    counts = await world.there.counts()
+    assert (counts.waiting, counts.quarantined) == (1, 1)
+
+
+async def test_what_was_set_aside_is_kept_within_bounds(
+    make_job_stores: MakeJobStores, request: pytest.FixtureRequest
+) -> None:
+    """The last few; all of them are counted, also those that were dropped."""
+    name = request.node.name
+    world = await World(make_job_stores, JobLimits(max_quarantined=3)).open()
+    bad = [await world.add(payload="x" * 10_000) for _ in range(8)]
+    for job in bad:
+        if not await world.stores.corrupt(job.id):
+            break
+        assert await world.here.get([job.id]) == [None]
+    else:
+        kept = [record.id for record in await world.there.quarantined(limit=10)]
+        # Of several shards, each keeps a share, and the last of its own.
+        last = [job.id for job in bad[-3:]]
+        assert kept == last or ("shards" in name and 0 < len(kept) <= 3 and last[-1] in kept)
+        assert await world.here.counts() == JobCounts(quarantined=8)
+    await world.close()
+
+
+# Opening and closing
+
+
+async def test_a_store_tells_its_time(world: World) -> None:
+    """The clock that it was given."""
+    world.now_ms += 5
+    assert await world.here.now_ms() == START_MS + 5
+
+
+async def test_a_store_says_what_is_wrong_with_its_setup(world: World) -> None:
+    """In sentences."""
+    for warning in await world.here.check():
+        assert re.search(r"\w+ \w+", warning)
+
+
+async def test_a_close_that_is_cancelled_goes_on(make_job_stores: MakeJobStores) -> None:
+    """Whenever that is: those who asked are answered, and whoever closes again waits for it."""
+    world = await World(make_job_stores).open()
+    for turns in range(1, 9):
+        store = await world.stores.connect()
+        adding = [asyncio.ensure_future(store.add([world.spec()])) for _ in range(5)]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(store.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        closing.cancel()
+        async with asyncio.timeout(30):
+            await asyncio.gather(closing, return_exceptions=True)
+            await asyncio.gather(*adding)
+            await world.stores.disconnect(store)
+    await world.close()
+
+
+async def test_a_store_can_be_opened_and_closed_again(make_job_stores: MakeJobStores) -> None:
+    """Its jobs are there."""
+    world = await World(make_job_stores).open()
+    job = await world.add()
+    for _ in range(2):
+        await world.here.close()
+        with pytest.raises(PurgatoryClosedError):
+            await world.here.counts()
+        await world.here.open()
+        assert await world.here.get([job.id]) == [job]
+    await world.close()
+
+
+async def test_a_closed_store_refuses(make_job_stores: MakeJobStores) -> None:
+    """And closes twice."""
+    world = await World(make_job_stores).open()
+    store = world.here
+    await store.close()
+    await store.close()
+    with pytest.raises(PurgatoryClosedError):
+        await store.add([world.spec()])
+    with pytest.raises(PurgatoryClosedError):
+        await store.claim("w", within_ms=1, limit=1, lease_ms=1)
+    await world.close()

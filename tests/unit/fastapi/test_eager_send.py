@@ -1,0 +1,235 @@
+"""Sending an answer from outside the request's own task."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+from starlette.types import Message
+
+from purgatory.fastapi.http import eager_send as module
+from purgatory.fastapi.http.eager_send import send_eagerly, send_response
+from purgatory.fastapi.http.raw_response import RawResponse
+
+Suspend = Callable[[], Awaitable[Any]]
+
+ANSWER = RawResponse.from_json(200, b"{}")
+
+
+class Failures:
+    """Counts how often it was told of one."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self) -> None:
+        self.count += 1
+
+
+@pytest.fixture
+def failures() -> Failures:
+    """What `send_eagerly` is given to tell of failures."""
+    return Failures()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    """No task is left of any of these tests."""
+    yield
+    assert not module._unfinished
+
+
+class Server:
+    """Takes messages as a server does, waiting in between as it is told to."""
+
+    def __init__(self, *suspend: Suspend) -> None:
+        self.messages: list[Message] = []
+        self._suspend = suspend
+
+    async def send(self, message: Message) -> None:
+        """Take a message."""
+        for suspend in self._suspend:
+            await suspend()
+        self.messages.append(message)
+
+    @property
+    def is_answered(self) -> bool:
+        """True iff both messages came, in order."""
+        return [message["type"] for message in self.messages] == [
+            "http.response.start",
+            "http.response.body",
+        ]
+
+
+async def _until_finished() -> None:
+    for _ in range(1000):
+        if not module._unfinished:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never finished")
+
+
+async def test_an_answer_that_need_not_wait_is_sent_at_once(failures: Failures) -> None:
+    """No task is made, and no turn of the loop goes by."""
+    server = Server()
+    send_eagerly(send_response(server.send, ANSWER), failures)
+    assert server.is_answered
+    assert not module._unfinished
+
+
+async def _yield() -> None:
+    await asyncio.sleep(0)
+
+
+async def _later() -> None:
+    future = asyncio.get_running_loop().create_future()
+    asyncio.get_running_loop().call_soon(future.set_result, None)
+    await future
+
+
+async def _already() -> None:
+    future = asyncio.get_running_loop().create_future()
+    future.set_result(None)
+    await future
+
+
+async def _in_a_task() -> None:
+    await asyncio.ensure_future(_later())
+
+
+async def _anyio_checkpoint() -> None:
+    await anyio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(
+    "suspend",
+    [
+        [_yield],
+        [_later],
+        [_already],
+        [_in_a_task],
+        [_anyio_checkpoint],
+        [_later, _yield, _later],
+        [_already, _in_a_task, _yield, _anyio_checkpoint],
+    ],
+    ids=lambda suspend: "-".join(step.__name__ for step in suspend),
+)
+async def test_an_answer_that_has_to_wait_is_sent_whole(
+    suspend: list[Suspend], failures: Failures
+) -> None:
+    """However often sending suspends, and on whatever: it is resumed where it was."""
+    server = Server(*suspend)
+    send_eagerly(send_response(server.send, ANSWER), failures)
+    await _until_finished()
+    assert server.is_answered
+    assert failures.count == 0
+
+
+async def test_values_come_back_to_whoever_waits() -> None:
+    """The result of what it waits for is the value of its await expression."""
+    seen = []
+
+    async def wait() -> None:
+        for number in range(3):
+            future = asyncio.get_running_loop().create_future()
+            asyncio.get_running_loop().call_soon(future.set_result, number)
+            seen.append(await future)
+
+    send_eagerly(wait(), Failures())
+    await _until_finished()
+    assert seen == [0, 1, 2]
+
+
+async def test_errors_come_to_whoever_waits(failures: Failures) -> None:
+    """What it waits for fails, first or later: it may catch that, and go on."""
+    server, caught = Server(), []
+
+    async def send(message: Message) -> None:
+        future = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_soon(future.set_exception, OSError("full"))
+        try:
+            await future
+        except OSError as exc:
+            caught.append(exc)
+        await server.send(message)
+
+    send_eagerly(send_response(send, ANSWER), failures)
+    await _until_finished()
+    assert server.is_answered
+    assert len(caught) == 2 and failures.count == 0
+
+
+@pytest.mark.parametrize("suspend", [[], [_later], [_later, _later]], ids=len)
+async def test_an_answer_that_cannot_be_sent(
+    suspend: list[Suspend], failures: Failures, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged and told, and is no error of whoever completed the operation."""
+
+    async def fail() -> None:
+        raise RuntimeError("the handler is closed")
+
+    send_eagerly(send_response(Server(*suspend, fail).send, ANSWER), failures)
+    await _until_finished()
+    assert failures.count == 1
+    [record] = caplog.records
+    assert (record.name, record.levelname) == ("purgatory.fastapi", "ERROR")
+    assert record.exc_info is not None and "closed" in str(record.exc_info[1])
+
+
+async def test_what_is_cancelled_is_told_of_it(failures: Failures) -> None:
+    """A server that shuts down cancels its tasks: what was being sent may clean up."""
+    told = []
+
+    async def send(message: Message) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            told.append(message["type"])
+            raise
+
+    send_eagerly(send_response(send, ANSWER), failures)
+    [task] = module._unfinished
+    # So that it has begun to wait.
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert told == ["http.response.start"]
+    assert task.cancelled()
+
+
+async def test_through_a_stream_of_anyio(failures: Failures) -> None:
+    """As BaseHTTPMiddleware hands messages on: sending waits for a reader."""
+    sending, receiving = anyio.create_memory_object_stream[Message]()
+    with sending, receiving:
+        send_eagerly(send_response(sending.send, ANSWER), failures)
+        types = [(await receiving.receive())["type"] for _ in range(2)]
+        await _until_finished()
+    assert types == ["http.response.start", "http.response.body"]
+
+
+async def test_from_within_a_cancelled_scope(failures: Failures) -> None:
+    """Whoever fires may be cancelled: the answer, which is another's, is sent all the same."""
+    sending, receiving = anyio.create_memory_object_stream[Message]()
+    with sending, receiving:
+        with anyio.CancelScope() as scope:  # noqa: ASYNC100 - it is cancelled at once
+            scope.cancel()
+            send_eagerly(send_response(sending.send, ANSWER), failures)
+        with anyio.fail_after(2):
+            types = [(await receiving.receive())["type"] for _ in range(2)]
+            await _until_finished()
+    assert types == ["http.response.start", "http.response.body"]
+
+
+async def test_from_a_timer_outside_any_task(failures: Failures) -> None:
+    """Expirations and drains answer where there is no current task."""
+    server = Server(_yield)
+    asyncio.get_running_loop().call_soon(
+        lambda: send_eagerly(send_response(server.send, ANSWER), failures)
+    )
+    await asyncio.sleep(0)
+    await _until_finished()
+    assert server.is_answered

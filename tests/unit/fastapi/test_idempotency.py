@@ -1,0 +1,204 @@
+"""Requests that are repeated with the same Idempotency-Key, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from purgatory.fastapi import BearerTokens, Problem
+from purgatory.fastapi.http import idempotency
+from purgatory.fastapi.http.idempotency import RepeatedRequests
+from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.testing import MockClock
+
+Make = Callable[[], Awaitable[RawResponse]]
+
+
+class Work:
+    """Answers with how often it was done; held back and failing where a test wants that."""
+
+    def __init__(self, size: int = 0) -> None:
+        self.done = 0
+        self.error: BaseException | None = None
+        self.may_go_on = asyncio.Event()
+        self.may_go_on.set()
+        self._size = size
+
+    async def __call__(self) -> RawResponse:
+        self.done += 1
+        number = self.done
+        await self.may_go_on.wait()
+        if self.error is not None:
+            raise self.error
+        return RawResponse.from_json(201, str(number).encode() + b" " * self._size)
+
+
+def _raw(
+    key: str | None = "k",
+    body: bytes = b"{}",
+    path: str = "/p/keys/a",
+    permit: Permit = UNRESTRICTED,
+) -> RawRequest:
+    headers = [] if key is None else [(b"idempotency-key", key.encode("latin-1"))]
+    return RawRequest(path, path.encode(), b"", headers, body=body, permit=permit)
+
+
+@pytest.fixture
+def repeats(clock: MockClock) -> RepeatedRequests:
+    """What is remembered, at the time of `clock`."""
+    return RepeatedRequests(clock)
+
+
+async def test_a_repeat_is_given_the_first_answer(repeats: RepeatedRequests) -> None:
+    """And nothing is done; without a key, or with another one, it is."""
+    work = Work()
+    first = await repeats.respond(_raw(), work)
+    assert await repeats.respond(_raw(), work) is first
+    assert await repeats.respond(_raw('"k"'), work) is first
+    assert work.done == 1
+    await repeats.respond(_raw("other"), work)
+    await repeats.respond(_raw(None), work)
+    await repeats.respond(_raw(None), work)
+    assert work.done == 4
+
+
+async def test_a_repeat_waits_for_the_first_that_is_at_work(repeats: RepeatedRequests) -> None:
+    """One of those who wait may leave: the others are answered all the same."""
+    work = Work()
+    work.may_go_on.clear()
+    asked = [asyncio.ensure_future(repeats.respond(_raw(), work)) for _ in range(4)]
+    await asyncio.sleep(0)
+    asked[2].cancel()
+    await asyncio.sleep(0)
+    work.may_go_on.set()
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert work.done == 1
+    assert isinstance(found.pop(2), asyncio.CancelledError)
+    assert len(found) == 3 and len(set(map(id, found))) == 1
+
+
+@pytest.mark.parametrize(
+    "other", [_raw(body=b"[]"), _raw(path="/p/keys/b")], ids=["body", "address"]
+)
+async def test_another_request_with_the_same_key_is_refused(
+    repeats: RepeatedRequests, other: RawRequest
+) -> None:
+    """422, while the first is at work too; and the first is still remembered."""
+    work = Work()
+    work.may_go_on.clear()
+    first = asyncio.ensure_future(repeats.respond(_raw(), work))
+    await asyncio.sleep(0)
+    for _ in range(2):
+        with pytest.raises(Problem) as caught:
+            await repeats.respond(other, work)
+        assert (caught.value.status, caught.value.kind.slug) == (422, "idempotency-conflict")
+        work.may_go_on.set()
+        await first
+    assert await repeats.respond(_raw(), work) is await first
+    assert work.done == 1
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), asyncio.CancelledError()], ids=["error", "left"]
+)
+async def test_what_failed_may_be_tried_again(
+    repeats: RepeatedRequests, error: BaseException
+) -> None:
+    """Whoever waited for the first is told that it failed, and nobody is left to wait for ever."""
+    work = Work()
+    work.error = error
+    work.may_go_on.clear()
+    first = asyncio.ensure_future(repeats.respond(_raw(), work))
+    await asyncio.sleep(0)
+    repeated = asyncio.ensure_future(repeats.respond(_raw(), work))
+    await asyncio.sleep(0)
+    work.may_go_on.set()
+    told = await asyncio.gather(first, repeated, return_exceptions=True)
+    assert type(told[0]) is type(error)
+    assert isinstance(told[1], ValueError | Problem)
+    work.error = None
+    assert (await repeats.respond(_raw(), work)).body == b"2"
+    assert (await repeats.respond(_raw(), work)).body == b"2"
+
+
+async def test_ten_minutes(repeats: RepeatedRequests, clock: MockClock) -> None:
+    """From the first request; a repeat does not make it longer."""
+    work = Work()
+    await repeats.respond(_raw(), work)
+    clock.advance(599_999)
+    assert (await repeats.respond(_raw(), work)).body == b"1"
+    clock.advance(1)
+    assert (await repeats.respond(_raw(), work)).body == b"2"
+
+
+async def test_the_oldest_makes_way(
+    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of more answers than are kept; ten thousand of them are."""
+    assert idempotency.MAX_ANSWERS == 10_000
+    monkeypatch.setattr(idempotency, "MAX_ANSWERS", 3)
+    work = Work()
+    for key in "abcd":
+        await repeats.respond(_raw(key), work)
+    assert [(await repeats.respond(_raw(key), work)).body for key in "dc"] == [b"4", b"3"]
+    assert len(repeats._remembered) <= 3
+    assert (await repeats.respond(_raw("a"), work)).body == b"5"
+
+
+async def test_large_answers_make_way_sooner(
+    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes that are kept are bounded as well, and counted without an error."""
+    monkeypatch.setattr(idempotency, "MAX_BYTES", 1000)
+    work = Work(size=399)
+    for number in range(20):
+        await repeats.respond(_raw(f"k{number}"), work)
+        assert repeats._bytes == sum(
+            len(entry.answer.result().body) for entry in repeats._remembered.values()
+        )
+        assert len(repeats._remembered) <= 3
+    assert (await repeats.respond(_raw("k19"), work)).body.strip() == b"20"
+
+
+async def test_one_that_made_way_while_at_work_takes_no_other_with_it(
+    repeats: RepeatedRequests, clock: MockClock
+) -> None:
+    """It fails after its time, when a newer one of the same key is remembered."""
+    slow, quick = Work(), Work()
+    slow.may_go_on.clear()
+    slow.error = ValueError("too late")
+    first = asyncio.ensure_future(repeats.respond(_raw(), slow))
+    await asyncio.sleep(0)
+    clock.advance(600_001)
+    kept = await repeats.respond(_raw(), quick)
+    slow.may_go_on.set()
+    with pytest.raises(ValueError, match="too late"):
+        await first
+    assert await repeats.respond(_raw(), quick) is kept
+    assert quick.done == 1
+
+
+async def test_each_token_has_keys_of_its_own(repeats: RepeatedRequests) -> None:
+    """Nobody is given, or is kept from, what another has asked for."""
+    work = Work()
+    names = ("a-token-for-tests-1", "a-token-for-tests-2")
+    tokens = BearerTokens([(name, "*") for name in names])
+    for name in names:
+        raw = RawRequest("/", b"/", b"", [(b"authorization", f"Bearer {name}".encode())])
+        await repeats.respond(_raw(permit=tokens(raw)), work)
+    await repeats.respond(_raw(), work)
+    assert work.done == 3
+
+
+@pytest.mark.parametrize("key", ["", '""', "a b", '"a', "x" * 256, "\xe9", '"\\"', "\x7f"])
+async def test_a_key_that_is_none_is_refused(repeats: RepeatedRequests, key: str) -> None:
+    """Without doing anything."""
+    work = Work()
+    with pytest.raises(Problem) as caught:
+        await repeats.respond(_raw(key), work)
+    assert (caught.value.status, caught.value.members["param"]) == (422, "Idempotency-Key")
+    assert work.done == 0

@@ -1,0 +1,326 @@
+"""What the API's documentation says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient
+
+from purgatory import Limits, Purgatory
+from purgatory.fastapi import WaitSettings, create_health_router, create_router, install
+from purgatory.fastapi.jobs.schemas import JobBody, JobResponse, ListedJob, RescheduleBody
+from purgatory.fastapi.keys.schemas import BatchItem, FireResponse, SignalBody
+from purgatory.fastapi.statistics_schemas import StatisticsResponse
+from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse
+from purgatory.jobs import JobLimits, MemoryJobStore
+
+PROBLEM = "application/problem+json"
+METHODS = {"get", "post", "put", "patch", "delete", "options", "head"}
+
+# What each operation may refuse; 422 stands for all of them.
+REFUSALS = {
+    "get /purgatory/watch/{key}": {400, 409, 410, 422, 429, 503},
+    "post /purgatory/watch": {400, 409, 410, 413, 415, 422, 429, 503},
+    "delete /purgatory/waits/{id}": {404, 422},
+    "post /purgatory/keys/{key}": {400, 413, 415, 422, 503},
+    "post /purgatory/keys": {400, 413, 415, 422, 503},
+    "get /purgatory/keys/{key}": {422},
+    "delete /purgatory/keys/{key}": {422, 503},
+    "get /purgatory/keys": {422},
+    "post /purgatory/jobs": {400, 409, 413, 415, 422, 503},
+    "get /purgatory/jobs": {422, 503},
+    "post /purgatory/jobs:batch": {413, 415, 422, 503},
+    "get /purgatory/jobs/{id}": {404, 422, 429, 503},
+    "patch /purgatory/jobs/{id}": {400, 404, 409, 412, 413, 415, 422, 503},
+    "delete /purgatory/jobs/{id}": {404, 409, 422, 503},
+    "post /purgatory/jobs/{id}/run": {404, 409, 412, 415, 422, 503},
+    "get /purgatory/statistics": {422},
+    "get /purgatory/problems/{slug}": {404, 422},
+}
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    """The document of an application with everything that the library offers."""
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+    install(app, purgatory, settings=WaitSettings(default_wait=7.0, max_wait=11.0))
+    app.include_router(create_health_router(purgatory))
+    found: dict[str, Any] = json.loads(json.dumps(app.openapi()))
+    return found
+
+
+def _operations(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert method in METHODS
+            yield f"{method} {path}", operation
+
+
+def _references(node: Any) -> Iterator[str]:
+    match node:
+        case {"$ref": str(reference)}:
+            yield reference
+        case dict():
+            for child in node.values():
+                yield from _references(child)
+        case list():
+            for child in node:
+                yield from _references(child)
+
+
+def test_every_operation_says_what_it_does(document: dict[str, Any]) -> None:
+    """A summary, a description, a tag."""
+    for name, operation in _operations(document):
+        assert operation["summary"], name
+        assert operation["description"].strip().endswith("."), name
+        assert operation["tags"], name
+
+
+def test_operation_ids_are_unique(document: dict[str, Any]) -> None:
+    """Generated clients have a method for each."""
+    ids = [operation["operationId"] for _, operation in _operations(document)]
+    assert len(set(ids)) == len(ids)
+
+
+def test_operation_ids_are_names_that_a_person_would_give(document: dict[str, Any]) -> None:
+    """What generated clients call their methods, and so they do not change."""
+    ids = {name: operation["operationId"] for name, operation in _operations(document)}
+    assert ids == {
+        "get /purgatory/watch/{key}": "watch_key",
+        "post /purgatory/watch": "watch_keys",
+        "delete /purgatory/waits/{id}": "cancel_wait",
+        "post /purgatory/keys/{key}": "fire_key",
+        "post /purgatory/keys": "fire_keys",
+        "get /purgatory/keys/{key}": "describe_key",
+        "delete /purgatory/keys/{key}": "drop_key",
+        "get /purgatory/keys": "list_keys",
+        "post /purgatory/jobs": "add_job",
+        "get /purgatory/jobs": "list_jobs",
+        "post /purgatory/jobs:batch": "add_jobs",
+        "get /purgatory/jobs/{id}": "get_job",
+        "patch /purgatory/jobs/{id}": "reschedule_job",
+        "delete /purgatory/jobs/{id}": "cancel_job",
+        "post /purgatory/jobs/{id}/run": "run_job",
+        "get /purgatory/statistics": "statistics",
+        "get /purgatory/problems/{slug}": "problem",
+        "get /healthz": "healthz",
+        "get /readyz": "readyz",
+    }
+
+
+def test_an_idempotency_key_says_for_how_long_it_holds(document: dict[str, Any]) -> None:
+    """Of a job longer than of a fire."""
+    said = {
+        operation["operationId"]: parameter["description"]
+        for _, operation in _operations(document)
+        for parameter in operation.get("parameters", ())
+        if parameter["name"] == "idempotency-key"
+    }
+    assert said.keys() == {"fire_key", "fire_keys", "add_job"}
+    assert all(("24 hours" in words) == (name == "add_job") for name, words in said.items())
+    assert all(("ten minutes" in words) == (name != "add_job") for name, words in said.items())
+
+
+def test_operation_ids_under_another_prefix() -> None:
+    """They begin with it."""
+    app = FastAPI()
+    app.include_router(create_router(Purgatory(), prefix="/wait/here"), prefix="/v2")
+    ids = {operation["operationId"] for _, operation in _operations(app.openapi())}
+    assert "v2_wait_here_watch_key" in ids
+    assert all(name.startswith("v2_wait_here_") for name in ids)
+
+
+def test_operation_ids_are_unique_under_two_prefixes() -> None:
+    """A router that is included twice has two of each."""
+    app, router = FastAPI(), create_router(Purgatory(jobs=MemoryJobStore()))
+    app.include_router(router)
+    app.include_router(router, prefix="/v2")
+    ids = [operation["operationId"] for _, operation in _operations(app.openapi())]
+    assert len(set(ids)) == len(ids) == 2 * len(REFUSALS)
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    """No schema is named that is not there."""
+    references = set(_references(document))
+    assert references
+    for reference in references:
+        kind, _, name = reference.removeprefix("#/components/").partition("/")
+        assert name in document["components"][kind], reference
+
+
+@pytest.mark.parametrize("name", REFUSALS)
+def test_every_refusal_is_documented_as_problem_details(
+    document: dict[str, Any], name: str
+) -> None:
+    """Its status, with the media type that it really has and no other."""
+    operation = dict(_operations(document))[name]
+    refusals = {
+        int(status): response
+        for status, response in operation["responses"].items()
+        if status.isdigit() and int(status) >= 400
+    }
+    assert REFUSALS[name] <= refusals.keys()
+    for status, response in refusals.items():
+        assert list(response["content"]) == [PROBLEM], status
+        assert response["content"][PROBLEM]["schema"], status
+        assert "`" in response["description"], "the kinds of problems are named"
+
+
+def test_no_operation_is_missing(document: dict[str, Any]) -> None:
+    """The table above is whole."""
+    ours = {name for name, _ in _operations(document) if "/purgatory/" in name}
+    assert ours == REFUSALS.keys()
+
+
+def test_answers_are_documented(document: dict[str, Any]) -> None:
+    """With a schema, or without a body where there is none."""
+    for name, operation in _operations(document):
+        for status, response in operation["responses"].items():
+            if status in ("204", "304"):
+                assert "content" not in response, name
+            elif status.startswith("2"):
+                assert response["content"], name
+            assert response["description"], name
+
+
+def _parameters(document: dict[str, Any], name: str) -> dict[str, Any]:
+    operation = dict(_operations(document))[name]
+    return {parameter["name"].lower(): parameter for parameter in operation["parameters"]}
+
+
+def test_the_parameters_of_watching_a_key(document: dict[str, Any]) -> None:
+    """All of them, each with a description; `wait` says its units, default and maximum."""
+    parameters = _parameters(document, "get /purgatory/watch/{key}")
+    places = {name: parameter["in"] for name, parameter in parameters.items()}
+    assert places == {
+        "key": "path",
+        "cursor": "query",
+        "wait": "query",
+        "limit": "query",
+        "min": "query",
+        "if-none-match": "header",
+        "prefer": "header",
+        "wait-id": "header",
+    }
+    for name, parameter in parameters.items():
+        assert parameter.get("description"), name
+        assert parameter["required"] is (name == "key")
+    wait = parameters["wait"]["description"]
+    for word in ("500ms", "25s", "1m", "7 s", "11 s", "0 asks"):
+        assert word in wait, wait
+    assert parameters["wait"]["schema"]["default"] == "7"
+
+
+def _properties(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{path}.{name}", inner
+
+
+def test_every_field_and_parameter_is_described(document: dict[str, Any]) -> None:
+    """In words; what is an object of its own is described there."""
+    for schema_name, schema in document["components"]["schemas"].items():
+        assert schema["description"], schema_name
+        for name, field in _properties(schema, schema_name):
+            assert field.get("description") or "$ref" in field, name
+    for name, operation in _operations(document):
+        for parameter in operation.get("parameters", ()):
+            assert parameter.get("description"), (name, parameter["name"])
+
+
+def test_no_answer_is_just_a_success(document: dict[str, Any]) -> None:
+    """Each says what it is, in words of its own."""
+    for name, operation in _operations(document):
+        for status, response in operation["responses"].items():
+            assert response["description"] not in ("Successful Response", "Error"), (name, status)
+
+
+def test_examples_fit_what_they_are_examples_of(document: dict[str, Any]) -> None:
+    """Whoever tries one out is not refused."""
+    bodies = (SignalBody, BatchItem, WatchBody, JobBody, RescheduleBody)
+    answers = (WatchResponse, WatchManyResponse, FireResponse, JobResponse, ListedJob)
+    for model in (*bodies, *answers):
+        schema = document["components"]["schemas"][model.__name__]
+        [example] = schema["examples"]
+        model.model_validate_json(json.dumps(example))
+        assert model in bodies or set(schema["required"]) <= example.keys()
+
+
+def test_each_kind_of_refusal_has_an_example(document: dict[str, Any]) -> None:
+    """With what to do about it."""
+    responses = dict(_operations(document))["post /purgatory/jobs"]["responses"]
+    examples = responses["422"]["content"][PROBLEM]["examples"]
+    assert examples.keys() == {"bad-parameter", "unknown-handler", "idempotency-conflict"}
+    assert examples["unknown-handler"]["value"]["status"] == 422
+
+
+async def test_the_statistics_are_what_is_documented_of_them() -> None:
+    """Neither more nor less."""
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+    install(app, purgatory)
+    async with purgatory, AsyncClient(transport=ASGITransport(app), base_url="http://h") as client:
+        answer = (await client.get("/purgatory/statistics")).json()
+    documented = StatisticsResponse.model_validate(answer, strict=True).model_dump(mode="json")
+    assert documented == answer
+
+
+def test_bodies_are_documented(document: dict[str, Any]) -> None:
+    """Those that have to be there, and the one that may."""
+    operations = dict(_operations(document))
+    for name, is_required in (
+        ("post /purgatory/watch", True),
+        ("post /purgatory/keys", True),
+        ("post /purgatory/keys/{key}", False),
+        ("post /purgatory/jobs", True),
+        ("patch /purgatory/jobs/{id}", True),
+        ("post /purgatory/jobs:batch", True),
+    ):
+        body = operations[name]["requestBody"]
+        assert body.get("required", False) is is_required, name
+        media_type = "application/jsonl" if name.endswith(":batch") else "application/json"
+        assert list(body["content"]) == [media_type]
+
+
+def test_headers_of_answers_are_documented(document: dict[str, Any]) -> None:
+    """A client generator knows of the cursor in the ETag, and of Retry-After."""
+    responses = dict(_operations(document))["get /purgatory/watch/{key}"]["responses"]
+    assert "ETag" in responses["200"]["headers"]
+    assert "Purgatory-Cursor" in responses["204"]["headers"]
+    assert "Retry-After" in responses["503"]["headers"]
+
+
+def test_bounds_are_those_of_the_limits() -> None:
+    """Of what was raised or lowered, not of what is so by default; each purgatory has its own."""
+    app = FastAPI()
+    for prefix, maximum in (("/a", 500), ("/b", 5)):
+        limits = Limits(
+            max_keys_per_operation=maximum,
+            max_value_bytes=maximum * 10,
+            max_signals_per_key=maximum,
+        )
+        job_limits = JobLimits(max_keys=maximum, max_payload_bytes=7, max_attempts=maximum)
+        store = MemoryJobStore(limits=job_limits)
+        install(app, Purgatory(limits=limits, jobs=store), prefix=prefix)
+    document = json.loads(json.dumps(app.openapi()))
+    operations = dict(_operations(document))
+    for prefix, maximum in (("/a", 500), ("/b", 5)):
+        watch = _body_schema(document, operations[f"post {prefix}/watch"])["properties"]
+        assert (watch["keys"]["maxProperties"], watch["min"]["maximum"]) == (maximum, maximum)
+        parameters = _parameters(document, f"get {prefix}/watch/{{key}}")
+        assert parameters["min"]["schema"]["maximum"] == maximum
+        fire = _body_schema(document, operations[f"post {prefix}/keys/{{key}}"])["properties"]
+        assert f"{maximum * 10} bytes" in fire["value"]["description"]
+        job = _body_schema(document, operations[f"post {prefix}/jobs"])["properties"]
+        assert (job["keys"]["maxItems"], job["max_attempts"]["maximum"]) == (maximum, maximum)
+        assert job["max_attempts"]["default"] == min(10, maximum)
+        assert "7 bytes" in job["payload"]["description"]
+
+
+def _body_schema(document: dict[str, Any], operation: dict[str, Any]) -> dict[str, Any]:
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    [reference] = _references(schema)
+    found: dict[str, Any] = document["components"]["schemas"][reference.rpartition("/")[2]]
+    return found

@@ -1,0 +1,152 @@
+"""The kinds of problems, and what stands in their documents."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import httpx
+import pytest
+from fastapi import FastAPI, HTTPException
+
+from purgatory import Purgatory, PurgatoryError, errors
+from purgatory.fastapi import Problem, install
+from purgatory.fastapi.http.problems import KINDS, draining_problem, problem_of_error
+
+ERRORS = [
+    kind
+    for _, kind in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(kind, PurgatoryError)
+]
+
+
+def _client(app: FastAPI) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://h")
+
+
+@pytest.fixture
+def app() -> FastAPI:
+    """An application with a purgatory that nobody opens."""
+    app = FastAPI()
+    install(app, Purgatory())
+    return app
+
+
+@pytest.mark.parametrize("slug", KINDS)
+async def test_every_kind_is_described_where_its_type_points(app: FastAPI, slug: str) -> None:
+    """The address answers with the title, the status, and what to do."""
+    document = json.loads(Problem(slug, "x").response("/purgatory", "/purgatory/watch/k").body)
+    async with _client(app) as client:
+        answer = await client.get(document["type"])
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain")
+    kind = KINDS[slug]
+    for part in (kind.title, str(kind.status), slug, kind.remedy):
+        assert part in answer.text
+
+
+@pytest.mark.parametrize("slug", KINDS)
+def test_kinds_are_refusals_with_a_title_and_a_remedy(slug: str) -> None:
+    """Each is filed under its own name, and says what to do in a sentence."""
+    kind = KINDS[slug]
+    assert kind.slug == slug
+    assert 400 <= kind.status < 600
+    assert kind.title and not kind.title.endswith(".")
+    assert kind.remedy.endswith(".")
+
+
+def test_the_document_has_the_members_of_rfc_9457() -> None:
+    """And those of its own beside them."""
+    problem = Problem("full", "no room", headers={"Retry-After": "3"}, limit="max_parked")
+    answer = problem.response("/p", "/p/watch/k")
+    assert json.loads(answer.body) == {
+        "type": "/p/problems/full",
+        "title": KINDS["full"].title,
+        "status": 503,
+        "detail": "no room",
+        "instance": "/p/watch/k",
+        "limit": "max_parked",
+    }
+    text = answer.encoded(b"")
+    assert b"content-type: application/problem+json\r\n" in text
+    assert b"cache-control: no-store\r\n" in text
+    assert b"retry-after: 3\r\n" in text.lower()
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x00", "☂", "\n", '"', "\u2028"])
+def test_whatever_is_quoted_can_be_sent(text: str) -> None:
+    """Clients send what no UTF-8 can hold; the refusal that quotes it is JSON all the same."""
+    answer = Problem("bad-parameter", text, param=text).response("/p", text)
+    assert json.loads(answer.body)["detail"] == text
+
+
+@pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)
+def test_every_error_of_the_library_is_a_refusal(kind: type[PurgatoryError]) -> None:
+    """None of those that a request can cause is a 500."""
+    if kind is errors.CursorExpiredError:
+        error: PurgatoryError = errors.CursorExpiredError(key="k", earliest="0", head="1")
+    elif kind is errors.LimitReachedError:
+        error = errors.LimitReachedError(limit="max_parked", maximum=1)
+    else:
+        error = kind()
+    problem = problem_of_error(error)
+    # What only the application's own programming can cause.
+    own_faults = {
+        errors.PurgatoryError,
+        errors.CursorError,
+        errors.WrongThreadError,
+        errors.SeveralWorkersError,
+    }
+    assert (problem.status == 500) is (kind in own_faults)
+    assert problem.detail
+
+
+def test_retry_after_is_jittered() -> None:
+    """Clients that were refused together do not return together."""
+    found = {(draining_problem().headers or {})["Retry-After"] for _ in range(200)}
+    assert len(found) > 1
+    assert all(1 <= int(seconds) <= 5 for seconds in found)
+
+
+async def test_an_endpoint_may_raise_one(app: FastAPI) -> None:
+    """Problem is public: raised in an endpoint, it is the answer."""
+
+    @app.get("/refused")
+    def refused() -> None:
+        raise Problem("too-many-waits", "not today", headers={"Retry-After": "7"}, limit="mine")
+
+    async with _client(app) as client:
+        answer = await client.get("/refused")
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "7")
+    assert answer.json()["type"] == "/purgatory/problems/too-many-waits"
+    assert answer.json()["limit"] == "mine"
+
+
+async def test_one_without_our_handlers_is_an_http_exception() -> None:
+    """Where the library is not installed it is what FastAPI makes of an HTTPException."""
+    app = FastAPI()
+
+    @app.get("/refused")
+    def refused() -> None:
+        raise Problem("full", "no room", headers={"Retry-After": "7"})
+
+    async with _client(app) as client:
+        answer = await client.get("/refused")
+    assert (answer.status_code, answer.json()) == (503, {"detail": "no room"})
+    assert answer.headers["retry-after"] == "7"
+
+
+@pytest.mark.parametrize("status", [400, 404, 418, 499, 599])
+async def test_exceptions_of_the_application(app: FastAPI, status: int) -> None:
+    """about:blank with the status's own phrase, also where HTTP has none."""
+
+    @app.get("/refused")
+    def refused() -> None:
+        raise HTTPException(status, "because")
+
+    async with _client(app) as client:
+        answer = await client.get("/refused")
+    document = answer.json()
+    assert (answer.status_code, document["status"]) == (status, status)
+    assert (document["type"], document["detail"]) == ("about:blank", "because")
+    assert document["title"]

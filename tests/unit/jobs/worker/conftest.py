@@ -1,0 +1,48 @@
+"""A worker in virtual time, with a handler that notes its runs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from purgatory import (
+    Purgatory,
+)
+from purgatory.jobs import (
+    MemoryJobStore,
+)
+from purgatory.testing import AutojumpEventLoop
+from tests.unit.jobs.worker.failing_job_store import FailingJobStore
+from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Time jumps to the next timer."""
+    return "asyncio", {"loop_factory": AutojumpEventLoop}
+
+
+@pytest.fixture
+async def store() -> FailingJobStore:
+    """The store, by the wall clock of the loop."""
+    leap(1_800_000_000_000)
+    return FailingJobStore(now_ms)
+
+
+@pytest.fixture
+def log() -> Log:
+    """What was run."""
+    return Log()
+
+
+@pytest.fixture
+async def purgatory(
+    store: MemoryJobStore, make_purgatory: Make, log: Log
+) -> AsyncIterator[Purgatory]:
+    """An open purgatory with a handler called "note"."""
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    async with purgatory:
+        yield purgatory

@@ -1,0 +1,207 @@
+"""Delayed jobs in one process, on a clock that jumps: deadlines, fires, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from purgatory import (
+    InvalidKeyError,
+    Purgatory,
+)
+from purgatory.jobs import (
+    InvalidDeadlineError,
+    InvalidJobError,
+    InvalidPayloadError,
+    JobContext,
+    JobOutcome,
+    JobState,
+    MemoryJobStore,
+    NoJobStoreError,
+    UnknownHandlerError,
+    WorkerSettings,
+)
+from tests.unit.jobs.worker.failing_job_store import FailingJobStore
+from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
+
+
+async def test_a_job_runs_at_its_deadline(purgatory: Purgatory, log: Log) -> None:
+    """Never early, with its payload, and the outcome is recorded."""
+    before_ms = now_ms()
+    handle = await purgatory.defer("note", {"n": 1}, delay=900)
+    job = await handle.wait()
+    assert (job.state, job.outcome, job.attempt) == (JobState.DONE, JobOutcome.EXPIRED, 1)
+    [run] = log
+    assert on_time([run.at_ms], [before_ms + 900_000])
+    assert run.payload == {"n": 1}
+    assert (run.job.id, run.job.attempt, run.job.max_attempts) == (handle.id, 1, 10)
+    assert (run.job.outcome, run.job.fired_key) == (JobOutcome.EXPIRED, None)
+    assert run.job.deadline - run.job.created == timedelta(seconds=900)
+    assert job.lateness_ms is not None and job.lateness_ms <= 2
+
+
+@pytest.mark.parametrize("delay", [0, 0.001, 1, 59, 60, 61, 3_600, 24 * 3_600])
+async def test_near_and_far_deadlines(purgatory: Purgatory, log: Log, delay: float) -> None:
+    """On time, in the horizon and beyond it."""
+    at_ms = now_ms() + round(delay * 1000)
+    await (await purgatory.defer("note", delay=delay)).wait()
+    assert on_time([run.at_ms for run in log], [at_ms])
+
+
+async def test_a_moment_is_a_deadline_too(purgatory: Purgatory, log: Log) -> None:
+    """In whatever zone it is."""
+    at_ms = now_ms() + 90_000
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    await (await purgatory.defer("note", at=at)).wait()
+    assert on_time([run.at_ms for run in log], [at_ms])
+
+
+async def test_a_fire_runs_a_job_at_once(purgatory: Purgatory, log: Log) -> None:
+    """The handler is told which key fired and with what; the deadline does nothing more."""
+    handle = await purgatory.defer("note", delay=900, keys=["a", "b"])
+    await asyncio.sleep(1)
+    before_ms = now_ms()
+    fired = await purgatory.fire("b", {"by": "card"})
+    assert (fired.jobs, fired.completed) == (1, 0)
+    job = await handle.wait(1)
+    assert (job.state, job.outcome) == (JobState.DONE, JobOutcome.FIRED)
+    [run] = log
+    assert on_time([run.at_ms], [before_ms])
+    assert (run.job.fired_key, run.job.fired_value) == ("b", {"by": "card"})
+    assert (await purgatory.fire("a")).jobs == 0
+    await asyncio.sleep(1_000)
+    assert len(log) == 1
+
+
+async def test_a_fire_cancels_a_job_that_wants_it(purgatory: Purgatory, log: Log) -> None:
+    """on_fire="cancel": not at all because it fired."""
+    handle = await purgatory.defer("note", delay=900, keys=["paid"], on_fire="cancel")
+    assert (await purgatory.fire("paid", 7)).jobs == 1
+    job = await handle.get()
+    assert (job.state, job.outcome, job.fired_value) == (JobState.CANCELLED, JobOutcome.FIRED, 7)
+    await asyncio.sleep(1_000)
+    assert log == []
+
+
+async def test_a_fire_decides_more_jobs_than_a_step_takes(
+    purgatory: Purgatory, store: MemoryJobStore
+) -> None:
+    """All of them, in several steps, though the caller is cancelled."""
+    specs = [
+        purgatory.job_spec("note", delay=900, keys=["k"], on_fire="cancel") for _ in range(2_500)
+    ]
+    await store.add(specs)
+    assert (await purgatory.fire("k")).jobs == 2_500
+    assert (await purgatory.job_counts()).cancelled == 2_500
+
+
+async def test_a_fire_without_jobs_does_not_ask_the_store(
+    purgatory: Purgatory, store: FailingJobStore
+) -> None:
+    """It costs what it cost before there were jobs."""
+    await purgatory.defer("note", delay=900, keys=["a"])
+    before = store.asked
+    await purgatory.fire("b")
+    assert store.asked == before
+
+
+async def test_many_jobs_run_in_order_of_deadline(purgatory: Purgatory, log: Log) -> None:
+    """However they were deferred."""
+    for n in (5, 1, 4, 2, 3):
+        await purgatory.defer("note", n, delay=n)
+    await asyncio.sleep(10)
+    assert [run.payload for run in log] == [1, 2, 3, 4, 5]
+
+
+async def test_what_is_held_is_bounded(store: MemoryJobStore, make_purgatory: Make) -> None:
+    """However many are due; those deferred later and due sooner are not late for it."""
+    settings = WorkerSettings(max_held=20, max_running=3)
+    purgatory = make_purgatory(jobs=store, job_settings=settings)
+    running = most = 0
+    ended: list[tuple[int, int]] = []
+
+    @purgatory.handler("work")
+    async def work(job: JobContext, number: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.01)
+        running -= 1
+        ended.append((number, now_ms()))
+
+    async with purgatory:
+        for number in range(200):
+            await purgatory.defer("work", number, delay=30)
+        await asyncio.sleep(1)
+        held = purgatory.statistics().jobs
+        assert held is not None and held.held == 20
+        at_ms = now_ms() + 2_000
+        await (await purgatory.defer("work", -1, delay=2)).wait()
+        [(number, ended_ms)] = ended
+        assert number == -1 and on_time([ended_ms - 10], [at_ms])
+        await asyncio.sleep(60)
+        assert sorted(number for number, _ in ended) == list(range(-1, 200))
+        assert most == 3
+
+
+async def test_an_unknown_handler_is_refused(purgatory: Purgatory) -> None:
+    """With the names that are known; unless it is said that another service has it."""
+    with pytest.raises(UnknownHandlerError, match=r"'nope'.*known: 'note'.*handled_elsewhere"):
+        await purgatory.defer("nope", delay=1)
+    purgatory.handled_elsewhere(["nope"])
+    handle = await purgatory.defer("nope", delay=1)
+    assert (await handle.get()).state is JobState.WAITING
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({}, InvalidDeadlineError),
+        ({"delay": 1, "at": datetime(2026, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
+        ({"delay": -1}, InvalidDeadlineError),
+        ({"delay": float("nan")}, InvalidDeadlineError),
+        ({"delay": float("inf")}, InvalidDeadlineError),
+        ({"delay": 11 * 366 * 24 * 3600}, InvalidDeadlineError),
+        ({"at": datetime(2026, 1, 1)}, InvalidDeadlineError),
+        ({"at": datetime(2001, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
+        ({"at": datetime(9999, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
+        ({"delay": "1"}, TypeError),
+        ({"delay": True}, TypeError),
+        ({"at": "2026-01-01"}, TypeError),
+        ({"delay": 1, "payload": {1, 2}}, InvalidPayloadError),
+        ({"delay": 1, "payload": float("nan")}, InvalidPayloadError),
+        ({"delay": 1, "payload": "x" * 65_536}, InvalidPayloadError),
+        ({"delay": 1, "keys": "paid"}, TypeError),
+        ({"delay": 1, "keys": [""]}, InvalidKeyError),
+        ({"delay": 1, "keys": ["a\x00"]}, InvalidKeyError),
+        ({"delay": 1, "keys": [str(n) for n in range(101)]}, InvalidJobError),
+        ({"delay": 1, "on_fire": "explode"}, InvalidJobError),
+        ({"delay": 1, "misfire": "later"}, InvalidJobError),
+        ({"delay": 1, "on_conflict": "fight"}, InvalidJobError),
+        ({"delay": 1, "on_conflict": "keep"}, InvalidJobError),
+        ({"delay": 1, "at": datetime(2126, 1, 1, tzinfo=UTC)}, InvalidDeadlineError),
+        ({"delay": 1, "max_attempts": 0}, InvalidJobError),
+        ({"delay": 1, "max_attempts": 1_001}, InvalidJobError),
+        ({"delay": 1, "max_attempts": 1.5}, TypeError),
+        ({"delay": 1, "ceiling": -1}, InvalidDeadlineError),
+        ({"delay": 1, "dedupe_key": ""}, InvalidKeyError),
+    ],
+)
+async def test_what_makes_no_sense_is_refused(
+    purgatory: Purgatory, options: dict[str, Any], error: type[Exception]
+) -> None:
+    """At once, and nothing is stored."""
+    with pytest.raises(error):
+        await purgatory.defer("note", **options)
+    assert (await purgatory.jobs()).jobs == []
+
+
+async def test_without_a_store_nothing_can_be_deferred(make_purgatory: Make) -> None:
+    """And it is said what to do."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(NoJobStoreError, match="Purgatory\\(jobs="):
+            await purgatory.defer("note", delay=1)
+        assert purgatory.missing == []

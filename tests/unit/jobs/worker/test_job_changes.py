@@ -1,0 +1,207 @@
+"""Cancelling, rescheduling, listing and awaiting jobs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from purgatory import (
+    InvalidTimeoutError,
+    LimitReachedError,
+    Limits,
+    Purgatory,
+    PurgatoryDrainingError,
+)
+from purgatory.jobs import (
+    AddStatus,
+    DuplicateJobError,
+    Job,
+    JobConflictError,
+    JobNotFoundError,
+    JobOutcome,
+    JobState,
+    MemoryJobStore,
+)
+from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
+
+# Changing one's mind
+
+
+async def test_a_cancelled_job_never_runs(purgatory: Purgatory, log: Log) -> None:
+    """In the horizon or beyond; and repeating is safe."""
+    near = await purgatory.defer("note", delay=1)
+    far = await purgatory.defer("note", delay=100)
+    await asyncio.sleep(0.5)
+    assert (await near.cancel()).outcome is JobOutcome.CANCELLED
+    assert (await purgatory.cancel_job(far.id)).state is JobState.CANCELLED
+    assert (await near.cancel()).state is JobState.CANCELLED
+    await asyncio.sleep(200)
+    assert log == []
+
+
+async def test_cancelling_all_on_a_key(purgatory: Purgatory, log: Log) -> None:
+    """Those that were not decided."""
+    for _ in range(3):
+        await purgatory.defer("note", delay=5, keys=["k"])
+    await purgatory.defer("note", delay=5, keys=["other"])
+    assert await purgatory.cancel_jobs_for_key("k") == 3
+    await asyncio.sleep(10)
+    assert len(log) == 1
+
+
+async def test_rescheduling_moves_the_deadline(purgatory: Purgatory, log: Log) -> None:
+    """Forward and back, though the job is held already: a debounce."""
+    handle = await purgatory.defer("note", delay=2)
+    start_ms = now_ms()
+    for _ in range(5):
+        await asyncio.sleep(1)
+        await purgatory.reschedule(handle.id, delay=2)
+    await handle.wait()
+    assert on_time([run.at_ms - start_ms for run in log], [7_000])
+    later = await purgatory.defer("note", delay=5_000)
+    await purgatory.reschedule(later.id, delay=1)
+    await later.wait(1.5)
+
+
+async def test_a_debounce_has_a_ceiling(purgatory: Purgatory, log: Log) -> None:
+    """However often it is put off."""
+    start_ms = now_ms()
+    handle = await purgatory.defer("note", delay=2, ceiling=5)
+    for _ in range(4):
+        await asyncio.sleep(1)
+        await purgatory.reschedule(handle.id, delay=2)
+    await handle.wait()
+    assert on_time([run.at_ms - start_ms for run in log], [5_000])
+
+
+async def test_run_now(purgatory: Purgatory, log: Log) -> None:
+    """It does not wait for its deadline."""
+    handle = await purgatory.defer("note", delay=5_000)
+    await purgatory.run_now(handle.id)
+    assert (await handle.wait(1)).outcome is JobOutcome.EXPIRED
+    with pytest.raises(JobConflictError):
+        await purgatory.run_now(handle.id)
+    assert len(log) == 1
+
+
+async def test_one_job_for_each_dedupe_key(purgatory: Purgatory) -> None:
+    """error, replace and keep."""
+    first = await purgatory.defer("note", 1, delay=10, dedupe_key="d")
+    with pytest.raises(DuplicateJobError) as caught:
+        await purgatory.defer("note", 2, delay=10, dedupe_key="d")
+    assert caught.value.job.id == first.id
+    kept = await purgatory.defer("note", 3, delay=10, dedupe_key="d", on_conflict="keep")
+    new = await purgatory.defer("note", 4, delay=10, dedupe_key="d", on_conflict="replace")
+    assert kept.id == new.id == first.id
+    assert kept.added is not None and kept.added.status is AddStatus.KEPT
+    assert new.added is not None and new.added.status is AddStatus.REPLACED
+    assert (await new.get()).payload == 4
+
+
+# Asking
+
+
+async def test_waiting_for_a_job(purgatory: Purgatory) -> None:
+    """Until it is final, or the time is up; nothing is left behind either way."""
+    handle = await purgatory.defer("note", delay=100)
+    with pytest.raises(TimeoutError, match="waiting"):
+        await handle.wait(5)
+    with pytest.raises(TimeoutError):
+        await handle.wait(0)
+    with pytest.raises(JobNotFoundError):
+        await purgatory.job("0" * 32).wait(1)
+    waiting = asyncio.create_task(handle.wait())
+    await asyncio.sleep(1)
+    assert purgatory.parked == 1
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert purgatory.parked == 0
+    assert (await handle.wait()).state is JobState.DONE
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), 1e300])
+async def test_a_timeout_that_is_none_is_refused(purgatory: Purgatory, timeout: float) -> None:
+    """As where it is parked."""
+    handle = await purgatory.defer("note", delay=1)
+    with pytest.raises(InvalidTimeoutError, match=r"timeout is .*, or None"):
+        await handle.wait(timeout)
+    with pytest.raises(TypeError, match="give seconds as a number"):
+        await handle.wait("5")  # type: ignore[arg-type] # on purpose
+
+
+async def test_who_stops_waiting_is_not_in_the_way(purgatory: Purgatory) -> None:
+    """Of the one who changes the job at that very moment."""
+    handle = await purgatory.defer("note", delay=100)
+    waiting = asyncio.create_task(handle.wait())
+    await asyncio.sleep(1)
+    waiting.cancel()
+    # A store in memory lets nobody in between.
+    assert (await handle.cancel()).state is JobState.CANCELLED
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert purgatory.parked == 0
+
+
+async def test_waiting_for_a_change(purgatory: Purgatory) -> None:
+    """Every version, as it comes."""
+    handle = await purgatory.defer("note", delay=100)
+    version = (await handle.get()).version
+    waiting = asyncio.create_task(handle.wait_changed(version))
+    await asyncio.sleep(1)
+    await purgatory.reschedule(handle.id, delay=200)
+    job = await waiting
+    assert (job.state, job.version) == (JobState.WAITING, version + 1)
+    assert (await handle.wait_changed(version)).version == version + 1
+
+
+async def test_waiting_is_bounded(store: MemoryJobStore, make_purgatory: Make, log: Log) -> None:
+    """As all that is parked."""
+    purgatory = make_purgatory(jobs=store, limits=Limits(max_parked=1))
+    purgatory.handler("note")(log)
+    async with purgatory:
+        handle = await purgatory.defer("note", delay=100)
+        waiting = asyncio.create_task(handle.wait())
+        await asyncio.sleep(1)
+        with pytest.raises(LimitReachedError):
+            await handle.wait()
+        assert (await waiting).state is JobState.DONE
+
+
+async def test_whoever_waits_is_told_when_it_drains(
+    store: MemoryJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """The job itself goes on elsewhere."""
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    async with purgatory:
+        handle = await purgatory.defer("note", delay=100)
+        waiting = asyncio.create_task(handle.wait())
+        await asyncio.sleep(1)
+        await purgatory.drain()
+        with pytest.raises(PurgatoryDrainingError):
+            await waiting
+        # It can be asked all the same, until it is closed.
+        assert (await handle.get()).lease_until_ms == 0
+
+
+async def test_listing_jobs(purgatory: Purgatory) -> None:
+    """By state, handler and key, page by page."""
+    purgatory.handled_elsewhere(["other"])
+    for number in range(5):
+        await purgatory.defer("note", number, delay=100, keys=[f"k{number % 2}"])
+    await purgatory.defer("other", delay=100)
+    assert len((await purgatory.jobs(handler="note")).jobs) == 5
+    assert len((await purgatory.jobs(key="k1")).jobs) == 2
+    assert (await purgatory.jobs(state=JobState.DONE)).jobs == []
+    found: list[Job] = []
+    after = None
+    while True:
+        page = await purgatory.jobs(limit=4, after=after)
+        found += page.jobs
+        after = page.next
+        if after is None:
+            break
+    assert len({job.id for job in found}) == len(found) == 6
+    with pytest.raises(ValueError, match="limit"):
+        await purgatory.jobs(limit=0)

@@ -1,0 +1,226 @@
+"""What the coordinator refuses, and its drain."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from examples.join_group import errors
+from examples.join_group.assignors import ASSIGNORS
+from examples.join_group.group import Group
+from examples.join_group.member import Member
+from examples.join_group.problems import KINDS
+from examples.join_group.rebalance import Rebalance
+from examples.join_group.schemas import (
+    JoinAnswer,
+    JoinRequest,
+    Protocol,
+)
+from examples.join_group.settings import CoordinatorSettings
+from examples.join_group.state_table import GroupState
+from examples.join_group.table import ranges
+from examples.join_group.watch_keys import heartbeat_key, join_key, sync_key
+from tests.unit.join_group.group_bench import SETTINGS, Bench
+
+
+async def test_a_member_that_is_unknown(bench: Bench) -> None:
+    """Every request of a stranger is refused, in every group."""
+    await bench.stable(1)
+    stranger = JoinAnswer(member_id="x", generation=1, protocol="range", leader="y", members=[])
+    for ask in (
+        lambda: bench.join("x"),
+        lambda: bench.join("x", group="other"),
+        lambda: bench.sync(stranger),
+        lambda: bench.heartbeat("x", 1),
+        lambda: bench.leave("x"),
+    ):
+        with pytest.raises(errors.UnknownMemberId, match="x is no member of group"):
+            ask()
+    with pytest.raises(errors.UnknownGroup, match="there is no group other"):
+        bench.coordinator.describe("other")
+
+
+async def test_a_generation_that_has_passed(bench: Bench) -> None:
+    """Neither a sync nor a heartbeat of another generation counts, older or newer."""
+    [leader] = await bench.stable(1)
+    for generation in (0, 2):
+        stale = leader.model_copy(update={"generation": generation})
+        with pytest.raises(errors.IllegalGeneration, match="is at generation 1"):
+            bench.sync(stale)
+        with pytest.raises(errors.IllegalGeneration, match=f"generation {generation}"):
+            bench.heartbeat(leader.member_id, generation)
+
+
+async def test_a_protocol_that_not_all_support(bench: Bench) -> None:
+    """A member without a common protocol, or of another type, is refused, new or known."""
+    leader, _ = await bench.stable(2, protocols={"range": "", "sticky": ""})
+    for options in ({"protocols": {"other": ""}}, {"protocol_type": "connect"}):
+        with pytest.raises(errors.InconsistentGroupProtocol) as refusal:
+            bench.join(**options)
+        assert refusal.value.members["supported"] == ["range", "sticky"]
+        with pytest.raises(errors.InconsistentGroupProtocol):
+            bench.join(leader.member_id, **options)
+    assert bench.state is GroupState.STABLE
+
+
+async def test_a_member_alone_may_change_its_protocols(bench: Bench) -> None:
+    """What a member supported before binds it to nothing: it is the others that count."""
+    [only] = await bench.stable(1)
+    answer = bench.join(only.member_id, protocols={"other": ""}, protocol_type="connect").result()
+    assert (answer.generation, answer.protocol) == (2, "other")
+    assert bench.coordinator.describe("g").protocol_type == "connect"
+
+
+async def test_a_group_that_is_full(bench: Bench) -> None:
+    """A member beyond the limit is refused; a known one is not."""
+    leader, *_ = await bench.stable(4)
+    with pytest.raises(errors.GroupFull, match="has 4 members, which is the limit"):
+        bench.join()
+    bench.join(leader.member_id)
+
+
+async def test_too_many_groups(bench: Bench) -> None:
+    """A group beyond the limit is refused with Retry-After, and leaves nothing behind."""
+    bench.join(group="a")
+    bench.join(group="b")
+    with pytest.raises(errors.TooManyGroups, match="there are 2 groups") as refusal:
+        bench.join(group="c")
+    assert 1 <= int(refusal.value.headers["Retry-After"]) <= 5
+    with pytest.raises(errors.UnknownGroup):
+        bench.coordinator.describe("c")
+
+
+async def test_who_may_assign(bench: Bench) -> None:
+    """The leader has to, to members only; nobody else may."""
+    leader, follower = await bench.joined(2)
+    with pytest.raises(errors.NotLeader, match=f"{leader.member_id} leads generation 1"):
+        bench.sync(follower, {})
+    with pytest.raises(errors.InvalidAssignment, match="sync with assignments"):
+        bench.sync(leader)
+    with pytest.raises(errors.InvalidAssignment, match="to x first"):
+        bench.sync(leader, {"x": [0]})
+    assert bench.state is GroupState.COMPLETING_REBALANCE
+
+
+@pytest.mark.parametrize("timeout", [5.999, 300.001])
+async def test_a_session_timeout_out_of_bounds(bench: Bench, timeout: float) -> None:
+    """Too short and too long are refused, with the bounds; the bounds themselves are fine."""
+    with pytest.raises(errors.InvalidSessionTimeout, match="give 6 to 300 seconds") as refusal:
+        bench.join(session_timeout=timeout)
+    assert refusal.value.members == {"minimum": 6, "maximum": 300}
+    for bound in (6, 300):
+        bench.join(session_timeout=bound)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, 300.001])
+async def test_a_rebalance_timeout_out_of_bounds(bench: Bench, timeout: float) -> None:
+    """None, negative and too long are refused, with the limit."""
+    with pytest.raises(errors.InvalidRebalanceTimeout, match="at most 300 seconds"):
+        bench.join(rebalance_timeout=timeout)
+
+
+async def test_nothing_begins_in_a_drain(bench: Bench) -> None:
+    """Once the purgatory drains, every request is refused, and nothing is watched any more."""
+    leader, follower = await bench.stable(2)
+    parked = bench.join(leader.member_id)
+    await bench.purgatory.drain()
+    bench.coordinator.withdraw(parked)
+    for ask in (
+        bench.join,
+        lambda: bench.sync(follower),
+        lambda: bench.heartbeat(follower.member_id, 1),
+        lambda: bench.leave(follower.member_id),
+    ):
+        with pytest.raises(errors.CoordinatorDraining) as refusal:
+            ask()
+        assert refusal.value.headers.keys() == {"Retry-After", "Connection"}
+    assert bench.purgatory.parked == 0
+    assert len(bench.coordinator.describe("g").members) == 2
+
+
+async def test_what_still_ends_in_a_drain_begins_nothing(bench: Bench) -> None:
+    """A deadline that passes while a long drain is under way changes the group, and no more."""
+    rebalance = Rebalance(bench.purgatory, SETTINGS, on_oblivion=lambda group: None)
+    group = Group("g")
+    member = Member("m", JoinRequest(protocols=[Protocol(name="range")]))
+    group.add(member, "consumer")
+    await bench.purgatory.drain()
+    rebalance.remove(group, member, errors.UnknownMemberId("m is gone"))
+    assert (group.state, bench.purgatory.parked) == (GroupState.PREPARING_REBALANCE, 0)
+
+
+async def test_an_operator_ends_what_waits(bench: Bench) -> None:
+    """Cancelling a key does what its deadline would: the session, the join, the sync, oblivion."""
+    leader, follower = await bench.joined(2)
+    assert await bench.purgatory.cancel(sync_key("g")) == 1  # neither has synced
+    assert await bench.purgatory.cancel(join_key("g")) == 1  # nobody is left
+    with pytest.raises(errors.UnknownGroup):
+        bench.coordinator.describe("g")
+    leader, follower = await bench.stable(2)
+    assert await bench.purgatory.cancel(heartbeat_key("g", leader.member_id)) == 1
+    assert bench.state is GroupState.PREPARING_REBALANCE
+    new = bench.join()
+    assert await bench.purgatory.cancel(join_key("g")) == 1
+    assert new.result().generation == 2
+    with pytest.raises(errors.UnknownMemberId):
+        bench.heartbeat(follower.member_id, 2)
+
+
+async def test_a_reply_is_given_once(bench: Bench) -> None:
+    """An outstanding reply has no result; of two answers the first counts."""
+    reply = bench.join()
+    with pytest.raises(RuntimeError, match="is not answered yet"):
+        reply.result()
+    answer = await bench.answer(reply)
+    reply.fail(RuntimeError("too late"))
+    reply.answer(answer.model_copy(update={"generation": 9}))
+    assert reply.result() == answer
+
+
+def test_every_refusal_has_its_own_kind() -> None:
+    """Each error has a slug, a status, a title and a remedy, which no other one has."""
+
+    def leaves(kind: type[errors.GroupError]) -> list[type[errors.GroupError]]:
+        return [leaf for below in kind.__subclasses__() for leaf in leaves(below)] or [kind]
+
+    kinds = leaves(errors.GroupError)
+    assert set(KINDS.values()) == set(kinds)
+    assert len({kind.slug for kind in kinds}) == len({kind.title() for kind in kinds}) == 13
+    assert all(400 <= kind.status < 600 and kind.remedy.endswith(".") for kind in kinds)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"min_session_timeout": 0},
+        {"min_session_timeout": 7, "max_session_timeout": 6},
+        {"max_rebalance_timeout": 0},
+        {"max_group_size": 0},
+        {"max_groups": -1},
+    ],
+)
+def test_settings_that_contradict_one_another(options: dict[str, Any]) -> None:
+    """Bounds that leave nothing allowed are refused when they are set."""
+    with pytest.raises(ValueError, match=next(iter(options))):
+        CoordinatorSettings(**options)
+
+
+@given(st.integers(1, 40), st.integers(0, 200), st.sampled_from(sorted(ASSIGNORS)))
+def test_an_assignor_is_fair(members: int, partitions: int, protocol: str) -> None:
+    """Every partition goes to exactly one member, and nobody has two more than another."""
+    names = [f"m{number}" for number in range(members)]
+    shares = ASSIGNORS[protocol](names, partitions)
+    assert shares.keys() == set(names)
+    assert sorted(number for own in shares.values() for number in own) == list(range(partitions))
+    sizes = [len(own) for own in shares.values()]
+    assert max(sizes) - min(sizes) <= 1
+
+
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [((), ""), ((3,), "3"), ((0, 1, 2), "0-2"), ((0, 2, 3, 7), "0 2-3 7")],
+)
+def test_how_the_demonstration_writes_partitions(numbers: tuple[int, ...], text: str) -> None:
+    """Runs are drawn together."""
+    assert ranges(numbers) == text

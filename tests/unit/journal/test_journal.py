@@ -1,0 +1,433 @@
+"""The journal: what an operation's life leaves, and what happens where writing does not."""
+
+import asyncio
+import logging
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from purgatory import Clock, DelayedOperation, DelayedOperationPurgatory, Purgatory, Status
+from purgatory.journal import (
+    EVENT_SCHEMA,
+    SCHEMA_VERSION,
+    HashedKeys,
+    Journal,
+    ParquetFiles,
+    Sink,
+)
+from purgatory.testing import MockClock
+from tests.journal_batches import complete_files, rows_in
+
+MakeCore = Callable[..., DelayedOperationPurgatory]
+# Generous: a test that needs this long has failed.
+PATIENCE_S = 30
+JOURNAL_PAGE = Path(__file__).parents[3] / "docs" / "journal.md"
+
+
+class Operation(DelayedOperation):
+    """Completes at the next check."""
+
+    kind = "test"
+
+    def try_complete(self) -> bool:
+        return self.force_complete() if self.keys and self._is_checked() else False
+
+    def on_complete(self) -> None:
+        pass
+
+    def __init__(self, delay_ms: int, core: DelayedOperationPurgatory) -> None:
+        super().__init__(delay_ms)
+        self.core = core
+
+    def _is_checked(self) -> bool:
+        return self.core.checked_key is not None
+
+
+def watch(core: DelayedOperationPurgatory, key: str = "a", delay_ms: int = 50) -> Operation:
+    operation = Operation(delay_ms, core)
+    assert not core.try_complete_else_watch(operation, [key])
+    return operation
+
+
+def watch_and_fire(core: DelayedOperationPurgatory, count: int) -> list[Operation]:
+    """Return the operations: while they are held, none has the id of another."""
+    operations = []
+    for number in range(count):
+        operations.append(watch(core, f"k{number}"))
+        core.check_and_complete(f"k{number}")
+    return operations
+
+
+class ListSink(Sink):
+    """Keeps batches; blocks while its gate is closed, and fails while it is told to."""
+
+    def __init__(self) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.is_blocked = threading.Event()
+        self.failures = 0
+        self.is_tried = threading.Event()
+
+    @property
+    def name(self) -> str:
+        return "list"
+
+    def open(self, writer: str, clock: Clock) -> None:
+        pass
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if not self.gate.is_set():
+            self.is_blocked.set()
+            assert self.gate.wait(PATIENCE_S)
+        self.batches.append(batch)
+        self.roll()
+
+    def roll(self) -> None:
+        self.is_tried.set()
+        if self.failures:
+            self.failures -= 1
+            raise OSError("no space")
+        self.written = self._taken()
+
+    def abandon(self) -> int:
+        lost = self._taken() - self.written
+        while self._taken() > self.written:
+            self.batches.pop()
+        return lost
+
+    def _taken(self) -> int:
+        return sum(batch.num_rows for batch in self.batches)
+
+
+@pytest.fixture
+def sink() -> Iterator[ListSink]:
+    sink = ListSink()
+    yield sink
+    sink.gate.set()
+
+
+def test_every_step_is_written(make_core: MakeCore, clock: MockClock, tmp_path: Path) -> None:
+    """Fired, expired, cancelled and drained, with key and lateness; nothing else."""
+    with Journal(ParquetFiles(tmp_path), worker="w", clock=clock) as journal:
+        core = make_core(journal)
+        for key in ("fired", "cancelled"):
+            watch(core, key)
+        watch(core, "expired", delay_ms=20)
+        watch(core, "drained", delay_ms=5_000)
+        core.check_and_complete("fired")
+        core.cancel_for_key("cancelled")
+        clock.advance(23)
+        core.timer.advance_clock()
+        core.shutdown()
+    rows = rows_in(tmp_path)
+    assert [row["event"] for row in rows[:4]] == ["watched"] * 4
+    ends = {row["event"]: row for row in rows[4:]}
+    assert {event: row["keys"] for event, row in ends.items()} == {
+        event: [event] for event in ("fired", "cancelled", "expired", "drained")
+    }
+    assert {row["operation_id"] for row in rows[:4]} == {row["operation_id"] for row in rows[4:]}
+    assert {(row["kind"], row["worker"]) for row in rows} == {("test", "w")}
+    assert ends["fired"]["completed_by"] == "fired"
+    assert ends["cancelled"]["completed_by"] is None
+    assert ends["expired"]["lateness_us"] == 3_000
+    statistics = journal.statistics()
+    assert (statistics.rows, statistics.buffered, statistics.dropped) == (8, 0, 0)
+    assert (statistics.sinks[0].written, statistics.sinks[0].pending) == (8, 0)
+
+
+async def test_a_parked_call_is_in_the_journal(tmp_path: Path) -> None:
+    """On a real loop, opened and closed around the purgatory: who is drained is written too."""
+    async with (
+        Journal(ParquetFiles(tmp_path)) as journal,
+        Purgatory(listeners=[journal]) as purgatory,
+    ):
+        assert (await purgatory.park("a", timeout=0.01)).status is Status.EXPIRED
+        operation = Operation(60_000, purgatory._operations)
+        purgatory.watch(operation, ["b"])
+    rows = rows_in(tmp_path)
+    assert [(row["kind"], row["event"]) for row in rows] == [
+        ("park", "watched"),
+        ("park", "expired"),
+        ("test", "watched"),
+        ("test", "drained"),
+    ]
+    wait = rows[1]["completed_at"] - rows[1]["watched_at"]
+    assert wait.total_seconds() >= 0.01
+    assert rows[1]["completed_at"] >= rows[1]["deadline"]
+
+
+def test_a_flush_makes_safe_what_was_recorded(
+    make_core: MakeCore, clock: MockClock, tmp_path: Path
+) -> None:
+    """Before it, rows may wait for a minute; after it, they are in complete files."""
+    with Journal(ParquetFiles(tmp_path), clock=clock) as journal:
+        watch_and_fire(make_core(journal), 3)
+        assert journal.flush(PATIENCE_S)
+        assert len(rows_in(tmp_path)) == 6
+        assert journal.flush(PATIENCE_S)
+        assert len(complete_files(tmp_path)) == 1
+    assert not journal.flush()
+
+
+def test_jobs_are_written_among_operations(clock: MockClock, tmp_path: Path) -> None:
+    """By whoever runs them, and calls it."""
+    clock.set_wall(1_700_000_000_000)
+    with Journal(ParquetFiles(tmp_path), clock=clock) as journal:
+        for status, state in ((Status.PENDING, "waiting"), (Status.FIRED, "done")):
+            journal.job_event(
+                status,
+                job_id="7",
+                handler="mail",
+                state=state,
+                deferred_at_ms=1_700_000_000_000,
+                deadline_ms=1_700_000_900_000,
+                keys=["order:42"],
+                key="order:42" if status is Status.FIRED else None,
+            )
+    rows = rows_in(tmp_path)
+    assert [(row["operation_id"], row["kind"], row["state"]) for row in rows] == [
+        ("job:7", "job:mail", "waiting"),
+        ("job:7", "job:mail", "done"),
+    ]
+
+
+def test_what_the_buffer_cannot_take_is_counted_and_said_once(
+    make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Operations have both rows or none; the purgatory goes on as if nothing were."""
+    journal = Journal(sink, max_buffered=5, clock=clock)
+    core = make_core(journal)
+    with caplog.at_level(logging.INFO, "purgatory.journal"):
+        held = watch_and_fire(core, 10)
+        with journal:
+            assert journal.flush(PATIENCE_S)
+            held.append(watch(core, "z"))
+            assert journal.flush(PATIENCE_S)
+            core.check_and_complete("z")
+    statistics = journal.statistics()
+    # The fifth event is the beginning of the third operation, whose end was dropped.
+    assert (statistics.rows, statistics.dropped, statistics.waiting) == (7, 15, 1)
+    assert statistics.sinks[0].written == 7
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("more happens than the journal can take" in message for message in messages) == 1
+    assert sum("15 events were dropped meanwhile" in message for message in messages) == 1
+
+
+def test_a_slow_sink_keeps_nobody_waiting(
+    make_core: MakeCore,
+    clock: MockClock,
+    sink: ListSink,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """What it has no room for is dropped, counted and said once; the other sink goes on."""
+    journal = Journal(sink, ParquetFiles(tmp_path), max_buffered=100, clock=clock)
+    core = make_core(journal)
+    with caplog.at_level(logging.INFO, "purgatory.journal"), journal:
+        sink.gate.clear()
+        watch_and_fire(core, 10)
+        assert sink.is_blocked.wait(PATIENCE_S)
+        handed_on = 20
+        while not journal.statistics().sinks[0].dropped:
+            watch_and_fire(core, 40)
+            handed_on += 80
+            assert journal.flush(0.01) is False
+            # Until there is room for the next ones, however busy the machine is.
+            while journal.statistics().buffered:
+                assert journal.flush(0.01) is False
+        sink.gate.set()
+        assert journal.flush(PATIENCE_S)
+    slow, files = journal.statistics().sinks
+    assert slow.dropped > 0
+    assert slow.written + slow.dropped == handed_on == files.written + files.dropped
+    assert len(rows_in(tmp_path)) == files.written > 0
+    assert sum(batch.num_rows for batch in sink.batches) == slow.written
+    messages = [record.getMessage() for record in caplog.records]
+    assert sum("list is too slow" in message for message in messages) == 1
+
+
+def test_a_sink_that_fails_is_tried_again(
+    make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An episode is logged at its beginning and at its end, however many tries there are."""
+    journal = Journal(sink, retry_after=0.001, clock=clock)
+    core = make_core(journal)
+    with caplog.at_level(logging.INFO, "purgatory.journal"), journal:
+        sink.failures = 4
+        watch_and_fire(core, 3)
+        journal.flush(PATIENCE_S)
+        while sink.failures:
+            assert sink.is_tried.wait(PATIENCE_S)
+            sink.is_tried.clear()
+        watch_and_fire(core, 2)
+        assert journal.flush(PATIENCE_S)
+        [statistics] = journal.statistics().sinks
+        assert (statistics.written, statistics.dropped, statistics.pending) == (4, 6, 0)
+        assert (statistics.is_failing, statistics.last_error) == (False, "OSError: no space")
+    levels = [(record.levelname, record.action) for record in caplog.records]  # type: ignore[attr-defined] # given as `extra`
+    assert levels.count(("ERROR", "journal-failed")) == 1
+    assert levels.count(("INFO", "journal-recovered")) == 1
+
+
+def test_closing_does_not_wait_for_a_sink_that_hangs(
+    make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says how many rows are given up; the thread keeps no process from ending."""
+    journal = Journal(sink, close_timeout=0.2, clock=clock)
+    journal.open()
+    sink.gate.clear()
+    watch_and_fire(make_core(journal), 1)
+    assert sink.is_blocked.wait(PATIENCE_S)
+    journal.close()
+    journal.close()
+    assert "did not finish within" in caplog.text
+    assert "2 rows are given up" in caplog.text
+    [thread] = [thread for thread in threading.enumerate() if "journal list" in thread.name]
+    assert thread.daemon
+    sink.gate.set()
+    thread.join(PATIENCE_S)
+
+
+def test_closing_does_not_wait_for_a_sink_that_fails(
+    make_core: MakeCore, clock: MockClock, sink: ListSink
+) -> None:
+    """However long it is until the next try."""
+    journal = Journal(sink, retry_after=3_600, clock=clock)
+    with journal:
+        sink.failures = 1_000
+        watch_and_fire(make_core(journal), 3)
+        assert sink.is_tried.wait(PATIENCE_S)
+    [statistics] = journal.statistics().sinks
+    assert (statistics.written, statistics.dropped, statistics.pending) == (0, 6, 0)
+
+
+def test_a_rule_for_keys_that_fails_stops_nothing(
+    make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The events are counted as dropped, and the thread goes on."""
+
+    def rule(key: str) -> str:
+        if key == "bad":
+            raise LookupError(key)
+        return key.upper()
+
+    journal = Journal(sink, keys=rule, clock=clock)
+    core = make_core(journal)
+    with journal:
+        watch(core, "bad")
+        assert journal.flush(PATIENCE_S)
+        watch(core, "good")
+        assert journal.flush(PATIENCE_S)
+        core.shutdown()
+    statistics = journal.statistics()
+    assert statistics.dropped >= 1
+    [keys] = {tuple(row["keys"]) for batch in sink.batches for row in batch.to_pylist()}
+    assert keys == ("GOOD",)
+    assert "1 events cannot be written" in caplog.text
+
+
+def test_keys_are_not_in_the_files_where_they_are_hashed(
+    make_core: MakeCore, clock: MockClock, tmp_path: Path
+) -> None:
+    """Nor anywhere else in them: not a byte of a key."""
+    files = ParquetFiles(tmp_path)
+    with Journal(files, keys=HashedKeys(b"x" * 32), clock=clock) as journal:
+        core = make_core(journal)
+        watch(core, "patient:ada-lovelace")
+        core.check_and_complete("patient:ada-lovelace")
+    assert len(rows_in(tmp_path)) == 2
+    assert all(b"lovelace" not in path.read_bytes() for path in complete_files(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"sample": {"park": 1.5}}, "sample of 'park' is 1.5: give a share from 0 to 1"),
+        ({"sample": {"park": float("nan")}}, "sample of 'park' is nan"),
+        ({"max_buffered": 0}, "max_buffered is 0: give 1 or more"),
+        ({"retry_after": 0}, "retry_after is 0: give a number of seconds above zero"),
+        ({"close_timeout": float("inf")}, "close_timeout is inf"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    options: dict[str, Any], complaint: str, sink: ListSink
+) -> None:
+    """With what is allowed."""
+    with pytest.raises(ValueError, match=complaint):
+        Journal(sink, **options)
+
+
+def test_a_journal_is_opened_once_and_has_a_sink(sink: ListSink) -> None:
+    """Its identifiers are those of one start."""
+    with pytest.raises(ValueError, match="without a sink"):
+        Journal()
+    journal = Journal(sink, worker="w")
+    assert (repr(journal), journal.flush()) == ("<Journal to list>", False)
+    with journal, pytest.raises(RuntimeError, match="opened before"):
+        journal.open()
+
+
+_WITHOUT = """
+import sys
+sys.modules[{missing!r}] = None
+try:
+    import {module}
+except ImportError as exc:
+    print(exc)
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "module", "extra"),
+    [
+        ("pyarrow", "purgatory.journal", "journal"),
+        ("redis", "purgatory.journal.redis_stream", "redis"),
+    ],
+)
+def test_without_its_vendor_it_names_the_extra(missing: str, module: str, extra: str) -> None:
+    """And how to install that."""
+    script = _WITHOUT.format(missing=missing, module=module)
+    command = [sys.executable, "-c", script]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert f"pip install 'fastapi-purgatory[{extra}]'" in printed
+
+
+def test_the_core_does_not_import_the_journal() -> None:
+    """Nor what the journal is written with."""
+    script = "import sys, purgatory; print({'pyarrow', 'purgatory.journal'} & set(sys.modules))"
+    command = [sys.executable, "-c", script]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert printed.strip() == "set()"
+
+
+def test_the_example_of_the_docs_works_as_it_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application opens its journal around the purgatory: also who is drained is written."""
+    [source, *_] = re.findall(r"```python\n(.*?)```", JOURNAL_PAGE.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(source, "journal.md", "exec"), names)
+
+    async def serve() -> None:
+        async with names["app"].router.lifespan_context(names["app"]):
+            operation = Operation(60_000, names["purgatory"]._operations)
+            names["purgatory"].watch(operation, ["a"])
+
+    asyncio.run(serve())
+    assert [row["event"] for row in rows_in(tmp_path / "history")] == ["watched", "drained"]
+
+
+def test_the_docs_name_every_column() -> None:
+    """And the version of the schema."""
+    page = JOURNAL_PAGE.read_text()
+    assert [name for name in EVENT_SCHEMA.names if f"`{name}`" not in page] == []
+    assert f"`purgatory.schema` = `{SCHEMA_VERSION}`" in page

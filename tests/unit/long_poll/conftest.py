@@ -1,0 +1,37 @@
+"""The order, behind LongPollMiddleware, in virtual time."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp
+
+from purgatory import Purgatory
+from purgatory.fastapi import LongPollMiddleware
+from purgatory.testing import AutojumpEventLoop
+from tests.unit.long_poll.order import Order, application
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """Run in virtual time."""
+    return "asyncio", {"loop_factory": AutojumpEventLoop}
+
+
+@pytest.fixture
+async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
+    """An open purgatory."""
+    async with make_purgatory() as opened:
+        yield opened
+
+
+@pytest.fixture
+def order() -> Order:
+    """The order that everybody asks for."""
+    return Order()
+
+
+@pytest.fixture
+def app(purgatory: Purgatory, order: Order) -> ASGIApp:
+    """The order, behind the middleware."""
+    return application(order.show, Middleware(LongPollMiddleware, purgatory=purgatory))

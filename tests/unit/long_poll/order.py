@@ -1,0 +1,65 @@
+"""An endpoint with an ETag and a key, and requests for it."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from purgatory import Purgatory
+from tests.unit.exchange import Exchange, Reply
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class Order:
+    """What the endpoints answer with; counts how often they are called."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.calls = 0
+        self.seconds = 0.0
+        self.headers: dict[str, str] = {"Purgatory-Watch": "order:42"}
+        self.make: Callable[[], Response] | None = None
+
+    async def show(self, request: Request) -> Response:
+        """Return the state, tagged with its version."""
+        self.calls += 1
+        version = self.version
+        await asyncio.sleep(self.seconds)
+        if self.make is not None:
+            return self.make()
+        return JSONResponse({"version": version}, headers={"ETag": f'"{version}"', **self.headers})
+
+
+def application(endpoint: Endpoint, *above: Middleware, **state: Any) -> Starlette:
+    """An application of one endpoint."""
+    return Starlette(
+        routes=[Route("/orders/{order_id}", endpoint, methods=["GET", "POST"])],
+        middleware=list(above),
+    )
+
+
+def poll(wait: float | str = 20, etag: str = '"1"', **headers: str) -> Exchange:
+    """A request that is to be parked."""
+    return Exchange("/orders/42", {"If-None-Match": etag, "Prefer": f"wait={wait}", **headers})
+
+
+async def until_parked(purgatory: Purgatory, count: int = 1) -> None:
+    for _ in range(100):
+        if purgatory.parked == count:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(f"{purgatory.parked} are parked, not {count}")
+
+
+def check_not_modified(reply: Reply, wait: str = "20", etag: str = '"1"') -> None:
+    assert (reply.status, reply.body) == (304, b"")
+    assert reply.headers["preference-applied"] == f"wait={wait}"
+    assert reply.headers["etag"] == etag
+    assert "content-length" not in reply.headers
+    assert "purgatory-watch" not in reply.headers

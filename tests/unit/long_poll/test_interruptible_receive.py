@@ -1,0 +1,177 @@
+"""InterruptibleReceive: waiting for a message until told not to."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+from starlette.types import Message
+
+from purgatory.fastapi.watch.interruptible_receive import InterruptibleReceive
+
+MESSAGE: Message = {"type": "http.disconnect"}
+
+
+class Server:
+    """Has a message once it is told to."""
+
+    def __init__(self) -> None:
+        self.happened = asyncio.Event()
+
+    async def receive(self) -> Message:
+        await self.happened.wait()
+        return MESSAGE
+
+
+async def waiting(receive: Callable[[], Awaitable[Message | None]]) -> asyncio.Task[Message | None]:
+    """A task that waits by now."""
+    task = asyncio.ensure_future(receive())
+    await asyncio.sleep(0)
+    return task
+
+
+async def test_a_message_comes_through() -> None:
+    """Uninterrupted, it is the server's receive."""
+    server = Server()
+    task = await waiting(InterruptibleReceive(server.receive))
+    server.happened.set()
+    assert await task == MESSAGE
+
+
+async def test_it_returns_none_when_it_is_interrupted_and_can_be_called_again() -> None:
+    """No message is lost by it, and the task is as good as new."""
+    server = Server()
+    receive = InterruptibleReceive(server.receive)
+
+    async def twice() -> list[Message | None]:
+        found = [await receive()]
+        task = asyncio.current_task()
+        assert task is not None and task.cancelling() == 0
+        await asyncio.sleep(1)
+        return [*found, await receive()]
+
+    task = asyncio.create_task(twice())
+    await asyncio.sleep(0)
+    receive.interrupt()
+    receive.interrupt()
+    server.happened.set()
+    assert await task == [None, MESSAGE]
+
+
+async def test_an_interruption_before_the_wait_is_none() -> None:
+    """It is for those who wait: whoever comes later looks at what was decided first."""
+    server = Server()
+    receive = InterruptibleReceive(server.receive)
+    receive.interrupt()
+    task = await waiting(receive)
+    assert not task.done()
+    server.happened.set()
+    assert await task == MESSAGE
+
+
+async def test_several_wait_at_once() -> None:
+    """Each of them is interrupted."""
+    receive = InterruptibleReceive(Server().receive)
+    tasks = [await waiting(receive) for _ in range(3)]
+    receive.interrupt()
+    assert await asyncio.gather(*tasks) == [None, None, None]
+
+
+async def test_a_message_and_an_interruption_in_the_same_turn() -> None:
+    """Whichever wins, nothing is left over: the next wait is not disturbed."""
+    for first in ("message", "interruption"):
+        server = Server()
+        receive = InterruptibleReceive(server.receive)
+        task = await waiting(receive)
+        for what in (first, "message", "interruption"):
+            if what == "message":
+                server.happened.set()
+            else:
+                receive.interrupt()
+        assert await task in (None, MESSAGE)
+        assert await receive() == MESSAGE
+
+
+async def test_a_receive_that_does_not_let_itself_be_cancelled() -> None:
+    """Its message counts, and the task is no longer being cancelled."""
+
+    async def stubborn() -> Message:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            pass
+        return MESSAGE
+
+    receive = InterruptibleReceive(stubborn)
+
+    async def wait() -> tuple[Message | None, int]:
+        message = await receive()
+        task = asyncio.current_task()
+        assert task is not None
+        return message, task.cancelling()
+
+    task = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    receive.interrupt()
+    assert await task == (MESSAGE, 0)
+
+
+async def test_a_failure_is_raised_and_leaves_nothing() -> None:
+    """What the server raises is for whoever waits."""
+
+    async def broken() -> Message:
+        raise RuntimeError("no such connection")
+
+    receive = InterruptibleReceive(broken)
+    with pytest.raises(RuntimeError, match="no such connection"):
+        await receive()
+    receive.interrupt()
+    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("order", [("cancel", "interrupt"), ("interrupt", "cancel")])
+async def test_a_cancellation_from_elsewhere_is_not_taken_for_an_interruption(
+    order: tuple[str, str],
+) -> None:
+    """A server that cancels the request's task has it end, also in the same turn."""
+    receive = InterruptibleReceive(Server().receive)
+    task = await waiting(receive)
+    for what in order:
+        if what == "cancel":
+            task.cancel()
+        else:
+            receive.interrupt()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_cancel_scope_around_it_is_not_disturbed() -> None:
+    """A cancellation of anyio's own, with and without an interruption in the same turn."""
+    for is_interrupted in (False, True):
+        receive = InterruptibleReceive(Server().receive)
+        with anyio.CancelScope() as scope:
+            asyncio.get_running_loop().call_later(1, scope.cancel)
+            if is_interrupted:
+                asyncio.get_running_loop().call_later(1, receive.interrupt)
+            message = await receive()
+            assert message is None
+            await asyncio.sleep(10)
+        assert scope.cancelled_caught
+    await asyncio.sleep(0.1)
+
+
+async def test_an_interruption_inside_a_task_group() -> None:
+    """It goes no further than the wait: the group's other tasks go on."""
+    receive = InterruptibleReceive(Server().receive)
+    found: list[object] = []
+
+    async def other() -> None:
+        await asyncio.sleep(1)
+        receive.interrupt()
+        await asyncio.sleep(1)
+        found.append("went on")
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(other)
+        found.append(await receive())
+    assert found == [None, "went on"]

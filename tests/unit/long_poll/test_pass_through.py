@@ -1,0 +1,139 @@
+"""Requests that LongPollMiddleware leaves as they are."""
+
+import asyncio
+import logging
+
+import pytest
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from purgatory import Purgatory
+from purgatory.fastapi import LongPollMiddleware
+from tests.unit.exchange import Exchange, ask
+from tests.unit.long_poll.order import Order, poll
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"If-None-Match": '"1"'},
+        {"Prefer": "wait=20"},
+        {"If-None-Match": '"1"', "Prefer": "return=minimal"},
+        {"If-None-Match": '"1"', "Prefer": "wait=soon"},
+        {"If-None-Match": '"1"', "Prefer": "wait=-1"},
+        {"If-None-Match": '"1"', "Prefer": "wait=nan"},
+        {"If-None-Match": '"1"', "Prefer": "wait=inf"},
+        {"If-None-Match": '"1"', "Prefer": "wait"},
+    ],
+    ids=str,
+)
+async def test_requests_that_do_not_ask_for_it(
+    app: ASGIApp, order: Order, headers: dict[str, str]
+) -> None:
+    """Answered at once, and a preference that makes no sense is ignored (RFC 7240)."""
+    reply = await ask(app, "/orders/42", headers)
+    assert (reply.status, reply.json(), order.calls) == (200, {"version": 1}, 1)
+    assert "purgatory-watch" not in reply.headers
+    assert "preference-applied" not in reply.headers
+
+
+async def test_a_post_passes_through(app: ASGIApp) -> None:
+    """Even if it says what a long poll says."""
+    request = poll()
+    request.scope["method"] = "POST"
+    reply = await request.begin(app).reply()
+    assert (reply.status, reply.headers["purgatory-watch"]) == (200, "order:42")
+
+
+async def test_what_is_not_asked_for_gets_the_very_same_scope_and_receive(
+    purgatory: Purgatory,
+) -> None:
+    """Nothing of it is wrapped or copied."""
+    seen: list[object] = []
+
+    async def inner(scope: Scope, receive: Receive, send: Send) -> None:
+        seen.extend((scope, receive))
+        await Response()(scope, receive, send)
+
+    app = LongPollMiddleware(inner, purgatory=purgatory)
+    request = Exchange("/")
+    await request.begin(app).reply()
+    assert seen[0] is request.scope
+    assert seen[1] == request.receive
+
+
+async def test_other_scopes_pass_through(purgatory: Purgatory) -> None:
+    """WebSockets and the lifespan are none of its business."""
+
+    async def echo(websocket: WebSocket) -> None:
+        await websocket.accept()
+        await websocket.send_text(await websocket.receive_text())
+        await websocket.close()
+
+    app = Starlette(
+        routes=[WebSocketRoute("/", echo)],
+        middleware=[Middleware(LongPollMiddleware, purgatory=purgatory)],
+    )
+
+    def talk() -> str:
+        with TestClient(app) as client, client.websocket_connect("/") as websocket:
+            websocket.send_text("hello")
+            return websocket.receive_text()
+
+    assert await asyncio.to_thread(talk) == "hello"
+
+
+@pytest.mark.parametrize(
+    ("headers", "reason"),
+    [
+        ({"ETag": '"1"'}, "names no key"),
+        ({"ETag": '"1"', "Purgatory-Watch": " , "}, "names no key"),
+        ({"Purgatory-Watch": "k"}, "no ETag"),
+        ({"ETag": "1", "Purgatory-Watch": "k"}, "no ETag"),
+        ({"ETag": '"1"', "Purgatory-Watch": "k" * 300}, "cannot be watched"),
+        ({"ETag": '"1"', "Purgatory-Watch": ",".join(map(str, range(200)))}, "cannot be watched"),
+    ],
+    ids=["neither", "empty", "no tag", "unquoted tag", "long key", "many keys"],
+)
+async def test_an_endpoint_without_etag_or_key_is_mentioned_once(
+    app: ASGIApp,
+    order: Order,
+    caplog: pytest.LogCaptureFixture,
+    headers: dict[str, str],
+    reason: str,
+) -> None:
+    """It is answered at once, and the log says what it lacks, one time for each route."""
+    order.make = lambda: JSONResponse({"version": 1}, headers=headers)
+    with caplog.at_level(logging.WARNING, "purgatory.fastapi"):
+        for _ in range(3):
+            reply = await poll(20, '"1", "0"').begin(app).reply()
+            assert (reply.status, reply.json()) == (200, {"version": 1})
+            assert "purgatory-watch" not in reply.headers
+    [record] = caplog.records
+    assert reason in record.getMessage()
+    assert "/orders/{order_id}" in record.getMessage()
+
+
+async def test_a_refusal_without_etag_is_not_mentioned(
+    app: ASGIApp, order: Order, caplog: pytest.LogCaptureFixture
+) -> None:
+    """403 has none, and needs none."""
+    order.make = lambda: Response(status_code=403)
+    assert (await poll().begin(app).reply()).status == 403
+    assert caplog.records == []
+
+
+async def test_an_application_that_has_no_routes(
+    purgatory: Purgatory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is mentioned once as a whole."""
+    app = LongPollMiddleware(PlainTextResponse("x"), purgatory=purgatory)
+    for path in ("/a", "/b"):
+        assert (await ask(app, path, {"If-None-Match": '"1"', "Prefer": "wait=1"})).status == 200
+    assert len(caplog.records) == 1

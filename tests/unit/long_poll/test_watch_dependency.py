@@ -1,0 +1,199 @@
+"""`watch(...)` and `ParkDep`: naming keys, and replacing both in tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Annotated, Any
+from uuid import UUID
+
+import httpx
+import pytest
+from fastapi import APIRouter, Depends, FastAPI, Response
+
+from purgatory import Outcome, Purgatory, Status
+from purgatory.fastapi import (
+    LongPollMiddleware,
+    ParkDep,
+    PurgatoryDep,
+    get_park,
+    get_purgatory,
+    watch,
+)
+from tests.unit.exchange import Exchange, ask
+
+POLL = {"If-None-Match": '"1"', "Prefer": "wait=20"}
+
+
+@pytest.fixture
+async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
+    """An open purgatory."""
+    async with make_purgatory() as opened:
+        yield opened
+
+
+@pytest.fixture
+def app(purgatory: Purgatory) -> FastAPI:
+    """Endpoints that name keys in the ways in which FastAPI has dependencies."""
+    app = FastAPI()
+    app.add_middleware(LongPollMiddleware, purgatory=purgatory)
+
+    @app.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
+    async def order(order_id: str, response: Response) -> str:
+        response.headers["ETag"] = '"1"'
+        return order_id
+
+    @app.get("/users/{user}/orders/{order_id}")
+    async def own(
+        user: UUID,
+        order_id: int,
+        response: Response,
+        key: Annotated[str, Depends(watch("user:{user}:order:{order_id}"))],
+        stock: Annotated[str, Depends(watch("stock"))],
+    ) -> list[str]:
+        response.headers["ETag"] = '"1"'
+        response.headers["Purgatory-Watch"] = "named:by:header"
+        return [key, stock]
+
+    router = APIRouter(prefix="/shops/{shop}", dependencies=[Depends(watch("shop:{shop}"))])
+
+    @router.get("/items/{item}", dependencies=[Depends(watch("item:{item}"))])
+    async def item(shop: str, item: str, response: Response) -> str:
+        response.headers["ETag"] = '"1"'
+        return item
+
+    app.include_router(router)
+
+    @app.get("/wrong/{number}", dependencies=[Depends(watch("order:{order_id}"))])
+    async def wrong(number: int) -> None:
+        pass
+
+    return app
+
+
+async def until_watched(purgatory: Purgatory, *keys: str) -> None:
+    for _ in range(1000):
+        if set(purgatory.watched_keys()) == set(keys):
+            return
+        await asyncio.sleep(0)
+    raise AssertionError(purgatory.watched_keys())
+
+
+@pytest.mark.parametrize(
+    ("path", "keys"),
+    [
+        ("/orders/42", ["order:42"]),
+        ("/orders/a b", ["order:a b"]),
+        (
+            "/users/00000000-0000-0000-0000-00000000000A/orders/007",
+            [
+                "user:00000000-0000-0000-0000-00000000000A:order:007",
+                "stock",
+                "named:by:header",
+            ],
+        ),
+        ("/shops/s1/items/i1", ["shop:s1", "item:i1"]),
+    ],
+)
+async def test_keys_are_made_of_path_parameters(
+    app: FastAPI, purgatory: Purgatory, path: str, keys: list[str]
+) -> None:
+    """As they stand in the path; on endpoints, on routers, and beside the header."""
+    request = Exchange(path, POLL).begin(app)
+    await until_watched(purgatory, *keys)
+    assert purgatory.parked == 1
+    request.leave()
+    await request.end()
+
+
+async def test_its_value_is_the_key(app: FastAPI) -> None:
+    """For the endpoint that fires it, say; with a middleware that is asked or not."""
+    user = "6ba7b810-9dad-11d1-80b4-00c04fd430c8"
+    assert (await ask(app, f"/users/{user}/orders/7")).json() == [f"user:{user}:order:7", "stock"]
+
+
+async def test_without_the_middleware_it_does_nothing() -> None:
+    """An endpoint may be served without."""
+    app = FastAPI()
+
+    @app.get("/orders/{order_id}")
+    async def order(key: Annotated[str, Depends(watch("order:{order_id}"))]) -> str:
+        return key
+
+    assert (await ask(app, "/orders/42", POLL)).json() == "order:42"
+
+
+async def test_a_parameter_that_the_path_does_not_have(app: FastAPI) -> None:
+    """The first request says so, and names both."""
+    with pytest.raises(RuntimeError, match="no parameter 'order_id'; it has 'number'"):
+        await ask(app, "/wrong/7", POLL)
+
+
+@pytest.mark.parametrize("template", ["{}", "{0}", "{a.b}", "{a[0]}", "{a!r}", "{a:>8}", "{a"])
+def test_a_template_has_plain_names_only(template: str) -> None:
+    """ValueError, where it is written down."""
+    with pytest.raises(ValueError, match=r"template|expected '}'"):
+        watch(template)
+
+
+def test_two_of_the_same_template_are_equal() -> None:
+    """That is how FastAPI finds an override, and calls it once for a request."""
+    assert watch("order:{a}") == watch("order:{a}")
+    assert len({watch("order:{a}"), watch("order:{a}"), watch("order:{b}")}) == 2
+
+
+async def test_openapi_does_not_mention_it(app: FastAPI) -> None:
+    """It has no parameters of its own."""
+    operation = app.openapi()["paths"]["/orders/{order_id}"]["get"]
+    assert [parameter["name"] for parameter in operation["parameters"]] == ["order_id"]
+
+
+async def test_watch_is_overridden_as_any_dependency(app: FastAPI, purgatory: Purgatory) -> None:
+    """By another key; or by nothing, which parks nobody."""
+    app.dependency_overrides[watch("order:{order_id}")] = watch("all-orders")
+    request = Exchange("/orders/42", POLL).begin(app)
+    await until_watched(purgatory, "all-orders")
+    request.leave()
+    await request.end()
+    app.dependency_overrides[watch("order:{order_id}")] = lambda: None
+    assert (await ask(app, "/orders/42", POLL)).status == 200
+
+
+async def test_park_and_purgatory_are_overridden_as_any_dependency(
+    make_purgatory: Callable[..., Purgatory],
+) -> None:
+    """A test answers for the key itself, or lends a purgatory of its own."""
+    app = FastAPI()
+
+    @app.get("/orders/{order_id}/payment")
+    async def payment(order_id: str, park: ParkDep) -> dict[str, Any]:
+        outcome = await park(f"order:{order_id}:paid", timeout=25)
+        return {"paid": outcome.is_fired, "by": outcome.value}
+
+    @app.post("/orders/{order_id}/payment")
+    async def pay(order_id: str, purgatory: PurgatoryDep) -> int:
+        return (await purgatory.fire(f"order:{order_id}:paid", "card")).completed
+
+    purgatory = make_purgatory()
+
+    # Plain functions would run in threads, while virtual time goes on.
+    async def lend_purgatory() -> Purgatory:
+        return purgatory
+
+    async def lend_park() -> object:
+        return paid
+
+    async def paid(*keys: str, timeout: float) -> Outcome:
+        assert (keys, timeout) == (("order:42:paid",), 25)
+        return Outcome(Status.FIRED, keys[0], "cash", "", 0)
+
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        app.dependency_overrides[get_park] = lend_park
+        answer = await client.get("/orders/42/payment")
+        assert answer.json() == {"paid": True, "by": "cash"}
+        app.dependency_overrides = {get_purgatory: lend_purgatory}
+        async with purgatory:
+            parked = asyncio.create_task(client.get("/orders/42/payment"))
+            await until_watched(purgatory, "order:42:paid")
+            assert (await client.post("/orders/42/payment")).json() == 1
+            assert (await parked).json() == {"paid": True, "by": "card"}
+            assert (await client.get("/orders/42/payment")).json() == {"paid": False, "by": None}

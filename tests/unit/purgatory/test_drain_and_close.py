@@ -1,0 +1,199 @@
+"""The lifetime of a purgatory: opening, draining, closing, and on which loop and thread."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+
+from purgatory import (
+    Purgatory,
+    PurgatoryClosedError,
+    Status,
+    WrongThreadError,
+)
+from tests.unit.purgatory.waiting import Make, Parked, Waiting, parked
+
+
+async def test_watch_after_a_drain_is_refused(make_purgatory: Make) -> None:
+    """An operation of one's own has no outcome to be given at once."""
+    async with make_purgatory() as purgatory:
+        await purgatory.drain()
+        with pytest.raises(PurgatoryClosedError):
+            purgatory.watch(Waiting(), ["a"])
+
+
+async def test_draining_twice_is_draining_once(make_purgatory: Make) -> None:
+    """The second call waits for the first, and has its result."""
+    async with make_purgatory() as purgatory:
+        task = await parked(purgatory, "a")
+        assert [await purgatory.drain() for _ in range(2)] == [1, 1]
+        assert purgatory.begin_drain() is purgatory.begin_drain()
+        assert (await task).status is Status.DRAINED
+
+
+async def test_firing_still_works_while_draining(make_purgatory: Make) -> None:
+    """Signals are kept for those who come back."""
+    async with make_purgatory() as purgatory:
+        await purgatory.drain()
+        fired = await purgatory.fire("a", 1)
+        assert (fired.seq, fired.completed) == (1, 0)
+        assert await purgatory.cancel("b") == 0
+
+
+async def test_it_closes_with_the_last_of_those_who_opened_it(make_purgatory: Make) -> None:
+    """Each `open` needs its `close`."""
+    purgatory = make_purgatory()
+    is_open = [purgatory.is_open]
+    purgatory.open()
+    async with purgatory:
+        task = await parked(purgatory, "a")
+    is_open.append(purgatory.is_open)
+    assert (task.done(), repr(purgatory)) == (False, "<Purgatory 'purgatory': open, 1 parked>")
+    await purgatory.close()
+    assert (await task).status is Status.DRAINED
+    assert [*is_open, purgatory.is_open] == [False, True, False]
+
+
+async def test_closing_is_idempotent(make_purgatory: Make) -> None:
+    """Closing what is closed, or was never open, does nothing."""
+    purgatory = make_purgatory()
+    await purgatory.close()
+    async with purgatory:
+        pass
+    await purgatory.close()
+    await purgatory.close()
+
+
+async def test_closing_from_two_tasks_at_once(make_purgatory: Make) -> None:
+    """Both return once it is closed."""
+    purgatory = make_purgatory()
+    purgatory.open()
+    task = await parked(purgatory, "a")
+    await asyncio.gather(purgatory.close(), purgatory.close())
+    assert (await task).status is Status.DRAINED
+
+
+async def test_what_is_closed_is_not_opened_again(make_purgatory: Make) -> None:
+    """Its history is gone: a new one is needed."""
+    purgatory = make_purgatory()
+    async with purgatory:
+        pass
+    with pytest.raises(PurgatoryClosedError, match="make a new one"):
+        purgatory.open()
+
+
+async def test_what_drains_is_not_opened_again(make_purgatory: Make) -> None:
+    """It takes no more; whoever opens it now would never park anybody."""
+    async with make_purgatory() as purgatory:
+        await purgatory.drain()
+        with pytest.raises(PurgatoryClosedError):
+            purgatory.open()
+
+
+async def test_it_is_open_on_one_loop(make_purgatory: Make) -> None:
+    """Another loop is told to make its own."""
+    errors: list[BaseException] = []
+    async with make_purgatory() as purgatory:
+
+        async def main() -> None:
+            try:
+                purgatory.open()
+            except WrongThreadError as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=lambda: asyncio.run(main()))
+        thread.start()
+        thread.join()
+        assert "make one for each" in str(errors[0])
+
+
+async def calls_of(purgatory: Purgatory) -> list[Callable[[], Coroutine[Any, Any, object]]]:
+    """Every way in that belongs to the loop."""
+
+    async def watch() -> None:
+        purgatory.watch(Waiting(), ["a"])
+
+    async def check() -> None:
+        await purgatory.check("a")
+
+    async def begin_drain() -> None:
+        await purgatory.begin_drain()
+
+    return [
+        lambda: purgatory.park("a", timeout=1),
+        lambda: purgatory.fire("a"),
+        lambda: purgatory.cancel("a"),
+        purgatory.drain,
+        watch,
+        check,
+        begin_drain,
+    ]
+
+
+async def test_before_it_is_open_everything_is_refused(make_purgatory: Make) -> None:
+    """With a word on how to open it."""
+    for call in await calls_of(make_purgatory()):
+        with pytest.raises(PurgatoryClosedError, match="use it inside `async with`"):
+            await call()
+
+
+async def test_after_it_is_closed_everything_is_refused(make_purgatory: Make) -> None:
+    """Nothing can be left behind any more."""
+    purgatory = make_purgatory()
+    async with purgatory:
+        pass
+    for call in await calls_of(purgatory):
+        with pytest.raises(PurgatoryClosedError):
+            await call()
+
+
+async def test_from_another_thread_everything_is_refused(make_purgatory: Make) -> None:
+    """With a word on how to come in; nothing was changed."""
+    async with make_purgatory() as purgatory:
+        calls = await calls_of(purgatory)
+        errors: list[str] = []
+
+        def misuse() -> None:
+            for call in calls:
+                try:
+                    asyncio.run(call())
+                except WrongThreadError as error:
+                    errors.append(str(error))
+
+        thread = threading.Thread(target=misuse, name="the other")
+        thread.start()
+        thread.join()
+        assert len(errors) == len(calls)
+        assert all("'the other'" in error and "anyio.from_thread.run" in error for error in errors)
+        assert (purgatory.parked, purgatory.signals.head(), purgatory.is_draining) == (0, 0, False)
+
+
+async def test_the_body_of_async_with_may_fail(make_purgatory: Make) -> None:
+    """It is closed all the same, and the error is the body's."""
+    purgatory = make_purgatory()
+    tasks: list[Parked] = []
+
+    async def serve() -> None:
+        async with purgatory:
+            tasks.append(await parked(purgatory, "a"))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await serve()
+    assert (await tasks[0]).status is Status.DRAINED
+
+
+async def test_many_purgatories_on_one_loop(make_purgatory: Make) -> None:
+    """They know nothing of one another."""
+    async with AsyncExitStack() as stack:
+        purgatories = [await stack.enter_async_context(make_purgatory()) for _ in range(3)]
+        tasks = [await parked(purgatory, "a", timeout=5) for purgatory in purgatories]
+        await purgatories[0].fire("a")
+        assert [(await task).status for task in tasks] == [
+            Status.FIRED,
+            Status.EXPIRED,
+            Status.EXPIRED,
+        ]

@@ -1,0 +1,223 @@
+"""Arguments that are refused, and bounds that are reached."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from purgatory import (
+    CursorExpiredError,
+    InvalidKeyError,
+    InvalidTimeoutError,
+    InvalidValueError,
+    LimitReachedError,
+    Limits,
+    Purgatory,
+    Status,
+)
+from tests.unit.purgatory.waiting import Make, Waiting, parked
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    "timeout",
+    [float("nan"), float("inf"), -float("inf"), -1, -0.001, 1e300, 10**400],
+    ids=repr,
+)
+async def test_a_timeout_out_of_range(make_purgatory: Make, timeout: float) -> None:
+    """Is an InvalidTimeoutError, which is a ValueError, and says what is allowed."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(InvalidTimeoutError, match="give a number of seconds from 0 to"):
+            await purgatory.park("a", timeout=timeout)
+
+
+async def test_an_infinite_timeout_is_refused_whatever_the_limit(make_purgatory: Make) -> None:
+    """A timeout is a finite number of seconds."""
+    try:
+        limits = Limits(max_timeout=float("inf"))
+    except ValueError:
+        return
+    async with make_purgatory(limits=limits) as purgatory:
+        with pytest.raises(InvalidTimeoutError):
+            await purgatory.park("a", timeout=float("inf"))
+
+
+@pytest.mark.parametrize("timeout", [True, False, "5", None, 1 + 0j, [1]], ids=repr)
+async def test_a_timeout_that_is_no_number(make_purgatory: Make, timeout: Any) -> None:
+    """Is a TypeError."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(TypeError, match="give seconds as a number"):
+            await purgatory.park("a", timeout=timeout)
+
+
+async def test_the_longest_timeout(make_purgatory: Make) -> None:
+    """Is allowed, and can be cancelled."""
+    async with make_purgatory() as purgatory:
+        task = await parked(purgatory, "a", timeout=purgatory.limits.max_timeout)
+        await purgatory.cancel("a")
+        await task
+
+
+@pytest.mark.parametrize("seconds", [0.07, 0.1, 2.007, 4.001, 4.35, 0.000_000_001])
+def test_seconds_become_milliseconds_rounded_up(seconds: float) -> None:
+    """Without the errors of binary fractions: 2.007 s is 2,007 ms, and 1 ns is 1 ms."""
+    expected = max(1, round(seconds * 1_000))
+    assert Purgatory().delay_ms(seconds) == expected
+
+
+@pytest.mark.parametrize(
+    "key", ["", "x" * 257, "a\nb", "\x00", "\x7f", "\x85", "\ud800"], ids=ascii
+)
+async def test_a_key_that_is_refused(make_purgatory: Make, key: str) -> None:
+    """By park, fire and cancel alike, before anything is changed."""
+    async with make_purgatory() as purgatory:
+        for timeout in (0, 1):
+            with pytest.raises(InvalidKeyError):
+                await purgatory.park("good", key, timeout=timeout)
+        with pytest.raises(InvalidKeyError):
+            await purgatory.fire(key)
+        with pytest.raises(InvalidKeyError):
+            await purgatory.cancel(key)
+        assert (purgatory.parked, purgatory.signals.head()) == (0, 0)
+
+
+@pytest.mark.parametrize("key", ["a", "x" * 256, "a b", "é\u00a0\u200d\ue000", "🙂", "a/b?c#d%"])
+async def test_a_key_that_is_allowed(make_purgatory: Make, key: str) -> None:
+    """1 to 256 characters, of whatever script."""
+    async with make_purgatory() as purgatory:
+        task = await parked(purgatory, key)
+        await purgatory.fire(key)
+        assert (await task).key == key
+
+
+@pytest.mark.parametrize("key", [5, None, b"a", ("a",), ["a"]], ids=repr)
+async def test_a_key_that_is_no_string(make_purgatory: Make, key: Any) -> None:
+    """Is a TypeError."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(TypeError):
+            await purgatory.park(key, timeout=1)
+        with pytest.raises(TypeError):
+            await purgatory.fire(key)
+        assert (purgatory.parked, purgatory.signals.head()) == (0, 0)
+
+
+async def test_no_keys_at_all(make_purgatory: Make) -> None:
+    """Nothing could ever fire it."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(ValueError, match="0 keys: an operation watches 1 to 100"):
+            await purgatory.park(timeout=1)
+
+
+async def test_a_value_that_is_refused_wakes_nobody(make_purgatory: Make) -> None:
+    """Who waits goes on waiting."""
+    recursive: list[object] = []
+    recursive.append(recursive)
+    async with make_purgatory(limits=Limits(max_value_bytes=10)) as purgatory:
+        task = await parked(purgatory, "a")
+        for value in (float("nan"), {1}, recursive, "x" * 9, b"x"):
+            with pytest.raises(InvalidValueError):
+                await purgatory.fire("a", value)
+        assert (task.done(), purgatory.signals.head(), purgatory.parked) == (False, 0, 1)
+        assert (await purgatory.fire("a", "x" * 8)).completed == 1
+        assert (await task).value == "x" * 8
+
+
+# Limits
+
+
+async def test_the_limit_of_parked_operations(make_purgatory: Make) -> None:
+    """One more is refused by name; a place that is left can be taken."""
+    async with make_purgatory(limits=Limits(max_parked=2)) as purgatory:
+        tasks = [await parked(purgatory, "a"), await parked(purgatory, "b")]
+        with pytest.raises(LimitReachedError, match="2 operations wait already") as caught:
+            await purgatory.park("c", timeout=1)
+        assert (caught.value.limit, caught.value.maximum, purgatory.parked) == ("max_parked", 2, 2)
+        with pytest.raises(LimitReachedError):
+            purgatory.watch(Waiting(), ["c"])
+        await purgatory.fire("a")
+        tasks.append(await parked(purgatory, "c"))
+        await purgatory.drain()
+        await asyncio.gather(*tasks)
+
+
+async def test_the_limit_of_parked_operations_on_a_key(make_purgatory: Make) -> None:
+    """Another key has places of its own."""
+    async with make_purgatory(limits=Limits(max_parked_per_key=2)) as purgatory:
+        tasks = [await parked(purgatory, "a", "b"), await parked(purgatory, "a")]
+        with pytest.raises(LimitReachedError, match="on key 'a' already") as caught:
+            await purgatory.park("b", "a", timeout=1)
+        assert (caught.value.limit, caught.value.maximum) == ("max_parked_per_key", 2)
+        tasks.append(await parked(purgatory, "b"))
+        await purgatory.drain()
+        await asyncio.gather(*tasks)
+
+
+async def test_the_limit_of_keys(make_purgatory: Make) -> None:
+    """The same key twice is one key."""
+    async with make_purgatory(limits=Limits(max_keys_per_operation=2)) as purgatory:
+        with pytest.raises(ValueError, match="3 keys: an operation watches 1 to 2"):
+            await purgatory.park("a", "b", "c", timeout=1)
+        task = await parked(purgatory, "a", "b", "a")
+        await purgatory.fire("b")
+        await task
+
+
+async def test_the_limit_of_a_timeout(make_purgatory: Make) -> None:
+    """The limit itself is allowed."""
+    async with make_purgatory(limits=Limits(max_timeout=2.5)) as purgatory:
+        assert (await purgatory.park("a", timeout=2.5)).status is Status.EXPIRED
+        with pytest.raises(InvalidTimeoutError, match=r"from 0 to 2\.5"):
+            await purgatory.park("a", timeout=2.501)
+
+
+async def test_the_limits_of_the_history(make_purgatory: Make) -> None:
+    """Signals per key, in all, and bytes: what is oldest makes way."""
+    for limits, kept in [
+        (Limits(max_signals_per_key=2), (4, 12)),
+        (Limits(max_signals=3), (3, 9)),
+        (Limits(max_signal_bytes=10, max_value_bytes=10), (3, 9)),
+    ]:
+        async with make_purgatory(limits=limits) as purgatory:
+            for key in "aaabbb":
+                await purgatory.fire(key, "x")
+            signals = purgatory.statistics().signals
+            assert (signals.signals, signals.bytes) == kept
+
+
+async def test_the_limit_of_age(make_purgatory: Make) -> None:
+    """A signal is kept for that long, and a third more at most."""
+    async with make_purgatory(limits=Limits(max_signal_age=60)) as purgatory:
+        cursor = (await purgatory.park("a", timeout=0)).cursor
+        await purgatory.fire("a", 1)
+        await asyncio.sleep(60)
+        assert (await purgatory.park("a", timeout=0, cursor=cursor)).value == 1
+        await asyncio.sleep(20.01)
+        with pytest.raises(CursorExpiredError):
+            await purgatory.park("a", timeout=0, cursor=cursor)
+        assert purgatory.statistics().signals.signals == 0
+
+
+@pytest.mark.parametrize("name", Limits.__slots__)
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_a_limit_is_above_zero(name: str, value: float) -> None:
+    """Anything else is a ValueError that names it."""
+    options: dict[str, Any] = {name: value}
+    with pytest.raises(ValueError, match=f"{name} is .*: a limit is a finite number above zero"):
+        Limits(**options)
+
+
+async def test_a_signal_reaches_those_who_wait_whatever_the_bounds(make_purgatory: Make) -> None:
+    """A fire that was accepted wakes who is parked, also where its value is not kept for long."""
+    try:
+        limits = Limits(max_signal_bytes=8)
+        purgatory = make_purgatory(limits=limits)
+    except ValueError:
+        return
+    async with purgatory:
+        task = await parked(purgatory, "a", timeout=1)
+        try:
+            await purgatory.fire("a", "x" * 20)
+        except InvalidValueError:
+            await purgatory.fire("a")
+        assert (await task).status is Status.FIRED

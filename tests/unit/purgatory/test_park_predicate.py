@@ -1,0 +1,153 @@
+"""Parked calls with a predicate."""
+
+import asyncio
+
+import pytest
+
+from purgatory import (
+    Outcome,
+    Status,
+)
+from tests.unit.purgatory.waiting import Make, Waiting, parked
+
+
+async def test_a_predicate_that_holds_at_once(make_purgatory: Make) -> None:
+    """Is asked once; nothing is watched."""
+    async with make_purgatory() as purgatory:
+        asked: list[bool] = []
+
+        def holds() -> bool:
+            asked.append(True)
+            return True
+
+        outcome = await purgatory.park("a", timeout=1, until=holds)
+        assert outcome == Outcome(Status.FIRED, None, None, outcome.cursor, 0)
+        assert len(asked) == 1
+
+
+async def test_a_predicate_that_begins_to_hold_while_watching(make_purgatory: Make) -> None:
+    """Is asked again once the keys are watched, so that nothing falls in between."""
+    async with make_purgatory() as purgatory:
+        watched: list[dict[str, int]] = []
+
+        def holds() -> bool:
+            watched.append(purgatory.watched_keys())
+            return len(watched) == 2
+
+        outcome = await purgatory.park("a", "b", timeout=1, until=holds)
+        assert (outcome.status, outcome.key, outcome.waited_ms) == (Status.FIRED, None, 0)
+        assert watched == [{}, {"a": 1, "b": 1}]
+
+
+async def test_a_predicate_is_asked_whenever_a_key_fires(make_purgatory: Make) -> None:
+    """A key that fires only makes it be tried; the one that made it true is in the outcome."""
+    async with make_purgatory() as purgatory:
+        paid: set[str] = set()
+        asked: list[set[str]] = []
+
+        def all_paid() -> bool:
+            asked.append(set(paid))
+            return paid == {"a", "b"}
+
+        task = await parked(purgatory, "a", "b", until=all_paid)
+        assert len(asked) == 2
+        await purgatory.fire("c")
+        assert len(asked) == 2
+        paid.add("a")
+        assert (await purgatory.fire("a", "first")).completed == 0
+        paid.add("b")
+        assert len(asked) == 3 and not task.done()
+        assert (await purgatory.fire("b", "second")).completed == 1
+        outcome = await task
+        assert (outcome.status, outcome.key, outcome.value) == (Status.FIRED, "b", "second")
+
+
+async def test_a_predicate_may_be_checked_without_a_signal(make_purgatory: Make) -> None:
+    """`check` tries what waits on a key, for conditions of one's own."""
+    async with make_purgatory() as purgatory:
+        state: list[int] = []
+        task = await parked(purgatory, "a", until=lambda: state)
+        assert await purgatory.check("a") == 0
+        state.append(1)
+        assert await purgatory.check("a") == 1
+        outcome = await task
+        assert (outcome.status, outcome.key, outcome.value) == (Status.FIRED, "a", None)
+
+
+async def test_a_predicate_may_check_other_keys(make_purgatory: Make) -> None:
+    """And the outcome still names the key that made it be asked."""
+    async with make_purgatory() as purgatory:
+        state: list[int] = []
+
+        def holds() -> bool:
+            assert purgatory.check("other").result() == 0
+            return bool(state)
+
+        other = await parked(purgatory, "other", until=lambda: False)
+        task = await parked(purgatory, "a", until=holds)
+        state.append(1)
+        await purgatory.fire("a", "it")
+        assert ((await task).key, (await task).value) == ("a", "it")
+        await purgatory.cancel("other")
+        await other
+
+
+async def test_a_predicate_that_holds_from_the_start_names_no_key_of_others(
+    make_purgatory: Make,
+) -> None:
+    """Also where a callback of another key's walk drives the call, as web servers may."""
+    async with make_purgatory() as purgatory:
+        outcomes: list[Outcome] = []
+
+        def send_eagerly() -> None:
+            answers = iter([False, True])
+            with pytest.raises(StopIteration) as stopped:
+                purgatory.park("a", timeout=5, until=lambda: next(answers)).send(None)
+            outcomes.append(stopped.value.value)
+
+        operation = Waiting()
+        operation.then = send_eagerly
+        assert not purgatory.watch(operation, ["z"])
+        operation.completable = True
+        await purgatory.fire("z", "of another key")
+        assert (outcomes[0].status, outcomes[0].key, outcomes[0].value) == (
+            Status.FIRED,
+            None,
+            None,
+        )
+
+
+async def test_a_predicate_that_never_holds_expires(make_purgatory: Make) -> None:
+    """However often its key fires."""
+    async with make_purgatory() as purgatory:
+        task = await parked(purgatory, "a", timeout=1, until=lambda: False)
+        assert [(await purgatory.fire("a")).completed for _ in range(3)] == [0, 0, 0]
+        assert (await task).status is Status.EXPIRED
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("error", [ZeroDivisionError, LookupError, StopIteration])
+async def test_what_a_predicate_raises_is_raised_by_park(
+    make_purgatory: Make, number: int, error: type[Exception]
+) -> None:
+    """At the first try, at the second and on a fire; at once, and nothing is left behind."""
+    async with make_purgatory() as purgatory:
+        tries: list[int] = []
+
+        def holds() -> bool:
+            tries.append(1)
+            if len(tries) == number:
+                raise error("on purpose")
+            return False
+
+        task = asyncio.create_task(purgatory.park("a", timeout=60, until=holds))
+        await asyncio.sleep(0)
+        neighbour = asyncio.create_task(purgatory.park("a", timeout=60))
+        await asyncio.sleep(0)
+        await purgatory.fire("a", 1)
+        await asyncio.wait([task], timeout=1)
+        assert task.done() and (await neighbour).value == 1
+        # A StopIteration cannot come out of a coroutine as it is.
+        with pytest.raises((RuntimeError, TypeError) if error is StopIteration else error):
+            await task
+        assert (purgatory.parked, len(tries)) == (0, number)

@@ -1,0 +1,287 @@
+"""Cases 13-18 of Kafka's SystemTimer: adding, cancelling, rescheduling and running tasks."""
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from purgatory import SystemTimer, TimerTask
+from purgatory.testing import MockClock
+from purgatory.timer import ScheduledCall
+from tests.unit.timer.timer_bench import HOUR_MS, Bench, Note
+
+
+def test_delays_below_zero_run_at_the_next_advance(bench: Bench) -> None:
+    """Case 13: nothing runs inside `add`, and everything due at the next advance, in order."""
+    for delay_ms in range(-5, 1):
+        bench.add(delay_ms, str(delay_ms))
+    assert (len(bench.timer), bench.notes) == (6, [])
+    assert bench.timer.next_expiration_ms() == 1_000
+    assert bench.timer.advance_clock() == 6
+    assert bench.names() == ["-5", "-4", "-3", "-2", "-1", "0"]
+
+
+def test_a_task_that_is_added_again_is_rescheduled(bench: Bench) -> None:
+    """Case 14: it is pending once, for the later of the two times."""
+    task = bench.add(5, "task")
+    bench.after(4)
+    bench.timer.add(task)
+    assert len(bench.timer) == 1
+    assert (bench.after(4), bench.after(1)) == ([], ["task"])
+
+
+def test_a_task_that_is_added_again_may_become_earlier(bench: Bench) -> None:
+    """A new delay counts from the moment of the second `add`."""
+    task = bench.add(HOUR_MS, "task")
+    task.delay_ms = 2
+    bench.timer.add(task)
+    assert (len(bench.timer), bench.after(2), len(bench.timer)) == (1, ["task"], 0)
+
+
+def test_a_task_that_is_added_again_goes_behind_the_others_of_its_tick(bench: Bench) -> None:
+    """Its place in the order is that of its last `add`."""
+    first = bench.add(5, "first")
+    bench.add(5, "second")
+    bench.timer.add(first)
+    assert bench.after(5) == ["second", "first"]
+
+
+def test_a_cancelled_task_may_be_added_again(bench: Bench) -> None:
+    """Case 14: it runs once, after its delay from the second `add`."""
+    task = bench.add(5, "task")
+    assert task.cancel()
+    bench.timer.add(task)
+    assert (bench.after(5), len(bench.timer)) == (["task"], 0)
+
+
+def test_a_task_may_add_itself_again_while_it_runs(bench: Bench) -> None:
+    """Case 14: a periodic task runs at every period, and once each."""
+    task = bench.add(10, "tick")
+    task.then = lambda: bench.timer.add(task)
+    for _ in range(5):
+        while not bench.step():
+            pass
+    assert bench.times() == [1_010, 1_020, 1_030, 1_040, 1_050]
+    task.cancel()
+
+
+def test_a_task_that_adds_itself_without_delay_runs_once_an_advance(bench: Bench) -> None:
+    """It does not hold the timer in one advance for ever."""
+    task = bench.add(0, "again")
+    task.then = lambda: bench.timer.add(task)
+    assert [bench.timer.advance_clock() for _ in range(3)] == [1, 1, 1]
+    task.cancel()
+
+
+def test_what_runs_out_during_an_advance_keeps_the_order_of_deadlines(bench: Bench) -> None:
+    """A task added without delay, from a task, waits behind those that were due before it."""
+    bench.add(2, "two", lambda: bench.add(0, "zero"))
+    bench.add(3, "three")
+    assert (bench.after(5), bench.after(0)) == (["two", "three"], ["zero"])
+
+
+def test_a_limit_keeps_the_order_of_deadlines(make_bench: Callable[..., Bench]) -> None:
+    """What a limit left over runs before what was added without delay meanwhile."""
+    bench = make_bench(wheel_size=256)
+    bench.add(2, "two", lambda: bench.add(0, "zero"))
+    bench.add(3, "three")
+    bench.add(4, "four")
+    bench.clock.advance(5)
+    assert [bench.timer.advance_clock(limit=1) for _ in range(4)] == [1, 1, 1, 1]
+    assert bench.names() == ["two", "three", "four", "zero"]
+
+
+def test_cancelling_twice_is_cancelling_once(bench: Bench) -> None:
+    """Case 15: the second call says that there was nothing to cancel."""
+    task = bench.add(5, "task")
+    assert (task.cancel(), task.cancel(), len(bench.timer)) == (True, False, 0)
+    assert bench.after(HOUR_MS) == []
+
+
+def test_a_task_that_was_never_added_can_be_cancelled(bench: Bench) -> None:
+    """Cancelling what is not pending does nothing, and says so."""
+    assert not Note(bench, 5, "task").cancel()
+
+
+def test_a_task_that_ran_is_not_pending_any_more(bench: Bench) -> None:
+    """While and after it runs it is out of the timer, and cannot be cancelled."""
+    seen: list[bool] = []
+    task = bench.add(5)
+    task.then = lambda: seen.extend((task.is_pending, task.cancel()))
+    assert task.is_pending
+    bench.after(5)
+    assert (seen, task.is_pending) == ([False, False], False)
+
+
+def test_what_moves_down_a_level_is_counted(bench: Bench) -> None:
+    """Once for every level that it leaves: at 3 buckets, 20 ms are in the third."""
+    bench.add(2)
+    bench.run_out()
+    assert bench.timer.cascaded == 0
+    bench.add(20)
+    bench.run_out()
+    assert bench.timer.cascaded == 2
+
+
+@pytest.mark.parametrize("limit", [1, 3, 4, 5, 100])
+def test_what_was_cancelled_counts_neither_as_moved_nor_as_run(
+    make_bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture, limit: int
+) -> None:
+    """Wherever in the bucket it was, wherever a limit cuts, and if one of the others fails."""
+    bench = make_bench(wheel_size=256)
+    tasks = [bench.add(300, str(number)) for number in range(10)]
+
+    def fail() -> None:
+        raise ValueError
+
+    tasks[5].then = fail
+    for number in (0, 3, 4, 9):
+        tasks[number].cancel()
+    bench.clock.advance(300)
+    ran = []
+    while (next_ms := bench.timer.next_expiration_ms()) is not None and next_ms <= 1_300:
+        ran.append(bench.timer.advance_clock(limit))
+        assert ran[-1] <= limit and sum(ran) == 6 - len(bench.timer)
+    assert (sum(ran), bench.timer.cascaded) == (6, 6)
+
+
+def test_a_task_that_raises_stops_no_other(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """Case 17: the error is logged with its task, and the tasks behind it run."""
+
+    class Failing(Note):
+        def run(self) -> None:
+            super().run()
+            raise ZeroDivisionError("on purpose")
+
+        def __repr__(self) -> str:
+            return "<the failing one>"
+
+    bench.add(5, "before")
+    bench.timer.add(Failing(bench, 5, "failing"))
+    bench.add(5, "after")
+    bench.add(6, "later")
+    bench.clock.advance(6)
+    assert bench.timer.advance_clock() == 4
+    assert bench.names() == ["before", "failing", "after", "later"]
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR and record.name == "purgatory.timer"
+    assert "<the failing one>" in record.getMessage()
+    assert record.exc_info is not None and record.exc_info[0] is ZeroDivisionError
+
+
+def test_what_a_base_exception_interrupts_goes_on_at_the_next_advance(bench: Bench) -> None:
+    """A KeyboardInterrupt in a task comes out of the advance, and no other task is lost."""
+
+    def interrupt() -> None:
+        bench.add(0, "zero")
+        raise KeyboardInterrupt
+
+    bench.add(5, "interrupted", interrupt)
+    bench.add(5, "after")
+    bench.add(6, "later")
+    bench.clock.advance(6)
+    with pytest.raises(KeyboardInterrupt):
+        bench.timer.advance_clock()
+    assert (len(bench.timer), bench.timer.next_expiration_ms()) == (3, 1_005)
+    assert bench.timer.advance_clock() == 3
+    assert bench.names() == ["interrupted", "after", "later", "zero"]
+
+
+def test_a_task_that_is_cancelled_when_due_does_not_run(bench: Bench) -> None:
+    """Case 18, where Kafka's runs: a task can be cancelled until the moment it runs."""
+    victims: list[Note] = []
+    bench.add(5, "killer", lambda: [victim.cancel() for victim in victims])
+    victims += [bench.add(5, "same tick"), bench.add(6, "next tick"), bench.add(HOUR_MS, "far")]
+    assert bench.after(10) == ["killer"]
+    assert (len(bench.timer), bench.timer.next_expiration_ms()) == (0, None)
+
+
+def test_a_due_task_that_is_added_again_runs_at_the_new_time(bench: Bench) -> None:
+    """Rescheduling works until the moment it runs, from another task of the same tick too."""
+    later: list[Note] = []
+    bench.add(5, "first", lambda: bench.timer.add(later[0]))
+    later.append(bench.add(5, "second"))
+    assert (bench.after(5), bench.after(4), bench.after(1)) == (["first"], [], ["second"])
+
+
+def test_a_task_has_to_define_run() -> None:
+    """A subclass without `run` says so by name."""
+    with pytest.raises(NotImplementedError, match=r"TimerTask does not define run\(\)"):
+        TimerTask(0).run()
+
+
+def test_close_returns_what_was_pending_in_order(bench: Bench) -> None:
+    """Nothing of it runs, nothing is left, and nobody waits unknown to the caller."""
+    for delay_ms in (40, 0, 7, 3, 500):
+        bench.add(delay_ms, str(delay_ms))
+    closed = bench.timer.close()
+    assert [task.delay_ms for task in closed] == [0, 3, 7, 40, 500]
+    assert not any(task.is_pending for task in closed)
+    assert (len(bench.timer), bench.timer.next_expiration_ms(), bench.notes) == (0, None, [])
+    assert bench.after(HOUR_MS) == []
+
+
+def test_a_timer_that_was_closed_can_be_used_again(bench: Bench) -> None:
+    """Nothing of what it was before is in the way of what is added now."""
+    for delay_ms in (5, 1, 40):
+        bench.add(delay_ms, "before")
+    bench.timer.close()
+    for delay_ms in (5, 1, 40):
+        bench.add(delay_ms, str(delay_ms))
+    bench.run_out()
+    assert bench.notes == [("1", 1_001), ("5", 1_005), ("40", 1_040)]
+
+
+def test_a_timer_without_tasks_is_still_true(bench: Bench) -> None:
+    """Its length is its number of tasks, its truth is not."""
+    assert len(bench.timer) == 0 and bench.timer
+
+
+def test_a_task_can_move_to_another_timer(make_bench: Callable[..., Bench]) -> None:
+    """It leaves the first: a task is in one bucket at the most."""
+    first, second = make_bench(), make_bench()
+    task = first.add(5, "task")
+    second.timer.add(task)
+    assert (len(first.timer), len(second.timer)) == (0, 1)
+    first.clock.advance(5)
+    assert (first.timer.advance_clock(), second.timer.advance_clock()) == (0, 1)
+
+
+def test_a_call_is_made_with_its_arguments(bench: Bench) -> None:
+    """`call_later` returns what can cancel it."""
+    calls: list[object] = []
+    bench.timer.call_later(5, calls.append, "kept")
+    cancelled = bench.timer.call_later(5, calls.append, "cancelled")
+    assert cancelled.cancel()
+    bench.after(5)
+    assert calls == ["kept"]
+
+
+@pytest.mark.parametrize("tick_ms", [1, 7])
+def test_a_call_later_is_a_call_that_is_added(tick_ms: int) -> None:
+    """Written out for speed, it comes to the same: on every level, at every time, in order."""
+    clock = MockClock(1_000)
+    timer = SystemTimer(tick_ms=tick_ms, wheel_size=16, clock=clock)
+    ran: list[tuple[int, str]] = []
+    for number, delay_ms in enumerate([-1, 0, 1, 5, 100, 100, 3_000, 100_000, 5] * 20):
+        later = timer.call_later(delay_ms, ran.append, (number, "later"))
+        added = ScheduledCall(delay_ms, ran.append, (number, "added"))
+        timer.add(added)
+        assert (later.expiration_ms, later.delay_ms) == (added.expiration_ms, delay_ms)
+        assert later.is_pending and len(timer) == 2 * (number + 1)
+        clock.advance(0.3)
+    tasks = timer.close()
+    assert len(tasks) == 2 * (number + 1)
+    for task in tasks:
+        task.run()
+    assert [number for number, _ in ran[::2]] == [number for number, _ in ran[1::2]]
+    assert {kind for _, kind in ran[::2]} == {"later"}
+
+
+@pytest.mark.parametrize("options", [{"tick_ms": 0}, {"wheel_size": 1}, {"tick_ms": 1.5}])
+def test_a_timer_refuses_a_geometry_that_makes_no_sense(
+    clock: MockClock, options: dict[str, int]
+) -> None:
+    """As its wheel does."""
+    with pytest.raises(ValueError, match="give a whole number"):
+        SystemTimer(clock=clock, **options)
