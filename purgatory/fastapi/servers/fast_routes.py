@@ -19,6 +19,7 @@ from purgatory.fastapi.watch.endpoint import WatchEndpoint
 
 DirectEndpoint = WatchEndpoint | RawEndpoint
 
+
 @dataclass(frozen=True, slots=True)
 class FastRoute:
     """A method and path of ours, and the endpoint that FastAPI would call."""
@@ -146,7 +147,7 @@ def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
 
 
 def _may_match(other: Any, fast_route: FastRoute) -> bool:
-    """Return True unless it is certain that a route matches none of the requests of `fast_route`."""
+    """Return True unless a route certainly matches no request of `fast_route`."""
     route = other.original_route
     if isinstance(route, WebSocketRoute):
         return False

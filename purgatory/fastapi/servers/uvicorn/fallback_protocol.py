@@ -1,4 +1,4 @@
-"""uvicorn's protocol, for the requests that have no fast route. The only user of its private names."""
+"""uvicorn's protocol, for requests without a fast route. The only user of its private names."""
 
 from __future__ import annotations
 
@@ -177,26 +177,26 @@ class FallbackProtocol(HttpToolsProtocol):
         return respond
 
 
-_OF_PROTOCOL: Final = frozenset(
-    "_unset_keepalive_if_required access_logger asgi_version client connection_lost "
-    "connection_made cycle data_received eof_received flow logger on_headers_complete "
-    "on_message_begin on_message_complete on_response_complete parser pause_writing pipeline "
-    "resume_writing root_path scheme scope server server_state shutdown transport".split()
-)
-_OF_CYCLE: Final = frozenset(
-    "disconnected keep_alive more_body receive response_complete response_started scope send".split()
-)
-_OF_STATE: Final = frozenset("connections default_headers tasks total_requests".split())
-_OF_CYCLE_CALL: Final = frozenset(
-    "access_log access_logger default_headers expect_100_continue flow keep_alive logger "
-    "message_event on_response scope transport".split()
-)
+_OF_PROTOCOL: Final = """
+    _unset_keepalive_if_required access_logger asgi_version client connection_lost connection_made
+    cycle data_received eof_received flow logger on_headers_complete on_message_begin
+    on_message_complete on_response_complete parser pause_writing pipeline resume_writing root_path
+    scheme scope server server_state shutdown transport
+"""
+_OF_CYCLE: Final = """
+    disconnected keep_alive more_body receive response_complete response_started scope send
+"""
+_OF_CYCLE_CALL: Final = """
+    access_log access_logger default_headers expect_100_continue flow keep_alive logger
+    message_event on_response scope transport
+"""
+_OF_STATE: Final = "connections default_headers tasks total_requests"
 
 
 def missing_internals() -> list[str]:
     """Return the names that this version of uvicorn lacks of those used here."""
 
-    async def no_app(*args: object) -> None:
+    async def no_app(scope: Any, receive: Any, send: Any) -> None:
         pass
 
     nothing: Any = None
@@ -204,16 +204,20 @@ def missing_internals() -> list[str]:
     no_loop: Any = object()
     state = ServerState()
     config = Config(no_app, http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None)
-    owners: list[tuple[object, frozenset[str]]] = [
+    owners: list[tuple[object, str]] = [
         (HttpToolsProtocol(config, state, {}, no_loop), _OF_PROTOCOL),
         (state, _OF_STATE),
     ]
     parameters = signature(RequestResponseCycle).parameters
-    missing = [f"RequestResponseCycle({name}=)" for name in sorted(_OF_CYCLE_CALL - {*parameters})]
+    missing = [
+        f"RequestResponseCycle({name}=)"
+        for name in _OF_CYCLE_CALL.split()
+        if name not in parameters
+    ]
     if not missing:
         cycle = RequestResponseCycle(**dict.fromkeys(parameters, nothing))
         owners.append((cycle, _OF_CYCLE))
     for owner, names in owners:
         of = type(owner).__name__
-        missing += [f"{of}.{name}" for name in sorted(names) if not hasattr(owner, name)]
+        missing += [f"{of}.{name}" for name in names.split() if not hasattr(owner, name)]
     return missing
