@@ -19,6 +19,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.event_loop": (3, "event_loop"),
     "purgatory.jobs": (3, "jobs"),
     "purgatory.jobs.callbacks": (3, "jobs/callbacks"),
+    "purgatory.jobs.handlers": (3, "jobs/handlers"),
     "purgatory.jobs.model": (3, "jobs/stores"),
     "purgatory.jobs.redis": (3, "jobs/redis"),
     "purgatory.jobs.sql": (3, "jobs/sql"),
@@ -59,12 +60,13 @@ ROOTS = {"purgatory", "examples"}
 # Room -> the rooms of its own floor that it may import. No circle, and no pair that is not used.
 USES: dict[str, set[str]] = {
     "event_loop": {"signals"},
-    "jobs": {"jobs/callbacks", "jobs/stores", "jobs/worker"},
-    "jobs/callbacks": {"jobs/stores", "jobs/worker"},
+    "jobs": {"jobs/callbacks", "jobs/handlers", "jobs/stores", "jobs/worker"},
+    "jobs/callbacks": {"jobs/handlers", "jobs/stores"},
+    "jobs/handlers": {"jobs/stores"},
     "jobs/redis": {"jobs/stores"},
     "jobs/sql": {"jobs/stores"},
-    "jobs/worker": {"jobs/stores"},
-    "purgatory": {"event_loop", "jobs", "jobs/worker", "signals"},
+    "jobs/worker": {"jobs/handlers", "jobs/stores"},
+    "purgatory": {"event_loop", "jobs", "signals"},
     "public names": {"jobs", "purgatory", "signals"},
     "pipeline": {
         "pipeline/advise",
@@ -133,7 +135,6 @@ USES: dict[str, set[str]] = {
         "pipeline/statistics",
     },
     "uvicorn": {"fastapi"},
-    "bench": {"testing"},  # a clock that stands still
 }
 
 # What is imported in some places only -> those places. Everything outside the standard library is
@@ -150,7 +151,7 @@ VENDORS: dict[str, set[str]] = {
     "numpy": {"purgatory.pipeline.replay"},
     "py4j": {"purgatory.pipeline"},
     "pyarrow": {"purgatory.journal", "purgatory.pipeline"},
-    "pydantic": {"purgatory.jobs.worker.payload_type", "purgatory.fastapi", "app", "examples"},
+    "pydantic": {"purgatory.jobs.handlers.payload_type", "purgatory.fastapi", "app", "examples"},
     "pydantic_core": {"purgatory.fastapi", "app"},
     "pydantic_settings": {"app"},
     "pyspark": {"purgatory.pipeline"},
@@ -162,9 +163,9 @@ VENDORS: dict[str, set[str]] = {
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
-    "time": {"purgatory.bench.stopwatch", "purgatory.pipeline", "purgatory.timer.clock"},
+    "time": {"purgatory.bench.measurements", "purgatory.pipeline", "purgatory.timer.clock"},
     "uvicorn": {"purgatory.fastapi", "app", "examples"},
-    "uvloop": {"app", "examples", "purgatory.bench"},
+    "uvloop": {"app", "examples"},
 }
 
 # What of the standard library begins on which floor.

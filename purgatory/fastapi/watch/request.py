@@ -25,6 +25,7 @@ from purgatory.fastapi.http.validation_errors import ParameterErrors
 from purgatory.fastapi.watch.schemas import CountOfKeys, WatchBody, wait_text, watch_body
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
+from purgatory.signals import Condition
 
 QUERY: Final = frozenset({"cursor", "wait", "limit", "min"})
 WATCH_HEADERS: Final = frozenset({b"prefer", b"if-none-match", b"wait-id"})
@@ -78,6 +79,8 @@ class WatchTerms:
     """Prefer: return=minimal: an empty 200 is answered 204."""
     applied: tuple[str, ...] = ()
     """What Preference-Applied says."""
+    condition: Condition = field(init=False, compare=False)
+    """What `min_signals` and `needed_keys` say, for the operation."""
     is_plain: bool = field(init=False)
     """True iff no more than the keys, the positions and the limit decide on the answer."""
 
@@ -85,6 +88,8 @@ class WatchTerms:
         """Work out what is asked for each answer."""
         is_plain = self.is_single and not (self.is_conditional or self.is_minimal or self.applied)
         object.__setattr__(self, "is_plain", is_plain)
+        condition = Condition(self.min_signals, self.needed_keys)
+        object.__setattr__(self, "condition", condition)
 
     @property
     def timeout(self) -> float:

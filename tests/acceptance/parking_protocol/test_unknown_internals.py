@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -79,7 +78,7 @@ async def test_uvicorn_without_a_name(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """uvicorn's own protocol serves, with the same responses, and the log names what is missing."""
+    """The protocol of uvicorn serves, responses are the same, and the log names what is missing."""
     with monkeypatch.context() as patch:
         patch.delattr(owner, name)
         chosen = choose_protocol()
