@@ -29,9 +29,9 @@ IS_COMPILED := PYTHONPATH=$(COMPILED) $(BIN)/python -P -c \
   'import sys; from purgatory.timer import compiled; sys.exit(not compiled)'
 define bench
 	@if $(IS_COMPILED); then \
-	  PYTHONPATH=$(COMPILED) $(BIN)/python -P -m purgatory bench $(1) $(ARGS) || exit 1; \
+	  PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.core $(1) $(ARGS) || exit 1; \
 	fi
-	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
+	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
 .PHONY: help run test load mutation chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs-house lock clean

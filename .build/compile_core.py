@@ -31,6 +31,8 @@ MODULES = (
     "purgatory/operations/watch_key.py",
     "purgatory/signals/signal.py",
     "purgatory/signals/memory.py",
+    "purgatory/signals/condition.py",
+    "purgatory/signals/wait_operation.py",
     "purgatory/event_loop/park_operation.py",
     "purgatory/event_loop/parking.py",
     "purgatory/pipeline/replay/replay_clock.py",

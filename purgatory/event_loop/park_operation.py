@@ -6,10 +6,11 @@ from asyncio import Future, InvalidStateError
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.outcome import Outcome
+from purgatory.signals.condition import ANY
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.signal import Signal
+from purgatory.signals.wait_operation import WaitOperation
 from purgatory.status import Status
 from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
@@ -21,7 +22,7 @@ _FIRED = Status.FIRED
 _PENDING = Status.PENDING
 
 
-class ParkOperation(DelayedOperation):
+class ParkOperation(WaitOperation):
     """Completes a future with an Outcome: no task, no handle and no closure for each call.
 
     Made by `new_park`. No subclasses: the compiled form calls its methods without looking for them.
@@ -29,35 +30,13 @@ class ParkOperation(DelayedOperation):
 
     kind = "park"
 
-    __slots__ = (
-        "_clock",
-        "_key",
-        "_position",
-        "_positions",
-        "_seen",
-        "_signal",
-        "_signals",
-        "_started_ns",
-        "_until",
-        "_watched",
-        "future",
-    )
+    __slots__ = ("_clock", "_key", "_started_ns", "_until", "future")
 
     future: Future[Outcome]
     _clock: Clock
     _until: Callable[[], object] | None
     # The key that was checked when the predicate held.
     _key: str | None
-    _signals: MemorySignals
-    # The keys, also when they are watched no more.
-    _watched: tuple[str, ...]
-    # From where it waits on every key, or on each.
-    _position: int
-    _positions: dict[str, int] | None
-    # The head of all signals at the last try: while it stays, there is nothing new to see.
-    _seen: int
-    # The signal that completed it, if it was one.
-    _signal: Signal | None
     _started_ns: int
 
     def try_complete(self) -> bool:
@@ -67,12 +46,7 @@ class ParkOperation(DelayedOperation):
     def _try(self) -> bool:
         if self._until is not None:
             return self._try_predicate()
-        head = self._signals._head
-        if head == self._seen:
-            return False
-        self._seen = head
-        signal = self._signal = self._first_unread()
-        return (signal is not None or self._fired_key() is not None) and self.force_complete()
+        return self._is_met() and self.force_complete()
 
     def _try_predicate(self) -> bool:
         assert self._until is not None
@@ -90,25 +64,11 @@ class ParkOperation(DelayedOperation):
         if purgatory is not None:
             checked: Any = purgatory.checked_key
             # A key of somebody else is checked where its callback looks at this operation.
-            self._key = checked if checked in self._watched else None
+            self._key = checked if checked in self.watched_keys else None
         return self.force_complete()
 
-    def _fired_key(self) -> str | None:
-        """Return the first key that fired, whether or not its signal is still kept."""
-        position, positions = self._position, self._positions
-        for key in self._watched:
-            if positions is not None:
-                position = positions[key]
-            if self._signals.has_after(key, position, 1):
-                return key
-        return None
-
-    def on_complete(self) -> None:
-        """Answer the caller: fired or expired."""
-        self._answer()
-
-    def on_cancellation(self) -> None:
-        """Answer the caller: cancelled or drained."""
+    def on_end(self) -> None:
+        """Answer the caller."""
         self._answer()
 
     def _complete(self) -> None:
@@ -133,16 +93,14 @@ class ParkOperation(DelayedOperation):
         return True
 
     def _outcome(self) -> Outcome:
-        signals = self._signals
+        signals = self.signals
         key, value, position = self._key, None, signals._head
         if key is not None:
             last = signals.first_after(key, signals.last(key) - 1)
             if last is not None:
                 value = last.value
         elif self._until is None:
-            first = self._signal
-            if first is None:
-                first = self._first_unread()
+            first = self._first_unread()
             if self.status is not _FIRED:
                 # A signal that came before this operation was tried is for the next wait.
                 position = position if first is None else first.offset - 1
@@ -167,28 +125,35 @@ class ParkOperation(DelayedOperation):
     def _first_unread(self) -> Signal | None:
         """Return the oldest signal of any key that is kept and came after its position."""
         first: Signal | None = None
-        position, positions = self._position, self._positions
-        for key in self._watched:
+        keys, position, positions = self.watched_keys, self.position, self._positions
+        for index in range(len(keys)):
             if positions is not None:
-                position = positions[key]
-            signal = self._signals.first_after(key, position)
+                position = positions[index]
+            signal = self.signals.first_after(keys[index], position)
             if signal is not None and (first is None or signal.offset < first.offset):
                 first = signal
         return first
+
+    def _fired_key(self) -> str | None:
+        """Return the first key that fired, whether or not its signal is still kept."""
+        for key, position in zip(self.watched_keys, self.positions, strict=True):
+            if self.signals.has_after(key, position, 1):
+                return key
+        return None
 
 
 def new_park(
     delay_ms: int,
     signals: MemorySignals,
     keys: tuple[str, ...],
-    positions: dict[str, int] | None,
+    positions: tuple[int, ...] | None,
     future: Future[Outcome],
     clock: Clock,
     until: Callable[[], object] | None,
 ) -> ParkOperation:
     """Complete `future` when a key fires or, where it is given, when `until()` is true.
 
-    `positions` says from where to wait on each of `keys`; None is from now on.
+    `positions` are those for each of `keys`; None is from now on.
     """
     # Without the call of a constructor, which costs the compiled form as much as all of this.
     operation = ParkOperation.__new__(ParkOperation)
@@ -202,12 +167,12 @@ def new_park(
     operation._clock = clock
     operation._until = until
     operation._key = None
-    operation._signals = signals
-    operation._watched = keys
-    operation._position = head = signals._head
+    operation.signals = signals
+    operation.watched_keys = keys
+    operation.condition = ANY
+    operation.is_abandoned = False
+    operation.position = signals._head if positions is None else positions[0]
     operation._positions = positions
-    operation._seen = head if positions is None else -1
-    operation._signal = None
     if compiled and type(clock) is SystemClock:
         operation._started_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
     else:

@@ -32,7 +32,7 @@ cdef class Parking:
     cdef public dict refused
     cdef public unsigned long thread_id
 
-    @cython.locals(operation=ParkOperation, positions=dict, delay_ms=cython.longlong)
+    @cython.locals(operation=ParkOperation, found=dict, positions=tuple, delay_ms=cython.longlong)
     cpdef ParkOperation park(self, tuple keys, timeout, until, cursor)
     cpdef bint watch(self, DelayedOperation operation, tuple keys, bint is_bounded)
     @cython.locals(

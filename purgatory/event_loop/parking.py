@@ -111,8 +111,8 @@ class Parking:
         delay_ms = self.delay_ms(timeout)
         positions = None
         if cursor is not None:
-            positions = self.positions(keys, cursor)
-            keys = tuple(positions)
+            found = self.positions(keys, cursor)
+            keys, positions = tuple(found), tuple(found.values())
         elif len(keys) == 1:
             check_key(keys[0])
         else:

@@ -11,7 +11,7 @@ from fastapi import Depends, HTTPException, Request
 from starlette.requests import ClientDisconnect, HTTPConnection
 
 from purgatory.errors import WrongThreadError
-from purgatory.fastapi.http.problems import draining
+from purgatory.fastapi.http.problems import draining_problem
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
@@ -95,7 +95,7 @@ class Park:
             leaving.cancel()
             await asyncio.gather(parking, leaving, return_exceptions=True)
         if outcome.status is Status.DRAINED:
-            raise draining()
+            raise draining_problem()
         return outcome
 
     async def _read_body(self) -> None:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.body_schema import pointer
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.routing.raw_endpoint import problem_from
+from purgatory.fastapi.routing.raw_endpoint import problem_of_exception
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -62,7 +62,7 @@ def add_purgatory_handlers(app: FastAPI, prefix: str) -> None:
 
     async def on_purgatory_error(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, PurgatoryError)
-        return _response(problem_from(exc), prefix, request)
+        return _response(problem_of_exception(exc), prefix, request)
 
     _add(app, Problem, on_problem)
     _add(app, PurgatoryError, on_purgatory_error)
@@ -84,7 +84,7 @@ def _http_problem(request: Request, exc: HTTPException) -> Problem:
             f"{request.url.path} does not take {request.method}: it takes {allowed}",
             headers=headers,
         )
-    return Problem.of_status(exc.status_code, exc.detail, headers=headers)
+    return Problem.from_status(exc.status_code, exc.detail, headers=headers)
 
 
 def _validation_problem(exc: RequestValidationError) -> Problem:
@@ -99,7 +99,7 @@ def _validation_problem(exc: RequestValidationError) -> Problem:
 
 
 def _response(problem: Problem, prefix: str, request: Request) -> Response:
-    answer = problem.answer(prefix, request.url.path)
+    answer = problem.response(prefix, request.url.path)
     response = Response(answer.body, answer.status)
     response.raw_headers = answer.headers
     return response

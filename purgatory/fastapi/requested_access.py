@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Request
 
-from purgatory.fastapi.bounded_bodies import job_body, watch_body
-from purgatory.fastapi.http.json_bodies import parse_batch, parse_body
+from purgatory.fastapi.http.json_bodies import parse_body, parse_list
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.jobs.batch_endpoint import in_turns, split_lines
+from purgatory.fastapi.jobs.schemas import job_body
+from purgatory.fastapi.keys.schemas import MAX_BATCH, BatchItem
 from purgatory.fastapi.routing.raw_endpoint import read_body
-from purgatory.fastapi.watch.schemas import BatchItem
+from purgatory.fastapi.watch.schemas import watch_body
 from purgatory.purgatory import Purgatory
 
 
@@ -43,7 +44,7 @@ async def get_accesses(request: Request) -> list[Access]:
     if action is Action.WAIT:
         model = watch_body(endpoint.raw.context.purgatory.limits)
         return [Access(action, key) for key in parse_body(model, body).keys]
-    return [Access(action, item.key) for item in parse_batch(BatchItem, body)]
+    return [Access(action, item.key) for item in parse_list(BatchItem, body, MAX_BATCH)]
 
 
 async def _waits(request: Request, purgatory: Purgatory, body: bytes) -> list[Access]:

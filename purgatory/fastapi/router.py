@@ -15,20 +15,14 @@ from starlette.routing import compile_path
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
-from purgatory.fastapi.bounded_bodies import (
-    batch_item,
-    max_batch_body,
-    max_signal_body,
-    max_watch_body,
-    signal_body,
-    watch_body,
-)
-from purgatory.fastapi.http.openapi_headers import answer_header, idempotency_key
-from purgatory.fastapi.http.permit import Access, Action, let_anyone
+from purgatory.fastapi.http.openapi_headers import idempotency_key, response_header
+from purgatory.fastapi.http.permit import Access, Action, allow_anyone
 from purgatory.fastapi.http.problems import KINDS, MEDIA_TYPE, Problem, ProblemKind
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.schemas import KEY_PATTERN, ProblemDetails
 from purgatory.fastapi.jobs.routes import add_job_routes
+from purgatory.fastapi.keys import schemas as key_schemas
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.lifespan import create_lifespan
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
@@ -37,10 +31,10 @@ from purgatory.fastapi.routing.raw_endpoint import (
     RawEndpoint,
     RawRoute,
     TaskEndpoint,
-    method_refusal,
+    method_not_allowed,
 )
-from purgatory.fastapi.statistics_schemas import StatisticsAnswer
-from purgatory.fastapi.watch import schemas
+from purgatory.fastapi.statistics_schemas import StatisticsResponse
+from purgatory.fastapi.watch import schemas as watch_schemas
 from purgatory.fastapi.watch.endpoint import WatchEndpoint
 from purgatory.fastapi.watch.request import (
     WAIT_ID_PATTERN,
@@ -59,7 +53,7 @@ Endpoint = Callable[..., Any]
 
 
 # As a key, or nothing.
-PREFIX_PATTERN = schemas.KEY_PATTERN.replace("+$", "*$")
+PREFIX_PATTERN = KEY_PATTERN.replace("+$", "*$")
 
 
 class _KeyConvertor(PathConvertor):
@@ -74,7 +68,7 @@ KeyPath = Annotated[
     Path(
         min_length=1,
         max_length=256,
-        pattern=schemas.KEY_PATTERN,
+        pattern=KEY_PATTERN,
         description="The key; a slash in it may be written as it is or percent-encoded.",
         examples=["order:42:paid"],
     ),
@@ -129,7 +123,7 @@ def create_router(
     context = EndpointContext(
         purgatory,
         prefix,
-        authorize if isinstance(authorize, BearerTokens) else let_anyone,
+        authorize if isinstance(authorize, BearerTokens) else allow_anyone,
         bypass_middleware,
     )
     registry = WaitRegistry(context, settings or WaitSettings())
@@ -141,15 +135,15 @@ def create_router(
     return router
 
 
-_PROBLEM_SCHEMA = schemas.ProblemAnswer.model_json_schema()
+_PROBLEM_SCHEMA = ProblemDetails.model_json_schema()
 
 
-ETAG = answer_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
-PREFERENCE_APPLIED = answer_header(
+ETAG = response_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
+PREFERENCE_APPLIED = response_header(
     "Preference-Applied", "What was made of Prefer, or of a longer wait."
 )
-PURGATORY_CURSOR = answer_header("Purgatory-Cursor", "The cursor for the next wait.")
-RETRY_AFTER = answer_header("Retry-After", "Seconds; jittered.", "integer")
+PURGATORY_CURSOR = response_header("Purgatory-Cursor", "The cursor for the next wait.")
+RETRY_AFTER = response_header("Retry-After", "Seconds; jittered.", "integer")
 
 
 def problems(*slugs: str) -> dict[int | str, dict[str, Any]]:
@@ -218,7 +212,7 @@ def _add(
     endpoint.raw = raw  # type: ignore[attr-defined]
     endpoint.allowed = _allowed(router, path)  # type: ignore[attr-defined]
     endpoint.allowed.append(method)  # type: ignore[attr-defined]
-    endpoint.refuse_method = method_refusal(router.prefix, endpoint.allowed)  # type: ignore[attr-defined]
+    endpoint.refuse_method = method_not_allowed(router.prefix, endpoint.allowed)  # type: ignore[attr-defined]
     router.add_api_route(
         path,
         endpoint,
@@ -324,7 +318,7 @@ def _add_watching(router: APIRouter, registry: WaitRegistry) -> None:
         summary="Wait for a key",
         answered="How the wait ended: always this, whatever ended it.",
         action=Action.WAIT,
-        answer=schemas.WatchAnswer,
+        answer=watch_schemas.WatchResponse,
         refusals=refusals,
         responses={
             200: {"headers": ETAG | PREFERENCE_APPLIED},
@@ -339,7 +333,7 @@ def _add_watching(router: APIRouter, registry: WaitRegistry) -> None:
         },
     )
 
-    body_of_watch = watch_body(limits)
+    body_of_watch = watch_schemas.watch_body(limits)
 
     def watch_keys(
         body: body_of_watch,  # type: ignore[valid-type] # a type made at run time
@@ -353,11 +347,11 @@ def _add_watching(router: APIRouter, registry: WaitRegistry) -> None:
         "POST",
         "/watch",
         watch_keys,
-        WatchEndpoint(registry, parse_watch_many, max_body=max_watch_body(limits)),
+        WatchEndpoint(registry, parse_watch_many, max_body=watch_schemas.max_watch_body(limits)),
         summary="Wait for several keys",
         answered="How the wait ended, with an entry for each key that fired.",
         action=Action.WAIT,
-        answer=schemas.WatchManyAnswer,
+        answer=watch_schemas.WatchManyResponse,
         refusals=("bad-json", *refusals, "body-too-large", "unsupported-media-type"),
         responses={
             200: {"headers": PREFERENCE_APPLIED},
@@ -398,7 +392,7 @@ def _add_watching(router: APIRouter, registry: WaitRegistry) -> None:
 def _add_keys(router: APIRouter, context: EndpointContext) -> None:
     endpoints = KeyEndpoints(context.purgatory)
     limits = context.purgatory.limits
-    signal, item = signal_body(limits), batch_item(limits)
+    signal, item = key_schemas.signal_body(limits), key_schemas.batch_item(limits)
     writing = ("bad-json", "body-too-large", "unsupported-media-type", "not-open")
 
     def fire_key(
@@ -420,11 +414,11 @@ def _add_keys(router: APIRouter, context: EndpointContext) -> None:
         "POST",
         "/keys/{key:watch_key}",
         fire_key,
-        _raw(context, endpoints.fire, tail="key", max_body=max_signal_body(limits)),
+        _raw(context, endpoints.fire, tail="key", max_body=key_schemas.max_signal_body(limits)),
         summary="Fire a key",
         answered="The signal is kept, and whoever waited is woken.",
         action=Action.FIRE,
-        answer=schemas.FiredAnswer,
+        answer=key_schemas.FireResponse,
         status=201,
         refusals=(
             *writing,
@@ -438,7 +432,7 @@ def _add_keys(router: APIRouter, context: EndpointContext) -> None:
     def fire_keys(
         body: Annotated[
             list[item],  # type: ignore[valid-type] # a type made at run time
-            Body(min_length=1, max_length=schemas.MAX_BATCH),
+            Body(min_length=1, max_length=key_schemas.MAX_BATCH),
         ],
         idempotency_key: IdempotencyKey = None,
     ) -> None:
@@ -449,11 +443,11 @@ def _add_keys(router: APIRouter, context: EndpointContext) -> None:
         "POST",
         "/keys",
         fire_keys,
-        _raw(context, endpoints.fire_batch, max_body=max_batch_body(limits)),
+        _raw(context, endpoints.fire_batch, max_body=key_schemas.max_batch_body(limits)),
         summary="Fire several keys",
         answered="All of them have fired.",
         action=Action.FIRE,
-        answer=schemas.BatchAnswer,
+        answer=key_schemas.FireBatchResponse,
         status=201,
         refusals=(*writing, "idempotency-conflict"),
     )
@@ -470,7 +464,7 @@ def _add_keys(router: APIRouter, context: EndpointContext) -> None:
         summary="Look at a key",
         answered="Where the key is at, and how many wait on it.",
         action=Action.WAIT,
-        answer=schemas.KeyAnswer,
+        answer=key_schemas.KeyResponse,
     )
 
     def drop_key(key: KeyPath) -> None:
@@ -485,7 +479,7 @@ def _add_keys(router: APIRouter, context: EndpointContext) -> None:
         summary="Drop a key",
         answered="Its waits have ended, and its history is gone.",
         action=Action.OPERATE,
-        answer=schemas.CancelledAnswer,
+        answer=key_schemas.DropKeyResponse,
         refusals=("not-open",),
     )
 
@@ -512,7 +506,7 @@ def _add_keys(router: APIRouter, context: EndpointContext) -> None:
         summary="List watched keys",
         answered="The first of them, in order.",
         action=Action.OPERATE,
-        answer=schemas.KeysAnswer,
+        answer=key_schemas.WatchedKeysResponse,
     )
 
 
@@ -525,7 +519,7 @@ def _add_operators(router: APIRouter, context: EndpointContext) -> None:
         document = asdict(context.purgatory.statistics())
         if document["jobs"] is not None:
             document["jobs"]["states"] = await _job_states(context.purgatory)
-        return RawResponse.of_json(200, statistics_json.dump_json(document))
+        return RawResponse.from_json(200, statistics_json.dump_json(document))
 
     def statistics() -> None:
         """Return exact counts of this process, of now and since its start. Does not park."""
@@ -539,7 +533,7 @@ def _add_operators(router: APIRouter, context: EndpointContext) -> None:
         summary="Statistics",
         answered="Counts of this process, and the jobs of all.",
         action=Action.OPERATE,
-        answer=StatisticsAnswer,
+        answer=StatisticsResponse,
     )
 
     async def answer_problem(raw: RawRequest) -> RawResponse:

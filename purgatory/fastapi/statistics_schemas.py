@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 
-class LevelAnswer(BaseModel):
+class WheelLevel(BaseModel):
     """One level of the timing wheel."""
 
     tick_ms: int = Field(description="Milliseconds that one of its buckets stands for.")
@@ -18,7 +18,7 @@ class LevelAnswer(BaseModel):
     tasks: int = Field(description="Timers in those.")
 
 
-class KeptSignalsAnswer(BaseModel):
+class SignalStatistics(BaseModel):
     """The history of signals that is kept."""
 
     signals: int = Field(description="Signals that are kept, of all keys.")
@@ -26,7 +26,7 @@ class KeptSignalsAnswer(BaseModel):
     keys: int = Field(description="Keys that have any.")
 
 
-class LatenessAnswer(BaseModel):
+class LatenessStatistics(BaseModel):
     """How long after they were due jobs were started by this process."""
 
     p50_ms: int = Field(description="The median of the last 1,024.")
@@ -36,7 +36,7 @@ class LatenessAnswer(BaseModel):
     )
 
 
-class RecoveryAnswer(BaseModel):
+class RecoveryStatistics(BaseModel):
     """Taking up the jobs that were due while nobody ran."""
 
     is_finished: bool = Field(description="All of them are taken up.")
@@ -45,7 +45,7 @@ class RecoveryAnswer(BaseModel):
     spread: int = Field(description='Of those, the ones that were put off: `"misfire": "spread"`.')
 
 
-class JobStatisticsAnswer(BaseModel):
+class JobStatisticsResponse(BaseModel):
     """The delayed jobs of this process since its start, and how many there are in all."""
 
     held: int = Field(description="Claimed by this process: due soon, or running.")
@@ -60,8 +60,8 @@ class JobStatisticsAnswer(BaseModel):
         description="Runs whose end the store did not take: as a rule another process had taken "
         "over the lease."
     )
-    lateness: LatenessAnswer
-    recovery: RecoveryAnswer
+    lateness: LatenessStatistics
+    recovery: RecoveryStatistics
     outages: int = Field(description="How often the store of jobs was away.")
     store_error: str | None = Field(
         description="What the store said last, where it fails now; null where all is well."
@@ -72,7 +72,7 @@ class JobStatisticsAnswer(BaseModel):
     )
 
 
-class StatisticsAnswer(BaseModel):
+class StatisticsResponse(BaseModel):
     """This process now, and what it did since its start."""
 
     parked: int = Field(description="Operations that wait now: parked requests, as a rule.")
@@ -83,18 +83,18 @@ class StatisticsAnswer(BaseModel):
     cancelled: int = Field(description="Operations that were cancelled, or whose client left.")
     drained: int = Field(description="Operations that were ended because the process shuts down.")
     is_draining: bool = Field(description="The process is shutting down.")
-    signals: KeptSignalsAnswer
+    signals: SignalStatistics
     timers: int = Field(
         description="Timers that are pending now; one of them ages the signals that are kept."
     )
-    levels: list[LevelAnswer] = Field(description="The timing wheel, the finest level first.")
+    levels: list[WheelLevel] = Field(description="The timing wheel, the finest level first.")
     wake_ups: int = Field(description="How often the event loop was woken for the timer.")
     longest_turn_ms: float = Field(
         description="The longest that expirations have held the event loop at once."
     )
     longest_lateness_ms: int = Field(description="The longest that a timer ran after its time.")
     is_compiled: bool = Field(description="The core runs compiled, not as plain Python.")
-    jobs: JobStatisticsAnswer | None = Field(
+    jobs: JobStatisticsResponse | None = Field(
         description="Delayed jobs; null where there is no store of jobs."
     )
     refused: dict[str, int] = Field(

@@ -1,25 +1,26 @@
-"""The operation behind who waits for a job to change."""
+"""The operation behind a wait for a job to change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from purgatory.operations.callback_operation import CallbackOperation
+from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.status import Status
 
 
-class JobWait(CallbackOperation):
+class JobWait(DelayedOperation):
     """Fires once its job has changed since the wait was made. It is listening before it is watched.
 
     So: make it, ask the store for the job, and only then decide to wait; what changes meanwhile
     counts.
     """
 
-    __slots__ = ("has_changed", "job_id")
+    __slots__ = ("_on_end", "has_changed", "job_id")
 
     def __init__(self, job_id: str, on_end: Callable[[Status], object]) -> None:
         """Call `on_end` once, with how it ended, unless it is left before."""
-        super().__init__(0, on_end)
+        super().__init__(0)
+        self._on_end: Callable[[Status], object] | None = on_end
         self.job_id = job_id
         self.has_changed = False
 
@@ -36,3 +37,17 @@ class JobWait(CallbackOperation):
     def try_complete(self) -> bool:
         """Complete if the job has changed."""
         return self.has_changed and self.force_complete()
+
+    def on_complete(self) -> None:
+        """Report the end: fired or expired."""
+        if self._on_end is not None:
+            self._on_end(self.status)
+
+    def on_cancellation(self) -> None:
+        """Report the end: cancelled or drained."""
+        self.on_complete()
+
+    def leave(self) -> None:
+        """End without reporting it: the caller waits no more. Idempotent."""
+        self._on_end = None
+        self.cancel()

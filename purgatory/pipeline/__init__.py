@@ -3,7 +3,7 @@
 `python -m purgatory.pipeline` runs them. Each is also a function from DataFrames to a DataFrame.
 """
 
-from purgatory.pipeline.advise.job import Advice, Wishes, advise
+from purgatory.pipeline.advise.job import Advice, AdviceTargets, advise
 from purgatory.pipeline.errors import (
     AlertRefusedError,
     BadFileError,
@@ -36,9 +36,9 @@ from purgatory.pipeline.spark.session import spark_session
 from purgatory.pipeline.statistics.percentiles import percentiles
 from purgatory.pipeline.statistics.survival import kaplan_meier
 from purgatory.pipeline.stream.alerts import Alert, AlertService
-from purgatory.pipeline.stream.queries import LiveQueries, live_events, wait_for
+from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import Watch, window_keys, window_waits
-from purgatory.pipeline.waits.concurrency import parked
+from purgatory.pipeline.waits.concurrency import concurrency
 from purgatory.pipeline.waits.waits import hot_keys, waits_by
 
 __all__ = [
@@ -49,6 +49,7 @@ __all__ = [
     "REPLAY_SCHEMA",
     "SCHEDULED_SCHEMA",
     "Advice",
+    "AdviceTargets",
     "Alert",
     "AlertRefusedError",
     "AlertService",
@@ -56,7 +57,6 @@ __all__ = [
     "Growth",
     "JobAddress",
     "JobRows",
-    "LiveQueries",
     "LostEntriesError",
     "NoJavaError",
     "NothingToReadError",
@@ -66,18 +66,17 @@ __all__ = [
     "PipelineError",
     "RefusedRowsError",
     "ReplaySummary",
+    "StreamingQueries",
     "SyntheticLoad",
     "Update",
     "Watch",
     "WhatIf",
-    "Wishes",
     "advise",
+    "concurrency",
     "hot_keys",
     "job_events",
     "kaplan_meier",
-    "live_events",
     "outcomes",
-    "parked",
     "percentiles",
     "register",
     "replay",
@@ -87,6 +86,7 @@ __all__ = [
     "replay_synthetic",
     "schedule",
     "spark_session",
+    "streaming_events",
     "wait_for",
     "waits_by",
     "window_keys",

@@ -16,8 +16,8 @@ from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.commands import COMMANDS
 from purgatory.pipeline.cli.interrupts import plain_interrupts
 from purgatory.pipeline.cli.option_types import LEAST_HEAP_MIB, heap, master
-from purgatory.pipeline.cli.progress import Progress
-from purgatory.pipeline.spark.error_message import sentence_of
+from purgatory.pipeline.console.progress import Progress
+from purgatory.pipeline.spark.error_message import error_message
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
 
@@ -37,23 +37,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.check(options)
     except ValueError as error:
         options.parser.error(str(error))
-    say = Progress()
+    on_progress = Progress()
     try:
         spark = spark_session(
             f"purgatory {command.name}", master=options.master, memory=options.memory
         )
         with plain_interrupts():
             _check_folders(spark, options)
-            said = command.run(Call(options=options, spark=spark, say=say))
+            said = command.run(Call(options=options, spark=spark, on_progress=on_progress))
     except (PurgatoryError, ValueError, Py4JJavaError, PySparkException) as error:
         # For who has to look deeper; the sentence that follows is the answer.
         if options.verbose:
             traceback.print_exc()
         is_ours = isinstance(error, PurgatoryError | ValueError)
-        return _failed(command, str(error) if is_ours else sentence_of(error))
+        return _failed(command, str(error) if is_ours else error_message(error))
     except KeyboardInterrupt:
         return _failed(command, "interrupted", status=INTERRUPTED)
-    say("done")
+    on_progress("done")
     if said:
         sys.stdout.write(f"{said}\n")
     return 0

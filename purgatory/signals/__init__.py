@@ -1,7 +1,21 @@
-"""What fired, in order, with cursors: so that nothing is lost between two waits."""
+"""What fired, in order, with cursors: so that nothing is lost between two waits.
+
+Here: signals and their histories, and the operation that waits for them. Not here: operations that
+know no signals (`operations`), and anything of asyncio (`event_loop`).
+"""
 
 from purgatory.signals.base import Signals, SignalStatistics
+from purgatory.signals.condition import ANY, Condition
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.signal import Signal
+from purgatory.signals.wait_operation import WaitOperation
 
-__all__ = ["MemorySignals", "Signal", "SignalStatistics", "Signals"]
+__all__ = [
+    "ANY",
+    "Condition",
+    "MemorySignals",
+    "Signal",
+    "SignalStatistics",
+    "Signals",
+    "WaitOperation",
+]

@@ -17,18 +17,19 @@ from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
 from purgatory.fastapi.http.body_schema import pointer
 from purgatory.fastapi.http.idempotency import _parse as parse_idempotency_key
-from purgatory.fastapi.http.json_bodies import parse_batch, parse_body
+from purgatory.fastapi.http.json_bodies import parse_body, parse_list
 from purgatory.fastapi.http.preferences import (
     parse_entity_tags,
     parse_etag_cursor,
     parse_preferences,
     wait_seconds,
 )
-from purgatory.fastapi.http.problems import problem_of
+from purgatory.fastapi.http.problems import problem_of_error
 from purgatory.fastapi.http.raw_request import MAX_LIMIT, RawRequest, whole_number
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
+from purgatory.fastapi.keys.schemas import MAX_BATCH, BatchItem, SignalBody
 from purgatory.fastapi.watch.request import QUERY, parse_wait_id, parse_watch, parse_watch_many
-from purgatory.fastapi.watch.schemas import MAX_BATCH, BatchItem, SignalBody, WatchBody
+from purgatory.fastapi.watch.schemas import WatchBody
 
 Result = TypeVar("Result")
 
@@ -94,7 +95,7 @@ def _check(problem: Problem) -> None:
     assert 400 <= problem.status < 500
     assert problem.detail
     # It can be sent, whatever is quoted in it.
-    document = json.loads(problem.answer("/p", "/p/x").body)
+    document = json.loads(problem.response("/p", "/p/x").body)
     assert document["status"] == problem.status
 
 
@@ -161,7 +162,7 @@ def test_if_match(header: str | None, key: str) -> None:
         _check(problem)
     except PurgatoryError as exc:
         # Which the endpoint makes a problem of, as here.
-        _check(problem_of(exc))
+        _check(problem_of_error(exc))
 
 
 @given(st.none() | headers_text)
@@ -237,7 +238,7 @@ def test_bodies_of_bytes(body: bytes) -> None:
     """Whatever the bytes are."""
     for model in (SignalBody, WatchBody, BatchItem):
         _result_or_problem(parse_body, model, body)
-        _result_or_problem(parse_batch, model, body)
+        _result_or_problem(parse_list, model, body, MAX_BATCH)
 
 
 @given(json_values)
@@ -247,7 +248,7 @@ def test_bodies_of_json(value: Any) -> None:
     parsed = _result_or_problem(parse_body, SignalBody, body)
     if parsed is not None:
         assert json.dumps(parsed.value) == json.dumps(value)
-    batch = _result_or_problem(parse_batch, BatchItem, json.dumps([value]).encode())
+    batch = _result_or_problem(parse_list, BatchItem, json.dumps([value]).encode(), MAX_BATCH)
     assert batch is None or len(batch) <= MAX_BATCH
 
 

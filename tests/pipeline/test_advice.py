@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from purgatory.pipeline.advise.job import Wishes, advise
+from purgatory.pipeline.advise.job import AdviceTargets, advise
 from purgatory.pipeline.advise.timeouts import LEAST_FIRED, Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import (
     BUCKET_BYTES,
@@ -183,7 +183,7 @@ def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
         wait_counts=[ends | {"kind": kind} for kind in ("park", "job:cancel")],
         parked=[*minutes_of("park", 2), *minutes_of("job:mail", 900)],
         timers=[],
-        wishes=Wishes(),
+        targets=AdviceTargets(),
     )
     assert {timeout.kind for timeout in found.timeouts} == {"park", "job:cancel"}
     assert found.workers.parked is not None and found.workers.arrivals_per_s is not None

@@ -59,7 +59,7 @@ def test_every_fault_is_named_and_left_out(broken: Written, empty_table: Outcome
     inject(broken.folder, "half-written")
     damaged = damage(broken.folder)
     said: list[str] = []
-    update = empty_table.update(str(broken.folder), say=said.append)
+    update = empty_table.update(str(broken.folder), on_progress=said.append)
     names = {str(path.relative_to(broken.folder)): fault for fault, path in paths.items()}
     damaged_name = str(damaged.relative_to(broken.folder))
     assert update.bad.keys() == {*names, damaged_name}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory.pipeline.cli.durations import duration
-from purgatory.pipeline.cli.figures import counted, figure, percent
-from purgatory.pipeline.replay.command import described
+from purgatory.pipeline.cli.replay_command import described
+from purgatory.pipeline.console.formatting import counted, duration, figure, percent
 from purgatory.pipeline.replay.summary import ReplaySummary
 
 

@@ -24,7 +24,7 @@ from purgatory.pipeline.errors import AlertRefusedError
 from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.stream.alerts import Alert, AlertService
-from purgatory.pipeline.stream.queries import LiveQueries, live_events, wait_for
+from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import Watch, exploding, window_keys, window_waits
 from tests.acceptance.process_server import ProcessServer
 
@@ -89,8 +89,8 @@ def follow(
     spark: SparkSession, journal: Path, out: Path, service: AlertService | None = None
 ) -> None:
     """Take what is new, and end."""
-    live = LiveQueries(spark, str(out), WATCH, service=service)
-    wait_for(live.start(live_events(spark, str(journal)), every_s=None))
+    live = StreamingQueries(spark, str(out), WATCH, service=service)
+    wait_for(live.start(streaming_events(spark, str(journal)), every_s=None))
 
 
 def windows(spark: SparkSession, out: Path) -> dict[int, Row]:
@@ -183,8 +183,8 @@ def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Both queries are stopped."""
-    live = LiveQueries(spark, str(tmp_path / "out"), WATCH)
-    queries = live.start(live_events(spark, str(tmp_path / "nothing")), every_s=None)
+    live = StreamingQueries(spark, str(tmp_path / "out"), WATCH)
+    queries = live.start(streaming_events(spark, str(tmp_path / "nothing")), every_s=None)
     with pytest.raises(PipelineError, match="no folder on this machine"):
         wait_for(queries)
     assert not any(query.isActive for query in queries)
@@ -200,9 +200,9 @@ def test_a_batch_that_breaks_off_says_so_in_a_sentence(
     def break_off(*_: object) -> None:
         raise PySparkException("the disk is full\n" + "\tat org.apache.Somewhere\n" * 1_000)
 
-    monkeypatch.setattr(LiveQueries, "_write_batch", break_off)
-    live = LiveQueries(spark, str(tmp_path / "out"), WATCH)
-    queries = live.start(live_events(spark, str(tmp_path / "journal")), every_s=None)
+    monkeypatch.setattr(StreamingQueries, "_write_batch", break_off)
+    live = StreamingQueries(spark, str(tmp_path / "out"), WATCH)
+    queries = live.start(streaming_events(spark, str(tmp_path / "journal")), every_s=None)
     with pytest.raises(PipelineError, match=r"stopped: Spark could not do it: the disk is full$"):
         wait_for(queries)
     failed = [error for query in queries if (error := query.exception()) is not None]
@@ -228,7 +228,7 @@ def moody() -> Iterator[tuple[str, list[int], list[str]]]:
             self.end_headers()
 
         def log_message(self, *args: object) -> None:
-            """Say nothing."""
+            """OnProgress nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)

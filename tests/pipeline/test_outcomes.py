@@ -354,7 +354,7 @@ def test_a_run_that_was_overtaken_spoils_nothing(spark: SparkSession, tmp_path: 
             table.update(str(folder))
 
     with pytest.raises(OutputInUseError, match="run this one again"):
-        table.update(str(folder), say=overtake)
+        table.update(str(folder), on_progress=overtake)
     both = sum(truth.operations for truth in truths)
     assert table.read().count() == both
     assert table.update(str(folder)).operations == both

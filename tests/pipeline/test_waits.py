@@ -9,11 +9,11 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from purgatory.pipeline import OutcomeTable, hot_keys, parked, percentiles, waits_by
+from purgatory.pipeline import OutcomeTable, concurrency, hot_keys, percentiles, waits_by
 from purgatory.pipeline.advise.job import timer_sample
 from purgatory.pipeline.outcomes.schema import OUTCOME_SCHEMA, OUTCOMES
 from purgatory.pipeline.statistics.histogram import bucket, bucket_column, bucket_middle_column
-from purgatory.pipeline.waits.aggregates import cells
+from purgatory.pipeline.waits.aggregates import aggregates
 from purgatory.pipeline.waits.waits import (
     MEASURES,
     OTHER,
@@ -135,7 +135,7 @@ def test_parked_is_what_counting_finds(
         """,
         {"as_of": round(as_of.timestamp() * 1e6)},
     ).fetchall()
-    rows = parked(table.read(), as_of=as_of).collect()
+    rows = concurrency(table.read(), as_of=as_of).collect()
     found = {
         (row["kind"], round(row["minute"].timestamp())): (row["parked_mean"], row["parked_peak"])
         for row in rows
@@ -157,7 +157,7 @@ def test_parked_over_days_of_silence(spark: SparkSession) -> None:
         {"completed_at": end, "wait_us": 0},
         {"watched_at": end + timedelta(days=3), "completed_at": end + timedelta(days=3)},
     )
-    rows = parked(frame, as_of=end + timedelta(days=9)).collect()
+    rows = concurrency(frame, as_of=end + timedelta(days=9)).collect()
     assert len(rows) == 2 * 24 * 60 + 2
     levels = sorted((row["minute"].timestamp(), row["parked_mean"]) for row in rows)
     assert [mean for _, mean in levels][1:-2] == [1.0] * (2 * 24 * 60 - 1)
@@ -188,7 +188,7 @@ def test_what_never_ended_has_no_wait(spark: SparkSession) -> None:
     row = waits_by(frame, ["kind"]).collect()[0]
     assert (row["operations"], row["open"], row["lost"]) == (3, 1, 1)
     assert (row["wait_us_p50"], row["wait_us_p99"], row["lateness_us_p50"]) == (1_000, 1_000, None)
-    counted = cells(frame, ["kind"], MEASURES, as_of=START + timedelta(microseconds=200))
+    counted = aggregates(frame, ["kind"], MEASURES, as_of=START + timedelta(microseconds=200))
     counts = wait_counts(counted).collect()
     assert {row["outcome"]: row["bucket"] for row in counts} == {
         "open": 200,
@@ -204,9 +204,9 @@ def test_what_is_past_its_deadline_waits_no_more(spark: SparkSession) -> None:
     """
     frame = outcome_rows(spark, {"outcome": "open"})
     as_of = START + timedelta(seconds=700)
-    counts = wait_counts(cells(frame, ["kind"], MEASURES, as_of=as_of)).collect()
+    counts = wait_counts(aggregates(frame, ["kind"], MEASURES, as_of=as_of)).collect()
     assert [(row["outcome"], row["bucket"]) for row in counts] == [("open", None)]
-    last = max(row["minute"] for row in parked(frame, as_of=as_of).collect())
+    last = max(row["minute"] for row in concurrency(frame, as_of=as_of).collect())
     assert last.timestamp() == (START + timedelta(seconds=60)).timestamp()
     (timer,) = timer_sample(frame, as_of=as_of)
     assert timer.end_ms == timer.expiration_ms == timer.start_ms + 100_000

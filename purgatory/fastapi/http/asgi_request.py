@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Scope
 
-from purgatory.fastapi.http.permit import ANYONE
+from purgatory.fastapi.http.permit import UNRESTRICTED
 from purgatory.fastapi.http.raw_request import RawRequest
 
 
@@ -19,7 +19,7 @@ class AsgiRequest(RawRequest):
         self.headers = scope["headers"]
         self.tail = tail
         self.body = b""
-        self.permit = ANYONE
+        self.permit = UNRESTRICTED
         self._by_name = None
         self._scope = scope
 

@@ -59,7 +59,7 @@ class RepeatedRequests:
         # Invariant: the bytes of the answers that are there.
         self._bytes = 0
 
-    async def answer(
+    async def respond(
         self, raw: RawRequest, make: Callable[[], Awaitable[RawResponse]]
     ) -> RawResponse:
         """Return what `make` answers, or answered to the same request before.

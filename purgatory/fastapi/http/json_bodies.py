@@ -12,7 +12,6 @@ from pydantic_core import ErrorDetails
 
 from purgatory.fastapi.http.body_schema import BodyPlaces, Location, Place
 from purgatory.fastapi.http.problems import Problem, bad_parameter
-from purgatory.fastapi.watch.schemas import MAX_BATCH
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -31,12 +30,12 @@ def parse_body(model: type[Model], body: bytes) -> Model:
     return parsed
 
 
-def parse_batch(model: type[Model], body: bytes) -> list[Model]:
-    """Return a JSON array of 1 to MAX_BATCH objects as `model`; raise Problem."""
+def parse_list(model: type[Model], body: bytes, maximum: int) -> list[Model]:
+    """Return a JSON array of 1 to `maximum` objects as `model`; raise Problem."""
     try:
-        parsed: list[Model] = _batch_of(model).validate_json(body)
+        parsed: list[Model] = _list_of(model, maximum).validate_json(body)
     except ValidationError as exc:
-        raise _problem(exc, _places_of_batch(model)) from exc
+        raise _problem(exc, _places_of_list(model, maximum)) from exc
     _refuse_repeated_names(body)
     return parsed
 
@@ -49,9 +48,9 @@ def bad_field(path: Location, detail: str, allowed: str) -> Problem:
 
 
 @lru_cache(maxsize=64)
-def _batch_of(model: type[Model]) -> TypeAdapter[list[Model]]:
-    batch: Any = Annotated[list[model], Field(min_length=1, max_length=MAX_BATCH)]  # type: ignore[valid-type] # a type made at run time
-    return TypeAdapter(batch)
+def _list_of(model: type[Model], maximum: int) -> TypeAdapter[list[Model]]:
+    bounded: Any = Annotated[list[model], Field(min_length=1, max_length=maximum)]  # type: ignore[valid-type] # a type made at run time
+    return TypeAdapter(bounded)
 
 
 @lru_cache(maxsize=64)
@@ -60,8 +59,8 @@ def _places_of(model: type[BaseModel]) -> BodyPlaces:
 
 
 @lru_cache(maxsize=64)
-def _places_of_batch(model: type[BaseModel]) -> BodyPlaces:
-    return BodyPlaces(_batch_of(model).json_schema())
+def _places_of_list(model: type[BaseModel], maximum: int) -> BodyPlaces:
+    return BodyPlaces(_list_of(model, maximum).json_schema())
 
 
 def _refuse_repeated_names(body: bytes) -> None:

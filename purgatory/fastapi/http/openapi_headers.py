@@ -10,7 +10,7 @@ _REQUEST_NAME_PATTERN = r"^[!#-~]+$"
 _REQUEST_NAME = "b7c0e5e2-3c0f-4f5e-9d0a-6f7b0c1d2e3f"
 
 
-def answer_header(name: str, description: str, kind: str = "string") -> dict[str, Any]:
+def response_header(name: str, description: str, kind: str = "string") -> dict[str, Any]:
     """Describe a header of an answer; `kind` is a JSON type."""
     return {name: {"description": description, "schema": {"type": kind}}}
 

@@ -60,13 +60,13 @@ class _Everything(Permit):
         """Allow it, without a look: this is on the way of every request."""
 
 
-ANYONE = _Everything()
+UNRESTRICTED = _Everything()
 """Everyone may do everything."""
 
 Authenticate = Callable[["RawRequest"], Permit]
 """Says what a request may do; raises Problem 401 where it is not known who asks."""
 
 
-def let_anyone(raw: RawRequest) -> Permit:
+def allow_anyone(raw: RawRequest) -> Permit:
     """Ask for nothing."""
-    return ANYONE
+    return UNRESTRICTED

@@ -40,8 +40,8 @@ from purgatory.jobs.model.errors import (
 
 MEDIA_TYPE: Final = "application/problem+json"
 
-KEY_IN_WORDS: Final = "1 to 256 characters, none of them control"
-VALUE_IN_WORDS: Final = "JSON of a bounded size"
+ALLOWED_KEY: Final = "1 to 256 characters, none of them control"
+ALLOWED_VALUE: Final = "JSON of a bounded size"
 
 _STATUSES: Final = frozenset(HTTPStatus)
 
@@ -238,7 +238,7 @@ class Problem(HTTPException):
         super().__init__(self.kind.status, detail, headers or {})
 
     @classmethod
-    def of_status(cls, status: int, detail: Any, headers: dict[str, str]) -> Problem:
+    def from_status(cls, status: int, detail: Any, headers: dict[str, str]) -> Problem:
         """Return the refusal of an application that has only a status and a detail.
 
         A detail that is no sentence, which FastAPI allows, is the member `error`.
@@ -257,7 +257,7 @@ class Problem(HTTPException):
         """The HTTP status of the answer."""
         return self.kind.status
 
-    def answer(self, prefix: str, instance: str) -> RawResponse:
+    def response(self, prefix: str, instance: str) -> RawResponse:
         """Return the answer to the request for `instance`; kinds are documented under `prefix`.
 
         Where the router is included under another prefix, or mounted, that is before `prefix`.
@@ -297,7 +297,7 @@ def retry_after() -> dict[str, str]:
     return {"Retry-After": str(random.randint(1, 5))}
 
 
-def problem_of(error: PurgatoryError, cursor_from: str = "") -> Problem:
+def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
     """Return the refusal that an error of the library amounts to.
 
     `cursor_from` names the header from which the cursor was, where it was no parameter.
@@ -315,11 +315,11 @@ def problem_of(error: PurgatoryError, cursor_from: str = "") -> Problem:
             before = f"{cursor_from}: " if cursor_from else ""
             return Problem("bad-cursor", before + error.detail, param=cursor_from or "cursor")
         case InvalidKeyError():
-            return bad_parameter("key", error.detail, KEY_IN_WORDS)
+            return bad_parameter("key", error.detail, ALLOWED_KEY)
         case InvalidTimeoutError():
             return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
         case InvalidValueError():
-            return bad_parameter("value", error.detail, VALUE_IN_WORDS)
+            return bad_parameter("value", error.detail, ALLOWED_VALUE)
         case LimitReachedError(limit="max_parked"):
             return Problem(
                 "full",
@@ -339,7 +339,7 @@ def problem_of(error: PurgatoryError, cursor_from: str = "") -> Problem:
         case WaitSupersededError():
             return Problem("superseded", error.detail)
         case PurgatoryDrainingError():
-            return draining()
+            return draining_problem()
         case PurgatoryClosedError():
             return Problem("not-open", error.detail, headers=retry_after())
         case JobError():
@@ -357,7 +357,7 @@ _ALLOWED: Final = {
     "callback.url": "an http or https address with a host, without user name or fragment",
     "ceiling": "seconds, from 0 to ten years by default",
     "delay": "seconds, from 0 to ten years by default; and no `at` beside it",
-    "handler": KEY_IN_WORDS,
+    "handler": ALLOWED_KEY,
     "keys": "watch keys, up to 100 by default",
     "on_conflict": "replace or keep together with a `dedupe_key`; error, or left out, without",
     "payload": "JSON of up to 64 KiB by default, as the handler takes it",
@@ -390,7 +390,7 @@ def _of_job_error(error: JobError) -> Problem:
     return Problem("internal-error", error.detail)
 
 
-def draining() -> Problem:
+def draining_problem() -> Problem:
     """Return the refusal of a process that shuts down."""
     return Problem(
         "draining",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from purgatory.fastapi.http.permit import ANYONE, Permit
+from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.validation_errors import ParameterErrors
 
@@ -33,7 +33,7 @@ class RawRequest:
     body: bytes = b""
     client: str = ""
     """The address of who asks; empty where it is not needed or not known."""
-    permit: Permit = ANYONE
+    permit: Permit = UNRESTRICTED
     """What the request may do: set before anything else is read."""
     _by_name: dict[bytes, list[bytes]] | None = None
     """The headers, once one of them was asked for: several are, as a rule."""
@@ -162,7 +162,7 @@ def whole_number(
     raise bad_parameter(name, f"{name} is {text[:64]!r}", allowed)
 
 
-def too_large(limit: int) -> Problem:
+def body_too_large(limit: int) -> Problem:
     """Return the refusal of a body beyond `limit` bytes."""
     return Problem(
         "body-too-large",

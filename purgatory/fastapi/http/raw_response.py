@@ -38,7 +38,7 @@ class RawResponse:
         self._lines = b"".join([name + b": " + value + b"\r\n" for name, value in headers])
 
     @classmethod
-    def of_json(cls, status: int, body: bytes, more: bytes = b"") -> RawResponse:
+    def from_json(cls, status: int, body: bytes, more: bytes = b"") -> RawResponse:
         """Make an answer of a body that is JSON already, never to be cached; `more` are lines."""
         # Without a call of the constructor, which would put headers together.
         answer = cls.__new__(cls)
@@ -50,9 +50,9 @@ class RawResponse:
         return answer
 
     @classmethod
-    def of_document(cls, document: Any) -> RawResponse:
+    def from_document(cls, document: Any) -> RawResponse:
         """Make an answer of what `json` can encode, as compact as the others."""
-        return cls.of_json(200, _encode(document).encode("ascii"))
+        return cls.from_json(200, _encode(document).encode("ascii"))
 
     @classmethod
     def empty(cls, status: int, more: bytes = b"") -> RawResponse:
@@ -89,7 +89,7 @@ def encoded(headers: Mapping[str, str]) -> Headers:
 
 
 def header_lines(headers: Mapping[str, str]) -> bytes:
-    """Return headers as lines, such as `RawResponse.of_json` takes."""
+    """Return headers as lines, such as `RawResponse.from_json` takes."""
     lines = [f"{name.lower()}: {value}\r\n" for name, value in headers.items()]
     return "".join(lines).encode("latin-1")
 

@@ -10,7 +10,6 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.content_type import check_content
-from purgatory.fastapi.bounded_bodies import job_body, max_job_batch_body
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.json_bodies import parse_body
@@ -18,9 +17,9 @@ from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.jobs.endpoints import job_spec, refusal
-from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine
+from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine, job_body, max_job_batch_body
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.routing.raw_endpoint import problem_from, read_body
+from purgatory.fastapi.routing.raw_endpoint import problem_of_exception, read_body
 from purgatory.jobs import AddStatus, JobError, JobLimits, JobSpec
 
 # Lines that are stored and answered together: one step of a store.
@@ -49,7 +48,9 @@ class JobBatchEndpoint:
         try:
             lines = await self._lines(raw, scope, receive)
         except Exception as exc:
-            await send_response(send, problem_from(exc).answer(self.context.prefix, raw.path))
+            await send_response(
+                send, problem_of_exception(exc).response(self.context.prefix, raw.path)
+            )
             return
         headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -86,7 +87,7 @@ class JobBatchEndpoint:
                 try:
                     specs[number] = self._spec(raw, line)
                 except Exception as exc:
-                    results[number] = self._refused(raw, number, problem_from(exc))
+                    results[number] = self._refused(raw, number, problem_of_exception(exc))
             if specs:
                 results |= await self._add(raw, specs)
             yield [results[number] for number in sorted(results)]
@@ -102,7 +103,8 @@ class JobBatchEndpoint:
             added = await self.context.purgatory.add_jobs(list(specs.values()))
         except (PurgatoryError, Problem) as exc:
             # None of them is acknowledged; whether any is stored is not known.
-            return {number: self._refused(raw, number, problem_from(exc)) for number in specs}
+            problem = problem_of_exception(exc)
+            return {number: self._refused(raw, number, problem) for number in specs}
         path = raw.path.removesuffix(":batch")
         for number, result in zip(specs, added, strict=True):
             if isinstance(result, JobError):
@@ -113,7 +115,7 @@ class JobBatchEndpoint:
         return results
 
     def _refused(self, raw: RawRequest, number: int, problem: Problem) -> BatchLine:
-        document = json.loads(problem.answer(self.context.prefix, raw.path).body)
+        document = json.loads(problem.response(self.context.prefix, raw.path).body)
         return BatchLine(line=number, status=problem.status, problem=document)
 
 

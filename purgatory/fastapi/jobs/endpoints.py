@@ -8,18 +8,23 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from purgatory.errors import InvalidKeyError
-from purgatory.fastapi.bounded_bodies import job_body
 from purgatory.fastapi.http.body_schema import Location
 from purgatory.fastapi.http.idempotency import RepeatedRequests, request_name, used_otherwise
 from purgatory.fastapi.http.json_bodies import bad_field, parse_body
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.preferences import parse_entity_tags
-from purgatory.fastapi.http.problems import KEY_IN_WORDS, Problem, bad_parameter, problem_of
+from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.http.validation_errors import ParameterErrors
-from purgatory.fastapi.jobs.responses import answer_job, entity_tag, listed_job
-from purgatory.fastapi.jobs.schemas import CallbackBody, JobBody, JobsAnswer, RescheduleBody
+from purgatory.fastapi.jobs.responses import entity_tag, job_response, listed_job
+from purgatory.fastapi.jobs.schemas import (
+    CallbackBody,
+    JobBody,
+    JobsResponse,
+    RescheduleBody,
+    job_body,
+)
 from purgatory.jobs import (
     CALLBACK,
     AddStatus,
@@ -63,7 +68,7 @@ class JobEndpoints:
         raw.permit.check_keys(Action.WAIT, body.keys)
         # A repeat that comes to this process soon is given the very same answer. Others are told of
         # the job that the store has.
-        return await self._repeats.answer(raw, lambda: self._add(body, raw))
+        return await self._repeats.respond(raw, lambda: self._add(body, raw))
 
     async def _add(self, body: JobBody, raw: RawRequest) -> RawResponse:
         spec = job_spec(self._purgatory, body)
@@ -79,7 +84,7 @@ class JobEndpoints:
             raise used_otherwise(name)
         is_new = is_repeat or added.status is AddStatus.ADDED
         location = {"Location": f"{raw.path}/{added.job.id}"}
-        return answer_job(added.job, 201 if is_new else 200, location)
+        return job_response(added.job, 201 if is_new else 200, location)
 
     async def change(self, raw: RawRequest) -> RawResponse:
         """Move a job's deadline."""
@@ -89,21 +94,21 @@ class JobEndpoints:
         job = await self._purgatory.reschedule(
             raw.tail, delay=body.delay, at=body.at, if_version=await self._if_version(raw)
         )
-        return answer_job(job)
+        return job_response(job)
 
     async def run(self, raw: RawRequest) -> RawResponse:
         """Have a job run now."""
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
         raw.query(NO_QUERY)
         if_version = await self._if_version(raw)
-        return answer_job(await self._purgatory.run_now(raw.tail, if_version=if_version))
+        return job_response(await self._purgatory.run_now(raw.tail, if_version=if_version))
 
     async def cancel(self, raw: RawRequest) -> RawResponse:
         """Cancel a job."""
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
         raw.query(NO_QUERY)
         if_version = await self._if_version(raw)
-        return answer_job(await self._purgatory.cancel_job(raw.tail, if_version=if_version))
+        return job_response(await self._purgatory.cancel_job(raw.tail, if_version=if_version))
 
     async def list_jobs(self, raw: RawRequest) -> RawResponse:
         """List jobs, a page at a time."""
@@ -124,8 +129,8 @@ class JobEndpoints:
         if page.next is not None:
             following = f"{raw.path}?{urlencode({**query, 'after': page.next})}"
             more = f'link: <{following}>; rel="next"\r\n'.encode("ascii")
-        document = JobsAnswer(jobs=[listed_job(job) for job in page.jobs], next=following)
-        return RawResponse.of_json(200, document.model_dump_json().encode(), more)
+        document = JobsResponse(jobs=[listed_job(job) for job in page.jobs], next=following)
+        return RawResponse.from_json(200, document.model_dump_json().encode(), more)
 
     async def _check_after(self, after: str) -> None:
         """Raise Problem for what no page can have had as its last job."""
@@ -217,12 +222,12 @@ def _check_keys(body: JobBody) -> None:
         try:
             check_key(key)
         except InvalidKeyError as exc:
-            raise bad_field(path, exc.detail, KEY_IN_WORDS) from exc
+            raise bad_field(path, exc.detail, ALLOWED_KEY) from exc
 
 
 def refusal(error: JobError, path: str) -> Problem:
     """Return why a job was not added, with the address of the one that is in its way."""
-    problem = problem_of(error)
+    problem = problem_of_error(error)
     if isinstance(error, DuplicateJobError):
         address = f"{path}/{error.job.id}"
         problem.members |= {"job": address}
@@ -243,7 +248,7 @@ def _check_name(param: str, text: str) -> None:
     try:
         check_key(text)
     except InvalidKeyError as exc:
-        raise bad_parameter(param, f"{param}: {exc.detail}", KEY_IN_WORDS) from exc
+        raise bad_parameter(param, f"{param}: {exc.detail}", ALLOWED_KEY) from exc
 
 
 def _filter(query: dict[str, str], wrong: ParameterErrors) -> JobFilter:

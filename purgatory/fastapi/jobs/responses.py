@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
-from purgatory.fastapi.jobs.schemas import JobAnswer, ListedJob
+from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob
 from purgatory.jobs import CALLBACK, Job
 from purgatory.jobs.model.timestamps import rfc3339, utc
 
@@ -16,13 +16,13 @@ def entity_tag(job: Job) -> str:
     return f'"{job.version}"'
 
 
-def answer_job(
+def job_response(
     job: Job, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> RawResponse:
     """Return a job as an answer, with its ETag and `headers`."""
     more = header_lines({"ETag": entity_tag(job), **(headers or {})})
-    document = JobAnswer(**_listed(job), **_large(job))
-    return RawResponse.of_json(status, document.model_dump_json().encode(), more)
+    document = JobResponse(**_listed(job), **_large(job))
+    return RawResponse.from_json(status, document.model_dump_json().encode(), more)
 
 
 def listed_job(job: Job) -> ListedJob:

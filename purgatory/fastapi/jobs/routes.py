@@ -6,9 +6,8 @@ from typing import Annotated
 
 from fastapi import Body, Header, Path, Query
 
-from purgatory.fastapi.bounded_bodies import job_body, max_job_body
 from purgatory.fastapi.http.etag import ENTITY_TAGS_PATTERN
-from purgatory.fastapi.http.openapi_headers import answer_header, idempotency_key
+from purgatory.fastapi.http.openapi_headers import idempotency_key, response_header
 from purgatory.fastapi.http.permit import Action
 from purgatory.fastapi.jobs import schemas as job_schemas
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint
@@ -38,15 +37,15 @@ IdempotencyKey = Annotated[
 
 AddRoute = Callable[..., None]
 
-ETAG = answer_header("ETag", "The job's version, in quotes.")
-LOCATION = answer_header("Location", "The address of the job.")
+ETAG = response_header("ETag", "The job's version, in quotes.")
+LOCATION = response_header("Location", "The address of the job.")
 BODY = ("bad-json", "body-too-large", "unsupported-media-type")
 WRITING = (*BODY, "not-open", "store-unavailable")
 
 
 def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> None:
     """Add the routes through `add(method, path, endpoint, raw, ...)`."""
-    job, max_body = job_body(limits), max_job_body(limits)
+    job, max_body = job_schemas.job_body(limits), job_schemas.max_job_body(limits)
     context = registry.context
     endpoints = JobEndpoints(context.purgatory, limits)
     asking = ("unknown-job", "not-open", "store-unavailable")
@@ -71,7 +70,7 @@ def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> 
         summary="Add a job",
         answered="The job is stored.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         status=201,
         refusals=(
             *WRITING,
@@ -82,7 +81,7 @@ def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> 
         ),
         responses={
             200: {
-                "model": job_schemas.JobAnswer,
+                "model": job_schemas.JobResponse,
                 "description": "A job waited with the dedupe key: it was replaced, or kept.",
                 "headers": ETAG | LOCATION,
             },
@@ -110,9 +109,9 @@ def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> 
         summary="List jobs",
         answered="A page of jobs.",
         action=Action.OPERATE,
-        answer=job_schemas.JobsAnswer,
+        answer=job_schemas.JobsResponse,
         refusals=("not-open", "store-unavailable"),
-        responses={200: {"headers": answer_header("Link", 'The next page, with rel="next".')}},
+        responses={200: {"headers": response_header("Link", 'The next page, with rel="next".')}},
     )
 
     def add_jobs() -> None:
@@ -178,7 +177,7 @@ def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> 
         summary="Look at a job, or wait for it",
         answered="The job as it is.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         refusals=(*asking, "too-many-waits", "full", "draining"),
         responses={
             200: {"headers": ETAG},
@@ -201,7 +200,7 @@ def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> 
         summary="Move a job's deadline",
         answered="The job with its new deadline.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         refusals=(*changing, *BODY),
         responses={200: {"headers": ETAG}},
     )
@@ -220,7 +219,7 @@ def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> 
         summary="Cancel a job",
         answered="The job, which never runs from now on.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         refusals=changing,
         responses={200: {"headers": ETAG}},
     )
@@ -242,7 +241,7 @@ def add_job_routes(add: AddRoute, registry: WaitRegistry, limits: JobLimits) -> 
         summary="Run a job now",
         answered="The job, which is due now.",
         action=Action.DEFER,
-        answer=job_schemas.JobAnswer,
+        answer=job_schemas.JobResponse,
         refusals=(*changing, "unsupported-media-type"),
         responses={200: {"headers": ETAG}},
     )

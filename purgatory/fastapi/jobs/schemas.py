@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
-from purgatory.fastapi.watch.schemas import Key, Moment, RequestBody
-from purgatory.jobs import CALLBACK
+from purgatory.fastapi.http.schemas import (
+    ESCAPED,
+    KEY_ROOM,
+    Key,
+    RequestBody,
+    Timestamp,
+    any_json,
+    with_fields,
+)
+from purgatory.jobs import CALLBACK, JobLimits
 
-MAX_JOB_LINES = 10_000
+MAX_JOB_LINES: Final = 10_000
+MIN_JOB_BATCH_BODY: Final = 16 * 1024 * 1024
+# All of a job but its payload and its keys.
+JOB_ENVELOPE: Final = 16 * 1024
 
 Delay = Annotated[
     StrictFloat | None,
@@ -96,14 +108,44 @@ class RescheduleBody(RequestBody):
     at: At = None
 
 
-class FiredBy(BaseModel):
-    """What fired a job."""
-
-    key: str
-    value: Any
+def max_job_body(limits: JobLimits) -> int:
+    """Return the maximum size of a JobBody in bytes."""
+    return ESCAPED * limits.max_payload_bytes + limits.max_keys * KEY_ROOM + JOB_ENVELOPE
 
 
-class CallbackAnswer(BaseModel):
+def max_job_batch_body(limits: JobLimits) -> int:
+    """Return the maximum size of a batch in bytes: many small jobs, or one of the largest."""
+    return max(MIN_JOB_BATCH_BODY, max_job_body(limits))
+
+
+@lru_cache(maxsize=64)
+def job_body(limits: JobLimits) -> type[JobBody]:
+    """Return JobBody with the bounds on its payload, keys and attempts."""
+    declared = JobBody.model_fields
+    return with_fields(
+        JobBody,
+        payload=any_json(limits.max_payload_bytes),
+        keys=(
+            list[Key],
+            Field(
+                default_factory=list,
+                max_length=limits.max_keys,
+                description=declared["keys"].description,
+            ),
+        ),
+        max_attempts=(
+            StrictInt,
+            Field(
+                min(declared["max_attempts"].default, limits.max_attempts),
+                ge=1,
+                le=limits.max_attempts,
+                description=declared["max_attempts"].description,
+            ),
+        ),
+    )
+
+
+class JobCallback(BaseModel):
     """The HTTP request of a job."""
 
     url: str = Field(description="Where it goes.", examples=["https://shop.example/hook"])
@@ -161,14 +203,14 @@ class ListedJob(BaseModel):
         "`expired`. False again once another attempt is due behind the deadline."
     )
     version: int = Field(description="Changes with every change; the ETag.")
-    deadline: Moment = Field(description="When it is to run unless a key fires first.")
-    due: Moment = Field(
+    deadline: Timestamp = Field(description="When it is to run unless a key fires first.")
+    due: Timestamp = Field(
         description="When it is to run next, or was last: before the deadline if a key fired or it "
         "was run by hand, behind it if it was spread or is tried again."
     )
-    created: Moment = Field(description="When it was added.")
-    finished: Moment | None = Field(description="When it was done, failed or cancelled.")
-    ceiling: Moment | None = Field(description="The deadline is never moved beyond this.")
+    created: Timestamp = Field(description="When it was added.")
+    finished: Timestamp | None = Field(description="When it was done, failed or cancelled.")
+    ceiling: Timestamp | None = Field(description="The deadline is never moved beyond this.")
     keys: list[str] = Field(description="The watch keys that decide it when one of them fires.")
     on_fire: Literal["run", "cancel"] = Field(description="What it does then.")
     dedupe_key: str | None = Field(description="One job waits with it at a time.")
@@ -182,7 +224,7 @@ class ListedJob(BaseModel):
     error: str | None = Field(description="What the last failed attempt said.")
 
 
-class JobAnswer(ListedJob):
+class JobResponse(ListedJob):
     """A job."""
 
     model_config = ConfigDict(
@@ -202,14 +244,14 @@ class JobAnswer(ListedJob):
         }
     )
 
-    callback: CallbackAnswer | None = Field(
+    callback: JobCallback | None = Field(
         description="The request that it makes; null where it has a handler of another name."
     )
     payload: Any = Field(description="What it was given: any JSON value.")
     fired_value: Any = Field(description="What `fired_key` was fired with.")
 
 
-class JobsAnswer(BaseModel):
+class JobsResponse(BaseModel):
     """A page of jobs, about the newest first."""
 
     jobs: list[ListedJob] = Field(description="About the newest first.")

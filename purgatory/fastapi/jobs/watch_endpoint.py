@@ -9,12 +9,12 @@ from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.preferences import Preferences, parse_entity_tags, parse_preferences
-from purgatory.fastapi.http.problems import draining, retry_after
+from purgatory.fastapi.http.problems import draining_problem, retry_after
 from purgatory.fastapi.http.raw_request import RawRequest, read_query
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
 from purgatory.fastapi.http.validation_errors import ParameterErrors
-from purgatory.fastapi.jobs.responses import answer_job, entity_tag
-from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_from
+from purgatory.fastapi.jobs.responses import entity_tag, job_response
+from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_of_exception
 from purgatory.fastapi.watch.asgi_wait import is_disconnect
 from purgatory.fastapi.watch.interruptible_receive import InterruptibleReceive
 from purgatory.fastapi.watch.request import jittered
@@ -48,7 +48,7 @@ class JobWatchEndpoint:
         try:
             answer = await self._answer(raw, receive)
         except Exception as exc:
-            answer = problem_from(exc).answer(self.context.prefix, raw.path)
+            answer = problem_of_exception(exc).response(self.context.prefix, raw.path)
         if answer is not None:
             await send_response(send, answer)
 
@@ -60,7 +60,7 @@ class JobWatchEndpoint:
         wait = min(asked or 0.0, self._registry.settings.max_wait)
         applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
         if tags is None:
-            return answer_job(await self._registry.purgatory.job(raw.tail).get(), headers=applied)
+            return job_response(await self._registry.purgatory.job(raw.tail).get(), headers=applied)
         client = self._registry.client(raw) if wait else ""
         watch = _JobWatch(self._registry.purgatory, raw.tail, tags, wait, receive)
         self._registry.enter(client)
@@ -72,7 +72,7 @@ class JobWatchEndpoint:
             return None
         assert watch.job is not None
         if not watch.is_known(watch.job):
-            return answer_job(watch.job, headers=applied)
+            return job_response(watch.job, headers=applied)
         return _not_modified(watch.job, applied, status)
 
 
@@ -118,7 +118,7 @@ class _JobWatch:
                 if not self.is_known(job) or job.state.is_final or left_ms <= 0:
                     return Status.EXPIRED
                 if self._purgatory.is_draining:
-                    raise draining()
+                    raise draining_problem()
                 desk.park(wait, left_ms)
                 if not await self._until_ended() or self._status is Status.DRAINED:
                     return self._status

@@ -9,20 +9,20 @@ from typing import Any, Final
 from purgatory.errors import InvalidKeyError, InvalidValueError, PurgatoryError
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import RepeatedRequests
-from purgatory.fastapi.http.json_bodies import bad_field, parse_batch, parse_body
+from purgatory.fastapi.http.json_bodies import bad_field, parse_body, parse_list
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.preferences import parse_entity_tags
 from purgatory.fastapi.http.problems import (
-    KEY_IN_WORDS,
-    VALUE_IN_WORDS,
+    ALLOWED_KEY,
+    ALLOWED_VALUE,
     Problem,
     bad_parameter,
-    problem_of,
+    problem_of_error,
 )
 from purgatory.fastapi.http.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.http.validation_errors import ParameterErrors
-from purgatory.fastapi.watch.schemas import BatchItem, SignalBody
+from purgatory.fastapi.keys.schemas import MAX_BATCH, BatchItem, SignalBody
 from purgatory.fire_result import FireResult
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
@@ -49,10 +49,10 @@ class KeyEndpoints:
         raw.permit.check_keys(Action.FIRE, (key,))
         raw.query(NO_QUERY)
         if raw.has_any(CONDITIONS):
-            return await self._repeats.answer(raw, lambda: self._fire_if(key, raw))
+            return await self._repeats.respond(raw, lambda: self._fire_if(key, raw))
         # _fire, written out: most fires have no condition.
         fired = await self._purgatory.fire(key, _value(raw))
-        return RawResponse.of_json(201, _fired_json(fired))
+        return RawResponse.from_json(201, _fired_json(fired))
 
     async def _fire_if(self, key: str, raw: RawRequest) -> RawResponse:
         # A body that is none is refused first.
@@ -62,15 +62,15 @@ class KeyEndpoints:
 
     async def _fire(self, key: str, raw: RawRequest) -> RawResponse:
         fired = await self._purgatory.fire(key, _value(raw))
-        return RawResponse.of_json(201, _fired_json(fired))
+        return RawResponse.from_json(201, _fired_json(fired))
 
     async def fire_batch(self, raw: RawRequest) -> RawResponse:
         """Fire several keys, all of them or, where one is no good, none."""
         raw.query(NO_QUERY)
         # Before anything is remembered: those who may not are told so, whatever was done before.
-        items = parse_batch(BatchItem, raw.body)
+        items = parse_list(BatchItem, raw.body, MAX_BATCH)
         raw.permit.check_keys(Action.FIRE, (item.key for item in items))
-        return await self._repeats.answer(raw, lambda: self._fire_all(items))
+        return await self._repeats.respond(raw, lambda: self._fire_all(items))
 
     async def _fire_all(self, items: list[BatchItem]) -> RawResponse:
         for index, item in enumerate(items):
@@ -78,7 +78,7 @@ class KeyEndpoints:
         fired: list[FireResult] = []
         for start in range(0, len(items), FIRED_TOGETHER):
             fired += await self._fire_together(items[start : start + FIRED_TOGETHER])
-        return RawResponse.of_json(201, b'{"results":[%b]}' % b",".join(map(_fired_json, fired)))
+        return RawResponse.from_json(201, b'{"results":[%b]}' % b",".join(map(_fired_json, fired)))
 
     async def _fire_together(self, items: list[BatchItem]) -> list[FireResult]:
         # Those who ask a store of jobs at the same time share its round trip. They begin in order,
@@ -106,7 +106,7 @@ class KeyEndpoints:
             # One process is everywhere, as long as signals are in its memory.
             "waiting": {"here": waiting, "everywhere": waiting},
         }
-        return RawResponse.of_document(document)
+        return RawResponse.from_document(document)
 
     async def drop(self, raw: RawRequest) -> RawResponse:
         """End the key's waiters, and drop its history."""
@@ -115,7 +115,7 @@ class KeyEndpoints:
         cancelled = await self._purgatory.cancel(raw.key())
         signals = self._purgatory.signals
         document = {"cancelled": cancelled, "cursor": signals.cursor(signals.head())}
-        return RawResponse.of_document(document)
+        return RawResponse.from_document(document)
 
     async def list_watched(self, raw: RawRequest) -> RawResponse:
         """List the keys that are watched, in order."""
@@ -134,7 +134,7 @@ class KeyEndpoints:
             "keys": [{"key": key, "waiting": watched[key]} for key in keys[:limit]],
             "more": len(keys) > limit,
         }
-        return RawResponse.of_document(document)
+        return RawResponse.from_document(document)
 
     def _check_head(self, key: str, tags: EntityTags | None) -> None:
         """Raise Problem where `key` fired since each of the cursors that If-Match names."""
@@ -154,7 +154,7 @@ class KeyEndpoints:
                 # One of several may be of before a restart, and another be where the key is at.
                 refusals.append(exc)
         if refusals and not passed:
-            raise problem_of(refusals[0], "If-Match") from refusals[0]
+            raise problem_of_error(refusals[0], "If-Match") from refusals[0]
         head = signals.cursor(last)
         raise Problem(
             "precondition-failed",
@@ -169,9 +169,9 @@ class KeyEndpoints:
             check_key(item.key)
             self._purgatory.signals.encode(item.value)
         except InvalidKeyError as exc:
-            raise bad_field((index, "key"), exc.detail, KEY_IN_WORDS) from exc
+            raise bad_field((index, "key"), exc.detail, ALLOWED_KEY) from exc
         except InvalidValueError as exc:
-            raise bad_field((index, "value"), exc.detail, VALUE_IN_WORDS) from exc
+            raise bad_field((index, "value"), exc.detail, ALLOWED_VALUE) from exc
 
 
 def _check_prefix(prefix: str) -> None:

@@ -13,7 +13,7 @@ from purgatory.fastapi.dependencies import CLIENT_CLOSED_REQUEST
 from purgatory.fastapi.http.eager_send import send_eagerly, send_response
 from purgatory.fastapi.http.etag import EntityTags, opaque_tag
 from purgatory.fastapi.http.not_modified import not_modified
-from purgatory.fastapi.http.problems import Problem, draining, problem_of, retry_after
+from purgatory.fastapi.http.problems import Problem, draining_problem, problem_of_error, retry_after
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
 from purgatory.fastapi.long_poll.operation import LongPollOperation
@@ -213,12 +213,12 @@ class LongPoll:
             )
             try:
                 if purgatory.is_draining:
-                    raise draining()
+                    raise draining_problem()
                 self._count()
                 purgatory.watch(operation, operation.watched_keys)
             except (Problem, PurgatoryError) as exc:
-                problem = exc if isinstance(exc, Problem) else problem_of(exc)
-                await self._answer(problem.answer(self._prefix, self._scope["path"]))
+                problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
+                await self._answer(problem.response(self._prefix, self._scope["path"]))
             else:
                 self._operation = operation
                 self._was_parked = True

@@ -5,36 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import ClassVar
 
-from purgatory.operations.callback_operation import CallbackOperation
-from purgatory.signals import Signals
+from purgatory.signals import MemorySignals, WaitOperation
 from purgatory.status import Status
 
 
-class LongPollOperation(CallbackOperation):
+class LongPollOperation(WaitOperation):
     """Fires once anything happened to its keys since a position, though not before `begin`.
 
-    A signal that was trimmed or dropped meanwhile counts, unlike for those who want to read it:
-    the answer may have changed all the same.
+    A key whose history was forgotten counts, unlike for those who want to read it: the answer may
+    have changed all the same.
     """
 
     kind: ClassVar[str] = "long-poll"
 
-    __slots__ = ("_is_begun", "_position", "_signals", "watched_keys")
+    __slots__ = ("_is_begun", "_report")
 
     def __init__(
         self,
         delay_ms: int,
-        signals: Signals,
+        signals: MemorySignals,
         keys: Iterable[str],
         position: int,
         on_end: Callable[[Status], object],
     ) -> None:
         """Call `on_end` once, with how it ended, unless it is left before."""
-        super().__init__(delay_ms, on_end)
-        self._signals = signals
-        self.watched_keys = tuple(dict.fromkeys(keys))
-        """Each once."""
-        self._position = position
+        super().__init__(delay_ms, signals, tuple(dict.fromkeys(keys)), position)
+        self._report = on_end
         self._is_begun = False
 
     def begin(self) -> None:
@@ -50,8 +46,17 @@ class LongPollOperation(CallbackOperation):
         """Complete if anything happened to a key."""
         if not self._is_begun:
             return False
-        signals, position = self._signals, self._position
-        for key in self.watched_keys:
-            if signals.last(key) > position or signals.earliest(key) > position:
-                return self.force_complete()
-        return False
+        if super().try_complete():
+            return True
+        position, earliest = self.position, self.signals.earliest
+        is_forgotten = any(earliest(key) > position for key in self.watched_keys)
+        return is_forgotten and self.force_complete()
+
+    def on_end(self) -> None:
+        """Report how it ended."""
+        if not self.is_abandoned:
+            self._report(self.status)
+
+    def leave(self) -> None:
+        """End without reporting it: the client has gone. Idempotent."""
+        self.abandon()

@@ -15,8 +15,8 @@ from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.content_type import check_content
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_response
-from purgatory.fastapi.http.problems import Problem, problem_of
-from purgatory.fastapi.http.raw_request import RawRequest, too_large
+from purgatory.fastapi.http.problems import Problem, problem_of_error
+from purgatory.fastapi.http.raw_request import RawRequest, body_too_large
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.connection import Connection
 from purgatory.fastapi.routing.dependency_route import guarded
@@ -75,7 +75,7 @@ class RawEndpoint:
             if self.max_body:
                 raw.body = await read_body(scope, receive, self.max_body)
         except Problem as problem:
-            answer = problem.answer(self.context.prefix, raw.path)
+            answer = problem.response(self.context.prefix, raw.path)
         else:
             try:
                 answer = await self._handle(raw)
@@ -121,7 +121,7 @@ class RawEndpoint:
         return self._handler(raw)
 
     def _refusal(self, raw: RawRequest, error: Exception) -> RawResponse:
-        return problem_from(error).answer(self.context.prefix, raw.path)
+        return problem_of_exception(error).response(self.context.prefix, raw.path)
 
 
 class TaskEndpoint(RawEndpoint):
@@ -176,7 +176,7 @@ class RawRoute(APIRoute):
         return self._guarded[id(included)][1]
 
 
-def method_refusal(prefix: str, allowed: list[str]) -> ASGIApp:
+def method_not_allowed(prefix: str, allowed: list[str]) -> ASGIApp:
     """Return what answers 405 for an address that takes the methods in `allowed`."""
 
     async def refuse(scope: Scope, receive: Receive, send: Send) -> None:
@@ -186,17 +186,17 @@ def method_refusal(prefix: str, allowed: list[str]) -> ASGIApp:
             f"{scope['path']} does not take {scope['method']}: it takes {methods}",
             headers={"Allow": methods},
         )
-        await send_response(send, problem.answer(prefix, scope["path"]))
+        await send_response(send, problem.response(prefix, scope["path"]))
 
     return refuse
 
 
-def problem_from(error: Exception) -> Problem:
+def problem_of_exception(error: Exception) -> Problem:
     """Return the refusal that an exception of an endpoint amounts to; log what is no refusal."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, PurgatoryError):
-        problem = problem_of(error)
+        problem = problem_of_error(error)
     else:
         problem = Problem("internal-error", "the request failed for a reason that is in the log")
     if problem.status == 500:
@@ -216,7 +216,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         # Nothing is to be waited for.
         return b""
     if announced > limit and (announced > MAX_DISCARDED or expects_continue):
-        raise too_large(limit)
+        raise body_too_large(limit)
     body = bytearray()
     received = 0
     while True:
@@ -228,11 +228,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         if received <= limit:
             body += chunk
         elif received > MAX_DISCARDED:
-            raise too_large(limit)
+            raise body_too_large(limit)
         if not message.get("more_body", False):
             break
     if received > limit:
-        raise too_large(limit)
+        raise body_too_large(limit)
     return bytes(body)
 
 

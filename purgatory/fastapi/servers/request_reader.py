@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import quote, unquote
 
-from purgatory.fastapi.http.permit import ANYONE
+from purgatory.fastapi.http.permit import UNRESTRICTED
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.servers.fast_routes import Shortcut
 from purgatory.fastapi.servers.header_lines import HeaderLines, HeaderReader
@@ -63,7 +63,7 @@ class DirectRequest(RawRequest):
         self._root_path = root_path
         self.body = b""
         self.client = ""
-        self.permit = ANYONE
+        self.permit = UNRESTRICTED
         self.minor_version = minor_version
         self.keeps_alive = minor_version == b"1" and not lines.closes
         self.length = length

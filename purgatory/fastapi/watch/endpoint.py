@@ -12,7 +12,7 @@ from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.routing.connection import Connection
-from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_from, read_body
+from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_of_exception, read_body
 from purgatory.fastapi.watch.asgi_wait import AsgiWait
 from purgatory.fastapi.watch.direct_wait import DirectWait
 from purgatory.fastapi.watch.request import WaitSettings, WatchRequest
@@ -77,7 +77,9 @@ class WatchEndpoint:
         return wait.begin()
 
     def _refuse(self, raw: RawRequest, send: Send, error: Exception) -> Awaitable[None]:
-        return send_response(send, problem_from(error).answer(self.context.prefix, raw.path))
+        return send_response(
+            send, problem_of_exception(error).response(self.context.prefix, raw.path)
+        )
 
     def begin(self, raw: RawRequest, connection: Connection) -> DirectWait | None:
         """Answer a request whose body is here on its `connection`, now or later.
@@ -92,7 +94,7 @@ class WatchEndpoint:
             )
             registry.park(wait, registry.client(raw))
         except Exception as exc:
-            connection.respond(problem_from(exc).answer(self.context.prefix, raw.path))
+            connection.respond(problem_of_exception(exc).response(self.context.prefix, raw.path))
             return None
         return wait
 

@@ -10,7 +10,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from purgatory.errors import BadCursorError, PurgatoryError
-from purgatory.fastapi.bounded_bodies import watch_body
 from purgatory.fastapi.http.body_schema import pointer
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field, parse_body
 from purgatory.fastapi.http.permit import Action
@@ -20,12 +19,13 @@ from purgatory.fastapi.http.preferences import (
     parse_preferences,
     wait_seconds,
 )
-from purgatory.fastapi.http.problems import Problem, bad_parameter, problem_of
+from purgatory.fastapi.http.problems import Problem, bad_parameter, problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest, read_query, whole_number
 from purgatory.fastapi.http.validation_errors import ParameterErrors
-from purgatory.fastapi.watch.schemas import CountOfKeys, WatchBody, wait_text
+from purgatory.fastapi.watch.schemas import CountOfKeys, WatchBody, wait_text, watch_body
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
+from purgatory.signals import Condition
 
 QUERY: Final = frozenset({"cursor", "wait", "limit", "min"})
 WATCH_HEADERS: Final = frozenset({b"prefer", b"if-none-match", b"wait-id"})
@@ -79,6 +79,8 @@ class WatchTerms:
     """Prefer: return=minimal: an empty 200 is answered 204."""
     applied: tuple[str, ...] = ()
     """What Preference-Applied says."""
+    condition: Condition = field(init=False, compare=False)
+    """What `min_signals` and `needed_keys` say, for the operation."""
     is_plain: bool = field(init=False)
     """True iff no more than the keys, the positions and the limit decide on the answer."""
 
@@ -86,6 +88,8 @@ class WatchTerms:
         """Work out what is asked for each answer."""
         is_plain = self.is_single and not (self.is_conditional or self.is_minimal or self.applied)
         object.__setattr__(self, "is_plain", is_plain)
+        condition = Condition(self.min_signals, self.needed_keys)
+        object.__setattr__(self, "condition", condition)
 
     @property
     def timeout(self) -> float:
@@ -207,7 +211,7 @@ def _checked(key: str) -> tuple[str]:
     try:
         return _only_key(key)
     except PurgatoryError as exc:
-        raise problem_of(exc) from exc
+        raise problem_of_error(exc) from exc
 
 
 def _one_place(purgatory: Purgatory, key: str, cursor: str | None, header: str) -> tuple[int]:
@@ -216,7 +220,7 @@ def _one_place(purgatory: Purgatory, key: str, cursor: str | None, header: str) 
     try:
         position = signals.head() if cursor is None else signals.position(key, cursor)
     except PurgatoryError as exc:
-        raise problem_of(exc, header) from exc
+        raise problem_of_error(exc, header) from exc
     return _only_position(position)
 
 
@@ -238,7 +242,7 @@ def _positions(purgatory: Purgatory, cursors: dict[str, str | None]) -> dict[str
     except BadCursorError as exc:
         raise _of_bad_cursor(purgatory, cursors) from exc
     except PurgatoryError as exc:
-        raise problem_of(exc) from exc
+        raise problem_of_error(exc) from exc
 
 
 def _of_bad_cursor(purgatory: Purgatory, cursors: dict[str, str | None]) -> Problem:

@@ -101,7 +101,7 @@ class WatchResponses:
             _IS_MORE[more],
             poll_after_ms,
         )
-        return RawResponse.of_json(200, body, lines)
+        return RawResponse.from_json(200, body, lines)
 
     def _several(
         self,
@@ -136,7 +136,7 @@ class WatchResponses:
             _REASONS[status],
             poll_after_ms,
         )
-        return RawResponse.of_json(200, body, lines)
+        return RawResponse.from_json(200, body, lines)
 
     def _read(
         self, key: str, position: int, limit: int, status: Status

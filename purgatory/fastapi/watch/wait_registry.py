@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.problems import Problem, draining, problem_of
+from purgatory.fastapi.http.problems import Problem, draining_problem, problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
@@ -43,9 +43,9 @@ class WaitRegistry:
         """
         purgatory = self.purgatory
         if purgatory.is_draining:
-            raise draining()
+            raise draining_problem()
         if not purgatory.is_open:
-            raise problem_of(PurgatoryClosedError())
+            raise problem_of_error(PurgatoryClosedError())
         try:
             if parked.delay_ms == 0:
                 # It asks, and does not park.
@@ -60,7 +60,7 @@ class WaitRegistry:
             if parked.wait_id is not None:
                 self._name(parked, parked.wait_id)
         except PurgatoryError as exc:
-            raise problem_of(exc) from exc
+            raise problem_of_error(exc) from exc
 
     def answer(
         self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
@@ -86,7 +86,7 @@ class WaitRegistry:
         try:
             self._clients.enter(client)
         except LimitReachedError as exc:
-            raise problem_of(exc) from exc
+            raise problem_of_error(exc) from exc
 
     def leave(self, client: str) -> None:
         """Count one request less that `client` has parked."""
@@ -116,7 +116,9 @@ class WaitRegistry:
         try:
             signals.position(key, signals.cursor(position))
         except PurgatoryError as exc:
-            return problem_of(exc).answer(self.context.prefix, f"{self.context.prefix}/watch/{key}")
+            return problem_of_error(exc).response(
+                self.context.prefix, f"{self.context.prefix}/watch/{key}"
+            )
         raise AssertionError("a position before the earliest has an expired cursor")
 
     def _superseded(self, name: str) -> RawResponse:
@@ -124,7 +126,7 @@ class WaitRegistry:
         problem = Problem(
             "superseded", f"a newer request was parked under Wait-Id {wait_id}, and waits instead"
         )
-        return problem.answer(self.context.prefix, f"{self.context.prefix}/waits/{wait_id}")
+        return problem.response(self.context.prefix, f"{self.context.prefix}/waits/{wait_id}")
 
 
 def _id(name: str) -> str:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from purgatory.pipeline.advise.timeouts import Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import GeometryAdvice, Timer, advise_geometry
 from purgatory.pipeline.advise.workers import Capacity, Minute, WorkerAdvice, advise_workers
-from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.spark.tables import Tables
@@ -31,7 +31,7 @@ _TIMERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
+class AdviceTargets:
     """What the advice has to keep to."""
 
     expired_share: float = 0.01
@@ -68,9 +68,11 @@ class Advice:
         return json.dumps(content, indent=2) + "\n"
 
 
-def run(outcome_table: OutcomeTable, tables: Tables, wishes: Wishes, say: Say) -> Advice:
+def run(
+    outcome_table: OutcomeTable, tables: Tables, targets: AdviceTargets, on_progress: OnProgress
+) -> Advice:
     """Write the advice and return it. Raises NothingToReadError where `waits` has not run."""
-    say("advice: timers")
+    on_progress("advice: timers")
     outcomes = outcome_table.read()
     as_of = outcome_table.manifest().as_of_time()
     assert as_of is not None, "what was published has seen an event"
@@ -80,7 +82,7 @@ def run(outcome_table: OutcomeTable, tables: Tables, wishes: Wishes, say: Say) -
         wait_counts=tables.rows(WAITS, "wait_counts"),
         parked=tables.rows(WAITS, "parked"),
         timers=timers,
-        wishes=wishes,
+        targets=targets,
     )
 
     def fill(new: str) -> None:
@@ -96,7 +98,7 @@ def advise(
     wait_counts: Iterable[Mapping[str, Any]],
     parked: Iterable[Mapping[str, Any]],
     timers: Sequence[Timer],
-    wishes: Wishes,
+    targets: AdviceTargets,
 ) -> Advice:
     """Return the advice from the rows of the tables of the job `waits`, and a sample of timers.
 
@@ -104,15 +106,15 @@ def advise(
     """
     survival = {kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()}
     timeouts = [
-        advise_timeout(_ended(row), survival.get(row["kind"], []), wishes.expired_share)
+        advise_timeout(_ended(row), survival.get(row["kind"], []), targets.expired_share)
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
         if row["fired"] or not is_job(row)
     ]
     minutes, peak_parked = _minutes(row for row in parked if not is_job(row))
     return Advice(
         timeouts=tuple(timeouts),
-        geometry=advise_geometry(timers, peak_parked, wishes.max_tick_ms),
-        workers=advise_workers(minutes, wishes.capacity),
+        geometry=advise_geometry(timers, peak_parked, targets.max_tick_ms),
+        workers=advise_workers(minutes, targets.capacity),
         survival=survival,
     )
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from purgatory.pipeline.cli.durations import duration
-from purgatory.pipeline.cli.figures import counted, percent
+from purgatory.pipeline.console.formatting import counted, duration, percent
 from purgatory.pipeline.statistics.binomial import clopper_pearson
 from purgatory.pipeline.statistics.survival import Step, survival_at
 

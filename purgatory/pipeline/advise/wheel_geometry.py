@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from purgatory.pipeline.cli.figures import counted
+from purgatory.pipeline.console.formatting import counted
 
 TICKS_MS = (1, 2, 5, 10, 20, 50, 100)
 WHEEL_SIZES = (20, 64, 128, 256, 512, 1024)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from purgatory.pipeline.cli.figures import counted, figure, percent
+from purgatory.pipeline.console.formatting import counted, figure, percent
 
 LEAST_OPERATIONS = 1_000
 LEAST_MINUTES = 20

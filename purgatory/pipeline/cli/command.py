@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
 
@@ -41,7 +41,7 @@ class Call:
 
     options: argparse.Namespace
     spark: SparkSession
-    say: Say
+    on_progress: OnProgress
 
     @property
     def outcomes(self) -> OutcomeTable:

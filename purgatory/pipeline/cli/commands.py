@@ -6,19 +6,17 @@ import argparse
 
 from purgatory.pipeline.advise import job as advise_job
 from purgatory.pipeline.advise.workers import Capacity
+from purgatory.pipeline.cli import replay_command, schedule_command, stream_command
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.figures import counted
 from purgatory.pipeline.cli.journal_options import add_journal
 from purgatory.pipeline.cli.option_types import number, whole
+from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
-from purgatory.pipeline.replay import command as replay_command
 from purgatory.pipeline.report import job as report_job
-from purgatory.pipeline.schedule import command as schedule_command
-from purgatory.pipeline.stream import command as live_command
 from purgatory.pipeline.waits import job as waits_job
 
 _CAPACITY = Capacity()
-_WISHES = advise_job.Wishes()
+_TARGETS = advise_job.AdviceTargets()
 
 
 def run_outcomes(call: Call) -> str:
@@ -27,7 +25,7 @@ def run_outcomes(call: Call) -> str:
         call.options.journal,
         on_bad_file=call.options.on_bad_file,
         grace_s=call.options.grace,
-        say=call.say,
+        on_progress=call.on_progress,
     )
     lines = [
         f"{counted(update.operations, 'operation')} in {call.outcomes.folder}: "
@@ -45,14 +43,14 @@ def run_outcomes(call: Call) -> str:
 def run_waits(call: Call) -> str:
     """Write the tables of waits, and the outcomes before that if there is a journal."""
     said = _after_outcomes(call)
-    waits_job.run(call.outcomes, call.tables, call.say)
+    waits_job.run(call.outcomes, call.tables, call.on_progress)
     return f"{said}Tables are in {call.tables.folder}/{waits_job.JOB}."
 
 
 def run_advise(call: Call) -> str:
     """Write and tell the advice, and do all before that if there is a journal."""
     said = f"{run_waits(call)}\n" if call.options.journal else ""
-    found = advise_job.run(call.outcomes, call.tables, _wishes(call.options), call.say)
+    found = advise_job.run(call.outcomes, call.tables, _targets(call.options), call.on_progress)
     lines = [f"{timeout.kind}: {timeout.reason}" for timeout in found.timeouts]
     lines += [f"wheel: {found.geometry.reason}", f"workers: {found.workers.reason}"]
     return said + "\n".join(lines)
@@ -61,7 +59,7 @@ def run_advise(call: Call) -> str:
 def run_report(call: Call) -> str:
     """Write the report, and do all before that if there is a journal."""
     said = f"{run_advise(call)}\n" if call.options.journal else ""
-    where = report_job.run(call.outcomes, call.tables, call.say, call.options.title)
+    where = report_job.run(call.outcomes, call.tables, call.on_progress, call.options.title)
     return f"{said}The report is {where}"
 
 
@@ -69,8 +67,8 @@ def _after_outcomes(call: Call) -> str:
     return f"{run_outcomes(call)}\n" if call.options.journal else ""
 
 
-def _wishes(options: argparse.Namespace) -> advise_job.Wishes:
-    return advise_job.Wishes(
+def _targets(options: argparse.Namespace) -> advise_job.AdviceTargets:
+    return advise_job.AdviceTargets(
         expired_share=options.expired_share,
         max_tick_ms=options.max_tick_ms,
         capacity=Capacity(
@@ -108,14 +106,14 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
     add(
         "--expired-share",
         type=share,
-        default=_WISHES.expired_share,
+        default=_TARGETS.expired_share,
         metavar="SHARE",
         help="the share of operations that may expire (default %(default)s)",
     )
     add(
         "--max-tick-ms",
         type=whole(1),
-        default=_WISHES.max_tick_ms,
+        default=_TARGETS.max_tick_ms,
         metavar="MS",
         help="how late a timer may be (default %(default)s)",
     )
@@ -174,5 +172,5 @@ COMMANDS = (
     ),
     replay_command.COMMAND,
     schedule_command.COMMAND,
-    live_command.COMMAND,
+    stream_command.COMMAND,
 )

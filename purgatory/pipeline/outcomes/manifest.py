@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
 from purgatory.pipeline.errors import BadFileError, PipelineError
-from purgatory.pipeline.spark.folder import File, Folder, overtaken
+from purgatory.pipeline.spark.folder import File, Folder, output_in_use
 
 VERSION = 3
 FOLDER = "_manifests"
@@ -156,7 +156,7 @@ def publish(folder: Folder, manifest: Manifest) -> None:
 def check_is_newest(folder: Folder, run: int) -> None:
     """Raise OutputInUseError where another run has published since the manifest of `run`."""
     if _newest_run(folder) != run:
-        raise overtaken(str(folder))
+        raise output_in_use(str(folder))
 
 
 def sweep(folder: Folder, manifest: Manifest) -> None:

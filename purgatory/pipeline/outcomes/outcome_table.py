@@ -11,8 +11,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.pipeline.cli.figures import counted
-from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.console.formatting import counted
+from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.journal_files import JournalFiles, unreadable_file
@@ -79,14 +79,14 @@ class OutcomeTable:
         *,
         on_bad_file: OnBadFile = OnBadFile.SKIP,
         grace_s: float = DEFAULT_GRACE_S,
-        say: Say = lambda _: None,
+        on_progress: OnProgress = lambda _: None,
     ) -> Update:
         """Bring the table up to date with the journal in the folder `journal`.
 
         Raises NothingToReadError where there is no file, BadFileError for the first bad one if
         `on_bad_file` is REFUSE, OutputInUseError if another run published meanwhile.
         """
-        return _Run(self._spark, self.folder, Folder(self._spark, journal), say).update(
+        return _Run(self._spark, self.folder, Folder(self._spark, journal), on_progress).update(
             on_bad_file, grace_s
         )
 
@@ -107,11 +107,13 @@ class OutcomeTable:
 class _Run:
     """One run of `outcomes`."""
 
-    def __init__(self, spark: SparkSession, table: Folder, journal: Folder, say: Say) -> None:
+    def __init__(
+        self, spark: SparkSession, table: Folder, journal: Folder, on_progress: OnProgress
+    ) -> None:
         self._spark = spark
         self._table = table
         self._journal = journal
-        self._say = say
+        self._on_progress = on_progress
         self._before = read_manifest(table)
         self._name = run_name(self._before.run + 1)
 
@@ -122,7 +124,7 @@ class _Run:
             raise NothingToReadError(f"No journal in {self._journal}: there is no .parquet file.")
         known = [file for file in files if self._before.is_known(file)]
         new = sorted({*files}.difference(known))
-        self._say(f"{counted(len(files), 'file')} in the journal, {len(new):,} new")
+        self._on_progress(f"{counted(len(files), 'file')} in the journal, {len(new):,} new")
         good, bad = self._looked_at(new, on_bad_file)
         try:
             return self._merged_but_for_damaged(good, bad, known, on_bad_file, grace_s)
@@ -174,7 +176,7 @@ class _Run:
                 "Nothing was written. Mend or remove it, or leave it out: --on-bad-file skip"
             )
         bad[path] = reason
-        self._say(f"left out {path}: {reason}")
+        self._on_progress(f"left out {path}: {reason}")
 
     def _damaged(self, error: Exception) -> tuple[str, str]:
         """Return the journal's file that an error is about, and why; raise what it is else."""
@@ -207,7 +209,7 @@ class _Run:
         unknown_rows, written = rows, dict[str, Hour]()
         if hours:
             of_all = counted(_all(before, hours), "hour")
-            self._say(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
+            self._on_progress(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
             self._write(events, hours, rows, as_of, grace_s)
             written = self._described()
             manifest.hours.update(written)

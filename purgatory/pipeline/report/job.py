@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings, findings
@@ -16,7 +16,9 @@ PAGE = "report.html"
 DEFAULT_TITLE = "What waited, and for how long"
 
 
-def run(outcome_table: OutcomeTable, tables: Tables, say: Say, title: str = DEFAULT_TITLE) -> str:
+def run(
+    outcome_table: OutcomeTable, tables: Tables, on_progress: OnProgress, title: str = DEFAULT_TITLE
+) -> str:
     """Write the report and return where the page is.
 
     Raises NothingToReadError where a job before it has not run.
@@ -27,7 +29,7 @@ def run(outcome_table: OutcomeTable, tables: Tables, say: Say, title: str = DEFA
     def fill(new: str) -> None:
         tables.folder.write_bytes(f"{new}/{PAGE}", page(found, drawings, title).encode())
         for chart in drawings:
-            say(f"report: {chart.name}")
+            on_progress(f"report: {chart.name}")
             tables.folder.write_bytes(f"{new}/{chart.name}.svg", chart.paper_svg())
             tables.folder.write_bytes(f"{new}/{chart.name}.png", chart.png())
 

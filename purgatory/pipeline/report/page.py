@@ -7,8 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from purgatory.pipeline.cli.durations import duration
-from purgatory.pipeline.cli.figures import counted, figure, percent
+from purgatory.pipeline.console.formatting import counted, duration, figure, percent
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings, Rows
 

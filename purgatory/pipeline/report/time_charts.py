@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from purgatory.pipeline.cli.durations import duration
-from purgatory.pipeline.cli.figures import counted, figure, percent
+from purgatory.pipeline.console.formatting import counted, duration, figure, percent
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.report.theme import OUTCOME_SERIES, Palette

@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
-from purgatory.pipeline.cli.durations import duration
-from purgatory.pipeline.cli.figures import percent
+from purgatory.pipeline.console.formatting import duration, percent
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.report.theme import Palette

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from purgatory.jobs import Job, JobFilter, JobState, JobStore
-from purgatory.pipeline.cli.figures import counted
+from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.errors import RefusedRowsError
 from purgatory.pipeline.schedule.job_adder import CHUNK, JobAdder, opened
 from purgatory.pipeline.schedule.job_address import JobAddress

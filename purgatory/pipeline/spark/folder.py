@@ -122,7 +122,7 @@ class Folder:
         self.write_bytes(unfinished, text.encode())
         if self.exists(path) or not self._renamed(unfinished, path):
             self.delete(unfinished)
-            raise overtaken(self.at(path))
+            raise output_in_use(self.at(path))
 
     def replace(self, new: str, path: str) -> None:
         """Put the folder `new` in the place of `path`, of which nothing is left.
@@ -182,7 +182,7 @@ def _refuse(error: OSError) -> None:
         raise PipelineError(f"{error.filename}: {error.strerror}") from error
 
 
-def overtaken(place: str) -> OutputInUseError:
+def output_in_use(place: str) -> OutputInUseError:
     """Return what a run raises when another one was faster."""
     return OutputInUseError(
         f"{place} was written by another run meanwhile. "

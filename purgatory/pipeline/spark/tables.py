@@ -10,9 +10,9 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
-from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.errors import NothingToReadError
-from purgatory.pipeline.spark.folder import Folder, overtaken
+from purgatory.pipeline.spark.folder import Folder, output_in_use
 
 
 class Tables:
@@ -23,7 +23,7 @@ class Tables:
         self._spark = spark
         self.folder = Folder(spark, path)
 
-    def write(self, job: str, tables: Mapping[str, DataFrame], say: Say) -> None:
+    def write(self, job: str, tables: Mapping[str, DataFrame], on_progress: OnProgress) -> None:
         """Write the small tables of a job, each as one file, in place of those from before.
 
         A run that breaks off leaves the old ones.
@@ -31,7 +31,7 @@ class Tables:
 
         def fill(new: str) -> None:
             for number, (name, table) in enumerate(tables.items(), 1):
-                say(f"{job}: {name} ({number} of {len(tables)})")
+                on_progress(f"{job}: {name} ({number} of {len(tables)})")
                 path = self.folder.at(f"{new}/{name}")
                 table.coalesce(1).write.mode("overwrite").parquet(path)
 
@@ -52,7 +52,7 @@ class Tables:
         fill(new)
         if not self.folder.exists(mark):
             self.folder.delete(new)
-            raise overtaken(self.folder.at(job))
+            raise output_in_use(self.folder.at(job))
         self.folder.delete(mark)
         self.folder.replace(new, job)
 

@@ -12,15 +12,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
 from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.cached import Cached
-from purgatory.pipeline.spark.error_message import sentence_of
+from purgatory.pipeline.spark.error_message import error_message, python_cause
 from purgatory.pipeline.spark.folder import Folder
-from purgatory.pipeline.spark.python_cause import python_cause
 from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.windows import Watch, exploding, stuck, window_keys, window_waits
 
@@ -31,7 +30,7 @@ _MOST_ALERTS = 1_000
 _PAUSE_S = 0.1
 
 
-def live_events(
+def streaming_events(
     spark: SparkSession,
     source: str,
     *,
@@ -59,7 +58,7 @@ def live_events(
     return (reader if at_a_time is None else reader.option(limit, at_a_time)).load(source)
 
 
-class LiveQueries:
+class StreamingQueries:
     """Two queries on one stream of events, each with a checkpoint below `out`.
 
     `waits` writes a row for each window and kind, `keys` one for each window and stuck key; both
@@ -77,12 +76,12 @@ class LiveQueries:
         watch: Watch,
         *,
         service: AlertService | None = None,
-        say: Say = lambda _: None,
+        on_progress: OnProgress = lambda _: None,
     ) -> None:
         self._folder = Folder(spark, f"{out.rstrip('/')}/{FOLDER}")
         self._watch = watch
         self._service = service
-        self._say = say
+        self._on_progress = on_progress
 
     def start(self, events: DataFrame, *, every_s: float | None = 10.0) -> list[StreamingQuery]:
         """Start both, taking what is new `every_s` seconds; None takes what is there, and ends."""
@@ -109,7 +108,7 @@ class LiveQueries:
             except (Py4JJavaError, PySparkException) as error:
                 # Without the traces: to learn whether it was stopped, Spark goes through the text
                 # with a regular expression that overflows the stack where it is long.
-                raise PipelineError(sentence_of(error)) from None
+                raise PipelineError(error_message(error)) from None
 
         return (
             rows.writeStream.queryName(f"purgatory-{name}")
@@ -121,7 +120,9 @@ class LiveQueries:
     def _write_batch(self, name: str, rows: DataFrame, alerts: DataFrame, number: int) -> None:
         found = alerts.orderBy("start", "alert", "subject").limit(_MOST_ALERTS + 1).collect()
         if len(found) > _MOST_ALERTS:
-            self._say(f"{name}: more than {_MOST_ALERTS:,} alerts at once; sending the first")
+            self._on_progress(
+                f"{name}: more than {_MOST_ALERTS:,} alerts at once; sending the first"
+            )
         place = f"alerts/{name}/{_batch(number)}"
         # Written when all are sent: a batch that broke off after that sends none again.
         if found and not self._folder.exists(f"{place}/_SUCCESS"):
@@ -132,10 +133,10 @@ class LiveQueries:
             self._write(alerts, place)
         if not rows.isEmpty():
             self._write(rows, f"{name}/{_batch(number)}")
-            self._say(f"{name}: batch {number} written")
+            self._on_progress(f"{name}: batch {number} written")
 
     def _send(self, alert: Alert) -> None:
-        self._say(f"{alert.alert}: {alert.subject} {alert.detail_json}")
+        self._on_progress(f"{alert.alert}: {alert.subject} {alert.detail_json}")
         if self._service is not None:
             self._service.send(alert)
 

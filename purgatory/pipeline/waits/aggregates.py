@@ -14,7 +14,7 @@ WAIT = "wait_us"
 LATENESS = "lateness_us"
 
 
-def cells(
+def aggregates(
     outcomes: DataFrame,
     by: Sequence[str],
     measures: Sequence[str],

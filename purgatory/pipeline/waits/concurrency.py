@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 
-def parked(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
+def concurrency(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
     """Return for each kind and minute how many operations were parked.
 
     Columns `kind`, `minute`, `began` (operations that began to wait), `wait_s` (how long these

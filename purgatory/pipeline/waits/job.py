@@ -7,13 +7,13 @@ from datetime import datetime
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.pipeline.cli.progress import Say
+from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.cached import Cached
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.percentiles import places, value_counts
-from purgatory.pipeline.waits.aggregates import bucket_counts, cells
-from purgatory.pipeline.waits.concurrency import parked
+from purgatory.pipeline.waits.aggregates import aggregates, bucket_counts
+from purgatory.pipeline.waits.concurrency import concurrency
 from purgatory.pipeline.waits.waits import (
     MEASURES,
     PERCENTS,
@@ -23,7 +23,7 @@ from purgatory.pipeline.waits.waits import (
     timeline,
     wait_counts,
     waits_by,
-    waits_of_cells,
+    waits_of_aggregates,
     with_hours,
     with_prefixes,
 )
@@ -35,14 +35,14 @@ _WIDTHS_S = (60, 300, 900, 3_600, 21_600, 86_400)
 _MOST_STEPS = 300
 
 
-def run(outcome_table: OutcomeTable, tables: Tables, say: Say) -> None:
+def run(outcome_table: OutcomeTable, tables: Tables, on_progress: OnProgress) -> None:
     """Write the tables. Raises NothingToReadError where there are no outcomes."""
     outcomes = outcome_table.read()
     as_of = outcome_table.manifest().as_of_time()
     assert as_of is not None, "what was published has seen an event"
     with Cached() as kept:
         found = wait_tables(outcomes, as_of=as_of, width_s=_width_s(outcomes), kept=kept)
-        tables.write(JOB, found, say)
+        tables.write(JOB, found, on_progress)
 
 
 def wait_tables(
@@ -53,15 +53,15 @@ def wait_tables(
     What several are made from is made once, by hour, and `kept` until all of them are written.
     """
     hourly, measures = with_hours(outcomes), (*MEASURES, "timeout_us")
-    counted = kept.add(cells(hourly, _BY_HOUR, measures, as_of=as_of))
+    counted = kept.add(aggregates(hourly, _BY_HOUR, measures, as_of=as_of))
     values = kept.add(value_counts(hourly, _BY_HOUR, measures, _places_by_hour_and_kind(counted)))
     frequent = kept.add(frequent_prefixes(outcomes))
     return {
-        "by_kind": waits_of_cells(counted, values, ["kind"], measures),
+        "by_kind": waits_of_aggregates(counted, values, ["kind"], measures),
         "by_key_prefix": waits_by(with_prefixes(outcomes, frequent), ["key_prefix"]),
-        "by_hour": waits_of_cells(counted, values, _BY_HOUR),
+        "by_hour": waits_of_aggregates(counted, values, _BY_HOUR),
         "hot_keys": hot_keys(outcomes),
-        "parked": parked(outcomes, as_of=as_of),
+        "parked": concurrency(outcomes, as_of=as_of),
         "timeline": timeline(outcomes, width_s),
         "wait_counts": wait_counts(counted),
         "lateness_counts": lateness_counts(counted),

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from purgatory.pipeline.outcomes.outcomes import watched_hour
 from purgatory.pipeline.outcomes.schema import OUTCOMES
 from purgatory.pipeline.statistics.percentiles import places, ranked, value_counts
-from purgatory.pipeline.waits.aggregates import LATENESS, WAIT, bucket_counts, cells
+from purgatory.pipeline.waits.aggregates import LATENESS, WAIT, aggregates, bucket_counts
 
 PERCENTS = (50.0, 90.0, 95.0, 99.0, 99.9)
 MEASURES = (WAIT, LATENESS)
@@ -29,12 +29,12 @@ def waits_by(
     of what expired), and for each of PERCENTS the exact `wait_us_p50` and the approximate
     `wait_us_p50_approximate`, and so on.
     """
-    counted = cells(outcomes, by, measures)
+    counted = aggregates(outcomes, by, measures)
     wanted = places(bucket_counts(counted, by), by, PERCENTS)
-    return waits_of_cells(counted, value_counts(outcomes, by, measures, wanted), by, measures)
+    return waits_of_aggregates(counted, value_counts(outcomes, by, measures, wanted), by, measures)
 
 
-def waits_of_cells(
+def waits_of_aggregates(
     counted: DataFrame, values: DataFrame, by: Sequence[str], measures: Sequence[str] = MEASURES
 ) -> DataFrame:
     """Return what `waits_by` does, from the `cells` and `value_counts` of these groups or finer.

@@ -8,14 +8,16 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable, spark_session
-from purgatory.pipeline.cli.progress import Progress, Say
+from purgatory.pipeline.console.progress import OnProgress, Progress
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.waits import job as waits_job
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.known_truth import KnownTruth
 
 
-def differences(spark: SparkSession, journal: BenchJournal, out: Path, say: Say) -> list[str]:
+def differences(
+    spark: SparkSession, journal: BenchJournal, out: Path, on_progress: OnProgress
+) -> list[str]:
     """Bring outcomes of `journal` up to date with the late files; return what is not as it is true.
 
     The late files are taken away again.
@@ -23,11 +25,11 @@ def differences(spark: SparkSession, journal: BenchJournal, out: Path, say: Say)
     table, tables = OutcomeTable(spark, f"{out}/outcomes"), Tables(spark, str(out))
     late = journal.deliver_late()
     try:
-        update = table.update(str(journal.files), say=say)
+        update = table.update(str(journal.files), on_progress=on_progress)
     finally:
         for path in late:
             path.unlink()
-    waits_job.run(table, tables, say)
+    waits_job.run(table, tables, on_progress)
     return KnownTruth.read(journal.truth).differences(update, table, tables)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import duckdb
 
 from purgatory.pipeline import spark_session
-from purgatory.pipeline.cli.progress import Progress
+from purgatory.pipeline.console.progress import Progress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.waits import job as waits_job
@@ -52,11 +52,15 @@ def run_spark(journal: str, out: str) -> MeasuredRun:
     assert gateway is not None
     # The JVM is where the work is done, and the memory is.
     process_id = gateway.proc.pid
-    table, tables, say = OutcomeTable(spark, f"{out}/outcomes"), Tables(spark, out), Progress()
+    table, tables, on_progress = (
+        OutcomeTable(spark, f"{out}/outcomes"),
+        Tables(spark, out),
+        Progress(),
+    )
     memory = SparkMemory(spark)
     cpu_s = _cpu_s(process_id) + _cpu_s(os.getpid())
-    outcomes_s = _timed(lambda: table.update(journal, say=say))
-    waits_s = _timed(lambda: waits_job.run(table, tables, say))
+    outcomes_s = _timed(lambda: table.update(journal, on_progress=on_progress))
+    waits_s = _timed(lambda: waits_job.run(table, tables, on_progress))
     found = MeasuredRun(
         outcomes_s,
         waits_s,

@@ -17,7 +17,7 @@ from purgatory.fastapi.http.raw_response import RawResponse
 
 Suspend = Callable[[], Awaitable[Any]]
 
-ANSWER = RawResponse.of_json(200, b"{}")
+ANSWER = RawResponse.from_json(200, b"{}")
 
 
 class Failures:

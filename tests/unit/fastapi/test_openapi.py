@@ -12,16 +12,10 @@ from httpx import ASGITransport, AsyncClient
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import WaitSettings, create_health_router, create_router, install
-from purgatory.fastapi.jobs.schemas import JobAnswer, JobBody, ListedJob, RescheduleBody
-from purgatory.fastapi.statistics_schemas import StatisticsAnswer
-from purgatory.fastapi.watch.schemas import (
-    BatchItem,
-    FiredAnswer,
-    SignalBody,
-    WatchAnswer,
-    WatchBody,
-    WatchManyAnswer,
-)
+from purgatory.fastapi.jobs.schemas import JobBody, JobResponse, ListedJob, RescheduleBody
+from purgatory.fastapi.keys.schemas import BatchItem, FireResponse, SignalBody
+from purgatory.fastapi.statistics_schemas import StatisticsResponse
+from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse
 from purgatory.jobs import JobLimits, MemoryJobStore
 
 PROBLEM = "application/problem+json"
@@ -247,7 +241,7 @@ def test_no_answer_is_just_a_success(document: dict[str, Any]) -> None:
 def test_examples_fit_what_they_are_examples_of(document: dict[str, Any]) -> None:
     """Whoever tries one out is not refused."""
     bodies = (SignalBody, BatchItem, WatchBody, JobBody, RescheduleBody)
-    answers = (WatchAnswer, WatchManyAnswer, FiredAnswer, JobAnswer, ListedJob)
+    answers = (WatchResponse, WatchManyResponse, FireResponse, JobResponse, ListedJob)
     for model in (*bodies, *answers):
         schema = document["components"]["schemas"][model.__name__]
         [example] = schema["examples"]
@@ -269,7 +263,7 @@ async def test_the_statistics_are_what_is_documented_of_them() -> None:
     install(app, purgatory)
     async with purgatory, AsyncClient(transport=ASGITransport(app), base_url="http://h") as client:
         answer = (await client.get("/purgatory/statistics")).json()
-    documented = StatisticsAnswer.model_validate(answer, strict=True).model_dump(mode="json")
+    documented = StatisticsResponse.model_validate(answer, strict=True).model_dump(mode="json")
     assert documented == answer
 
 

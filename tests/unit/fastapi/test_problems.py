@@ -11,7 +11,7 @@ from fastapi import FastAPI, HTTPException
 
 from purgatory import Purgatory, PurgatoryError, errors
 from purgatory.fastapi import Problem, install
-from purgatory.fastapi.http.problems import KINDS, draining, problem_of
+from purgatory.fastapi.http.problems import KINDS, draining_problem, problem_of_error
 
 ERRORS = [
     kind
@@ -35,7 +35,7 @@ def app() -> FastAPI:
 @pytest.mark.parametrize("slug", KINDS)
 async def test_every_kind_is_described_where_its_type_points(app: FastAPI, slug: str) -> None:
     """The address answers with the title, the status, and what to do."""
-    document = json.loads(Problem(slug, "x").answer("/purgatory", "/purgatory/watch/k").body)
+    document = json.loads(Problem(slug, "x").response("/purgatory", "/purgatory/watch/k").body)
     async with _client(app) as client:
         answer = await client.get(document["type"])
     assert answer.status_code == 200
@@ -58,7 +58,7 @@ def test_kinds_are_refusals_with_a_title_and_a_remedy(slug: str) -> None:
 def test_the_document_has_the_members_of_rfc_9457() -> None:
     """And those of its own beside them."""
     problem = Problem("full", "no room", headers={"Retry-After": "3"}, limit="max_parked")
-    answer = problem.answer("/p", "/p/watch/k")
+    answer = problem.response("/p", "/p/watch/k")
     assert json.loads(answer.body) == {
         "type": "/p/problems/full",
         "title": KINDS["full"].title,
@@ -76,7 +76,7 @@ def test_the_document_has_the_members_of_rfc_9457() -> None:
 @pytest.mark.parametrize("text", ["\ud800", "\x00", "☂", "\n", '"', "\u2028"])
 def test_whatever_is_quoted_can_be_sent(text: str) -> None:
     """Clients send what no UTF-8 can hold; the refusal that quotes it is JSON all the same."""
-    answer = Problem("bad-parameter", text, param=text).answer("/p", text)
+    answer = Problem("bad-parameter", text, param=text).response("/p", text)
     assert json.loads(answer.body)["detail"] == text
 
 
@@ -89,7 +89,7 @@ def test_every_error_of_the_library_is_a_refusal(kind: type[PurgatoryError]) -> 
         error = errors.LimitReachedError(limit="max_parked", maximum=1)
     else:
         error = kind()
-    problem = problem_of(error)
+    problem = problem_of_error(error)
     # What only the application's own programming can cause.
     own_faults = {
         errors.PurgatoryError,
@@ -103,7 +103,7 @@ def test_every_error_of_the_library_is_a_refusal(kind: type[PurgatoryError]) -> 
 
 def test_retry_after_is_jittered() -> None:
     """Clients that were refused together do not return together."""
-    found = {(draining().headers or {})["Retry-After"] for _ in range(200)}
+    found = {(draining_problem().headers or {})["Retry-After"] for _ in range(200)}
     assert len(found) > 1
     assert all(1 <= int(seconds) <= 5 for seconds in found)
 

@@ -8,11 +8,11 @@ from purgatory.fastapi.http.raw_response import CLOSE, RawResponse, encoded
 
 START = b"HTTP/1.1 200 OK\r\n"
 ANSWERS = {
-    "JSON": RawResponse.of_json(200, b'{"a":1}'),
-    "JSON, and more": RawResponse.of_json(
+    "JSON": RawResponse.from_json(200, b'{"a":1}'),
+    "JSON, and more": RawResponse.from_json(
         201, b"[]", b'etag: "e-1"\r\npreference-applied: wait=5\r\n'
     ),
-    "the last one": RawResponse.of_json(200, b"{}", CLOSE),
+    "the last one": RawResponse.from_json(200, b"{}", CLOSE),
     "empty": RawResponse.empty(204, b"purgatory-cursor: e-1\r\n"),
     "a problem": RawResponse(429, encoded({"Retry-After": "3", "X": ""}), b"{}"),
     "no headers": RawResponse(200, (), b"text"),
@@ -42,6 +42,6 @@ def test_json_has_its_length_and_is_not_stored() -> None:
 
 def test_headers_are_the_callers() -> None:
     """Middleware edits them: who is told the same answer next must not see that."""
-    answer = RawResponse.of_json(200, b"{}")
+    answer = RawResponse.from_json(200, b"{}")
     answer.headers.append((b"x", b"y"))
     assert (b"x", b"y") not in answer.headers

@@ -1,0 +1,260 @@
+"""The command `replay`."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+
+from purgatory.pipeline.cli.command import Call, Command
+from purgatory.pipeline.cli.option_types import number, whole
+from purgatory.pipeline.console.formatting import counted, duration, figure, percent
+from purgatory.pipeline.outcomes.schema import JOB_KIND
+from purgatory.pipeline.replay.replay import replay, replay_synthetic
+from purgatory.pipeline.replay.summary import (
+    ReplaySummary,
+    replay_by_shard,
+    replay_by_time,
+    replay_summary,
+)
+from purgatory.pipeline.replay.synthetic_load import KAFKA_HIGH, KAFKA_LOW, SyntheticLoad
+from purgatory.pipeline.replay.what_if import MOST_FACTOR, Growth, WhatIf
+
+JOB = "replay"
+
+RECORDED = "recorded"
+
+_KAFKA = {"kafka-low": KAFKA_LOW, "kafka-high": KAFKA_HIGH}
+# The options of a load that is drawn, and the fields of SyntheticLoad that they are.
+_DRAWN = {
+    "--operations": "operations",
+    "--rate": "rate_per_s",
+    "--timeout-ms": "timeout_ms",
+    "--median-ms": "median_ms",
+    "--quartile-ms": "quartile_ms",
+    "--key-sets": "key_sets",
+    "--keys-each": "keys_each",
+    "--seed": "seed",
+}
+_WHAT_IF = WhatIf()
+# What an answer to "how far is it" is given for. There is none from a replay of which the start was
+# a large part, nor for more than so many times its operations: it would mean nothing.
+_FAR = {"100 M": 1e8, "1 B": 1e9, "1 T": 1e12}
+_LEAST_S = 60
+_MOST_TIMES = 1_000
+
+
+def run_replay(call: Call) -> str:
+    """Replay the outcomes, or a load that is drawn, and say what it came to."""
+    options = call.options
+    what_if = WhatIf(
+        traffic=options.traffic,
+        timeout=options.timeout,
+        growth=options.growth or _WHAT_IF.growth,
+        tick_ms=options.tick_ms,
+        wheel_size=options.wheel_size,
+    )
+    started = time.monotonic()
+    call.tables.fill(JOB, lambda new: _write(call, new, _replayed(call, what_if)))
+    seconds = time.monotonic() - started
+    written = call.spark.read.parquet(call.tables.folder.pattern(f"{JOB}/slices"))
+    return described(replay_summary(written, slice_s=options.slice), seconds)
+
+
+def described(summary: ReplaySummary, seconds: float) -> str:
+    """Return what a person wants to know of a replay that took so many `seconds`."""
+    count = max(1, summary.operations)
+    lines = [
+        f"{counted(summary.operations, 'operation')} in "
+        f"{counted(round(summary.seconds), 'simulated second')}: {summary.fired:,} fired, "
+        f"{summary.expired:,} expired ({percent(summary.expired / count, 1)}), "
+        f"{summary.cancelled:,} cancelled or drained.",
+        f"Of the expired, {summary.newly_expired:,} had ended otherwise; of {summary.unknown:,} "
+        "the load does not say what would have become of them.",
+        _late(summary),
+        f"The most that waited at once: {_between(summary.peak_at_least, summary.peak_at_most)}; "
+        f"{summary.cascaded / count:.2f} moves down the wheel for each, "
+        f"{counted(summary.buckets, 'bucket')} opened, "
+        f"{counted(summary.longest_run, 'task')} in the fullest.",
+        f"{summary.cpu_ns_per_operation / 1000:.2f} us of CPU for each; a worker with the busiest "
+        f"of {counted(summary.shards, 'shard')} is busy {percent(summary.busiest_shard, 1)} of its "
+        "worst slice.",
+        _how_far(summary.operations, seconds),
+    ]
+    return "\n".join(lines)
+
+
+def _late(summary: ReplaySummary) -> str:
+    if not summary.lateness_us:
+        return "None expired, so none was late."
+    half, most, all_ = (duration(summary.lateness_us[at]) for at in (50.0, 99.0, 100.0))
+    return f"Half of the expired were late by {half} or less, 99 % by {most}, all by {all_}."
+
+
+def _between(low: int, high: int) -> str:
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _how_far(operations: int, seconds: float) -> str:
+    rate = operations / seconds
+    said = f"Replayed in {duration(seconds * 1e6)}, the start included: {figure(rate)} a second."
+    ahead = {
+        name: far for name, far in _FAR.items() if operations < far <= operations * _MOST_TIMES
+    }
+    if seconds < _LEAST_S or not ahead:
+        return said
+    times = (f"{name} take {duration(far / rate * 1e6)}" for name, far in ahead.items())
+    return f"{said} At that rate {', '.join(times)}."
+
+
+def _replayed(call: Call, what_if: WhatIf) -> DataFrame:
+    options = call.options
+    if options.load != RECORDED:
+        return replay_synthetic(call.spark, _drawn(options), what_if, slice_s=options.slice)
+    # Jobs waited in their store, and would be parked here for as long.
+    parked = call.outcomes.read().where(~F.col("kind").startswith(JOB_KIND))
+    return replay(parked, what_if, shards=options.shards, slice_s=options.slice)
+
+
+def _drawn(options: argparse.Namespace) -> SyntheticLoad:
+    kafka = replace(_KAFKA[options.load], shards=options.shards)
+    given = {
+        name: value for name in _DRAWN.values() if (value := getattr(options, name)) is not None
+    }
+    median_ms = given.get("median_ms", kafka.median_ms)
+    quartile_ms = given.get("quartile_ms", kafka.quartile_ms)
+    if median_ms > quartile_ms:
+        raise ValueError(
+            f"--median-ms is {median_ms:g} and --quartile-ms {quartile_ms:g}: the median is no "
+            "greater than the quartile, so give both"
+        )
+    return replace(kafka, **given)
+
+
+def _check(options: argparse.Namespace) -> None:
+    if options.load != RECORDED:
+        if options.growth is not None:
+            raise ValueError(
+                "--growth is of recorded operations: give --load recorded, or leave it out"
+            )
+        _drawn(options)
+        return
+    for flag, name in _DRAWN.items():
+        if getattr(options, name) is not None:
+            raise ValueError(
+                f"{flag} is of a load that is drawn: give --load {' or '.join(_KAFKA)} too, or "
+                "leave it out"
+            )
+
+
+def _write(call: Call, new: str, replayed: DataFrame) -> None:
+    call.on_progress(f"{JOB}: playing")
+    at = call.tables.folder.at
+    replayed.write.mode("overwrite").parquet(at(f"{new}/slices"))
+    slices = call.spark.read.parquet(call.tables.folder.pattern(f"{new}/slices"))
+    for name, table in (
+        ("by_time", replay_by_time(slices)),
+        ("by_shard", replay_by_shard(slices)),
+    ):
+        call.on_progress(f"{JOB}: {name}")
+        table.coalesce(1).write.mode("overwrite").parquet(at(f"{new}/{name}"))
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "--load",
+        choices=[RECORDED, *_KAFKA],
+        default=RECORDED,
+        help="the outcomes below --out, or one that is drawn (default %(default)s)",
+    )
+    add(
+        "--traffic",
+        type=number(above=0, most=MOST_FACTOR),
+        default=_WHAT_IF.traffic,
+        metavar="FACTOR",
+        help="so many times the operations (default %(default)g)",
+    )
+    add(
+        "--timeout",
+        type=number(above=0, most=MOST_FACTOR),
+        default=_WHAT_IF.timeout,
+        metavar="FACTOR",
+        help="so many times each timeout (default %(default)g)",
+    )
+    add(
+        "--growth",
+        type=Growth,
+        choices=list(Growth),
+        help="of recorded operations: where more traffic comes from, more keys or the same "
+        f"(default {_WHAT_IF.growth})",
+    )
+    add(
+        "--tick-ms",
+        type=whole(1),
+        default=_WHAT_IF.tick_ms,
+        metavar="MS",
+        help="of the wheel (default %(default)s)",
+    )
+    add(
+        "--wheel-size",
+        type=whole(2),
+        default=_WHAT_IF.wheel_size,
+        metavar="COUNT",
+        help="buckets of each level of the wheel (default %(default)s)",
+    )
+    add(
+        "--shards",
+        type=whole(1),
+        default=16,
+        metavar="COUNT",
+        help="workers that share the keys (default %(default)s)",
+    )
+    add(
+        "--slice",
+        type=whole(1),
+        default=60,
+        metavar="SECONDS",
+        help="of simulated time, for each of which a shard has a row (default %(default)s)",
+    )
+    _add_drawn(parser.add_argument_group("a load that is drawn"))
+
+
+def _add_drawn(group: argparse._ArgumentGroup) -> None:
+    # Without defaults: what is given with a recorded load would do nothing, and is refused.
+    add = group.add_argument
+    low, high = KAFKA_LOW, KAFKA_HIGH
+    for flag, kind, unit, said in (
+        ("--operations", whole(1), "COUNT", f"before --traffic (default {low.operations})"),
+        ("--rate", number(above=0), "A_SECOND", f"before --traffic (default {low.rate_per_s:g})"),
+        ("--timeout-ms", whole(1), "MS", f"before --timeout (default {low.timeout_ms})"),
+        (
+            "--median-ms",
+            number(above=0),
+            "MS",
+            f"half of the latencies are below (default {low.median_ms:g}, or {high.median_ms:g})",
+        ),
+        (
+            "--quartile-ms",
+            number(above=0),
+            "MS",
+            "three quarters of them are below "
+            f"(default {low.quartile_ms:g}, or {high.quartile_ms:g})",
+        ),
+        ("--key-sets", whole(1), "COUNT", f"of each shard (default {low.key_sets})"),
+        ("--keys-each", whole(1), "COUNT", f"of each operation (default {low.keys_each})"),
+        ("--seed", whole(0), "NUMBER", f"another one draws other numbers (default {low.seed})"),
+    ):
+        add(flag, dest=_DRAWN[flag], type=kind, metavar=unit, help=said)
+
+
+COMMAND = Command(
+    name="replay",
+    help="the outcomes, or a load that is drawn, through the real timer: what if",
+    run=run_replay,
+    add_arguments=_add_arguments,
+    check=_check,
+)

@@ -1,0 +1,41 @@
+"""Counts, shares, numbers and durations as text."""
+
+from __future__ import annotations
+
+# A unit in microseconds, and from where on it is used. Up to two of a unit are more exact in the
+# smaller one: 90 s, not 1.5 min. What would be rounded to a thousand is one of the larger unit.
+_UNITS = (
+    (86_400_000_000, 2 * 86_400_000_000, "d"),
+    (3_600_000_000, 2 * 3_600_000_000, "h"),
+    (60_000_000, 2 * 60_000_000, "min"),
+    (1_000_000, 999_500, "s"),
+    (1_000, 999.5, "ms"),
+)
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    """Return a count of things: 0 files, 1 file, 1,000 files."""
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def percent(share: float, digits: int = 2) -> str:
+    """Return a share as 12.34%; of what is not none, or not all, <0.01% and >99.99% at the most."""
+    text = f"{share:.{digits}%}"
+    if share > 0 and text == f"{0:.{digits}%}":
+        return f"<{10**-digits:.{digits}f}%"
+    if share < 1 and text == f"{1:.{digits}%}":
+        return f">{100 - 10**-digits:.{digits}f}%"
+    return text
+
+
+def figure(value: float, digits: int = 3) -> str:
+    """Return a number of so many digits that count, and all of those before the point."""
+    return f"{value:,.0f}" if value >= 10**digits - 0.5 else f"{value:.{digits}g}"
+
+
+def duration(micros: float) -> str:
+    """Return a time with three digits: 850 us, 12.5 ms, 1.2 s, 15 min, 2.5 h, 3 d."""
+    for size, least, unit in _UNITS:
+        if micros >= least:
+            return f"{figure(micros / size)} {unit}"
+    return f"{figure(micros)} us"

@@ -1,0 +1,19 @@
+cimport cython
+from purgatory.operations.delayed_operation cimport DelayedOperation
+from purgatory.signals.condition cimport Condition
+from purgatory.signals.memory cimport MemorySignals
+
+
+cdef class WaitOperation(DelayedOperation):
+    cdef tuple _positions
+    cdef readonly Condition condition
+    cdef readonly bint is_abandoned
+    cdef readonly long long position
+    cdef readonly MemorySignals signals
+    cdef readonly tuple watched_keys
+
+    @cython.locals(
+        signals=MemorySignals, condition=Condition, keys=tuple, positions=tuple,
+        position=cython.longlong, index=cython.Py_ssize_t, needed=cython.Py_ssize_t,
+    )
+    cdef bint _is_met(self) except -1

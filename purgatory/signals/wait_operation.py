@@ -1,0 +1,100 @@
+"""A wait for signals: keys, positions, a condition and a deadline."""
+
+from __future__ import annotations
+
+from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.signals.condition import ANY, Condition
+from purgatory.signals.memory import MemorySignals
+from purgatory.status import Status
+
+
+class WaitOperation(DelayedOperation):
+    """Fires once its keys have the signals of its condition; expires at its deadline.
+
+    The one way to wait. A subclass is the responder: it defines `on_end`, which sends the result to
+    the caller - a task that awaits it, a request, a connection - and is called exactly once, with
+    `status` set, however the wait ended. No second object is needed for each wait.
+
+    Give it to `Purgatory.watch` with its `watched_keys`. Call `abandon` when the caller has gone.
+    A subclass with a condition of its own overrides `try_complete`.
+    """
+
+    __slots__ = ("_positions", "condition", "is_abandoned", "position", "signals", "watched_keys")
+
+    signals: MemorySignals
+    watched_keys: tuple[str, ...]
+    """The keys, also when they are watched no more; each once."""
+    condition: Condition
+    position: int
+    """The signals behind this position count, on every key or, if positions differ, on the first.
+    """
+    is_abandoned: bool
+    """True iff the caller has gone: there is nobody to respond to."""
+    # For each key, if they differ.
+    _positions: tuple[int, ...] | None
+
+    def __init__(
+        self,
+        delay_ms: int,
+        signals: MemorySignals,
+        keys: tuple[str, ...],
+        positions: int | tuple[int, ...],
+        condition: Condition = ANY,
+    ) -> None:
+        """Wait for signals behind `positions`: one for all keys, or one for each."""
+        DelayedOperation.__init__(self, delay_ms)
+        self.signals = signals
+        self.watched_keys = keys
+        self.condition = condition
+        self.is_abandoned = False
+        self._positions = None
+        if not isinstance(positions, tuple):
+            self.position = positions
+        else:
+            self.position = positions[0]
+            if len(positions) > 1:
+                self._positions = positions
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The position for each key."""
+        positions = self._positions
+        return (self.position,) * len(self.watched_keys) if positions is None else positions
+
+    def try_complete(self) -> bool:
+        """Complete if enough keys have enough signals behind their positions."""
+        return self._is_met() and self.force_complete()
+
+    def on_complete(self) -> None:
+        """End: fired or expired."""
+        self.on_end()
+
+    def on_cancellation(self) -> None:
+        """End: cancelled, drained or abandoned."""
+        self.on_end()
+
+    def on_end(self) -> None:
+        """Respond to the caller, unless the wait `is_abandoned`. Called once, when it has ended."""
+        raise NotImplementedError(f"{type(self).__name__} does not define on_end()")
+
+    def abandon(self) -> bool:
+        """End the wait, as its caller has gone; return True iff it was pending. Idempotent."""
+        self.is_abandoned = True
+        return self._cancel(Status.CANCELLED)
+
+    def _is_met(self) -> bool:
+        signals, keys = self.signals, self.watched_keys
+        position, positions = self.position, self._positions
+        # Most often nothing fired since, on any key: an operation is tried before it is watched.
+        if positions is None and signals._head == position:
+            return False
+        condition = self.condition
+        needed = condition.needed_keys
+        for index in range(len(keys)):
+            if positions is not None:
+                position = positions[index]
+            if signals.has_after(keys[index], position, condition.min_signals):
+                needed -= 1
+                if needed <= 0:
+                    return True
+        return False

@@ -1,0 +1,25 @@
+"""Timers come and go while very many others are outstanding."""
+
+from __future__ import annotations
+
+from tests.benchmarks.core.contenders.timers import HeapTimers, LoopOwnTimers, OurTimers
+from tests.benchmarks.core.loops import new_uvloop
+from tests.benchmarks.core.plan import Plan
+from tests.benchmarks.core.stage import Contender, Stage, Step
+
+
+def _steps(plan: Plan) -> list[Step]:
+    # As many as there are: a timer that drops the cancelled ones now and then gets to do that.
+    rounds = [Step("turn_over", plan.outstanding), Step("add_and_cancel", plan.outstanding)]
+    return [Step("set_up", plan.outstanding, is_timed=False), *rounds * plan.rounds]
+
+
+OUTSTANDING = Stage(
+    {
+        "purgatory": Contender(OurTimers),
+        "asyncio": Contender(LoopOwnTimers),
+        "uvloop": Contender(LoopOwnTimers, new_uvloop, needs_uvloop=True),
+        "heapq": Contender(HeapTimers),
+    },
+    _steps,
+)
