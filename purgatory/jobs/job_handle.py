@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
 from purgatory.errors import InvalidTimeoutError, PurgatoryDrainingError
 from purgatory.jobs.job_service import JobService
+from purgatory.jobs.job_wait import JobWait, wait_for_job
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.stores.base import Added
 from purgatory.status import Status
-from purgatory.timer.clock import NS_PER_MS
 
 NS_PER_SECOND = 1_000_000_000
-FOREVER_MS = 24 * 3600 * 1000
 MOST_SECONDS = 100 * 365 * 24 * 3600
 
 
@@ -58,34 +56,28 @@ class JobHandle:
         """Return the job once its version is another than `version`; raises as `wait` does."""
         return await self._wait_until(lambda job: job.version != version, timeout)
 
-    async def _wait_until(self, is_so: Callable[[Job], bool], timeout: float | None) -> Job:
-        desk = self._desk
+    async def _wait_until(self, is_met: Callable[[Job], bool], timeout: float | None) -> Job:
+        service = self._desk
         end_ns = None
         if timeout is not None:
             _check_timeout(timeout)
-            end_ns = desk.clock.now_ns() + round(timeout * NS_PER_SECOND)
-        while True:
-            ended: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-            wait = desk.listen(self.id, partial(_end, ended))
-            try:
-                job = await desk.get(self.id)
-                if is_so(job):
-                    return job
-                left_ms = FOREVER_MS
-                if end_ns is not None:
-                    left_ms = -(-(end_ns - desk.clock.now_ns()) // NS_PER_MS)
-                if left_ms <= 0:
-                    raise TimeoutError(
-                        f"job {self.id} is {job.state} still, after {timeout:g} seconds"
-                    )
-                desk.park(wait, left_ms)
-                status = await ended
-            finally:
-                desk.leave(wait)
-            if status is Status.DRAINED:
-                raise PurgatoryDrainingError(
-                    f"the purgatory drains while job {self.id} is {job.state}: ask another process"
-                )
+            end_ns = service.clock.now_ns() + round(timeout * NS_PER_SECOND)
+        ended = asyncio.Event()
+
+        async def sleep(wait: JobWait) -> bool:
+            ended.clear()
+            return await ended.wait()
+
+        job, status = await wait_for_job(
+            service, self.id, is_met, end_ns, sleep=sleep, wake=ended.set
+        )
+        if status is Status.EXPIRED:
+            raise TimeoutError(f"job {self.id} is {job.state} still, after {timeout:g} seconds")
+        if status is Status.DRAINED:
+            raise PurgatoryDrainingError(
+                f"the purgatory drains while job {self.id} is {job.state}: ask another process"
+            )
+        return job
 
 
 def _check_timeout(timeout: float) -> None:
@@ -96,9 +88,3 @@ def _check_timeout(timeout: float) -> None:
         raise InvalidTimeoutError(
             f"timeout is {timeout!r}: give a number of seconds from 0 to {MOST_SECONDS}, or None"
         )
-
-
-def _end(ended: asyncio.Future[Status], status: Status) -> None:
-    # Who waited may have been cancelled in this turn of the loop, and be about to leave.
-    if not ended.done():
-        ended.set_result(status)

@@ -30,7 +30,6 @@ from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.status import Status
 from purgatory.timer import SystemTimer
 
 logger = logging.getLogger("purgatory.jobs")
@@ -179,7 +178,7 @@ class JobService:
 
     # Waiting
 
-    def listen(self, job_id: str, on_end: Callable[[Status], object]) -> JobWait:
+    def listen(self, job_id: str, on_end: Callable[[], object]) -> JobWait:
         """Return a wait that notes every change of the job from now on; `leave` it in the end."""
         wait = JobWait(job_id, on_end)
         self._waits.setdefault(job_id, set()).add(wait)
@@ -197,7 +196,7 @@ class JobService:
 
     def leave(self, wait: JobWait) -> None:
         """End a wait. Idempotent."""
-        wait.leave()
+        wait.abandon()
         waits = self._waits.get(wait.job_id)
         if waits is not None:
             waits.discard(wait)

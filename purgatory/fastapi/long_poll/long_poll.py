@@ -116,7 +116,7 @@ class LongPoll:
                 pass
         finally:
             if self._operation is not None:
-                self._operation.leave()
+                self._operation.abandon()
             if self._is_counted:
                 self._clients.leave(self._client)
 
@@ -161,7 +161,7 @@ class LongPoll:
 
     async def _leave(self, operation: LongPollOperation) -> None:
         has_answer = operation.is_completed and operation.status is not Status.FIRED
-        operation.leave()
+        operation.abandon()
         if not has_answer:
             # Nobody reads it, but middleware that waits for an answer would take none for a fault.
             await self._answer(RawResponse.empty(CLIENT_CLOSED_REQUEST))
@@ -243,7 +243,7 @@ class LongPoll:
         # An endpoint that fails behind its answer, in a background task, has answered all the same.
         operation = self._operation
         if operation is not None and not operation.is_completed:
-            operation.leave()
+            operation.abandon()
             await self._answer(self._not_modified(Status.EXPIRED))
 
     async def _answer(self, answer: RawResponse) -> None:

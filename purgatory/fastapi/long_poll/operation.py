@@ -56,7 +56,3 @@ class LongPollOperation(WaitOperation):
         """Report how it ended."""
         if not self.is_abandoned:
             self._report(self.status)
-
-    def leave(self) -> None:
-        """End without reporting it: the client has gone. Idempotent."""
-        self.abandon()
