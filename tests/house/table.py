@@ -158,6 +158,7 @@ VENDORS: dict[str, set[str]] = {
         "purgatory.jobs.redis",
         "purgatory.pipeline.source",
     },
+    "scipy": {"purgatory.pipeline.statistics"},
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
