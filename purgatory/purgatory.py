@@ -26,9 +26,9 @@ from purgatory.jobs import (
     StoreError,
     WorkerSettings,
 )
+from purgatory.jobs.end_listeners import on_job_end
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.jobs_mixin import JobsMixin
-from purgatory.jobs.worker.end_listeners import on_job_end
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory

@@ -2,6 +2,8 @@
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback
 from purgatory.jobs.callbacks.signature import sign, verify_signature
+from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import (
     CorruptJobError,
@@ -53,8 +55,6 @@ from purgatory.jobs.stores.base import (
     StoreListener,
 )
 from purgatory.jobs.stores.memory import MemoryJobStore
-from purgatory.jobs.worker.context import JobContext
-from purgatory.jobs.worker.handlers import JobHandlers
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, Lateness, Recovery

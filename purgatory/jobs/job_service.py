@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_wait import JobWait
 from purgatory.jobs.model.errors import (
     JobError,
@@ -24,8 +25,7 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobSpec, encode_payload
 from purgatory.jobs.stores.base import Added, JobStore, KeyFire
 from purgatory.jobs.stores.close_once import CloseOnce
-from purgatory.jobs.worker.end_listeners import OnJobEnd
-from purgatory.jobs.worker.handlers import JobHandlers
+from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics
@@ -78,7 +78,6 @@ class JobService:
             store,
             handlers,
             timer=timer,
-            limits=store.limits,
             worker=_worker_name(),
             settings=self.settings,
             on_end=on_end,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
+from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_handle import JobHandle
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.model.deadline import Deadline
@@ -15,7 +16,6 @@ from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.stores.base import Added, JobCounts, JobFilter, JobPage
-from purgatory.jobs.worker.handlers import JobHandlers
 from purgatory.operations.watch_key import check_key
 
 Function = TypeVar("Function", bound=Callable[..., Any])

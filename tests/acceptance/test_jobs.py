@@ -474,7 +474,7 @@ async def test_a_store_that_fails(
     assert desk is not None
     while ready.status == 200:
         # Until the worker has noticed, too: it asks when it is woken, or some seconds later.
-        server.loop.call_soon_threadsafe(desk._scheduler._wake.set)
+        server.loop.call_soon_threadsafe(desk._scheduler._listener.wake)
         ready = await connection.get("/readyz")
     assert str(error) in ready.json()["missing"][0]
     store.error = None

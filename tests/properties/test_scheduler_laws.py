@@ -106,7 +106,6 @@ class Worker:
             self.wire,
             handlers,
             timer=self.timer,
-            limits=world.store.limits,
             worker=f"w{number}",
             settings=SETTINGS,
         )
@@ -122,12 +121,11 @@ class Worker:
         self.timer.close()
         scheduler = self.scheduler
         scheduler._unsubscribe()
-        tasks = [*scheduler._loops, *scheduler._running]
+        tasks = [*scheduler._loops, *scheduler._runner._running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if scheduler._threads is not None:
-            scheduler._threads.shut()
+        scheduler._threads.shut()
 
 
 class World:

@@ -81,7 +81,7 @@ class Callback:
 
     @classmethod
     def payload_type(cls) -> CallbackPayload:
-        """Return what checks it: `purgatory.jobs.worker.payload_type` asks."""
+        """Return what checks it: `purgatory.jobs.handlers.payload_type` asks."""
         return CallbackPayload()
 
 

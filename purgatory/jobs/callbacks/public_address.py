@@ -7,8 +7,8 @@ import ipaddress
 import socket
 from functools import partial
 
+from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
 from purgatory.jobs.model.errors import RetryJobError
-from purgatory.jobs.worker.threads import JobThreads, ThreadLeftError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 

@@ -21,10 +21,10 @@ except ImportError as exc:
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback
 from purgatory.jobs.callbacks.public_address import resolve
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
+from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.errors import FailJobError, RetryJobError
 from purgatory.jobs.model.timestamps import rfc3339
-from purgatory.jobs.worker.context import JobContext
-from purgatory.jobs.worker.threads import JobThreads
 from purgatory.timer import Clock, SystemClock
 
 __all__ = ["CALLBACK", "Callback", "Webhook"]

@@ -25,7 +25,7 @@ class WorkerSettings:
     """A job that was due longer than this before anybody looked is missed: see its `misfire`."""
     spread_ms: int = 60_000
     """Jobs that were missed and are to be spread run within this."""
-    not_mine_ms: int = 5_000
+    unhandled_delay_ms: int = 5_000
     """A job whose handler this process lacks, and that is due, is left to others for this long."""
     grace: float = 5.0
     """Seconds that handlers have to end once the purgatory drains."""

@@ -18,7 +18,7 @@ def job_events(jobs: DataFrame) -> DataFrame:
     gives which writes a journal: with its events in one DataFrame, `outcomes` has each job once.
     Keys are as the store has them, whatever the journal makes of keys.
     """
-    # As `purgatory.jobs.worker.end_listeners` has it: what was missed neither ran nor will.
+    # As `purgatory.jobs.end_listeners` has it: what was missed neither ran nor will.
     event = F.when(F.col("outcome") == "missed", "cancelled").otherwise(F.col("outcome"))
     lateness_us = F.greatest("lateness_ms", F.lit(0).cast("long")) * 1_000
     # Two clocks may have had a hand in it.

@@ -147,7 +147,7 @@ def test_functions_that_cannot_be_handlers() -> None:
     with pytest.raises(TypeError, match="list of names"):
         handlers.expect("name")
     for name in ("", "a\x00", "x" * 257):
-        with pytest.raises(ValueError, match="no name"):
+        with pytest.raises(ValueError, match="not a name"):
             handlers.add(name, take_nothing)
     assert len(handlers) == 0
     handlers.add("h", take_nothing)

@@ -30,10 +30,7 @@ async def crash(purgatory: Purgatory, store: MemoryJobStore) -> None:
     """End a purgatory as kill -9 does: what it holds stays held."""
     desk = purgatory._desk
     assert desk is not None
-    scheduler = desk._scheduler
-    for held in scheduler._held.values():
-        held.disarm()
-    scheduler._held.clear()
+    desk._scheduler._leased.take_all()
     await purgatory.close()
     await store.open()
 

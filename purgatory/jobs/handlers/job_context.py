@@ -1,4 +1,4 @@
-"""What a handler is told of its run."""
+"""The first argument of every handler."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class JobContext:
     """One run of a job, as its handler sees it."""
 
     id: str
-    """Stays the same however often the job is run: what an effect is made idempotent by."""
+    """The same for every attempt: use it to make effects idempotent."""
     handler: str
     attempt: int
-    """1 for the first run; counts those whose worker died, too."""
+    """1 for the first run; runs whose worker died count too."""
     max_attempts: int
     outcome: JobOutcome
-    """FIRED or EXPIRED: why it runs."""
+    """FIRED or EXPIRED: why the job runs."""
     fired_key: str | None
     fired_value: Any
-    """What `fired_key` was fired with; None where none fired."""
+    """The value that `fired_key` was fired with; None if no key fired."""
     deadline: datetime
     """UTC."""
     created: datetime

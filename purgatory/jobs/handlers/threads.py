@@ -1,4 +1,4 @@
-"""The threads of handlers that are not async."""
+"""Daemon threads for handlers that are not async."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ Call = tuple[Future[Any], Callable[[], Any]]
 
 
 class ThreadLeftError(Exception):
-    """Whoever waited for a thread was cancelled, and the thread goes on."""
+    """The caller was cancelled, but its function continues to run in a thread."""
 
 
 class JobThreads:
-    """Calls functions in up to so many threads, none of which keeps the process from ending.
+    """Runs functions in a bounded number of daemon threads, which never delay the process's exit.
 
-    `ThreadPoolExecutor` waits at the end of the process for threads that may never return: a
-    process whose handler hangs would have to be killed.
+    `ThreadPoolExecutor` waits at exit for all its threads: a process with a handler that hangs
+    would have to be killed.
     """
 
-    # Invariant: whatever waits, a thread is idle for it, or as many as may be are started.
+    # Invariant: not _waiting or _idle >= len(_waiting) or _started == _max_threads.
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, max_threads: int) -> None:
         """Start no thread yet."""
-        self._most = most
+        self._max_threads = max_threads
         self._started = 0
         self._idle = 0
         self._waiting: deque[Call] = deque()
@@ -41,9 +41,9 @@ class JobThreads:
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return what `function` returns in a thread, which has this context; raise what it raises.
 
-        Cancelled before the thread began, it is not called. Cancelled later, this raises
+        If cancelled before a thread began, `function` is not called. If cancelled later, raise
         ThreadLeftError: a thread cannot be stopped. StopIteration, SystemExit and
-        KeyboardInterrupt are raised as RuntimeError. Raises RuntimeError after `shut`, too.
+        KeyboardInterrupt are raised as RuntimeError. Raises RuntimeError after `shut`.
         """
         future = self._submit(partial(copy_context().run, function, *arguments))
         try:
@@ -54,10 +54,7 @@ class JobThreads:
             raise
 
     def shut(self) -> None:
-        """Let threads end that have nothing to do, and others when they have done it. No waiting.
-
-        What no thread has begun is cancelled.
-        """
+        """Cancel calls that no thread has begun; threads end when they are idle. Does not wait."""
         with self._changed:
             self._is_shut = True
             while self._waiting:
@@ -71,9 +68,9 @@ class JobThreads:
                 raise RuntimeError("the threads of handlers are shut: the purgatory has drained")
             if len(self._waiting) < self._idle:
                 self._changed.notify()
-            elif self._started < self._most:
+            elif self._started < self._max_threads:
                 name = f"purgatory-job-{self._started + 1}"
-                # Where the system has no room for another, this raises, and nothing is called.
+                # Raises if the system has no room for another thread; then nothing is called.
                 threading.Thread(target=self._work, name=name, daemon=True).start()
                 self._started += 1
             self._waiting.append((future, call))
@@ -81,8 +78,8 @@ class JobThreads:
 
     def _work(self) -> None:
         while (taken := self._take()) is not None:
-            _do(*taken)
-            # Not kept for as long as there is nothing else to do.
+            _call(*taken)
+            # Not referenced while the thread is idle.
             del taken
 
     def _take(self) -> Call | None:
@@ -94,19 +91,19 @@ class JobThreads:
             return self._waiting.popleft() if self._waiting else None
 
 
-def _do(future: Future[Any], call: Callable[[], Any]) -> None:
+def _call(future: Future[Any], call: Callable[[], Any]) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:
         result = call()
     except (StopIteration, SystemExit, KeyboardInterrupt) as exc:
-        # A future of asyncio does not take the first, so that whoever waits would never be told;
-        # the others would end the event loop, and in a thread they mean the thread.
+        # asyncio futures do not accept StopIteration, so the waiter would never wake; the other
+        # two would end the event loop, though here they mean the thread.
         error = RuntimeError(f"the function raised {exc!r}")
         error.__cause__ = exc
         future.set_exception(error)
     except BaseException as exc:
-        # Whoever waits is told of whatever it is, as by every executor.
+        # The waiter gets any exception, as from every executor.
         future.set_exception(exc)
     else:
         future.set_result(result)

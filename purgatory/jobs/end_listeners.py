@@ -1,12 +1,13 @@
-"""How jobs ended, for those who write it down."""
+"""Listeners for the ends of jobs, such as the journal."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Final
 
 from purgatory.jobs.model.job import Job, JobOutcome
+from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.operations.listeners import JobRecorder, Listener, Recorder
 from purgatory.status import Status
 
@@ -16,36 +17,34 @@ STATUS_OF: Final = {
     JobOutcome.FIRED: Status.FIRED,
     JobOutcome.EXPIRED: Status.EXPIRED,
     JobOutcome.CANCELLED: Status.CANCELLED,
-    # It neither ran nor will: the state says the same of it.
+    # It did not run and never will, as its state says too.
     JobOutcome.MISSED: Status.CANCELLED,
 }
-"""What an operation's end is called that ended as a job did."""
-
-OnJobEnd = Callable[[Job], object]
+"""The status of an operation that ended as a job with this outcome did."""
 
 
 def on_job_end(listeners: Iterable[Listener | Recorder]) -> OnJobEnd | None:
-    """Return what tells those of `listeners` that want to know how a job ended; None for none.
+    """Return a function that passes ended jobs to those `listeners` that record jobs, or None.
 
-    What it returns raises nothing: what a listener raises is logged.
+    The function raises nothing: a listener's exception is logged.
     """
     recorders = [listener for listener in listeners if isinstance(listener, JobRecorder)]
     if not recorders:
         return None
 
-    def tell(job: Job) -> None:
+    def on_end(job: Job) -> None:
         for recorder in recorders:
             try:
-                _tell(recorder, job)
+                _record(recorder, job)
             except Exception:
                 logger.exception(
                     "%r failed with job %s", recorder, job.id, extra={"action": "listener-error"}
                 )
 
-    return tell
+    return on_end
 
 
-def _tell(recorder: JobRecorder, job: Job) -> None:
+def _record(recorder: JobRecorder, job: Job) -> None:
     assert job.state.is_final and job.outcome is not None, job
     recorder.job_event(
         STATUS_OF[job.outcome],

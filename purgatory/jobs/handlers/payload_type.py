@@ -1,4 +1,4 @@
-"""What a handler's second parameter says of its payload."""
+"""Payload types: how the annotation of a handler's second parameter checks its payloads."""
 
 from __future__ import annotations
 
@@ -8,40 +8,40 @@ from typing import Any, Protocol
 from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.spec import encode_payload
 
-_PLAIN = (str, int, float, bool, list, dict, type(None))
+_JSON_TYPES = (str, int, float, bool, list, dict, type(None))
 
 
 class PayloadType(Protocol):
     """Encodes the payloads of one handler as JSON, and decodes them."""
 
     def encode(self, payload: Any, max_bytes: int) -> str:
-        """Return compact JSON; raise InvalidPayloadError for what the handler would not take."""
+        """Return compact JSON; raise InvalidPayloadError unless the handler accepts the payload."""
         ...
 
     def decode(self, payload_json: str) -> Any:
-        """Return what the handler takes; raise InvalidPayloadError."""
+        """Return the handler's argument; raise InvalidPayloadError."""
         ...
 
 
 class AnyPayload:
-    """Any JSON, as it is: for handlers that say nothing of their payload."""
+    """Any JSON, for handlers without an annotation."""
 
     def encode(self, payload: Any, max_bytes: int) -> str:
         """Return compact JSON."""
         return encode_payload(payload, max_bytes)
 
     def decode(self, payload_json: str) -> Any:
-        """Return what the JSON says."""
+        """Return the decoded JSON."""
         return json.loads(payload_json)
 
 
 class TypedPayload:
-    """What a type annotation says, checked by pydantic."""
+    """A type that pydantic checks."""
 
     def __init__(self, annotation: Any) -> None:
-        """Prepare to check; raise TypeError where pydantic is missing or cannot do it."""
+        """Build the checker; raise TypeError if pydantic is missing or cannot check the type."""
         try:
-            # Here, because handlers without such an annotation need the standard library only.
+            # Imported here: handlers without such an annotation need the standard library only.
             from pydantic import TypeAdapter, ValidationError
             from pydantic.errors import PydanticUserError
         except ImportError as exc:
@@ -56,8 +56,8 @@ class TypedPayload:
         self._error = ValidationError
 
     def encode(self, payload: Any, max_bytes: int) -> str:
-        """Return compact JSON of a payload that is an instance of the type, or JSON for one."""
-        if not isinstance(payload, _PLAIN):
+        """Return compact JSON of an instance of the type, or of plain JSON values that fit it."""
+        if not isinstance(payload, _JSON_TYPES):
             payload = self._dump(payload)
         encoded = encode_payload(payload, max_bytes)
         self.decode(encoded)
@@ -84,10 +84,10 @@ class TypedPayload:
 
 
 class PlainPayload:
-    """A dict, a list, a string, a number or a boolean, told apart without pydantic."""
+    """A dict, list, string, number or boolean, checked without pydantic."""
 
     def __init__(self, kind: type) -> None:
-        """Take `kind` only."""
+        """Accept `kind` only."""
         self._kind = kind
 
     def encode(self, payload: Any, max_bytes: int) -> str:
@@ -97,7 +97,7 @@ class PlainPayload:
         return encoded
 
     def decode(self, payload_json: str) -> Any:
-        """Return what the JSON says, if it is of the kind."""
+        """Return the decoded JSON if it is of the kind."""
         payload = json.loads(payload_json)
         kinds: Any = (int, float) if self._kind is float else self._kind
         is_bool = isinstance(payload, bool)
@@ -110,13 +110,13 @@ class PlainPayload:
 
 
 def payload_type(annotation: Any) -> PayloadType:
-    """Return what checks payloads that are annotated so; raise TypeError where nothing can."""
+    """Return the payload type for an annotation; raise TypeError if nothing can check it."""
     if annotation is Any or annotation is object:
         return AnyPayload()
     if annotation in (str, int, float, bool, list, dict):
         return PlainPayload(annotation)
     if hasattr(annotation, "payload_type"):
-        # A type of ours that checks itself, for where pydantic is not installed.
+        # One of our own types, which checks itself: pydantic may not be installed.
         own: PayloadType = annotation.payload_type()
         return own
     return TypedPayload(annotation)
