@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from purgatory.fastapi.http.eager_send import run_in_task, send_eagerly
-from purgatory.fastapi.servers.park_extension import EXTENSION
+from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE
 from purgatory.operations.delayed_operation import DelayedOperation
 
 Respond = Callable[[Response], object]
@@ -40,7 +40,7 @@ class DelayedResponse(Response):
         waiting = _WaitingRequest(scope, receive, send)
         operation = self._park(waiting.respond)
         # Background tasks are for this task to run, behind the answer.
-        if self.background is None and waiting.let_go(operation):
+        if self.background is None and waiting.release(operation):
             return
         await waiting.wait(operation)
         if self.background is not None:
@@ -79,14 +79,14 @@ class _WaitingRequest:
             run = send_eagerly if is_plain else run_in_task
             run(answer(*self._messages), self._on_failure)
 
-    def let_go(self, operation: DelayedOperation) -> bool:
+    def release(self, operation: DelayedOperation) -> bool:
         """Leave the request to the server, if it offers that; return True iff it keeps it."""
         assert self._messages is not None
         scope, _, send = self._messages
         offer = scope.get("extensions", {}).get(EXTENSION)
         if offer is None or self._answer is not None:
             return False
-        self._reply = offer["let_go"](scope, send, operation)
+        self._reply = offer[RELEASE](scope, send, operation)
         if self._reply is None:
             return False
         self._messages = None

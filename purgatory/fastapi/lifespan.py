@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from purgatory.fastapi.servers.drain import drain_on_stop_signals
-from purgatory.fastapi.servers.fast_routes import shortcuts_taken
+from purgatory.fastapi.servers.fast_routes import fast_routes_installed
 from purgatory.fastapi.servers.workers import check_workers
 from purgatory.purgatory import Purgatory
 
@@ -27,7 +27,7 @@ def create_lifespan(purgatory: Purgatory, *, allow_separate_workers: bool = Fals
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
         check_workers(sys.argv, os.environ, allow_separate_workers=allow_separate_workers)
         async with purgatory:
-            with drain_on_stop_signals(purgatory), shortcuts_taken(app):
+            with drain_on_stop_signals(purgatory), fast_routes_installed(app):
                 yield {"purgatory": purgatory}
 
     return lifespan

@@ -1,4 +1,4 @@
-"""The header lines of a request, read once for all the requests that have the same."""
+"""The header block of a request, parsed once for all requests that have the same one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final
 # RFC 9112, and stricter: no line folding, no bare line feed.
 _LINES: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*)*")
 _NAME: Final = re.compile(rb"\r\n([^:]+):")
-# Of a Content-Length that may be within our bounds.
+# Of a Content-Length that may be within the limits on bodies.
 MAX_DIGITS: Final = 9
-# How many are remembered, and up to which length: two megabytes, at worst.
+# Blocks in the cache, and bytes in each: two megabytes at worst.
 MAX_REMEMBERED: Final = 1024
 MAX_REMEMBERED_BYTES: Final = 1024
 
 
 class HeaderLines:
-    """What the headers say of the request around them, and each of them by its name."""
+    """A header block: each header by its name, and the framing of the request."""
 
     __slots__ = (
         "_lines",
@@ -29,16 +29,16 @@ class HeaderLines:
     )
 
     def __init__(self, lines: bytes) -> None:
-        """Read lines that are well-formed, each after a line end."""
+        """Read well-formed lines, each preceded by CRLF."""
         self._lines = lines
-        # Most headers are never asked for: to know which are there is enough.
+        # Most headers are never read: their names are enough.
         self._names = frozenset(_NAME.findall(lines.lower()))
         self._parsed: dict[bytes, list[bytes]] | None = None
         self.closes = b"connection" in self and self._has_close()
         self.content_length = 0
         self.expects_continue = False
         self.is_plain: bool = self._read_framing()
-        """False where it takes a parser to tell where the request ends, or one that refuses it."""
+        """False if uvicorn's parser has to find the end of the request, or to refuse it."""
 
     def pairs(self) -> list[tuple[bytes, bytes]]:
         """Return the headers in their order, with their names in lower case."""
@@ -88,23 +88,23 @@ class HeaderLines:
 
 
 class HeaderReader:
-    """Reads header lines, and remembers the last different ones.
+    """Parses header blocks, with a cache.
 
-    A client sends the same with each of its requests, and so do many clients of one make.
+    A client sends the same block with each of its requests, and so do many clients of one make.
     """
 
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        """Remember none yet."""
+        """Begin with an empty cache."""
         self._known: dict[bytes, HeaderLines] = {}
 
     def __len__(self) -> int:
-        """Return how many are remembered."""
+        """Return the number of blocks in the cache."""
         return len(self._known)
 
     def read(self, lines: bytes) -> HeaderLines | None:
-        """Return what `lines` say; None where they are not well-formed."""
+        """Return the block in `lines`; None if it is not well-formed."""
         found = self._known.get(lines)
         if found is None and _LINES.fullmatch(lines) is not None:
             found = HeaderLines(lines)

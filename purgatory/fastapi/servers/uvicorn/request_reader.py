@@ -1,4 +1,4 @@
-"""A request as bytes, where they are plain enough to be read without a parser."""
+"""Requests read from bytes, if they have a fast route and are plain."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from urllib.parse import quote, unquote
 
 from purgatory.fastapi.http.permit import UNRESTRICTED
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.servers.fast_routes import Shortcut
-from purgatory.fastapi.servers.header_lines import HeaderLines, HeaderReader
+from purgatory.fastapi.servers.fast_routes import FastRoute
+from purgatory.fastapi.servers.uvicorn.header_lines import HeaderLines, HeaderReader
 
-# A head that is longer than this is for the server's own parser.
+# A longer head is for uvicorn's parser.
 MAX_HEAD: Final = 16 * 1024
 
-# RFC 9112, and stricter: nothing but ASCII in the target, which has no fragment. What does not
-# match is not refused here, but handed to a parser that may.
+# RFC 9112, and stricter: a target is ASCII without a fragment. What does not match is not refused
+# but handed to uvicorn's parser.
 _REQUEST_LINE: Final = re.compile(
     rb"[A-Z]+ (/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))? HTTP/1\.([01])(?=\r\n)"
 )
@@ -25,28 +25,28 @@ _NO_HEAD: Final = re.compile(rb"[^\r]\n|\x00")
 
 
 class Unread(Enum):
-    """Why bytes were not read as a request."""
+    """The reason why bytes were not read as a request."""
 
-    INCOMPLETE = "they may be the beginning of a request for us"
-    NOT_OURS = "they are for the server's own parser"
+    INCOMPLETE = "they may be the beginning of a request with a fast route"
+    NOT_OURS = "they are for uvicorn's parser"
 
 
 class DirectRequest(RawRequest):
-    """A request for one of our endpoints; its headers are looked at when they are asked for."""
+    """A request with a fast route, read from bytes; headers are parsed on demand."""
 
     __slots__ = (
         "_lines",
         "_root_path",
         "body_length",
+        "fast_route",
         "keeps_alive",
         "length",
         "minor_version",
-        "shortcut",
     )
 
     def __init__(
         self,
-        shortcut: Shortcut,
+        fast_route: FastRoute,
         root_path: str,
         raw_path: bytes,
         query_string: bytes,
@@ -54,9 +54,9 @@ class DirectRequest(RawRequest):
         lines: HeaderLines,
         length: int,
     ) -> None:
-        """Hold a request of `length` bytes in all, its body included."""
-        tail = raw_path[len(shortcut.path) :].decode("ascii")
-        self.shortcut = shortcut
+        """Hold a request of `length` bytes, its body included."""
+        tail = raw_path[len(fast_route.path) :].decode("ascii")
+        self.fast_route = fast_route
         self.raw_path = raw_path
         self.query_string = query_string
         self.tail = unquote(tail) if "%" in tail else tail
@@ -82,13 +82,13 @@ class DirectRequest(RawRequest):
 
     @property
     def target(self) -> str:
-        """The path and the query, as uvicorn's access log shows them."""
+        """The path and the query, as in uvicorn's access log."""
         query = self.query_string.decode("ascii")
         return f"{quote(self.path)}?{query}" if query else quote(self.path)
 
     @property
     def expects_continue(self) -> bool:
-        """True iff the client waits to be asked for the body."""
+        """True iff the client waits for 100 Continue before it sends the body."""
         return self._lines.expects_continue
 
     def has_header(self, name: bytes) -> bool:
@@ -105,24 +105,24 @@ class DirectRequest(RawRequest):
 
 
 class RequestReader:
-    """Reads the requests that are for our endpoints, and leaves all others."""
+    """Reads the requests that have a fast route, and no others."""
 
-    def __init__(self, shortcuts: Sequence[Shortcut], root_path: str) -> None:
-        """Know the addresses in `shortcuts`; `root_path` is what the server puts before a path."""
+    def __init__(self, fast_routes: Sequence[FastRoute], root_path: str) -> None:
+        """Read requests for `fast_routes`; the server puts `root_path` before each path."""
         self._root_path = root_path
-        starts = [(f"{item.method} {item.path}".encode(), item) for item in shortcuts]
+        starts = [(f"{item.method} {item.path}".encode(), item) for item in fast_routes]
         self._tailed = [(start, item) for start, item in starts if item.endpoint.tail]
         self._exact = {start: item for start, item in starts if not item.endpoint.tail}
         self._starts = tuple(start for start, _ in starts)
         self._headers = HeaderReader()
 
     def read(self, data: bytes) -> DirectRequest | Unread:
-        """Return the request at the beginning of `data`, or why there is none.
+        """Return the request at the beginning of `data`, or the reason why there is none.
 
-        Its body may not be there yet: then `data` is shorter than the request's `length`.
+        If `data` is shorter than its `length`, the rest of the body is yet to come.
         """
-        shortcut = self._shortcut(data)
-        if shortcut is None:
+        fast_route = self._fast_route(data)
+        if fast_route is None:
             is_begun = any(start.startswith(data) for start in self._starts)
             return Unread.INCOMPLETE if is_begun else Unread.NOT_OURS
         head_end = data.find(b"\r\n\r\n")
@@ -133,11 +133,11 @@ class RequestReader:
         if match is None or head_end + 4 > MAX_HEAD:
             return Unread.NOT_OURS
         lines = self._headers.read(data[match.end() : head_end])
-        if lines is None or not lines.is_plain or lines.content_length > shortcut.max_body:
+        if lines is None or not lines.is_plain or lines.content_length > fast_route.max_body:
             return Unread.NOT_OURS
         raw_path, query, minor_version = match.groups(b"")
         return DirectRequest(
-            shortcut,
+            fast_route,
             self._root_path,
             raw_path,
             query,
@@ -146,12 +146,12 @@ class RequestReader:
             head_end + 4 + lines.content_length,
         )
 
-    def _shortcut(self, data: bytes) -> Shortcut | None:
-        for start, shortcut in self._tailed:
+    def _fast_route(self, data: bytes) -> FastRoute | None:
+        for start, fast_route in self._tailed:
             if data.startswith(start):
-                return shortcut
+                return fast_route
         if data.startswith(self._starts):
-            # The target ends with the second space, or where the query begins.
+            # The path ends at the second space or at the query.
             end = data.find(b" ", data.find(b" ") + 1)
             return self._exact.get(data[:end].partition(b"?")[0])
         return None

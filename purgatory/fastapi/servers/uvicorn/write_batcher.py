@@ -1,4 +1,4 @@
-"""Answers on their way to the network."""
+"""Responses written to the network in batches."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from asyncio import AbstractEventLoop, Transport
 
 
 class WriteBatcher:
-    """Writes what one turn of the event loop has answered in one go, as its last deed.
+    """Writes all responses of one turn of the event loop together, at its end.
 
     Each write may wake a client, and on the same machine that costs as much as parking does. A
-    client, or a proxy, that gets its answers together is woken once.
+    client, or a proxy, that gets its responses together is woken once.
     """
 
-    # Invariant: a flush is under way unless there is nothing to write.
+    # Invariant: a flush is scheduled unless there is nothing to write.
     __slots__ = ("_loop", "_written")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
@@ -27,7 +27,7 @@ class WriteBatcher:
         self._written.append((transport, data))
 
     def flush(self) -> None:
-        """Write everything now: before anything else is done with one of the transports."""
+        """Write everything now: call it before anything else is done with a transport."""
         written, self._written = self._written, []
         for transport, data in written:
             if not transport.is_closing():

@@ -1,4 +1,4 @@
-"""Connections that are kept alive although nobody asks anything on them."""
+"""Keep-alive connections without a request, and their timeout."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Closable(Protocol):
 class IdleConnections:
     """Closes each connection that has been idle for `timeout` seconds.
 
-    They all have the same timeout, so the longest idle is the first of them, and one handle of the
-    loop serves them all: arming and cancelling one each costs as much as parking does.
+    All have the same timeout, so the first one has been idle the longest, and one handle of the
+    loop serves all: arming and cancelling one per connection costs as much as parking does.
     """
 
     # {connection: when it became idle}: the order of arrival, and O(1) removal.
@@ -26,24 +26,24 @@ class IdleConnections:
     __slots__ = ("_handle", "_idle_since", "_loop", "_timeout")
 
     def __init__(self, loop: AbstractEventLoop, timeout: float) -> None:
-        """Begin with none."""
+        """Begin empty."""
         self._loop = loop
         self._timeout = timeout
         self._idle_since: dict[Closable, float] = {}
         self._handle: TimerHandle | None = None
 
     def __len__(self) -> int:
-        """Return how many are idle."""
+        """Return the number of idle connections."""
         return len(self._idle_since)
 
     def add(self, connection: Closable) -> None:
-        """From now on `connection` is idle; it must not be already."""
+        """Mark `connection`, which must not be idle yet, as idle from now on."""
         self._idle_since[connection] = self._loop.time()
         if self._handle is None:
             self._handle = self._loop.call_later(self._timeout, self._close_oldest)
 
     def discard(self, connection: Closable) -> None:
-        """`connection` is no longer idle, if it was."""
+        """Mark `connection` as busy. Idempotent."""
         # The handle stays: it finds out when it runs.
         self._idle_since.pop(connection, None)
 
