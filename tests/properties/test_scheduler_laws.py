@@ -37,7 +37,7 @@ SETTINGS = WorkerSettings(
     max_held=8,
     spread_ms=5_000,
     grace=1.0,
-    retry=RetryPolicy(first_ms=100, most_ms=2_000),
+    retry=RetryPolicy(first_ms=100, max_ms=2_000),
 )
 STEPS = ("claim", "start", "finish", "give_back", "renew", "miss")
 

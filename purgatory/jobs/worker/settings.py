@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from purgatory.jobs.model.retry_policy import RetryPolicy
+from purgatory.retry_policy import RetryPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
