@@ -20,10 +20,8 @@ from purgatory.fastapi.watch.request import jittered
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.jobs import Job
 from purgatory.jobs.job_service import JobService
-from purgatory.jobs.job_wait import JobWait, wait_for_job
+from purgatory.jobs.job_wait import JobWait
 from purgatory.status import Status
-
-NS_PER_SECOND = 1_000_000_000
 
 
 class JobWatchEndpoint:
@@ -65,7 +63,7 @@ class JobWatchEndpoint:
         watch = _JobWatch(tags, receive)
         self._registry.enter(client)
         try:
-            job, status = await watch.run(purgatory.job_desk(), raw.tail, wait)
+            job, status = await watch.run(purgatory.job_service(), raw.tail, wait)
         finally:
             self._registry.leave(client)
         if status is Status.CANCELLED:
@@ -101,12 +99,11 @@ class _JobWatch(DisconnectListener):
 
     async def run(self, service: JobService, job_id: str, wait: float) -> tuple[Job, Status]:
         """Return the job, and how the wait for news of it ended: CANCELLED if the client left."""
-        return await wait_for_job(
-            service,
+        return await service.watchers.wait_until(
             job_id,
             # A final job changes no more, so that waiting is of no use.
             lambda job: self.is_news(job) or job.state.is_final,
-            service.clock.now_ns() + round(jittered(wait) * NS_PER_SECOND),
+            timeout_ms=service.delay_ms(jittered(wait)),
             sleep=self._sleep,
             wake=self.interrupt,
         )
