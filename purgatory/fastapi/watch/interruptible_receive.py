@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 from starlette.types import Message, Receive
 
 from purgatory.operations.delayed_operation import DelayedOperation
+
+# The status that nginx logs for a client that left before its response.
+CLIENT_CLOSED_REQUEST: Final = 499
 
 
 def is_disconnect(message: Message) -> bool:
