@@ -37,7 +37,6 @@ from purgatory.jobs.model.job import (
     new_job_id,
 )
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.retry_policy import RetryPolicy
 from purgatory.jobs.model.spec import JobSpec, OnConflict, encode_payload
 from purgatory.jobs.stores.base import (
     Added,
@@ -58,6 +57,7 @@ from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, Lateness, Recovery
+from purgatory.retry_policy import RetryPolicy
 
 __all__ = [
     "CALLBACK",

@@ -318,7 +318,7 @@ def test_secrets_that_anybody_could_guess() -> None:
 
 async def test_a_callback_as_a_job(receiver: CallbackReceiver) -> None:
     """Tried again with the same id until it is done."""
-    settings = WorkerSettings(retry=RetryPolicy(first_ms=1, most_ms=1))
+    settings = WorkerSettings(retry=RetryPolicy(first_ms=1, max_ms=1))
     purgatory = Purgatory(jobs=MemoryJobStore(), job_settings=settings)
     purgatory.handler(CALLBACK)(Webhook(SECRET, allow_private=True))
     async with purgatory:

@@ -74,7 +74,7 @@ class JobBatchEndpoint:
                 "none here; a dedupe_key with on_conflict keep in each line",
             )
         # Whoever is to be told that the purgatory is closed or the store away is told so first.
-        self.context.purgatory.job_desk().ready()
+        self.context.purgatory.job_service().ready()
         return split_lines(await read_body(scope, receive, self.max_body))
 
     async def _results(self, raw: RawRequest, lines: list[bytes]) -> AsyncIterator[list[BatchLine]]:

@@ -1,4 +1,4 @@
-"""The endpoints that park."""
+"""The endpoints that park requests."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Parser = Callable[[RawRequest, Purgatory, WaitSettings], WatchRequest]
 
 
 class WatchEndpoint:
-    """Parks a request: as an `AsgiWait`, or where there is no ASGI as a `DirectWait`."""
+    """Parks requests: as an `AsgiWait` or, on a connection without ASGI, as a `DirectWait`."""
 
     def __init__(
         self, registry: WaitRegistry, parse: Parser, *, tail: str = "", max_body: int = 0
     ) -> None:
-        """Park what `parse` makes of a request in `registry`."""
+        """Park requests in `registry`, once `parse` has checked them."""
         self.context = registry.context
         self.needs_client = registry.counts_clients
         self.registry = registry
@@ -37,15 +37,15 @@ class WatchEndpoint:
         self._parse = parse
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Return what answers one request, now or later."""
+        """Return the response to one request, now or later, to be awaited."""
         return self.handle(scope, receive, send, path_parameter(scope, self.tail))
 
-    # Not async where there is no body: all of this would stay on the frame of a parked request.
+    # Not async without a body: all of this would stay on the frame of a parked request.
     def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> Awaitable[None]:
         """The same for a router that knows the path's `tail`."""
         raw = AsgiRequest(scope, tail)
         try:
-            # Before the body: who may not ask need not send one.
+            # Before the body: a client without permission need not send one.
             self._admit(raw)
         except Exception as exc:
             return self._refuse(raw, send, exc)
@@ -82,9 +82,9 @@ class WatchEndpoint:
         )
 
     def begin(self, raw: RawRequest, connection: Connection) -> DirectWait | None:
-        """Answer a request whose body is here on its `connection`, now or later.
+        """Respond on `connection` to a request whose body is complete, now or later.
 
-        Returns the wait where there is one: call `leave` when the client goes.
+        Returns its wait, None if it was refused: call `abandon` when the client leaves.
         """
         registry = self.registry
         try:
