@@ -117,8 +117,8 @@ async def test_a_lease_that_is_lost_while_its_job_runs(
         attempts.append(job.attempt)
         await may_end[job.attempt].wait()
 
-    first = make_purgatory(jobs=store, job_settings=WorkerSettings(lease_ms=60_000, grace=0))
-    second = make_purgatory(jobs=store, job_settings=WorkerSettings(lease_ms=60_000, grace=0))
+    first = make_purgatory(jobs=store, job_settings=WorkerSettings(lease_ms=60_000, grace_ms=0))
+    second = make_purgatory(jobs=store, job_settings=WorkerSettings(lease_ms=60_000, grace_ms=0))
     for purgatory in (first, second):
         purgatory.handler("slow")(slow)
     async with first:
