@@ -125,6 +125,38 @@ async def test_what_failed_may_be_tried_again(
     assert (await repeats.respond(_raw(), work)).body == b"2"
 
 
+async def test_each_concurrent_repeat_is_told_what_was_raised(repeats: RepeatedRequests) -> None:
+    """The very refusal of the first call; whoever comes after that begins anew."""
+    work = Work()
+    work.error = Problem("unknown-handler", "nobody runs this")
+    work.may_go_on.clear()
+    first, second, third = [asyncio.ensure_future(repeats.respond(_raw(), work)) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert work.done == 1
+    work.may_go_on.set()
+    told = await asyncio.gather(first, second, third, return_exceptions=True)
+    assert all(error is work.error for error in told)
+    work.error = None
+    fourth, fifth = [asyncio.ensure_future(repeats.respond(_raw(), work)) for _ in range(2)]
+    assert (await fourth) is (await fifth)
+    assert work.done == 2
+
+
+async def test_a_repeat_of_what_was_interrupted_is_told_so(repeats: RepeatedRequests) -> None:
+    """A cancellation is the first one's own: the repeat is not cancelled, but refused."""
+    work = Work()
+    work.may_go_on.clear()
+    first = asyncio.ensure_future(repeats.respond(_raw(), work))
+    await asyncio.sleep(0)
+    repeated = asyncio.ensure_future(repeats.respond(_raw(), work))
+    await asyncio.sleep(0)
+    first.cancel()
+    with pytest.raises(Problem, match="interrupted"):
+        await repeated
+    with pytest.raises(asyncio.CancelledError):
+        await first
+
+
 async def test_ten_minutes(repeats: RepeatedRequests, clock: MockClock) -> None:
     """From the first request; a repeat does not make it longer."""
     work = Work()
