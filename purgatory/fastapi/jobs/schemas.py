@@ -189,7 +189,7 @@ _LISTED_EXAMPLE: dict[str, Any] = {
     "max_attempts": 10,
     "fired_key": "order:42:paid",
     "lateness_ms": 2,
-    "error": "POST https://shop.example/hook was answered 503",
+    "error": "POST https://shop.example/hook returned 503",
 }
 
 
