@@ -16,9 +16,9 @@ ASSETS = "/docs/assets"
 
 
 def add_docs(app: FastAPI) -> None:
-    """Serve Swagger UI at /docs and ReDoc at /redoc, with files that come from this process.
+    """Serve Swagger UI at /docs and ReDoc at /redoc, with files served by this process.
 
-    The package's own way patches FastAPI for the whole process; this uses only its files.
+    `fastapi_standalone_docs` itself patches FastAPI for the whole process; only its files are used.
     """
     folder = Path(str(files(fastapi_standalone_docs) / "static"))
     app.mount(ASSETS, StaticFiles(directory=folder), name="docs-assets")

@@ -1,31 +1,31 @@
-"""File descriptors: each parked request holds one."""
+"""The limit on open files: each parked request holds a file descriptor."""
 
 from __future__ import annotations
 
 import resource
 
-# Listening sockets, logs, the event loop's own.
-SPARE = 64
+# For listening sockets, logs and the event loop.
+RESERVED = 64
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit of open files to the hard limit; return how many it is now."""
+    """Raise the soft limit of open files to the hard limit; return the new soft limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = hard if hard != resource.RLIM_INFINITY else 1 << 20
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (ValueError, OSError):
-        # macOS names no hard limit and has a lower one all the same.
+        # macOS reports no hard limit but enforces one.
         return soft
     return wanted
 
 
 def shortage(files: int, max_parked: int) -> str | None:
-    """Return a sentence if `files` are too few for `max_parked` requests, else None."""
-    if files >= max_parked + SPARE:
+    """Return a warning if `files` are too few for `max_parked` requests, else None."""
+    if files >= max_parked + RESERVED:
         return None
     return (
-        f"{files} files may be open, so about {max(0, files - SPARE)} requests can be parked, not "
-        f"{max_parked}: raise the hard limit (ulimit -Hn, or LimitNOFILE= of a systemd unit), or "
-        "lower PURGATORY_MAX_PARKED"
+        f"the limit of open files is {files}, enough for about {max(0, files - RESERVED)} parked "
+        f"requests, not for {max_parked}: raise the hard limit (ulimit -Hn, or LimitNOFILE= of a "
+        "systemd unit), or lower PURGATORY_MAX_PARKED"
     )

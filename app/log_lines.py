@@ -1,4 +1,4 @@
-"""How the service's log reads."""
+"""The format of the service's log."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ ACCESS_LINE = '%(asctime)s %(levelprefix)s %(client_addr)s - "%(request_line)s" 
 
 
 class _Timed(Formatter):
-    """Gives a line its time as RFC 3339 has it, in UTC, as the answers of the service do."""
+    """A formatter with RFC 3339 times in UTC, like the responses of the service."""
 
     def formatTime(self, record: LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging calls it so
-        moment = datetime.fromtimestamp(record.created, UTC)
-        return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        timestamp = datetime.fromtimestamp(record.created, UTC)
+        return timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class LineFormatter(_Timed, DefaultFormatter):
-    """A line of the log."""
+    """The format of log lines other than access lines."""
 
 
 class AccessLineFormatter(_Timed, AccessFormatter):
-    """A line for a request: who asked for what, and the status; no header and no body."""
+    """The format of access lines: client, request line and status; no headers, no body."""
 
 
 def log_config(level: str) -> dict[str, Any]:
-    """Return what `logging.config.dictConfig` takes: uvicorn's lines and ours, each with its time.
+    """Return a configuration for `logging.config.dictConfig`: our loggers and uvicorn's.
 
-    And the warnings and errors of what they use, such as asyncio's of a task that failed. As with
-    uvicorn, requests go to the standard output, all else to the standard error.
+    Warnings and errors of other libraries are included, such as those of asyncio about failed
+    tasks. As in uvicorn, access lines go to standard output, everything else to standard error.
     """
-    said = {"handlers": ["lines"], "level": level.upper(), "propagate": False}
+    logger = {"handlers": ["lines"], "level": level.upper(), "propagate": False}
     return {
         "version": 1,
         "disable_existing_loggers": False,
@@ -51,9 +51,9 @@ def log_config(level: str) -> dict[str, Any]:
             },
         },
         "loggers": {
-            "purgatory": said,
-            "uvicorn": said,
-            "uvicorn.access": {**said, "handlers": ["access"]},
+            "purgatory": logger,
+            "uvicorn": logger,
+            "uvicorn.access": {**logger, "handlers": ["access"]},
         },
         "root": {"handlers": ["lines"], "level": "WARNING"},
     }

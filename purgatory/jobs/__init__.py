@@ -1,4 +1,9 @@
-"""Delayed jobs: something to do at a deadline, when a key fires, or not at all because it fired."""
+"""Delayed jobs: handlers that run at a deadline or when a key fires, unless a key cancels them.
+
+In this folder: what a `Purgatory` does with jobs (`job_service`, `jobs_mixin`), and waits for jobs.
+Jobs themselves are in `model`, handlers in `handlers`, the worker in `worker`, stores in `stores`,
+`sql` and `redis`, and HTTP callbacks in `callbacks`.
+"""
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback
 from purgatory.jobs.callbacks.signature import sign, verify_signature
@@ -38,7 +43,6 @@ from purgatory.jobs.model.job import (
 )
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
-from purgatory.jobs.model.retry_policy import RetryPolicy
 from purgatory.jobs.model.spec import JobSpec, OnConflict, encode_payload
 from purgatory.jobs.model.steps import (
     STEPS,
@@ -66,6 +70,7 @@ from purgatory.jobs.stores.protocol import JobStore, StoreListener
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, Lateness, Recovery
+from purgatory.retry_policy import RetryPolicy
 
 __all__ = [
     "CALLBACK",

@@ -22,6 +22,7 @@ from purgatory.journal.parquet_files import ParquetFiles
 from purgatory.journal.schema import EVENT_SCHEMA, EVENTS, SCHEMA_VERSION, VERSION_KEY
 from purgatory.journal.sink import Sink
 from purgatory.journal.statistics import JournalStatistics, SinkStatistics
+from purgatory.retry_policy import RetryPolicy
 
 __all__ = [
     "EVENTS",
@@ -34,6 +35,7 @@ __all__ = [
     "KeyPrefixes",
     "KeyRule",
     "ParquetFiles",
+    "RetryPolicy",
     "Sink",
     "SinkStatistics",
 ]

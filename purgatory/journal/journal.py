@@ -19,6 +19,7 @@ from purgatory.journal.sink_thread import SinkThread
 from purgatory.journal.statistics import JournalStatistics
 from purgatory.operations.event_buffer import GAP, EventBuffer, RawEvent
 from purgatory.operations.listeners import Record
+from purgatory.retry_policy import RetryPolicy
 from purgatory.status import Status
 from purgatory.timer.clock import Clock, SystemClock
 
@@ -30,6 +31,8 @@ _INTERVAL_S: Final = 0.1
 _SLICE: Final = 500
 _BREATH_S: Final = 0.000_1
 _NS_PER_SECOND: Final = 1_000_000_000
+
+RETRY_POLICY: Final = RetryPolicy(first_ms=1_000, max_ms=10_000)
 
 
 class Journal:
@@ -50,7 +53,7 @@ class Journal:
         sample: Mapping[str, float] | None = None,
         keys: KeyRule | None = None,
         max_buffered: int = 100_000,
-        retry_after: float = 5.0,
+        retry: RetryPolicy = RETRY_POLICY,
         close_timeout: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
@@ -59,20 +62,20 @@ class Journal:
         `sample` is the share of operations, from 0 to 1, that is written of a kind; others are
         written all. `keys` is what is written for a key: HashedKeys, KeyPrefixes, or a function;
         without, the key. `max_buffered` bounds the events before they are rows and, for each sink,
-        the rows before they are written. A sink that fails is tried again after `retry_after`
-        seconds; closing takes up to `close_timeout`. `clock` is the purgatory's.
+        the rows before they are written. A sink that fails is tried again after the delays of
+        `retry`; closing takes up to `close_timeout` seconds. `clock` is the purgatory's.
 
         Raises ValueError for what makes no sense.
         """
         if not sinks:
             raise ValueError("a journal without a sink writes nothing: give it ParquetFiles(...)")
-        self._check(sample or {}, max_buffered, retry_after, close_timeout)
+        self._check(sample or {}, max_buffered, close_timeout)
         self._worker = worker
         self._clock = SystemClock() if clock is None else clock
         self._buffer = EventBuffer(max_buffered, self._clock)
         self._rows = EventRows(sample=dict(sample or {}), keys=keys, clock=self._clock)
         self._sinks = [
-            SinkThread(sink, max_rows=max_buffered, retry_after=retry_after, clock=self._clock)
+            SinkThread(sink, max_rows=max_buffered, retry=retry, clock=self._clock)
             for sink in sinks
         ]
         self._max_buffered = max_buffered
@@ -297,15 +300,14 @@ class Journal:
         self._dropped_seen = dropped
 
     @staticmethod
-    def _check(
-        sample: Mapping[str, float], max_buffered: int, retry_after: float, close_timeout: float
-    ) -> None:
+    def _check(sample: Mapping[str, float], max_buffered: int, close_timeout: float) -> None:
         for kind, share in sample.items():
             if not 0 <= share <= 1:
                 raise ValueError(f"sample of {kind!r} is {share!r}: give a share from 0 to 1")
         if max_buffered < 1:
             raise ValueError(f"max_buffered is {max_buffered}: give 1 or more")
-        for name, value in {"retry_after": retry_after, "close_timeout": close_timeout}.items():
-            # Written so that NaN, which compares as false, is refused.
-            if not 0 < value <= threading.TIMEOUT_MAX:
-                raise ValueError(f"{name} is {value!r}: give a number of seconds above zero")
+        # Written so that NaN, which compares as false, is refused.
+        if not 0 < close_timeout <= threading.TIMEOUT_MAX:
+            raise ValueError(
+                f"close_timeout is {close_timeout!r}: give a number of seconds above zero"
+            )

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from purgatory.journal.sink import Sink
 from purgatory.journal.statistics import SinkStatistics
+from purgatory.retry_policy import RetryPolicy
 from purgatory.timer.clock import Clock
 
 logger = logging.getLogger("purgatory.journal")
@@ -21,15 +22,15 @@ class SinkThread:
     """Feeds one sink: keeps a bounded number of rows for it, and counts what it cannot take.
 
     `offer` never blocks. When the sink fails, that is logged once, and so is its recovery; in
-    between it is tried every `retry_after` seconds.
+    between it is retried as `retry` says.
     """
 
     # Invariant: offered == sink.written + pending + dropped, and pending >= _queued.
 
-    def __init__(self, sink: Sink, *, max_rows: int, retry_after: float, clock: Clock) -> None:
+    def __init__(self, sink: Sink, *, max_rows: int, retry: RetryPolicy, clock: Clock) -> None:
         self.sink = sink
         self._max_rows = max_rows
-        self._retry_after = retry_after
+        self._retry = retry
         self._clock = clock
         self._changed = threading.Condition()
         # Batches, and those who wait for all before them to be safe.
@@ -41,6 +42,7 @@ class SinkThread:
         # An episode of dropping, and one of failing, are logged at their beginning and their end.
         self._is_slow = False
         self._is_failing = False
+        self._failed_attempts = 0
         self._has_to_pause = False
         # What was dropped when either began, and what was written when the sink failed last.
         self._dropped_before_slow = 0
@@ -161,7 +163,9 @@ class SinkThread:
 
     def _pause(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closing, self._retry_after)
+            self._changed.wait_for(
+                lambda: self._is_closing, self._retry.delay_s(self._failed_attempts)
+            )
             self._has_to_pause = False
 
     def _is_finished(self) -> bool:
@@ -208,6 +212,7 @@ class SinkThread:
         lost = self.sink.abandon()
         with self._changed:
             is_new, self._is_failing = not self._is_failing, True
+            self._failed_attempts += 1
             self._has_to_pause = True
             if is_new:
                 self._dropped_before_failing = self._dropped
@@ -216,11 +221,11 @@ class SinkThread:
             self._last_error = f"{type(error).__name__}: {error}"
         if is_new:
             logger.error(
-                "%s failed, %d rows are lost; it is tried again every %.1f s, and what there is no "
-                "room for until then is dropped: %s",
+                "%s failed, %d rows are lost; it is retried at least every %.1f s, and what there "
+                "is no room for until then is dropped: %s",
                 self.sink.name,
                 lost,
-                self._retry_after,
+                self._retry.max_ms / 1000,
                 self._last_error,
                 extra={"action": "journal-failed"},
             )
@@ -228,6 +233,7 @@ class SinkThread:
     def _on_recovery(self) -> None:
         with self._changed:
             self._is_failing = False
+            self._failed_attempts = 0
         logger.info(
             "%s works again; %d rows were lost or dropped",
             self.sink.name,

@@ -34,7 +34,7 @@ async def test_each_line_has_its_time(tmp_path: Path) -> None:
     for line in lines:
         assert re.match(f"{TIME}(INFO|WARNING): ", line), line
     log = "".join(lines)
-    assert "PURGATORY_MAX_PARKD is no setting, and is ignored: did you mean PURGATORY_MAX_PA" in log
+    assert "PURGATORY_MAX_PARKD is not a setting and is ignored: did you mean PURGATORY_M" in log
     assert re.search(f'{TIME}INFO: +127.0.0.1:[0-9]+ - "POST /purgatory/keys/k HTTP/1.1" 201', log)
     assert "hunter2" not in log
 

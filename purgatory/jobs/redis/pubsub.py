@@ -10,8 +10,8 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from purgatory.jobs.model.errors import StoreError
-from purgatory.jobs.model.retry_policy import RetryPolicy
 from purgatory.jobs.redis.shard import Client
+from purgatory.retry_policy import RetryPolicy
 
 _logger = logging.getLogger("purgatory.jobs.redis")
 
@@ -86,7 +86,7 @@ class RedisPubSub:
             finally:
                 self.is_subscribed = False
                 self._is_first_try_over.set()
-            await asyncio.sleep(_RECONNECT.delay_ms(attempt) / 1_000)
+            await asyncio.sleep(_RECONNECT.delay_s(attempt))
 
     async def _receive(self) -> None:
         pubsub = self._client.pubsub()

@@ -8,7 +8,6 @@ import logging
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
 from purgatory.jobs.model.job import Job, JobState
-from purgatory.jobs.model.retry_policy import RetryPolicy
 from purgatory.jobs.model.steps import Finish, GiveBack
 from purgatory.jobs.worker.failed_attempt import failed_attempt
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
@@ -16,6 +15,7 @@ from purgatory.jobs.worker.recovery import JobRecovery
 from purgatory.jobs.worker.result_reporter import ResultReporter
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.worker_store import WorkerStore
+from purgatory.retry_policy import RetryPolicy
 
 logger = logging.getLogger("purgatory.jobs")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -15,13 +14,13 @@ from purgatory.jobs.model.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
+from purgatory.retry_policy import RetryPolicy
 
 logger = logging.getLogger("purgatory.jobs")
 
 Result = TypeVar("Result")
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 2.0
+RETRY_POLICY = RetryPolicy(first_ms=50, max_ms=2_000)
 # An operator has to start the store, make room, promote it or migrate; then the same step succeeds.
 # Any other StoreError concerns that one step.
 OUTAGES = (StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError)
@@ -33,9 +32,12 @@ class StoreRetry:
     For steps that the store's protocol allows to repeat, and that have no caller to raise to.
     """
 
-    def __init__(self, on_available: Callable[[], object]) -> None:
+    def __init__(
+        self, on_available: Callable[[], object], *, policy: RetryPolicy = RETRY_POLICY
+    ) -> None:
         """Call `on_available` when an outage is over."""
         self._on_available = on_available
+        self._policy = policy
         # {name of a step: the store's error}: a store may accept reads and refuse writes.
         self._failing: dict[str, str] = {}
         self.outages = 0
@@ -47,8 +49,9 @@ class StoreRetry:
 
     async def call(self, name: str, step: Callable[[], Awaitable[Result]]) -> Result:
         """Return what `step` returns, as soon as the store has done it."""
-        pause = FIRST_PAUSE
+        attempt = 0
         while True:
+            attempt += 1
             try:
                 result = await step()
             except OUTAGES as exc:
@@ -56,8 +59,7 @@ class StoreRetry:
             else:
                 self._note_success(name)
                 return result
-            await asyncio.sleep(pause * random.uniform(0.5, 1))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(self._policy.delay_s(attempt))
 
     def _note_failure(self, name: str, error: StoreError) -> None:
         if not self._failing:

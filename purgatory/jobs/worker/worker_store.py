@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from purgatory.jobs.model.job import Job, JobClaim
 from purgatory.jobs.model.steps import (
@@ -32,6 +32,8 @@ class WorkerStore:
     reach (`StoreRetry`), except `give_back_once`.
     """
 
+    # Methods that only pass a call on are no coroutines: a frame less for each step of each job.
+
     def __init__(
         self, store: JobStore, *, worker: str, lease_ms: int, clock: StoreClock, retry: StoreRetry
     ) -> None:
@@ -56,9 +58,9 @@ class WorkerStore:
         self.clock.note(now_ms, asked_ns)
         return now_ms
 
-    async def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> Awaitable[int | None]:
         """Return the earliest due_ms of the jobs that can be claimed now, or None."""
-        return await self._retry.call("next_due_ms", self._store.next_due_ms)
+        return self._retry.call("next_due_ms", self._store.next_due_ms)
 
     async def claim(self, *, within_ms: int, limit: int) -> Claimed:
         """Lease up to `limit` jobs that are due within `within_ms`, the earliest first."""
@@ -70,8 +72,7 @@ class WorkerStore:
 
     async def renew(self, claims: Sequence[JobClaim]) -> list[JobClaim]:
         """Extend leases; return the claims that are lost or finished."""
-        steps = [Renew(claim, self.lease_ms) for claim in claims]
-        renewed = await self._run("renew", steps)
+        renewed = await self._run("renew", [Renew(claim, self.lease_ms) for claim in claims])
         return [claim for claim, is_renewed in zip(claims, renewed, strict=True) if not is_renewed]
 
     async def start(self, claim: JobClaim) -> Job | None:
@@ -79,17 +80,17 @@ class WorkerStore:
         [job] = await self._run("start", [Start(claim, self.lease_ms)])
         return job
 
-    async def finish(self, results: Sequence[Finish]) -> list[bool]:
+    def finish(self, results: Sequence[Finish]) -> Awaitable[list[bool]]:
         """Record how jobs ended; return for each whether it is recorded."""
-        return await self._run("finish", results)
+        return self._run("finish", results)
 
-    async def miss(self, claims: Sequence[JobClaim]) -> list[bool]:
+    def miss(self, claims: Sequence[JobClaim]) -> Awaitable[list[bool]]:
         """Record that jobs were missed; return for each whether it is recorded."""
-        return await self._run("miss", [Miss(claim) for claim in claims])
+        return self._run("miss", [Miss(claim) for claim in claims])
 
-    async def give_back(self, returns: Sequence[GiveBack]) -> list[bool]:
+    def give_back(self, returns: Sequence[GiveBack]) -> Awaitable[list[bool]]:
         """Release jobs; return for each whether this call did it."""
-        return await self._run("give_back", returns)
+        return self._run("give_back", returns)
 
     async def give_back_once(self, returns: Sequence[GiveBack]) -> list[bool]:
         """Release jobs without repeating the step; raises what the store raises."""
@@ -100,5 +101,5 @@ class WorkerStore:
         [pruned] = await self._run("prune", [Prune(finished_before_ms, keep, self.batch)])
         return pruned == self.batch
 
-    async def _run(self, name: str, steps: Sequence[Step[Result]]) -> list[Result]:
-        return await self._retry.call(name, lambda: self._store.run(steps))
+    def _run(self, name: str, steps: Sequence[Step[Result]]) -> Awaitable[list[Result]]:
+        return self._retry.call(name, lambda: self._store.run(steps))

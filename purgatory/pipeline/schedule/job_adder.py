@@ -21,10 +21,11 @@ from purgatory.jobs import (
 )
 from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.schedule.job_rows import JobRows, reason_of
+from purgatory.retry_policy import RetryPolicy
 
 CHUNK = 1_000
-_TRIES = 6
-_PAUSE_S = 0.25
+_MAX_ATTEMPTS = 6
+_RETRY_POLICY = RetryPolicy(first_ms=250, max_ms=4_000)
 
 
 class Refused(NamedTuple):
@@ -104,13 +105,13 @@ async def _opened(address: JobAddress) -> JobStore:
 async def _patiently(store: JobStore, specs: Sequence[JobSpec]) -> list[Added | JobError]:
     if not specs:
         return []
-    for number in range(_TRIES):
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
         try:
             return await store.run([Add(spec) for spec in specs])
         except (StoreUnavailableError, StoreReadOnlyError):
-            if number == _TRIES - 1:
+            if attempt == _MAX_ATTEMPTS:
                 raise
-        await asyncio.sleep(_PAUSE_S * 2**number)
+        await asyncio.sleep(_RETRY_POLICY.delay_s(attempt))
     raise AssertionError("the last try returned or raised")
 
 

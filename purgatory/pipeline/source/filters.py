@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -49,16 +49,6 @@ def arrow_expression(filters: Iterable[Filter], schema: pa.Schema) -> pc.Express
         if part is not None:
             expression = part if expression is None else expression & part
     return expression
-
-
-def equal_values(filters: Sequence[Filter], column: str) -> tuple[Any, ...] | None:
-    """Return the values that a column is to have; None where it may have any."""
-    for given in filters:
-        if column_of(given) == column and isinstance(given, EqualTo):
-            return (given.value,)
-        if column_of(given) == column and isinstance(given, In):
-            return tuple(value for value in given.value if value is not None)
-    return None
 
 
 def time_bounds(filters: Iterable[Filter], column: str) -> tuple[datetime | None, datetime | None]:

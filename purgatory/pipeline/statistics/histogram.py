@@ -11,8 +11,6 @@ SUB_BITS: Final = 7
 SUB_BUCKETS: Final = 1 << SUB_BITS
 """Buckets for each doubling of the value: none is wider than 1/128 of what is in it."""
 
-_MOST_BITS: Final = 62
-
 
 def bucket(value: int) -> int:
     """Return the bucket of a whole number of zero or more; larger numbers, later buckets.

@@ -39,6 +39,8 @@ def kaplan_meier(
 
     Source: Kaplan and Meier, JASA 53 (1958); Greenwood (1926); Kalbfleisch and Prentice.
     """
+    # Not by scipy's `ecdf`, which takes an array with an element for each operation: here they are
+    # counted, whatever their number. The tests compare the two.
     counts = [
         (time_us, sum(f for _, f, _ in same), sum(c for _, _, c in same))
         for time_us, group in groupby(sorted(waits), key=lambda wait: wait[0])

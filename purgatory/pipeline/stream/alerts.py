@@ -14,10 +14,11 @@ from urllib.parse import quote, urlsplit
 from urllib.request import Request, urlopen
 
 from purgatory.pipeline.errors import AlertRefusedError
+from purgatory.retry_policy import RetryPolicy
 
-_TRIES = 6
-_PAUSE_S = 0.5
-_MOST_PAUSE_S = 30.0
+_MAX_ATTEMPTS = 6
+_RETRY_POLICY = RetryPolicy(first_ms=500, max_ms=30_000)
+_MAX_RETRY_AFTER_S = 30.0
 _TIMEOUT_S = 30
 # What a proxy or a service that is about to stop says; later it may say something else.
 _FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -82,8 +83,8 @@ class AlertService:
         Waits, and sends again, while the service is away. Raises AlertRefusedError when it stays
         away, or will not have it.
         """
-        for number in range(_TRIES):
-            pause_s = _PAUSE_S * 2**number
+        for attempt in range(1, _MAX_ATTEMPTS + 1):
+            pause_s = _RETRY_POLICY.delay_s(attempt)
             try:
                 with urlopen(self._request(alert), timeout=_TIMEOUT_S) as response:
                     response.read()
@@ -97,8 +98,8 @@ class AlertService:
                 pause_s = max(pause_s, _seconds(error.headers.get("Retry-After")))
             except (OSError, HTTPException) as error:
                 reason = str(error)
-            if number < _TRIES - 1:
-                self.sleep(min(pause_s, _MOST_PAUSE_S))
+            if attempt < _MAX_ATTEMPTS:
+                self.sleep(min(pause_s, _MAX_RETRY_AFTER_S))
         raise AlertRefusedError(
             f"{self.url} did not take the alert {alert.alert!r} of {alert.subject!r}: {reason}. "
             "Nothing is lost: mend that and start again; what was sent is not sent twice"

@@ -20,6 +20,7 @@ from purgatory.journal import (
     HashedKeys,
     Journal,
     ParquetFiles,
+    RetryPolicy,
     Sink,
 )
 from purgatory.testing import MockClock
@@ -258,7 +259,7 @@ def test_a_sink_that_fails_is_tried_again(
     make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An episode is logged at its beginning and at its end, however many tries there are."""
-    journal = Journal(sink, retry_after=0.001, clock=clock)
+    journal = Journal(sink, retry=RetryPolicy(first_ms=1, max_ms=1), clock=clock)
     core = make_core(journal)
     with caplog.at_level(logging.INFO, "purgatory.journal"), journal:
         sink.failures = 4
@@ -300,7 +301,7 @@ def test_closing_does_not_wait_for_a_sink_that_fails(
     make_core: MakeCore, clock: MockClock, sink: ListSink
 ) -> None:
     """However long it is until the next try."""
-    journal = Journal(sink, retry_after=3_600, clock=clock)
+    journal = Journal(sink, retry=RetryPolicy(first_ms=3_600_000, max_ms=3_600_000), clock=clock)
     with journal:
         sink.failures = 1_000
         watch_and_fire(make_core(journal), 3)
@@ -353,7 +354,7 @@ def test_keys_are_not_in_the_files_where_they_are_hashed(
         ({"sample": {"park": 1.5}}, "sample of 'park' is 1.5: give a share from 0 to 1"),
         ({"sample": {"park": float("nan")}}, "sample of 'park' is nan"),
         ({"max_buffered": 0}, "max_buffered is 0: give 1 or more"),
-        ({"retry_after": 0}, "retry_after is 0: give a number of seconds above zero"),
+        ({"close_timeout": 0}, "close_timeout is 0: give a number of seconds above zero"),
         ({"close_timeout": float("inf")}, "close_timeout is inf"),
     ],
 )
