@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import Never
 
 import pytest
 
@@ -115,10 +116,10 @@ async def test_an_error_of_the_store_that_is_no_outage_ends_the_lease(parts: Par
     parts.handlers.add("work", never)
     leased = await leased_job(parts)
 
-    async def start(*args: object, **options: object) -> None:
+    async def refuse(steps: object) -> Never:
         raise StoreError("this step is refused")
 
-    parts.store.start = start  # type: ignore[method-assign,assignment] # a store that refuses
+    parts.store.run = refuse  # type: ignore[method-assign] # a store that refuses
     with pytest.raises(StoreError, match="this step is refused"):
         await parts.executor().run(leased)
     assert len(parts.leased) == 0

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from purgatory.jobs import Claimed, JobContext, JobState, WorkerSettings
+from purgatory.jobs import Claim, JobContext, JobState, Renew, Step, WorkerSettings
 from purgatory.jobs.worker import recovery
 from purgatory.jobs.worker.unhandled_jobs import NEAR_MS, UnhandledJobs
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
@@ -21,14 +21,14 @@ async def test_a_step_that_raises_is_repeated(
     store: FailingJobStore, make_purgatory: Make, log: Log, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error of the store's own is logged, and the worker goes on a second later."""
-    claim, is_broken = store.claim, True
+    run, is_broken = store.run, True
 
-    async def broken_claim(*args: Any, **options: Any) -> Claimed:
-        if is_broken:
+    async def broken_claim(steps: Sequence[Step[Any]]) -> list[Any]:
+        if is_broken and isinstance(steps[0], Claim):
             raise ZeroDivisionError("a response that cannot be read")
-        return await claim(*args, **options)
+        return await run(steps)
 
-    store.claim = broken_claim  # type: ignore[method-assign] # a store with a defect
+    store.run = broken_claim  # type: ignore[method-assign] # a store with a defect
     purgatory = make_purgatory(jobs=store)
     purgatory.handler("note")(log)
     async with purgatory:
@@ -52,13 +52,14 @@ async def test_recovery_is_in_progress_until_all_overdue_jobs_are_claimed(
         before.handled_elsewhere(["note"])
         await store.add([before.job_spec("note", delay=1) for _ in range(600)])
     leap(3_600_000)
-    claim, may_claim = store.claim, asyncio.Semaphore(1)
+    run, may_claim = store.run, asyncio.Semaphore(1)
 
-    async def slow_claim(*args: Any, **options: Any) -> Claimed:
-        await may_claim.acquire()
-        return await claim(*args, **options)
+    async def slow_claim(steps: Sequence[Step[Any]]) -> list[Any]:
+        if isinstance(steps[0], Claim):
+            await may_claim.acquire()
+        return await run(steps)
 
-    store.claim = slow_claim  # type: ignore[method-assign] # in steps
+    store.run = slow_claim  # type: ignore[method-assign] # in steps
     after = make_purgatory(jobs=store)
     after.handler("note")(log)
     with caplog.at_level(logging.INFO, "purgatory.jobs"):
@@ -83,30 +84,28 @@ async def test_a_worker_that_slept_renews_its_leases_before_it_claims(
 ) -> None:
     """Else the jobs that it holds would look abandoned, to others and to itself."""
     purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(lease_ms=3_000))
-    steps: list[str] = []
+    kinds: list[type] = []
 
     @purgatory.handler("work")
     async def work(job: JobContext) -> None: ...
 
-    def noted(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **options: Any) -> Any:
-            steps.append(name)
-            return step(*args, **options)
+    run = store.run
 
-        return call
+    async def noted(steps: Sequence[Step[Any]]) -> list[Any]:
+        kinds.extend(type(step) for step in steps)
+        return await run(steps)
 
-    store.claim = noted("claim", store.claim)  # type: ignore[method-assign] # to be noted
-    store.renew = noted("renew", store.renew)  # type: ignore[method-assign] # to be noted
+    store.run = noted  # type: ignore[method-assign] # to be noted
     async with purgatory:
         await purgatory.defer("work", delay=50)
         await asyncio.sleep(0.5)
-        steps.clear()
+        kinds.clear()
         loop = asyncio.get_running_loop()
         # As a suspended machine: nothing ran for two seconds.
         loop.clock.advance(2_000)  # type: ignore[attr-defined] # the loop of the tests
         await purgatory.defer("work", delay=0)
         await asyncio.sleep(0.1)
-        assert steps.index("renew") < steps.index("claim")
+        assert kinds.index(Renew) < kinds.index(Claim)
 
 
 async def test_the_horizon_is_claimed_rarely_while_it_holds_jobs_of_others(parts: Parts) -> None:
