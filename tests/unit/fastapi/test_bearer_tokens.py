@@ -98,7 +98,7 @@ def test_what_is_no_scope_is_refused_and_not_shown(text: str) -> None:
     """What stands where a scope should be may be another token."""
     if text in ("*", "operate", "defer") or text.startswith(("wait:", "fire:")):
         return
-    with pytest.raises(ValueError, match=r"^that is no scope: write") as caught:
+    with pytest.raises(ValueError, match=r"^that is not a scope: write") as caught:
         Scope.parse(text)
     assert repr(text) not in str(caught.value)
 
