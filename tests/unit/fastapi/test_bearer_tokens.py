@@ -236,7 +236,7 @@ def test_too_many_tokens_and_the_same_one_twice_are_refused() -> None:
     """Of two entries one would be without effect."""
     with pytest.raises(ValueError, match="10001 tokens, not 1 to 10000"):
         BearerTokens((_hash(str(number)), "*") for number in range(10_001))
-    with pytest.raises(ValueError, match="there twice"):
+    with pytest.raises(ValueError, match="given twice"):
         BearerTokens([(TOKENS[0], "operate"), (_hash(TOKENS[0]), "wait:*")])
 
 
