@@ -60,7 +60,7 @@ def test_every_folder_is_a_room() -> None:
     assert {module_name(path) for path in packages} - HOUSE.keys() == set()
     for path in packages:
         documented = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
-        assert len(documented.split()) >= 8, f"{path} does not say what belongs there"
+        assert len(documented.split()) >= 6, f"{path} does not say what belongs there"
         modules = [other.name for other in path.parent.glob("*.py") if other != path]
         assert len(modules) <= MAX_MODULES or path.is_relative_to(ROOT / "examples"), (
             f"{path.parent} has {len(modules)} modules: give some of them a room of their own"
