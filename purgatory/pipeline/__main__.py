@@ -15,7 +15,7 @@ from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.commands import COMMANDS
 from purgatory.pipeline.cli.interrupts import plain_interrupts
-from purgatory.pipeline.cli.option_types import LEAST_HEAP_MIB, heap, master
+from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, heap, master
 from purgatory.pipeline.console.progress import Progress
 from purgatory.pipeline.spark.error_message import error_message
 from purgatory.pipeline.spark.folder import Folder

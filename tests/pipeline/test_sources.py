@@ -188,7 +188,7 @@ def test_a_broken_file_is_named(
         ({"tabel": "jobs"}, "there is no option"),
         ({"path": "sqlite:///x", "table": "jobs", "tasks": "many"}, "give a whole number"),
         ({"path": "s3://bucket/journal"}, "no folder of this machine"),
-        ({"path": "mysql://server", "table": "jobs"}, "no store of jobs"),
+        ({"path": "mysql://server", "table": "jobs"}, "no job store"),
         ({"path": "/nowhere/at/all"}, "no folder on this machine"),
     ],
 )

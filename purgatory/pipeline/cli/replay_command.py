@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.option_types import number, whole
+from purgatory.pipeline.cli.options import NumberOption, add_numbers, number, whole
 from purgatory.pipeline.console.formatting import counted, duration, figure, percent
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.replay.replay import replay, replay_synthetic
@@ -40,6 +40,15 @@ _DRAWN = {
     "--seed": "seed",
 }
 _WHAT_IF = WhatIf()
+_FACTOR = number(above=0, most=MOST_FACTOR)
+_NUMBERS: tuple[NumberOption, ...] = (
+    ("--traffic", _FACTOR, "FACTOR", _WHAT_IF.traffic, "so many times the operations"),
+    ("--timeout", _FACTOR, "FACTOR", _WHAT_IF.timeout, "so many times each timeout"),
+    ("--tick-ms", whole(1), "MS", _WHAT_IF.tick_ms, "of the wheel"),
+    ("--wheel-size", whole(2), "COUNT", _WHAT_IF.wheel_size, "buckets of each level of the wheel"),
+    ("--shards", whole(1), "COUNT", 16, "workers that share the keys"),
+    ("--slice", whole(1), "SECONDS", 60, "of simulated time that a row of a shard sums up"),
+)
 # What an answer to "how far is it" is given for. There is none from a replay of which the start was
 # a large part, nor for more than so many times its operations: it would mean nothing.
 _FAR = {"100 M": 1e8, "1 B": 1e9, "1 T": 1e12}
@@ -172,54 +181,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the outcomes below --out, or one that is drawn (default %(default)s)",
     )
     add(
-        "--traffic",
-        type=number(above=0, most=MOST_FACTOR),
-        default=_WHAT_IF.traffic,
-        metavar="FACTOR",
-        help="so many times the operations (default %(default)g)",
-    )
-    add(
-        "--timeout",
-        type=number(above=0, most=MOST_FACTOR),
-        default=_WHAT_IF.timeout,
-        metavar="FACTOR",
-        help="so many times each timeout (default %(default)g)",
-    )
-    add(
         "--growth",
         type=Growth,
         choices=list(Growth),
         help="of recorded operations: where more traffic comes from, more keys or the same "
         f"(default {_WHAT_IF.growth})",
     )
-    add(
-        "--tick-ms",
-        type=whole(1),
-        default=_WHAT_IF.tick_ms,
-        metavar="MS",
-        help="of the wheel (default %(default)s)",
-    )
-    add(
-        "--wheel-size",
-        type=whole(2),
-        default=_WHAT_IF.wheel_size,
-        metavar="COUNT",
-        help="buckets of each level of the wheel (default %(default)s)",
-    )
-    add(
-        "--shards",
-        type=whole(1),
-        default=16,
-        metavar="COUNT",
-        help="workers that share the keys (default %(default)s)",
-    )
-    add(
-        "--slice",
-        type=whole(1),
-        default=60,
-        metavar="SECONDS",
-        help="of simulated time, for each of which a shard has a row (default %(default)s)",
-    )
+    add_numbers(parser, *_NUMBERS)
     _add_drawn(parser.add_argument_group("a load that is drawn"))
 
 

@@ -27,7 +27,7 @@ class JobAddress:
         if not (self.is_redis or self.is_sqlite or self.url.startswith("postgresql")):
             scheme = self.url.partition(":")[0]
             raise ValueError(
-                f"{scheme!r} is no store of jobs: give sqlite:///FILE, postgresql://... or redis://..."
+                f"{scheme!r} is no job store: give sqlite:///FILE, postgresql://... or redis://..."
             )
 
     @property
