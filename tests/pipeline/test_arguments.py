@@ -50,16 +50,16 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (["replay", "--load", "kafka-low", "--seed", "-1"], "--seed: '-1': give a whole number"),
         (
             ["replay", "--load", "kafka-low", "--median-ms", "70"],
-            "--median-ms is 70 and --quartile-ms 60: the median is no greater than the quartile",
+            "--median-ms is 70 and --quartile-ms 60: the median must not be greater than the",
         ),
         (
             ["replay", "--operations", "5"],
-            "--operations is of a load that is drawn: give --load kafka-low or kafka-high too, or "
+            "--operations needs a synthetic load: give --load kafka-low or kafka-high too, or "
             "leave it out",
         ),
         (
             ["replay", "--load", "kafka-low", "--growth", "busier"],
-            "--growth is of recorded operations: give --load recorded, or leave it out",
+            "--growth needs recorded operations: give --load recorded, or leave it out",
         ),
         (["stream"], "no journal: give --journal DIR, or --from redis://HOST"),
         (["stream", "--journal", "x", "--from", "redis://x"], "--journal or --from, not both"),

@@ -203,7 +203,7 @@ def test_a_batch_that_breaks_off_says_so_in_a_sentence(
     monkeypatch.setattr(StreamingQueries, "_write_batch", break_off)
     live = StreamingQueries(spark, str(tmp_path / "out"), WATCH)
     queries = live.start(streaming_events(spark, str(tmp_path / "journal")), every_s=None)
-    with pytest.raises(PipelineError, match=r"stopped: Spark could not do it: the disk is full$"):
+    with pytest.raises(PipelineError, match=r"stopped: Spark failed: the disk is full$"):
         wait_for(queries)
     failed = [error for query in queries if (error := query.exception()) is not None]
     assert failed

@@ -119,7 +119,7 @@ def test_a_file_that_is_deleted_meanwhile_stops_no_stream(
     monkeypatch.setattr(journal_stream, "journal_files", lambda _: paths)
     reader = JournalStreamReader(str(tmp_path), EVENTS, OnBadFile.SKIP, None)
     assert reader.partitions({"changed_ns": 0}, {"changed_ns": 2**63}) == []
-    assert caplog.messages == [f"left out {paths[1]}: empty"]
+    assert caplog.messages == [f"skipped {paths[1]}: empty"]
 
 
 def test_a_folder_that_is_deleted_meanwhile_is_passed_over(
@@ -185,7 +185,7 @@ def test_a_broken_file_is_named(
     ("options", "said"),
     [
         ({"table": "job"}, "give one of events, jobs"),
-        ({"tabel": "jobs"}, "there is no option"),
+        ({"tabel": "jobs"}, "unknown option"),
         ({"path": "sqlite:///x", "table": "jobs", "tasks": "many"}, "give a whole number"),
         ({"path": "s3://bucket/journal"}, "no folder of this machine"),
         ({"path": "mysql://server", "table": "jobs"}, "no job store"),
@@ -389,7 +389,7 @@ def test_rows_that_became_no_jobs_are_told(spark: SparkSession, address: JobAddr
     frame = jobs_frame(spark, 5).withColumn(
         "delay", F.when(F.col("delay") == 3, -1.0).otherwise(F.col("delay"))
     )
-    with pytest.raises(PySparkException, match=r"1 row became no job.*delay is -1\.0"):
+    with pytest.raises(PySparkException, match=r"1 row refused.*delay is -1\.0"):
         frame.write.format("purgatory").mode("append").options(**options_of(address)).save(
             address.url
         )

@@ -1,4 +1,4 @@
-"""What the journal's files and the table of outcomes hold, in Spark's words."""
+"""The schemas of the journal and of the table of outcomes, as Spark types."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pyspark.sql.types import (
 )
 
 SCHEMA_VERSIONS: Final = ("1",)
-"""The versions of the journal's schema that the jobs can read."""
+"""The readable versions of the journal's schema."""
 
 VERSION_KEY: Final = "purgatory.schema"
-"""Under which name a journal file's metadata has its version."""
+"""The name of the version in the metadata of a journal file."""
 
 WATCHED: Final = "watched"
 COMPLETIONS: Final = ("fired", "expired", "cancelled", "drained")
 OUTCOMES: Final = (*COMPLETIONS, "lost", "open")
-"""What became of an operation. Lost: its worker ended without a word. Open: it may still wait."""
+"""The outcomes of operations. Lost: without a record of an end. Open: it may still wait."""
 
 JOB_KIND: Final = "job:"
-"""How the kind of a delayed job begins. It waits in a store of jobs, and is parked nowhere."""
+"""The prefix of the kinds of delayed jobs, which wait in a job store and are not parked."""
 
 _STRING, _LONG, _TIME = StringType(), LongType(), TimestampType()
 
