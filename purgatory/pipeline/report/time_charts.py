@@ -158,8 +158,8 @@ def hot_keys_chart(findings: Findings) -> Chart | None:
         name="hot-keys",
         title="Hot keys",
         summary=f"The {counted(len(shown), 'key')} with most operations. The first is "
-        f"{first['key']} with {first['operations']:,}, {percent(first['share'])} of all; an operation with two "
-        "keys counts for both.",
+        f"{first['key']} with {first['operations']:,}, {percent(first['share'])} of all; "
+        "an operation with two keys counts for both.",
         header=("key", "operations", "share of all", "fired", "expired", "mean wait"),
         rows=tuple(
             (
