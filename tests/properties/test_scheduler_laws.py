@@ -36,7 +36,7 @@ SETTINGS = WorkerSettings(
     max_running=3,
     max_held=8,
     spread_ms=5_000,
-    grace=1.0,
+    grace_ms=1_000,
     retry=RetryPolicy(first_ms=100, max_ms=2_000),
 )
 STEPS = ("claim", "start", "finish", "give_back", "renew", "miss")
@@ -216,7 +216,7 @@ async def _live(
     await asyncio.sleep(200)
     found = await world.store.get([spec.id for spec in specs])
     for worker in workers:
-        await worker.scheduler.drain(1)
+        await worker.scheduler.drain(1_000)
         await worker.bury()
     assert world.missing == []
     for job in found:

@@ -23,21 +23,3 @@ RELEASE: Final = "release"
 
 Respond = Callable[[Response], object]
 ReleaseRequest = Callable[[Scope, Send, DelayedOperation], Respond | None]
-
-
-class ReleasedRequest:
-    """The operation that a released request waits for, as the server's connection uses it."""
-
-    __slots__ = ("_operation",)
-
-    def __init__(self, operation: DelayedOperation) -> None:
-        """Wait for `operation`."""
-        self._operation = operation
-
-    def expire(self) -> None:
-        """End the wait as at its deadline. Idempotent."""
-        self._operation.run()
-
-    def leave(self) -> None:
-        """End the wait: the client has left. Idempotent."""
-        self._operation.cancel()

@@ -1,4 +1,4 @@
-"""A request that waits."""
+"""The wait of a parked request."""
 
 from __future__ import annotations
 
@@ -13,34 +13,35 @@ if TYPE_CHECKING:
 
 
 class ParkedRequest(WaitOperation):
-    """The operation behind a parked request: whoever completes it sends the answer.
+    """The wait of a request, which is responded to when it ends.
 
-    Subclasses say how, for a server interface, in `respond`.
+    Subclasses send the response, for a server interface, in `respond`. Call `abandon` when the
+    client leaves, and `run` to end the wait early, as expired.
     """
 
     kind: ClassVar[str] = "watch"
 
-    # No more than this: there are as many as clients, and their memory is what parking costs.
+    # No more than this: there is one per client, and its memory is the cost of parking.
     __slots__ = ("_registry", "client", "terms", "wait_id")
 
     def __init__(self, request: WatchRequest, registry: WaitRegistry) -> None:
-        """Prepare to answer `request` as a wait of `registry`."""
+        """Prepare to wait as `request` says, in `registry`."""
         purgatory = registry.purgatory
-        # The id that the client gave it.
+        # The id is the client's name for this wait.
         keys, positions, self.terms, self.wait_id = request
         delay_ms = purgatory.delay_ms(self.terms.timeout)
         condition = self.terms.condition
         WaitOperation.__init__(self, delay_ms, purgatory.signals, keys, positions, condition)
         self._registry = registry
-        # Who is counted as having one request more parked; None for nobody.
+        # The client that this request is counted for; None if clients are not counted.
         self.client: str | None = None
 
     def respond(self, answer: RawResponse) -> None:
-        """Send the answer: called once, on the purgatory's thread, unless the client has gone."""
+        """Send the response: called once, on the purgatory's thread, unless the client has left."""
         raise NotImplementedError(f"{type(self).__name__} does not define respond()")
 
     def on_end(self) -> None:
-        """Answer, unless nobody is there or another answer was given."""
+        """Respond, unless the client has left or was refused."""
         if self.wait_id is not None:
             self._registry.forget(self)
         if self.client is not None:
@@ -52,16 +53,8 @@ class ParkedRequest(WaitOperation):
             self.respond(answer)
 
     def refuse(self, answer: RawResponse) -> bool:
-        """End the wait with another answer; return True iff it was pending."""
+        """End the wait with an error; return True iff it was pending."""
         if not self.abandon():
             return False
         self.respond(answer)
         return True
-
-    def expire(self) -> None:
-        """Answer now, as if the wait were over. Idempotent."""
-        self.run()
-
-    def leave(self) -> None:
-        """End the wait without an answer: the client has gone. Idempotent."""
-        self.abandon()

@@ -113,8 +113,8 @@ class JobScheduler:
         steps = (self._claimer.step, self._renewer.step, self._retention.step)
         self._loops = [asyncio.create_task(self._repeat(step)) for step in steps]
 
-    async def drain(self, timeout_s: float) -> None:
-        """Claim no more; release what waits now, and what still runs after `timeout_s`.
+    async def drain(self, timeout_ms: int) -> None:
+        """Claim no more; release what waits now, and what still runs after `timeout_ms`.
 
         Async handlers are cancelled then. A handler in a thread cannot be cancelled, and an async
         one may ignore it: its job is not released, and another worker runs it when its lease has
@@ -134,7 +134,7 @@ class JobScheduler:
         await asyncio.wait({claiming}, timeout=0 if is_away else RELEASE_TIMEOUT_S)
         claiming.cancel()
         await self._release(self._leased.take_waiting())
-        await self._runner.wait(timeout_s)
+        await self._runner.wait(timeout_ms / 1000)
         renewing.cancel()
         for leased in await self._runner.cancel(RELEASE_TIMEOUT_S):
             self._leave(leased)

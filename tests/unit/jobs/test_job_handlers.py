@@ -169,7 +169,7 @@ def test_the_decorator_returns_the_function() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        *({"max_running": 0}, {"lease_ms": -1}, {"grace": -1}, {"grace": float("nan")}),
+        *({"max_running": 0}, {"lease_ms": -1}, {"grace_ms": -1}, {"grace_ms": 2.5}),
         *({"poll_ms": 0}, {"lease_ms": 15e3}, {"max_held": 1.5}, {"max_held": "5"}),
         *({"max_running": True}, {"retry": None}),
     ],

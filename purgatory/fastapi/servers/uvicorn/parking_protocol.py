@@ -10,13 +10,12 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.servers.park_extension import ReleasedRequest, Respond
+from purgatory.fastapi.servers.park_extension import Respond
 from purgatory.fastapi.servers.uvicorn.access_log import AccessEntry
 from purgatory.fastapi.servers.uvicorn.fallback_protocol import FallbackProtocol
 from purgatory.fastapi.servers.uvicorn.plain_response import plain_response
 from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, Unread
 from purgatory.fastapi.servers.uvicorn.server_context import server_context
-from purgatory.fastapi.watch.parked_request import ParkedRequest
 from purgatory.operations.delayed_operation import DelayedOperation
 
 # Bytes that are read behind a request that waits. With the rest unread in the socket, the client's
@@ -68,7 +67,7 @@ class ParkingProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport = None  # type: ignore[assignment] # until it is made
         # uvicorn's protocol, once there was a request for it.
         self._fallback: FallbackProtocol | None = None
-        self._parked: ParkedRequest | ReleasedRequest | None = None
+        self._parked: DelayedOperation | None = None
         # What was received and not read; and how many bytes of it the next request needs.
         self._unread: bytes | bytearray = b""
         self._needed = 0
@@ -96,7 +95,7 @@ class ParkingProtocol(asyncio.Protocol):
             self._fallback.connection_lost(exc)
         parked, self._parked = self._parked, None
         if parked is not None:
-            parked.leave()
+            parked.abandon()
 
     def data_received(self, data: bytes) -> None:
         """Serve the requests in `data`, or keep them until the current one has its response."""
@@ -178,7 +177,7 @@ class ParkingProtocol(asyncio.Protocol):
         self._is_responding = True
         self._keeps_alive = fallback.keeps_alive
         self._entry = self._server.access_log.entry_of_scope(fallback.current_scope)
-        self._parked = ReleasedRequest(operation)
+        self._parked = operation
         return self.respond_to_released
 
     def respond_to_released(self, response: Response) -> None:
@@ -266,7 +265,7 @@ class ParkingProtocol(asyncio.Protocol):
         if len(data) <= MAX_READ_AHEAD or not (self._is_responding or self._is_write_paused):
             return
         if self._parked is not None:
-            self._parked.expire()
+            self._parked.run()
         if (self._is_responding or self._is_write_paused) and not self._is_read_paused:
             self._is_read_paused = True
             self._transport.pause_reading()

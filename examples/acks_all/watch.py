@@ -1,4 +1,4 @@
-"""Parking an operation, refused in the broker's own words."""
+"""`Purgatory.watch` with the errors of the broker."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from purgatory import DelayedOperation, LimitReachedError, Purgatory, PurgatoryC
 
 
 def watch(purgatory: Purgatory, operation: DelayedOperation, keys: Iterable[str]) -> bool:
-    """Call `Purgatory.watch`; raise BrokerBusy or BrokerClosing where it refuses."""
+    """Watch an operation; raise BrokerBusy or BrokerClosing."""
     try:
         return purgatory.watch(operation, keys)
     except LimitReachedError as exc:
         raise BrokerBusy(exc.detail, {"limit": exc.limit, "maximum": exc.maximum}) from exc
     except PurgatoryClosedError as exc:
-        raise BrokerClosing("the broker is shutting down: ask again elsewhere") from exc
+        raise BrokerClosing("the broker is shutting down: try another broker") from exc

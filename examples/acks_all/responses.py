@@ -1,11 +1,11 @@
-"""Answers of the replica manager as answers of HTTP."""
+"""HTTP requests and responses as values of the replica manager, and back."""
 
 from __future__ import annotations
 
 from starlette.responses import Response
 
-from examples.acks_all.delayed_fetch import FetchAnswer
-from examples.acks_all.delayed_produce import ProduceAnswer
+from examples.acks_all.delayed_fetch import FetchResults
+from examples.acks_all.delayed_produce import ProduceResults
 from examples.acks_all.errors import BrokerError
 from examples.acks_all.fetch_request import FetchedPartition, FetchPosition, FetchRequest
 from examples.acks_all.partition import Partition
@@ -24,7 +24,7 @@ from examples.acks_all.topic_partition import TopicPartition
 
 
 def fetch_request(body: FetchBody) -> FetchRequest:
-    """Return what a body asks for."""
+    """Return the fetch request in a body."""
     return FetchRequest(
         positions={
             entry.topic_partition: FetchPosition(entry.offset, entry.max_bytes, entry.leader_epoch)
@@ -37,20 +37,22 @@ def fetch_request(body: FetchBody) -> FetchRequest:
     )
 
 
-def produce_response(answer: ProduceAnswer, instance: str) -> Response:
-    """Return one status a partition."""
-    results = [_produced(name, status) for name, status in answer.items()]
-    return partitions_response(results, [status.error for status in answer.values()], instance)
+def produce_response(results_by_partition: ProduceResults, instance: str) -> Response:
+    """Return a response with one status per partition."""
+    results = [_produced(name, status) for name, status in results_by_partition.items()]
+    return partitions_response(
+        results, [status.error for status in results_by_partition.values()], instance
+    )
 
 
-def fetch_response(answer: FetchAnswer, instance: str) -> Response:
-    """Return one result a partition."""
+def fetch_response(answer: FetchResults, instance: str) -> Response:
+    """Return a response with one result per partition."""
     results = [_fetched(name, fetched) for name, fetched in answer.items()]
     return partitions_response(results, [fetched.error for fetched in answer.values()], instance)
 
 
 def partition_state(partition: Partition, manager: ReplicaManager) -> PartitionState:
-    """Return a partition as its broker sees it."""
+    """Return the state of a partition on this broker."""
     name = partition.topic_partition
     return PartitionState(
         topic=name.topic,

@@ -1,4 +1,4 @@
-"""Waiting for something to happen in a purgatory, without asking again and again."""
+"""Waiting for a condition of a purgatory without polling."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from purgatory import OperationEvent
 
 
-class Onlooker:
-    """A listener of a purgatory, for those who tell stories or test."""
+class EventListener:
+    """A purgatory listener that wakes waiters, for the demonstration and the tests."""
 
     def __init__(self) -> None:
-        """Begin with nothing seen."""
+        """Start without any event."""
         self._happened = asyncio.Event()
 
     def __call__(self, event: OperationEvent) -> None:
-        """Take note that an operation began to wait, or ended."""
+        """Record that an operation began to wait, or ended."""
         self._happened.set()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Return once `condition` holds, which is tried after each event."""
+        """Return when `condition` is true; it is checked after each event."""
         while not condition():
             self._happened.clear()
             await self._happened.wait()

@@ -1,4 +1,4 @@
-"""The story that the demonstration tells: three orders, a payment, a deploy, and a deadline."""
+"""The demonstration: three orders, a payment, a deploy, and a deadline."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from purgatory import SystemClock
 
 BUYERS: Final = ("ada", "bob", "cho")
 FRIENDS: Final = 50
-# Seconds that each long poll of a page waits.
+# The wait of each long poll, in seconds.
 POLL: Final = 20.0
 UNLIMITED: Final = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 
 
-class Story:
-    """One shop, which stops and starts again, and the pages of those who have ordered."""
+class Demonstration:
+    """Runs a shop, which restarts once, and the pages of its buyers."""
 
     def __init__(self, settings: ShopSettings, port: int, http: httpx.AsyncClient) -> None:
-        """Tell of the shop that `settings` make, on `port`, which `http` talks to."""
+        """Use a shop with `settings` on `port`; `http` is its client."""
         self.table = Table()
         self._settings = settings
         self._port = port
@@ -35,13 +35,13 @@ class Story:
         self._pages: dict[str, BuyerPage] = {}
         self._friends: list[BuyerPage] = []
 
-    async def tell(self) -> None:
-        """Tell it from the beginning to the end."""
+    async def run(self) -> None:
+        """Run all scenes."""
         self.table.head(BUYERS)
         try:
             async with serve(create_app(self._settings), self._port):
                 await self._everyone_orders()
-                await self._many_look_on()
+                await self._many_watch()
                 await self._one_pays("ada")
             self._row_without_shop("the shop stops: a deploy")
             async with serve(create_app(self._settings), self._port):
@@ -54,35 +54,35 @@ class Story:
 
     async def _everyone_orders(self) -> None:
         for name in BUYERS:
-            answer = await self._http.post("/orders", json={"item": f"a kettle for {name}"})
-            self._expect(answer.status_code == 201, f"{name} can order")
-            self._pages[name] = self._open_page(answer.json())
+            response = await self._http.post("/orders", json={"item": f"a kettle for {name}"})
+            self._expect(response.status_code == 201, f"{name} can order")
+            self._pages[name] = self._open_page(response.json())
         # A page and a deadline for each.
         await self._until_parked(6)
-        await self._row("three order, and look at their pages")
+        await self._row("three buyers order and open their pages")
 
-    async def _many_look_on(self) -> None:
+    async def _many_watch(self) -> None:
         self._friends = [self._open_page(self._pages["bob"].order) for _ in range(FRIENDS)]
         await self._until_parked(6 + FRIENDS)
         is_idle = await self._until(self._is_idle)
-        await self._row(f"{FRIENDS} friends of bob look at his page too")
-        self._expect(is_idle, "nobody who is parked holds a connection to the database")
+        await self._row(f"{FRIENDS} friends of bob open his page too")
+        self._expect(is_idle, "no parked request holds a database connection")
 
     async def _one_pays(self, name: str) -> None:
         page = self._pages[name]
         paid_ms = self.table.now_ms()
-        answer = await self._http.post(f"/orders/{page.order['id']}/payment")
-        self._expect(answer.status_code == 200, f"{name} can pay")
+        response = await self._http.post(f"/orders/{page.order['id']}/payment")
+        self._expect(response.status_code == 200, f"{name} can pay")
         await page.settled()
         latency_ms = page.changed_ms - paid_ms
-        await self._row(f"{name} pays, and the page knows after {latency_ms} ms")
-        self._expect(page.order["state"] == "paid", f"{name}'s page shows that it is paid")
-        self._expect(latency_ms < 1000, "a page knows at once")
+        await self._row(f"{name} pays; the page shows it after {latency_ms} ms")
+        self._expect(page.order["state"] == "paid", f"{name}'s page shows the order as paid")
+        self._expect(latency_ms < 1000, "a page is updated immediately")
 
     async def _pages_return(self) -> None:
-        # Two orders are open: their pages and friends, and the deadlines, which were in the table.
+        # Two orders are open: their pages, the friends, and the deadlines from the table.
         await self._until_parked(4 + FRIENDS)
-        await self._row("it starts again, and finds two open")
+        await self._row("it restarts and finds two open orders")
 
     async def _one_does_not_pay(self, name: str) -> None:
         page = self._pages[name]
@@ -90,15 +90,15 @@ class Story:
         pay_by = datetime.fromisoformat(page.order["pay_by"])
         await asyncio.gather(*(each.settled() for each in pages))
         late_ms = SystemClock().wall_ms() - round(pay_by.timestamp() * 1000)
-        await self._row(f"{name}'s time is over: all know {late_ms} ms later")
+        await self._row(f"{name}'s order expires: pages know after {late_ms} ms")
         self._expect(
             all(each.order["state"] == "cancelled" for each in pages),
-            "an order that is not paid is cancelled, and every page shows it",
+            "an unpaid order is cancelled, and every page shows it",
         )
-        self._expect(0 <= late_ms < 3000, "not before its time, and soon after it")
-        answer = await self._http.post(f"/orders/{page.order['id']}/payment")
-        await self._row(f"{name} pays all the same, and is answered {answer.status_code}")
-        self._expect(answer.status_code == 409, "a payment that comes too late is refused")
+        self._expect(0 <= late_ms < 3000, "not before its deadline, and soon after it")
+        response = await self._http.post(f"/orders/{page.order['id']}/payment")
+        await self._row(f"{name} pays too late and gets {response.status_code}")
+        self._expect(response.status_code == 409, "a late payment is rejected")
 
     def _open_page(self, order: dict[str, Any]) -> BuyerPage:
         page = BuyerPage(self._http, order, POLL)
@@ -112,7 +112,7 @@ class Story:
         self._expect(await self._until(is_reached), f"{count} operations are parked")
 
     async def _until(self, condition: Callable[[], Awaitable[bool]]) -> bool:
-        """Return True once `condition` holds, False if it does not within some seconds."""
+        """Return True when `condition` is true, False if it is not within some seconds."""
         for _ in range(500):
             if await condition():
                 return True
@@ -142,12 +142,12 @@ class Story:
         self.table.expect(is_met, expectation)
 
 
-async def tell_story(settings: ShopSettings) -> list[str]:
-    """Tell the story to the terminal; return what was expected and did not come to be."""
+async def run_demonstration(settings: ShopSettings) -> list[str]:
+    """Run the demonstration on the terminal; return the expectations that were not met."""
     port = free_port()
     async with httpx.AsyncClient(
         base_url=f"http://127.0.0.1:{port}", timeout=60, limits=UNLIMITED
     ) as http:
-        story = Story(settings, port, http)
-        await story.tell()
-    return story.table.failures
+        demonstration = Demonstration(settings, port, http)
+        await demonstration.run()
+    return demonstration.table.failures

@@ -1,4 +1,4 @@
-"""Members that live in this process: for the demonstration and the tests."""
+"""Simulated group members in this process, for the demonstration and the tests."""
 
 from __future__ import annotations
 
@@ -10,52 +10,52 @@ from typing import Self
 
 import httpx
 
-from examples.join_group.client import Generation, GroupMember, GroupRefusal, MemberOptions
+from examples.join_group.client import Generation, GroupMember, MemberOptions, RequestFailed
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class StableGeneration:
     """A generation in which every member has its partitions."""
 
     number: int
     protocol: str
     leader: str
     partitions: dict[str, tuple[int, ...]]
-    """Each member's, by its name."""
+    """The partitions of each member, by name."""
 
     def covers(self, partitions: int) -> bool:
         """Return True iff every partition belongs to exactly one member."""
-        given = [number for own in self.partitions.values() for number in own]
-        return sorted(given) == list(range(partitions))
+        assigned = [number for own in self.partitions.values() for number in own]
+        return sorted(assigned) == list(range(partitions))
 
 
-class Crew:
-    """Starts members, ends them in one way or another, and waits until they agree."""
+class SimulatedConsumers:
+    """Starts and stops members, and waits until all are in one generation."""
 
     def __init__(self, url: str, options: MemberOptions) -> None:
-        """Let members join one group of the coordinator at `url`; `async with` ends them all."""
+        """Use the coordinator at `url`; `async with` stops all members at the end."""
         self._url = url
         self.options = options
-        # One for all: to read the certificates of the system takes longer than all else.
+        # Shared: reading the system's certificates is slow.
         self._ssl = ssl.create_default_context()
-        # One client a member, as in life: a pool of hundreds is slow, and dies with its member.
+        # One client per member, as in reality: a shared pool of hundreds of connections is slow.
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._members: dict[str, GroupMember] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._changed = asyncio.Event()
         self.generations: list[tuple[str, int]] = []
-        """Who was part of which generation, in the order in which they had their partitions."""
+        """Pairs of member and generation, in the order in which members got their partitions."""
 
     async def __aenter__(self) -> Self:
-        """Begin with nobody."""
+        """Start without members."""
         return self
 
     async def __aexit__(self, *exc_info: object) -> None:
-        """End everyone."""
+        """Stop all members."""
         await self.kill(*self._tasks)
 
     def start(self, *names: str) -> None:
-        """Let members begin to live."""
+        """Start members."""
         for name in names:
             http = httpx.AsyncClient(base_url=self._url, verify=self._ssl)
             member = GroupMember(http, name, self.options, on_generation=self._on_generation)
@@ -65,20 +65,20 @@ class Crew:
             task.add_done_callback(self._on_end)
 
     async def kill(self, *names: str) -> None:
-        """Let members die without a word."""
-        await self._end_lives(*names)
+        """Stop members without notifying the coordinator, like a crash."""
+        await self._cancel_tasks(*names)
         await asyncio.gather(*(self._clients.pop(name).aclose() for name in names))
 
     async def leave(self, *names: str) -> None:
-        """Let members leave, saying so."""
-        await self._end_lives(*names)
+        """Let members leave the group."""
+        await self._cancel_tasks(*names)
         await asyncio.gather(*(self._members[name].leave() for name in names))
         await asyncio.gather(*(self._clients.pop(name).aclose() for name in names))
 
-    async def settled(self, *, after: int = 0, timeout: float = 60) -> Settled:
-        """Return the first generation beyond `after` in which every living member is.
+    async def settled(self, *, after: int = 0, timeout: float = 60) -> StableGeneration:
+        """Return the first generation after `after` that contains every running member.
 
-        Raises TimeoutError after `timeout` seconds, and what ended a member that cannot go on.
+        Raises TimeoutError after `timeout` seconds, and the error of a member that has failed.
         """
         async with asyncio.timeout(timeout):
             while True:
@@ -91,19 +91,19 @@ class Crew:
                     if task.done():
                         task.result()
 
-    def silence(self, name: str) -> float:
-        """Return for how many seconds the coordinator has not heard of a member, at the most."""
-        return asyncio.get_running_loop().time() - self._members[name].spoke_at
+    def seconds_since_contact(self, name: str) -> float:
+        """Return the maximum time in seconds since the coordinator heard from a member."""
+        return asyncio.get_running_loop().time() - self._members[name].last_contact
 
-    async def refusal(self, name: str, *, timeout: float = 60) -> GroupRefusal:
-        """Return what ends a member that cannot go on; TimeoutError while it can."""
+    async def failure(self, name: str, *, timeout: float = 60) -> RequestFailed:
+        """Return the error that ends a member; raise TimeoutError if it continues."""
         try:
             await asyncio.wait_for(self._tasks[name], timeout)
-        except GroupRefusal as refusal:
-            return refusal
-        raise AssertionError("a member lives until it is refused")
+        except RequestFailed as failure:
+            return failure
+        raise AssertionError("a member runs until its request fails")
 
-    async def _end_lives(self, *names: str) -> None:
+    async def _cancel_tasks(self, *names: str) -> None:
         tasks = [self._tasks.pop(name) for name in names]
         for task in tasks:
             task.cancel()
@@ -116,7 +116,7 @@ class Crew:
         self.generations.append((member.name, generation.number))
         self._changed.set()
 
-    def _settled(self, names: Collection[str]) -> Settled | None:
+    def _settled(self, names: Collection[str]) -> StableGeneration | None:
         found = {
             name: generation
             for name in names
@@ -126,7 +126,7 @@ class Crew:
             return None
         first = next(iter(found.values()))
         leaders = [name for name, generation in found.items() if generation.is_leader]
-        return Settled(
+        return StableGeneration(
             number=first.number,
             protocol=first.protocol,
             leader=", ".join(leaders),
