@@ -26,13 +26,13 @@ from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, job_events, outcomes
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.schedule.job_adder import opened
 from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.source import journal_stream, register
 from purgatory.pipeline.source.journal_reader import Files, JournalReader, journal_files
 from purgatory.pipeline.source.journal_stream import JournalStreamReader
 from purgatory.pipeline.source.journal_writer import JournalWriter
-from purgatory.pipeline.source.rows import EVENTS
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.journal_batches import complete_files
 from tests.pipeline.synthetic import Written, write

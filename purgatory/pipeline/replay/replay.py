@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     IntegerType,
     LongType,
@@ -47,14 +48,7 @@ REPLAY_SCHEMA = StructType(
 `TimeSlice` has the same names.
 """
 
-_ARROW_SCHEMA = pa.schema(
-    [
-        pa.field("shard", pa.int32(), nullable=False),
-        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
-        *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS),
-        pa.field("lateness", pa.map_(pa.int32(), pa.int64()), nullable=False),
-    ]
-)
+_ARROW_SCHEMA = to_arrow_schema(REPLAY_SCHEMA, timezone="UTC")
 
 # The offset between two copies of an operation, in minutes: irrational, so that none coincide.
 _GOLDEN = 0.6180339887498949

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DoubleType,
@@ -35,15 +36,7 @@ SCHEDULED_SCHEMA = StructType(
 )
 """The counts of jobs by status, for each chunk; and a row for each refused row, with the reason."""
 
-_ARROW_SCHEMA = pa.schema(
-    [
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("reason", pa.string()),
-        pa.field("detail", pa.string()),
-        pa.field("row_json", pa.string()),
-    ]
-)
+_ARROW_SCHEMA = to_arrow_schema(SCHEDULED_SCHEMA)
 
 _TYPES = {
     "delay": DoubleType(),

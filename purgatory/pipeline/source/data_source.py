@@ -17,8 +17,10 @@ from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobLimits
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
+from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
 from purgatory.pipeline.schedule.job_address import JobAddress
-from purgatory.pipeline.source.rows import EVENTS, JOBS, SPARK_EVENTS, SPARK_JOBS, chosen
+from purgatory.pipeline.source.rows import JOBS, SPARK_JOBS, chosen
 
 NAME = "purgatory"
 
@@ -44,7 +46,7 @@ class PurgatoryDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return all columns; with a schema of fewer columns only these are read."""
-        return SPARK_JOBS if self._is_jobs else SPARK_EVENTS
+        return SPARK_JOBS if self._is_jobs else EVENT_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the batch reader of the table."""

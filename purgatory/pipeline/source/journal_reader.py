@@ -17,9 +17,9 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from purgatory.journal.schema import VERSION_KEY
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.outcomes.schema import SCHEMA_VERSIONS
 from purgatory.pipeline.source.filters import arrow_expression, time_bounds
-from purgatory.pipeline.source.rows import EVENTS
 from purgatory.pipeline.spark.folder import is_hidden
 
 logger = logging.getLogger("purgatory.pipeline")

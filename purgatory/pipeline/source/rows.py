@@ -12,8 +12,6 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from purgatory.jobs import Job
-from purgatory.journal.schema import EVENT_SCHEMA
-from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA as SPARK_EVENT_SCHEMA
 
 _TIME = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,21 +37,9 @@ def _job_field(name: str) -> pa.Field:
     return pa.field(name, pa.int64() if name in _NUMBERS else pa.string())
 
 
-EVENTS = pa.schema(
-    [
-        pa.field(field.name, _plain)
-        for field, _plain in (
-            (field, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
-            for field in EVENT_SCHEMA
-        )
-    ]
-)
-"""The journal's columns without dictionaries, which Spark does not know."""
-
 JOBS = pa.schema([_job_field(field.name) for field in fields(Job)])
 """The columns of a delayed job; fields with `_ms` are times, under names without it."""
 
-SPARK_EVENTS: StructType = SPARK_EVENT_SCHEMA
 SPARK_JOBS: StructType = from_arrow_schema(JOBS, prefer_timestamp_ntz=False)
 
 
