@@ -187,9 +187,9 @@ def test_a_broken_file_is_named(
         ({"table": "job"}, "give one of events, jobs"),
         ({"tabel": "jobs"}, "unknown option"),
         ({"path": "sqlite:///x", "table": "jobs", "tasks": "many"}, "give a whole number"),
-        ({"path": "s3://bucket/journal"}, "no folder of this machine"),
+        ({"path": "s3://bucket/journal"}, "is not a local folder"),
         ({"path": "mysql://server", "table": "jobs"}, "no job store"),
-        ({"path": "/nowhere/at/all"}, "no folder on this machine"),
+        ({"path": "/nowhere/at/all"}, "not a folder on this machine"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(
@@ -235,7 +235,7 @@ def test_an_entry_that_is_no_event_is_named(spark: SparkSession, valkey: ValkeyS
     with redis.Redis.from_url(valkey.url) as client:
         client.xadd("strange", {"seq": "one", "keys": "[]"})
     reader = spark.read.format("purgatory").option("stream", "strange")
-    with pytest.raises(PySparkException, match="is no event"):
+    with pytest.raises(PySparkException, match="is not an event"):
         reader.load(valkey.url).collect()
 
 
@@ -269,7 +269,7 @@ def test_a_redis_stream_is_followed_from_where_one_was(
         for _ in range(3):
             client.xadd("followed", {"keys": "[]"})
         client.xtrim("followed", maxlen=1, approximate=False)
-    with pytest.raises(PySparkException, match="does not go back to"):
+    with pytest.raises(PySparkException, match="no longer has entry"):
         follow(spark, valkey.url, tmp_path, **stream)
 
 

@@ -185,7 +185,7 @@ def _refuse(error: OSError) -> None:
 def output_in_use(place: str) -> OutputInUseError:
     """Return the error of a run that another run has overtaken."""
     return OutputInUseError(
-        f"{place} was written by another run. Run this one again, one at a time for each folder."
+        f"{place} was written by another run: run this one again, one at a time for each folder."
     )
 
 
