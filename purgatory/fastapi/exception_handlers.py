@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.body_schema import pointer
+from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.routing.raw_endpoint import problem_of_exception
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 

@@ -11,7 +11,7 @@ from purgatory.fastapi.access.bearer_tokens import BearerTokens
 from purgatory.fastapi.exception_handlers import add_problem_handlers, add_purgatory_handlers
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
-from purgatory.fastapi.watch.request import WaitSettings
+from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
 
 

@@ -343,7 +343,7 @@ def test_the_service_refuses_to_listen_beyond_loopback_without_a_token() -> None
         ),
         ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PORT": "x"}, "PORT is 'x'"),
         ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PURGATORY_MAX_WAIT": "1"}, "max_wait"),
-        ({"PURGATORY_JOB_HANDLERS": "a\tb"}, "'a\\tb' is no name"),
+        ({"PURGATORY_JOB_HANDLERS": "a\tb"}, "'a\\tb' is not a name"),
         ({"PURGATORY_JOURNAL_SAMPLE": "x"}, "PURGATORY_JOURNAL_SAMPLE is 'x': give JSON"),
         ({"PURGATORY_JOURNAL_SAMPLE": '{"watch":2}'}, "PURGATORY_JOURNAL_SAMPLE, 'watch', is 2"),
     ],

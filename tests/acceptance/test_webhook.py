@@ -159,7 +159,7 @@ async def test_the_query_of_an_address_is_not_told(
     receiver: CallbackReceiver, webhook: Webhook
 ) -> None:
     """It may hold what lets one in, and errors are logged and kept."""
-    with pytest.raises(FailJobError, match=r"/\?\.\.\. was answered 404") as refused:
+    with pytest.raises(FailJobError, match=r"/\?\.\.\. returned 404") as refused:
         await webhook(CONTEXT, Callback.of(f"{receiver.url}/?token=hunter2&x=/status/404"))
     assert "hunter2" not in refused.value.detail
 
@@ -167,7 +167,7 @@ async def test_the_query_of_an_address_is_not_told(
 async def test_a_receiver_that_does_not_answer(receiver: CallbackReceiver) -> None:
     """The time is up, and it is tried again."""
     webhook = Webhook(timeout=0.2, allow_private=True)
-    with pytest.raises(RetryJobError, match=r"did not answer within 0\.2 seconds"):
+    with pytest.raises(RetryJobError, match=r"did not respond within 0\.2 seconds"):
         await webhook(CONTEXT, Callback.of(f"{receiver.url}/slow"))
     await webhook.aclose()
 
@@ -181,14 +181,14 @@ async def test_a_receiver_that_never_ends(receiver: CallbackReceiver, webhook: W
 async def test_a_host_that_none_can_be(webhook: Webhook, host: str) -> None:
     """Trying again would be of no use."""
     callback = Callback.of(f"http://{host}/hook")
-    with pytest.raises(FailJobError, match="not tried again") as failed:
+    with pytest.raises(FailJobError, match="not retried") as failed:
         await webhook(CONTEXT, callback)
     assert host in failed.value.detail
 
 
 async def test_nobody_listens(webhook: Webhook) -> None:
     """It may do so later."""
-    with pytest.raises(RetryJobError, match="could not be asked"):
+    with pytest.raises(RetryJobError, match="could not be called"):
         await webhook(CONTEXT, Callback.of(f"http://127.0.0.1:{closed_port()}/"))
 
 

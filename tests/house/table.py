@@ -155,7 +155,7 @@ USES: dict[str, set[str]] = {
     },
     "fastapi/access": {"fastapi/http"},
     "fastapi/jobs": {"fastapi/access", "fastapi/http", "fastapi/routing", "fastapi/watch"},
-    "fastapi/keys": {"fastapi/http"},
+    "fastapi/keys": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
     "fastapi/long_poll": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
     "fastapi/routing": {"fastapi/access", "fastapi/http"},
     "fastapi/servers": {"fastapi/http", "fastapi/routing", "fastapi/watch"},

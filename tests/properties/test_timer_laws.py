@@ -15,7 +15,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from purgatory import MAX_DELAY_MS, SystemTimer, TimerTask
 from purgatory.testing import MockClock
-from purgatory.timer import ScheduledCall
 from purgatory.timer.clock import NS_PER_MS
 
 HOUR_MS = 3_600_000
@@ -47,7 +46,7 @@ class Action:
 
 actions = st.builds(
     Action,
-    st.sampled_from(["add", "cancel", "again", "call", "cancel call", "fail", "dawdle"]),
+    st.sampled_from(["add", "cancel", "again", "fail", "dawdle"]),
     st.integers(0, 9),
     st.one_of(st.integers(-1, 3), near),
 )
@@ -66,7 +65,11 @@ class Task(TimerTask):
         return f"<task {self.index}>"
 
     def run(self) -> None:
-        self.machine.note_run(self, self.script)
+        try:
+            self.machine.ran(self)
+        except AssertionError as broken:
+            # The timer would log it and go on.
+            self.machine.broken.append(broken)
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,7 @@ class TimerMachine(RuleBasedStateMachine):
         self.tick_ms = tick_ms
         self.timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock)
         self.tasks = [Task(self, index) for index in range(10)]
-        self.calls: list[ScheduledCall] = []
-        self.pending: dict[TimerTask, Due] = {}
+        self.pending: dict[Task, Due] = {}
         self.arrivals = 0
         self.runs = 0
         self.broken: list[AssertionError] = []
@@ -119,23 +121,6 @@ class TimerMachine(RuleBasedStateMachine):
     def add(self, task: Task, delay_ms: int) -> None:
         task.delay_ms = delay_ms
         self.timer.add(task)
-        self.note_added(task, delay_ms)
-
-    def call(self, delay_ms: int, script: tuple[Action, ...] = ()) -> None:
-        """Have the timer make a call, which may end like every other task."""
-        made: list[ScheduledCall] = []
-        made.append(
-            self.timer.call_later(delay_ms, lambda script: self.note_run(made[0], script), script)
-        )
-        self.calls += made
-        self.note_added(made[0], delay_ms)
-
-    def cancel_call(self, index: int) -> None:
-        """Cancel one of the latest calls, pending or not."""
-        if index < len(self.calls):
-            self.cancel(self.calls[-1 - index])
-
-    def note_added(self, task: TimerTask, delay_ms: int) -> None:
         at_ns = self.clock.now_ns() + max(0, delay_ms) * NS_PER_MS
         tick_ns = self.tick_ms * NS_PER_MS
         if delay_ms > 0:
@@ -147,17 +132,10 @@ class TimerMachine(RuleBasedStateMachine):
         is_next = delay_ms <= 0 and self.is_advancing
         self.pending[task] = Due(deadline_ms, self.arrivals, at_ns, is_next)
 
-    def cancel(self, task: TimerTask) -> None:
+    def cancel(self, task: Task) -> None:
         assert task.cancel() == (self.pending.pop(task, None) is not None)
 
-    def note_run(self, task: TimerTask, script: tuple[Action, ...]) -> None:
-        try:
-            self.ran(task, script)
-        except AssertionError as broken:
-            # The timer would log it and go on.
-            self.broken.append(broken)
-
-    def ran(self, task: TimerTask, script: tuple[Action, ...]) -> None:
+    def ran(self, task: Task) -> None:
         """A task runs: that has to be its turn."""
         now_ns = self.clock.now_ns()
         assert task in self.pending, f"{task} was not pending: it ran twice, or was cancelled"
@@ -175,10 +153,10 @@ class TimerMachine(RuleBasedStateMachine):
         assert not task.is_pending
         assert len(self.timer) == len(self.pending)
         self.runs += 1
-        for action in script:
+        for action in task.script:
             self.act(task, action)
 
-    def act(self, task: TimerTask, action: Action) -> None:
+    def act(self, task: Task, action: Action) -> None:
         """Do what a task does when it runs; only so many times, so that an advance ends."""
         if self.actions_left <= 0:
             return
@@ -187,11 +165,7 @@ class TimerMachine(RuleBasedStateMachine):
             self.add(self.tasks[action.index], action.delay_ms)
         elif action.what == "cancel":
             self.cancel(self.tasks[action.index])
-        elif action.what == "call":
-            self.call(action.delay_ms)
-        elif action.what == "cancel call":
-            self.cancel_call(action.index)
-        elif action.what == "again" and isinstance(task, Task):
+        elif action.what == "again":
             self.add(task, action.delay_ms)
         elif action.what == "dawdle" and not self.is_quick:
             self.clock.advance_ns(max(0, action.delay_ms) * 700_000)
@@ -245,22 +219,6 @@ class TimerMachine(RuleBasedStateMachine):
         """Cancel some, pending or not."""
         for index in indices:
             self.cancel(self.tasks[index])
-
-    @rule(
-        made=st.lists(
-            st.tuples(delays, st.lists(actions, max_size=3).map(tuple)), min_size=1, max_size=6
-        )
-    )
-    def make_calls(self, made: list[tuple[int, tuple[Action, ...]]]) -> None:
-        """Have the timer make some calls."""
-        for delay_ms, script in made:
-            self.call(delay_ms, script)
-
-    @rule(indices=st.lists(st.integers(0, 7), min_size=1, max_size=4))
-    def cancel_calls(self, indices: list[int]) -> None:
-        """Cancel some of the latest, pending or not."""
-        for index in indices:
-            self.cancel_call(index)
 
     @rule(ms=st.one_of(st.integers(0, 60), st.integers(0, HOUR_MS)))
     def leap(self, ms: int) -> None:
@@ -322,7 +280,7 @@ class TimerMachine(RuleBasedStateMachine):
     @invariant()
     def the_length_is_exact(self) -> None:
         assert len(self.timer) == len(self.pending)
-        for task in [*self.tasks, *self.calls]:
+        for task in self.tasks:
             assert task.is_pending == (task in self.pending)
 
     @invariant()

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from purgatory.fastapi.http.problems import bad_parameter
+
 # etagc: no spaces and no quotes; commas are allowed, so that a list cannot be split at them.
 _TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
 # What a field may be, for OpenAPI, without the empty elements that are taken all the same.
@@ -64,3 +66,15 @@ class EntityTags:
         Compared strongly (8.8.3.2): the same octets, and weak on neither side.
         """
         return opaque_tag(etag) == etag and (self.is_any or etag in self.strong_tags)
+
+
+def parse_entity_tags(text: str, name: str) -> EntityTags:
+    """Return the tags in the header `name`; raise Problem if it is not a list of tags."""
+    tags = EntityTags.parse([text.encode("latin-1")])
+    if tags is None:
+        raise bad_parameter(
+            name,
+            f"{name} is {text[:64]!r}",
+            "ETags of earlier responses, in quotes and with commas between them, or *",
+        )
+    return tags

@@ -2,42 +2,60 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from purgatory.fastapi.http.body_schema import BodyPlaces, Location, Place
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 
-Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
 
-MAX_ERRORS_SHOWN = 20
+MAX_ERRORS_SHOWN: Final = 20
 # Characters of what a client sent.
-MAX_SHOWN = 64
+MAX_SHOWN: Final = 64
 
 
-def parse_body(model: type[Model], body: bytes) -> Model:
-    """Return a JSON object as `model`; raise Problem that says what is wrong with it, and where."""
-    try:
-        parsed = model.model_validate_json(body)
-    except ValidationError as exc:
-        raise _problem(exc, _places_of(model)) from exc
-    _refuse_repeated_names(body)
-    return parsed
+class JsonBody(Generic[Value]):
+    """The JSON body of an endpoint: how it is parsed, and what OpenAPI is made of."""
 
+    def __init__(
+        self,
+        annotation: Any,
+        *,
+        max_bytes: int,
+        schema: Mapping[str, Any] | None = None,
+        default: Any = inspect.Parameter.empty,
+    ) -> None:
+        """Declare a body of the type `annotation`.
 
-def parse_list(model: type[Model], body: bytes, maximum: int) -> list[Model]:
-    """Return a JSON array of 1 to `maximum` objects as `model`; raise Problem."""
-    try:
-        parsed: list[Model] = _list_of(model, maximum).validate_json(body)
-    except ValidationError as exc:
-        raise _problem(exc, _places_of_list(model, maximum)) from exc
-    _refuse_repeated_names(body)
-    return parsed
+        `schema` has bounds as keywords of pydantic's `Field`; with a `default` the body may be
+        left out.
+        """
+        self.annotation = annotation
+        self.max_bytes = max_bytes
+        self.schema = dict(schema or {})
+        self.default = default
+        bounded: Any = Annotated[annotation, Field(**self.schema)]
+        self._adapter: TypeAdapter[Value] = TypeAdapter(bounded)
+
+    def parse(self, body: bytes) -> Value:
+        """Return a document; raise Problem that says what is wrong with it, and where."""
+        try:
+            parsed = self._adapter.validate_json(body)
+        except ValidationError as exc:
+            raise _problem(exc, self._places) from exc
+        _refuse_repeated_names(body)
+        return parsed
+
+    @cached_property
+    def _places(self) -> BodyPlaces:
+        return BodyPlaces(self._adapter.json_schema())
 
 
 def bad_field(path: Location, detail: str, allowed: str) -> Problem:
@@ -45,22 +63,6 @@ def bad_field(path: Location, detail: str, allowed: str) -> Problem:
     names = [part for part in path if isinstance(part, str)]
     place = Place(path, ".".join(names) or "body", allowed)
     return _refusal([(place, detail)])
-
-
-@lru_cache(maxsize=64)
-def _list_of(model: type[Model], maximum: int) -> TypeAdapter[list[Model]]:
-    bounded: Any = Annotated[list[model], Field(min_length=1, max_length=maximum)]  # type: ignore[valid-type] # a type made at run time
-    return TypeAdapter(bounded)
-
-
-@lru_cache(maxsize=64)
-def _places_of(model: type[BaseModel]) -> BodyPlaces:
-    return BodyPlaces(model.model_json_schema())
-
-
-@lru_cache(maxsize=64)
-def _places_of_list(model: type[BaseModel], maximum: int) -> BodyPlaces:
-    return BodyPlaces(_list_of(model, maximum).json_schema())
 
 
 def _refuse_repeated_names(body: bytes) -> None:

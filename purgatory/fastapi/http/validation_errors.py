@@ -1,4 +1,4 @@
-"""All that is wrong with the parameters of one request."""
+"""Everything that is wrong with the parameters of one request."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ Result = TypeVar("Result")
 
 
 class ParameterErrors:
-    """Collects refusals of single parameters, so that a client is told of all of them at once."""
+    """Collects the errors of single parameters, so that one response reports all of them."""
 
-    __slots__ = ("_found",)
+    __slots__ = ("_problems",)
 
     def __init__(self) -> None:
-        """Begin without any."""
-        self._found: list[Problem] | None = None
+        """Begin without errors."""
+        self._problems: list[Problem] | None = None
 
-    def read(
-        self, reader: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
+    def collect(
+        self, parse: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
     ) -> Result | None:
-        """Return what `reader` returns; None, where it refuses that, which is kept."""
+        """Return what `parse` returns; None if it raises a Problem, which is added."""
         try:
-            return reader(*args, **kwargs)
+            return parse(*args, **kwargs)
         except Problem as problem:
             self.add(problem)
             return None
 
     def add(self, problem: Problem) -> None:
-        """Keep one refusal."""
-        if self._found is None:
-            self._found = []
-        self._found.append(problem)
+        """Add one error."""
+        if self._problems is None:
+            self._problems = []
+        self._problems.append(problem)
 
-    def refuse(self) -> None:
-        """Raise what was found, if anything was: one Problem, with `errors` where it is several."""
-        if self._found is None:
+    def raise_if_any(self) -> None:
+        """Raise one Problem if errors were added; its `errors` lists them if there are several."""
+        if self._problems is None:
             return
-        first = self._found[0]
-        errors = [error for problem in self._found for error in _errors(problem)]
+        first = self._problems[0]
+        errors = [error for problem in self._problems for error in _errors(problem)]
         if len(errors) > 1:
             raise Problem(
                 first.kind.slug, first.detail, **{**first.members, "errors": errors}
@@ -50,7 +50,7 @@ class ParameterErrors:
 
 
 def _errors(problem: Problem) -> list[dict[str, object]]:
-    """Return the errors of a refusal that may itself be of several parameters."""
+    """Return the errors of a problem, which may be about several parameters itself."""
     members = problem.members
     if "errors" in members:
         errors: list[dict[str, object]] = members["errors"]

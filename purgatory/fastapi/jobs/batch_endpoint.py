@@ -12,14 +12,15 @@ from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.content_type import check_content
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import send_response
-from purgatory.fastapi.http.json_bodies import parse_body
+from purgatory.fastapi.http.parameters import NO_PARAMETERS
 from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.jobs.endpoints import job_spec, refusal
-from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine, job_body, max_job_batch_body
+from purgatory.fastapi.http.request_body import read_body
+from purgatory.fastapi.jobs.endpoints import add_problem, job_spec
+from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine, job_json, max_batch_bytes
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.routing.raw_endpoint import problem_of_exception, read_body
 from purgatory.jobs import AddStatus, JobError, JobLimits, JobSpec
 
 # Lines that are stored and answered together: one step of a store.
@@ -38,8 +39,8 @@ class JobBatchEndpoint:
     def __init__(self, context: EndpointContext, limits: JobLimits) -> None:
         """Add to the jobs of the purgatory of `context`, whose store has `limits`."""
         self.context = context
-        self.max_body = max_job_batch_body(limits)
-        self._model = job_body(limits)
+        self.max_body = max_batch_bytes(limits)
+        self.job = job_json(limits)
         self.tail = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +67,7 @@ class JobBatchEndpoint:
         raw.permit = self.context.authenticate(raw)
         check_content(raw)
         raw.permit.check(Access(Action.DEFER))
-        raw.query(frozenset())
+        NO_PARAMETERS.parse(raw)
         if raw.header(b"idempotency-key") is not None:
             raise bad_parameter(
                 "Idempotency-Key",
@@ -93,7 +94,7 @@ class JobBatchEndpoint:
             yield [results[number] for number in sorted(results)]
 
     def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
-        body = parse_body(self._model, line)
+        body = self.job.parse(line)
         raw.permit.check_keys(Action.WAIT, body.keys)
         return job_spec(self.context.purgatory, body)
 
@@ -108,7 +109,7 @@ class JobBatchEndpoint:
         path = raw.path.removesuffix(":batch")
         for number, result in zip(specs, added, strict=True):
             if isinstance(result, JobError):
-                results[number] = self._refused(raw, number, refusal(result, path))
+                results[number] = self._refused(raw, number, add_problem(result, path))
             else:
                 status = 201 if result.status is AddStatus.ADDED else 200
                 results[number] = BatchLine(line=number, status=status, id=result.job.id)

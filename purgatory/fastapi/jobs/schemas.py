@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import (
     ESCAPED,
     KEY_ROOM,
@@ -108,16 +109,6 @@ class RescheduleBody(RequestBody):
     at: At = None
 
 
-def max_job_body(limits: JobLimits) -> int:
-    """Return the maximum size of a JobBody in bytes."""
-    return ESCAPED * limits.max_payload_bytes + limits.max_keys * KEY_ROOM + JOB_ENVELOPE
-
-
-def max_job_batch_body(limits: JobLimits) -> int:
-    """Return the maximum size of a batch in bytes: many small jobs, or one of the largest."""
-    return max(MIN_JOB_BATCH_BODY, max_job_body(limits))
-
-
 @lru_cache(maxsize=64)
 def job_body(limits: JobLimits) -> type[JobBody]:
     """Return JobBody with the bounds on its payload, keys and attempts."""
@@ -143,6 +134,27 @@ def job_body(limits: JobLimits) -> type[JobBody]:
             ),
         ),
     )
+
+
+@lru_cache(maxsize=64)
+def job_json(limits: JobLimits) -> JsonBody[JobBody]:
+    """Return the body of one job."""
+    return JsonBody(job_body(limits), max_bytes=_max_job_bytes(limits))
+
+
+@lru_cache(maxsize=64)
+def reschedule_json(limits: JobLimits) -> JsonBody[RescheduleBody]:
+    """Return the body of another deadline."""
+    return JsonBody(RescheduleBody, max_bytes=_max_job_bytes(limits))
+
+
+def max_batch_bytes(limits: JobLimits) -> int:
+    """Return the maximum size of a batch: many small jobs, or one of the largest."""
+    return max(MIN_JOB_BATCH_BODY, _max_job_bytes(limits))
+
+
+def _max_job_bytes(limits: JobLimits) -> int:
+    return ESCAPED * limits.max_payload_bytes + limits.max_keys * KEY_ROOM + JOB_ENVELOPE
 
 
 class JobCallback(BaseModel):
@@ -177,7 +189,7 @@ _LISTED_EXAMPLE: dict[str, Any] = {
     "max_attempts": 10,
     "fired_key": "order:42:paid",
     "lateness_ms": 2,
-    "error": "POST https://shop.example/hook was answered 503",
+    "error": "POST https://shop.example/hook returned 503",
 }
 
 

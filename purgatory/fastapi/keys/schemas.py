@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
     ESCAPED,
@@ -42,26 +43,26 @@ class BatchItem(RequestBody):
     value: Any = Field(None, description="Any JSON value.")
 
 
-def max_signal_body(limits: Limits) -> int:
-    """Return the maximum size of a SignalBody in bytes."""
+@lru_cache(maxsize=64)
+def signal_json(limits: Limits) -> JsonBody[SignalBody]:
+    """Return the body of a fire, which may be left out."""
+    model = with_fields(SignalBody, value=any_json(limits.max_value_bytes))
+    return JsonBody(model, max_bytes=_max_signal_bytes(limits), default=model())
+
+
+@lru_cache(maxsize=64)
+def batch_json(limits: Limits) -> JsonBody[list[BatchItem]]:
+    """Return the body of several fires: many small values, or one of the largest."""
+    item: Any = with_fields(BatchItem, value=any_json(limits.max_value_bytes))
+    return JsonBody(
+        list[item],
+        max_bytes=max(MIN_BATCH_BODY, _max_signal_bytes(limits) + KEY_ROOM),
+        schema={"min_length": 1, "max_length": MAX_BATCH},
+    )
+
+
+def _max_signal_bytes(limits: Limits) -> int:
     return ESCAPED * limits.max_value_bytes + ENVELOPE
-
-
-def max_batch_body(limits: Limits) -> int:
-    """Return the maximum size of a batch in bytes: many small values, or one of the largest."""
-    return max(MIN_BATCH_BODY, max_signal_body(limits) + KEY_ROOM)
-
-
-@lru_cache(maxsize=64)
-def signal_body(limits: Limits) -> type[SignalBody]:
-    """Return SignalBody that says how large a value may be: for the documentation."""
-    return with_fields(SignalBody, value=any_json(limits.max_value_bytes))
-
-
-@lru_cache(maxsize=64)
-def batch_item(limits: Limits) -> type[BatchItem]:
-    """Return BatchItem that says how large a value may be: for the documentation."""
-    return with_fields(BatchItem, value=any_json(limits.max_value_bytes))
 
 
 class FireResponse(BaseModel):

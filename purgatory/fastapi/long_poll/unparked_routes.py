@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.types import Scope
 
-from purgatory.fastapi.routing.raw_endpoint import RawRoute
+from purgatory.fastapi.routing.raw_route import RawRoute
 
 logger = logging.getLogger("purgatory.fastapi")
 

@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.preferences import ALLOWED_WAIT, is_wait
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
@@ -84,11 +85,6 @@ def wait_text(wait: float | str) -> str:
     return wait if isinstance(wait, str) else f"{wait:f}"
 
 
-def max_watch_body(limits: Limits) -> int:
-    """Return the maximum size of a WatchBody in bytes."""
-    return limits.max_keys_per_operation * KEY_ROOM + ENVELOPE
-
-
 @lru_cache(maxsize=64)
 def watch_body(limits: Limits) -> type[WatchBody]:
     """Return WatchBody with the bounds on its keys, and on the signals to wait for."""
@@ -117,6 +113,13 @@ def watch_body(limits: Limits) -> type[WatchBody]:
             ),
         ),
     )
+
+
+@lru_cache(maxsize=64)
+def watch_json(limits: Limits) -> JsonBody[WatchBody]:
+    """Return the body of a wait for several keys."""
+    max_bytes = limits.max_keys_per_operation * KEY_ROOM + ENVELOPE
+    return JsonBody(watch_body(limits), max_bytes=max_bytes)
 
 
 class Signal(BaseModel):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.problems import Problem, draining_problem, problem_of_error
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.watch.parked_request import ParkedRequest, Registration
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
-from purgatory.fastapi.watch.request import WaitSettings, WatchTerms
+from purgatory.fastapi.watch.request import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
+from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.status import Status
 
 
