@@ -13,6 +13,7 @@ from starlette.types import Receive
 
 from purgatory.errors import WrongThreadError
 from purgatory.fastapi.http.problems import draining_problem
+from purgatory.fastapi.routing.request_internals import cache_body, cached_body
 from purgatory.fastapi.watch.interruptible_receive import (
     CLIENT_CLOSED_REQUEST,
     DisconnectListener,
@@ -96,7 +97,7 @@ class Park:
         if self._has_no_body():
             # Not awaited: a stream that is being sent listens, too, and may have taken the message.
             # And if it is taken here, a later reader of the body finds it read.
-            self._request._body = getattr(self._request, "_body", b"")
+            cache_body(self._request, cached_body(self._request) or b"")
             return
         try:
             await self._request.body()
