@@ -19,6 +19,7 @@ from purgatory.fastapi.routing.dependency_route import behind_dependencies
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 from purgatory.fastapi.routing.openapi import problem_responses
+from purgatory.fastapi.routing.request_internals import effective_route
 
 
 class BoundedApp(Protocol):
@@ -86,8 +87,7 @@ class RawRoute(APIRoute):
         if scope["method"] not in (self.methods or ()):
             await self.declared.refuse_method(scope, receive, send)
             return
-        # How the router was included; None for a router that serves by itself.
-        included = scope.get("fastapi", {}).get("effective_route_context") or self
+        included = effective_route(scope) or self
         raw = self._behind_dependencies(included) if included.dependencies else self.declared.raw
         await raw(scope, receive, send)
 
