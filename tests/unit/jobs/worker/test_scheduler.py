@@ -158,3 +158,23 @@ async def test_as_many_jobs_again_are_held_if_they_are_due_soon(
         # The rest when the next claim looks for it.
         await asyncio.sleep(1.5)
         assert len(log) == 30
+
+
+async def test_polling_finds_the_jobs_of_a_worker_that_died(
+    store: FailingJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """Though the store does not count them as due while their leases last."""
+    store.is_telling = False
+    await store.open()
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    async with purgatory:
+        spec = purgatory.job_spec("note", delay=1)
+        await store.add([spec])
+        await store.claim("dead", within_ms=2_000, limit=1, lease_ms=20_000)
+        start_ms = now_ms()
+        await asyncio.sleep(19)
+        assert (log, await store.next_due_ms()) == ([], None)
+        await purgatory.job(spec.id).wait(20)
+        [run] = log
+        assert 20_000 <= run.at_ms - start_ms <= 35_000
