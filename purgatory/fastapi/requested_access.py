@@ -11,6 +11,7 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint, in_turns, split_lines
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
+from purgatory.fastapi.routing.request_internals import cache_body, cached_body
 
 
 async def get_accesses(request: Request) -> list[Access]:
@@ -31,9 +32,10 @@ async def get_accesses(request: Request) -> list[Access]:
     if request.method != "POST":
         return [Access(action)]
     # The keys are in the body: parsed as the endpoint parses it, so that both see the same.
-    if not hasattr(request, "_body"):
-        # Request.body() has no bound; with this attribute it returns what is read here.
-        request._body = await read_body(request.scope, request.receive, endpoint.raw.max_body)
+    if cached_body(request) is None:
+        # Request.body() has no bound: it is to return what is read here.
+        limit = endpoint.raw.max_body
+        cache_body(request, await read_body(request.scope, request.receive, limit))
     body = await request.body()
     if isinstance(endpoint.raw, JobBatchEndpoint):
         return [Access(action), *await _batch_waits(endpoint.raw, body)]

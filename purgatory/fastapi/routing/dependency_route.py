@@ -10,6 +10,8 @@ from fastapi.params import Depends
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from purgatory.fastapi.routing.request_internals import cached_body
+
 
 def behind_dependencies(
     raw: ASGIApp, path: str, dependencies: Sequence[Depends], overrides_provider: Any
@@ -45,7 +47,7 @@ class _Delegated(Response):
 
     def _receive_again(self, receive: Receive) -> Receive:
         """Return `receive`, preceded by the body if a dependency has read it."""
-        body: bytes | None = getattr(self._request, "_body", None)
+        body = cached_body(self._request)
         if body is None:
             return receive
         messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]

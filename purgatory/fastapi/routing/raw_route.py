@@ -19,6 +19,7 @@ from purgatory.fastapi.routing.dependency_route import behind_dependencies
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 from purgatory.fastapi.routing.openapi import problem_responses
+from purgatory.fastapi.routing.request_internals import effective_route
 
 
 class BoundedApp(Protocol):
@@ -59,7 +60,7 @@ class DeclaredEndpoint:
         methods = ", ".join(self.methods)
         problem = Problem(
             "method-not-allowed",
-            f"{scope['path']} does not take {scope['method']}: it takes {methods}",
+            f"{scope['method']} is not allowed at {scope['path']}; allowed: {methods}",
             headers={"Allow": methods},
         )
         await send_response(send, problem.response(self._prefix, scope["path"]))
@@ -86,8 +87,7 @@ class RawRoute(APIRoute):
         if scope["method"] not in (self.methods or ()):
             await self.declared.refuse_method(scope, receive, send)
             return
-        # How the router was included; None for a router that serves by itself.
-        included = scope.get("fastapi", {}).get("effective_route_context") or self
+        included = effective_route(scope) or self
         raw = self._behind_dependencies(included) if included.dependencies else self.declared.raw
         await raw(scope, receive, send)
 
