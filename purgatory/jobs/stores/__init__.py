@@ -1,4 +1,6 @@
 """The protocol of job stores, what all stores share, and the store in memory.
 
-Stores of a vendor have rooms of their own: `jobs.sql` and `jobs.redis`.
+Here: `protocol`, which every store implements; group commit and listeners, which they share; and
+the store in memory. Not here: what a step does with a job (`jobs.model`), and the stores of a
+vendor (`jobs.sql` and `jobs.redis`).
 """
