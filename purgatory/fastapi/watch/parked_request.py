@@ -39,7 +39,7 @@ class ParkedRequest(WaitOperation):
         """Send the answer: called once, on the purgatory's thread, unless the client has gone."""
         raise NotImplementedError(f"{type(self).__name__} does not define respond()")
 
-    def on_end(self) -> None:
+    def on_complete(self) -> None:
         """Answer, unless nobody is there or another answer was given."""
         if self.wait_id is not None:
             self._registry.forget(self)
