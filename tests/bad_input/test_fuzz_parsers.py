@@ -21,6 +21,7 @@ from purgatory.fastapi.http.idempotency import parse_idempotency_key
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import (
     MAX_LIMIT,
+    ParameterErrors,
     read_query,
     whole_number,
 )
@@ -30,7 +31,6 @@ from purgatory.fastapi.http.preferences import (
 )
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.validation_errors import ParameterErrors
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.keys.schemas import MAX_BATCH, batch_json, signal_json
 from purgatory.fastapi.watch.parameters import parse_etag_cursor, parse_wait_id

@@ -1,4 +1,4 @@
-"""JSON bodies, checked."""
+"""JSON bodies: parsed strictly, with the location of every error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from purgatory.fastapi.http.body_schema import BodyPlaces, Location, Place
+from purgatory.fastapi.http.body_schema import BodyField, BodySchema, Location
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 
 Value = TypeVar("Value")
@@ -29,46 +29,46 @@ class JsonBody(Generic[Value]):
         annotation: Any,
         *,
         max_bytes: int,
-        schema: Mapping[str, Any] | None = None,
+        bounds: Mapping[str, Any] | None = None,
         default: Any = inspect.Parameter.empty,
     ) -> None:
         """Declare a body of the type `annotation`.
 
-        `schema` has bounds as keywords of pydantic's `Field`; with a `default` the body may be
+        `bounds` are keywords of pydantic's `Field`; with a `default` the body may be
         left out.
         """
         self.annotation = annotation
         self.max_bytes = max_bytes
-        self.schema = dict(schema or {})
+        self.bounds = dict(bounds or {})
         self.default = default
-        bounded: Any = Annotated[annotation, Field(**self.schema)]
+        bounded: Any = Annotated[annotation, Field(**self.bounds)]
         self._adapter: TypeAdapter[Value] = TypeAdapter(bounded)
 
     def parse(self, body: bytes) -> Value:
-        """Return a document; raise Problem that says what is wrong with it, and where."""
+        """Return the parsed body; raise Problem with the errors and their locations."""
         try:
             parsed = self._adapter.validate_json(body)
         except ValidationError as exc:
-            raise _problem(exc, self._places) from exc
+            raise _problem(exc, self._schema) from exc
         _refuse_repeated_names(body)
         return parsed
 
     @cached_property
-    def _places(self) -> BodyPlaces:
-        return BodyPlaces(self._adapter.json_schema())
+    def _schema(self) -> BodySchema:
+        return BodySchema(self._adapter.json_schema())
 
 
 def bad_field(path: Location, detail: str, allowed: str) -> Problem:
-    """Return the refusal of one field of a body, for a reason that its schema does not know."""
+    """Return the problem of one field of a body, for a reason beyond its schema."""
     names = [part for part in path if isinstance(part, str)]
-    place = Place(path, ".".join(names) or "body", allowed)
-    return _refusal([(place, detail)])
+    field = BodyField(path, ".".join(names) or "body", allowed)
+    return _problem_of([(field, detail)])
 
 
 def _refuse_repeated_names(body: bytes) -> None:
-    # Pydantic takes the last of them without a word. It has found the body to be JSON.
+    # Pydantic silently takes the last of them. It has checked that the body is JSON.
     if body.count(b":") > 1:
-        _look_for_repeated_names(body.decode())
+        _check_repeated_names(body.decode())
 
 
 def _without_repeated_names(members: list[tuple[str, Any]]) -> None:
@@ -82,28 +82,28 @@ def _without_repeated_names(members: list[tuple[str, Any]]) -> None:
 
 
 # Made once: `json.loads` makes a decoder for each call, which takes as long as a small body.
-_look_for_repeated_names = json.JSONDecoder(object_pairs_hook=_without_repeated_names).decode
+_check_repeated_names = json.JSONDecoder(object_pairs_hook=_without_repeated_names).decode
 
 
-def _problem(exc: ValidationError, places: BodyPlaces) -> Problem:
+def _problem(exc: ValidationError, schema: BodySchema) -> Problem:
     errors = exc.errors(include_url=False, include_context=False)
     if errors[0]["type"] == "json_invalid":
         return Problem("bad-json", f"the body is not JSON: {errors[0]['msg']}")
-    found: dict[Location, tuple[Place, str]] = {}
+    found: dict[Location, tuple[BodyField, str]] = {}
     for error in errors[: 2 * MAX_ERRORS_SHOWN]:
-        place = places.find(error["loc"], is_unknown=error["type"] == "extra_forbidden")
-        # Of a field that may be one of several things there is an error for each of them.
+        field = schema.field_at(error["loc"], is_unknown=error["type"] == "extra_forbidden")
+        # Of a union there is an error for each alternative.
         sentence = _sentence(error)
-        if place.path in found:
+        if field.path in found:
             sentence = f"it is {_shown(error['input'])}, none of what is allowed"
-        found[place.path] = (place, sentence)
-    return _refusal(_deepest(found)[:MAX_ERRORS_SHOWN])
+        found[field.path] = (field, sentence)
+    return _problem_of(_deepest(found)[:MAX_ERRORS_SHOWN])
 
 
-def _deepest(found: dict[Location, tuple[Place, str]]) -> list[tuple[Place, str]]:
-    """Leave out the errors of a field in which another error was found.
+def _deepest(found: dict[Location, tuple[BodyField, str]]) -> list[tuple[BodyField, str]]:
+    """Leave out the errors of fields that contain the field of another error.
 
-    It may be one of several things, and what the client sent is nearly one of them.
+    Those are of the other alternatives of a union, one of which the client nearly sent.
     """
     outer = {path[:end] for path in found for end in range(len(path))}
     return [error for path, error in found.items() if path not in outer]
@@ -130,15 +130,15 @@ def _shown(value: Any) -> str:
     return json.dumps(value)[:MAX_SHOWN]
 
 
-def _refusal(errors: Sequence[tuple[Place, str]]) -> Problem:
-    place, sentence = errors[0]
+def _problem_of(errors: Sequence[tuple[BodyField, str]]) -> Problem:
+    field, sentence = errors[0]
     return Problem(
         "bad-parameter",
-        f"{place.pointer or 'the body'}: {sentence}; allowed: {place.allowed}",
-        param=place.param,
-        allowed=place.allowed,
+        f"{field.pointer or 'the body'}: {sentence}; allowed: {field.allowed}",
+        param=field.param,
+        allowed=field.allowed,
         errors=[
-            {"pointer": place.pointer, "detail": detail, "allowed": place.allowed}
-            for place, detail in errors
+            {"pointer": field.pointer, "detail": detail, "allowed": field.allowed}
+            for field, detail in errors
         ],
     )

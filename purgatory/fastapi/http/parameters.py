@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest, only_line
-from purgatory.fastapi.http.validation_errors import ParameterErrors
 
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
 Value = TypeVar("Value")
 
 # Parameters in a query, all endpoints together, are fewer than ten.
@@ -24,6 +25,55 @@ MAX_QUERY_BYTES: Final = 4096
 MAX_LIMIT: Final = 1000
 # Of a number in a query.
 MAX_DIGITS: Final = 15
+
+
+class ParameterErrors:
+    """Collects the errors of single parameters, so that one response reports all of them."""
+
+    __slots__ = ("_problems",)
+
+    def __init__(self) -> None:
+        """Begin without errors."""
+        self._problems: list[Problem] | None = None
+
+    def collect(
+        self, parse: Callable[Args, Result], *args: Args.args, **kwargs: Args.kwargs
+    ) -> Result | None:
+        """Return what `parse` returns; None if it raises a Problem, which is added."""
+        try:
+            return parse(*args, **kwargs)
+        except Problem as problem:
+            self.add(problem)
+            return None
+
+    def add(self, problem: Problem) -> None:
+        """Add one error."""
+        if self._problems is None:
+            self._problems = []
+        self._problems.append(problem)
+
+    def raise_if_any(self) -> None:
+        """Raise one Problem if errors were added; its `errors` lists them if there are several."""
+        if self._problems is None:
+            return
+        first = self._problems[0]
+        errors = [error for problem in self._problems for error in _errors(problem)]
+        if len(errors) > 1:
+            raise Problem(
+                first.kind.slug, first.detail, **{**first.members, "errors": errors}
+            ) from first
+        raise first
+
+
+def _errors(problem: Problem) -> list[dict[str, object]]:
+    """Return the errors of a problem, which may be about several parameters itself."""
+    members = problem.members
+    if "errors" in members:
+        errors: list[dict[str, object]] = members["errors"]
+        return errors
+    return [
+        {"param": members["param"], "detail": problem.detail, "allowed": members["allowed"]},
+    ]
 
 
 # Compared by identity, and so hashed as fast as any object: it is the key of its value.

@@ -57,9 +57,9 @@ def problem_of_exception(error: Exception) -> Problem:
 
 
 def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
-    """Return the refusal that an error of the library amounts to.
+    """Return the problem that reports an error of the library.
 
-    `cursor_from` names the header from which the cursor was, where it was no parameter.
+    `cursor_from` names the header that had the cursor, if it was not a parameter.
     """
     match error:
         case CursorExpiredError():
@@ -106,20 +106,19 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
     return Problem("internal-error", error.detail)
 
 
-# What the fields of a job may be, for reasons that its schema does not know. A store may have other
-# limits than the default ones: then `detail` has the number.
+# Valid values of the fields of a job, as far as the schema does not describe them. A store may have
+# other limits than the defaults: then `detail` has the number.
 _ALLOWED: Final = {
-    "at": "a moment with its zone, by default up to a minute ago or ten years ahead; and no "
-    "`delay` beside it",
-    "callback.headers": "up to 20 headers, none of those that are ours or the connection's, with "
+    "at": "a time with its zone, by default up to a minute ago or ten years ahead; without `delay`",
+    "callback.headers": "up to 20 headers, except those of the callback or the connection, with "
     "values of up to 4096 printable ASCII characters",
     "callback.url": "an http or https address with a host, without user name or fragment",
     "ceiling": "seconds, from 0 to ten years by default",
-    "delay": "seconds, from 0 to ten years by default; and no `at` beside it",
+    "delay": "seconds, from 0 to ten years by default; without `at`",
     "handler": ALLOWED_KEY,
     "keys": "watch keys, up to 100 by default",
-    "on_conflict": "replace or keep together with a `dedupe_key`; error, or left out, without",
-    "payload": "JSON of up to 64 KiB by default, as the handler takes it",
+    "on_conflict": "replace or keep with a `dedupe_key`; error, or left out, without one",
+    "payload": "JSON of up to 64 KiB by default, as the handler expects it",
 }
 
 
@@ -137,7 +136,7 @@ def _of_job_error(error: JobError) -> Problem:
         case UnknownHandlerError():
             return Problem("unknown-handler", error.detail, param="handler")
         case InvalidPayloadError() | InvalidDeadlineError() | InvalidJobError():
-            allowed = _ALLOWED.get(error.param, "what the API's documentation says")
+            allowed = _ALLOWED.get(error.param, "as in the API's documentation")
             return bad_parameter(error.param, error.detail, allowed)
         case StoreFullError():
             return Problem("jobs-full", error.detail, headers=retry_after())

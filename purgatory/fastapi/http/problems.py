@@ -21,40 +21,40 @@ _STATUSES: Final = frozenset(HTTPStatus)
 
 
 class Problem(HTTPException):
-    """A refusal on its way to the client; endpoints of one's own may raise it too."""
+    """An error that the client gets as problem details; your own endpoints may raise it too."""
 
     def __init__(
         self, slug: str, detail: str, *, headers: dict[str, str] | None = None, **members: Any
     ) -> None:
-        """Refuse with the kind `slug`, a sentence, and members of its own."""
+        """Report the kind `slug`, with a sentence, and members of its own."""
         self.kind = KINDS[slug]
         self.members = members
         super().__init__(self.kind.status, detail, headers or {})
 
     @classmethod
     def from_status(cls, status: int, detail: Any, headers: dict[str, str]) -> Problem:
-        """Return the refusal of an application that has only a status and a detail.
+        """Return the problem for an error with only a status and a detail.
 
-        A detail that is no sentence, which FastAPI allows, is the member `error`.
+        A detail that is not text, which FastAPI allows, becomes the member `error`.
         """
-        phrase = HTTPStatus(status).phrase if status in _STATUSES else "Refused"
+        phrase = HTTPStatus(status).phrase if status in _STATUSES else "Error"
         members = {} if isinstance(detail, str) else {"error": detail}
         sentence = detail if isinstance(detail, str) else phrase
         problem = cls("internal-error", sentence, headers=headers, **members)
-        # RFC 9457: about:blank is the kind that has nothing to say beyond its status.
+        # RFC 9457: about:blank says no more than the status.
         problem.kind = ProblemKind("about:blank", status, phrase, "")
         problem.status_code = status
         return problem
 
     @property
     def status(self) -> int:
-        """The HTTP status of the answer."""
+        """The HTTP status of the response."""
         return self.kind.status
 
     def response(self, prefix: str, instance: str) -> RawResponse:
-        """Return the answer to the request for `instance`; kinds are documented under `prefix`.
+        """Return the response to the request for `instance`; kinds are documented under `prefix`.
 
-        Where the router is included under another prefix, or mounted, that is before `prefix`.
+        If the router is included under another prefix, or mounted, that precedes `prefix`.
         """
         slug = self.kind.slug
         before, found, _ = instance.partition(f"{prefix}/")
@@ -67,7 +67,7 @@ class Problem(HTTPException):
             "instance": instance,
             **self.members,
         }
-        # ASCII only: what the client sent is quoted, and need not be text that UTF-8 can hold.
+        # ASCII only: what the client sent is quoted, and UTF-8 cannot encode all of it.
         body = json.dumps(document, separators=(",", ":")).encode("ascii")
         return RawResponse(
             self.kind.status,
@@ -82,19 +82,19 @@ class Problem(HTTPException):
 
 
 def bad_parameter(param: str, detail: str, allowed: str) -> Problem:
-    """Return the refusal of one parameter."""
+    """Return the problem of one invalid parameter."""
     return Problem("bad-parameter", f"{detail}; allowed: {allowed}", param=param, allowed=allowed)
 
 
 def retry_after() -> dict[str, str]:
-    """Return a Retry-After header, jittered so that clients do not return in step."""
+    """Return a Retry-After header, jittered to spread the retries of clients."""
     return {"Retry-After": str(random.randint(1, 5))}
 
 
 def draining_problem() -> Problem:
-    """Return the refusal of a process that shuts down."""
+    """Return the problem of a process that is shutting down."""
     return Problem(
         "draining",
-        "this process is shutting down and parks no more requests: ask again",
+        "this process is shutting down and parks no more requests: retry",
         headers={**retry_after(), "Connection": "close"},
     )

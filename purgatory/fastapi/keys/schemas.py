@@ -57,7 +57,7 @@ def batch_json(limits: Limits) -> JsonBody[list[BatchItem]]:
     return JsonBody(
         list[item],
         max_bytes=max(MIN_BATCH_BODY, _max_signal_bytes(limits) + KEY_ROOM),
-        schema={"min_length": 1, "max_length": MAX_BATCH},
+        bounds={"min_length": 1, "max_length": MAX_BATCH},
     )
 
 
@@ -66,64 +66,64 @@ def _max_signal_bytes(limits: Limits) -> int:
 
 
 class FireResponse(BaseModel):
-    """A signal was kept, and whoever waited for it was woken."""
+    """The signal is kept, and its waiters are woken."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"cursor": "8c1f0a9be2d4-1", "seq": 1, "completed": 1}]}
     )
 
     cursor: str = Field(
-        description="The cursor just behind the signal.", examples=["8c1f0a9be2d4-1"]
+        description="The cursor just after the signal.", examples=["8c1f0a9be2d4-1"]
     )
     seq: int = Field(description="The signal's number: counts up within its key.")
     completed: int = Field(description="Operations of this process that it completed.")
-    jobs: int = Field(0, description="Delayed jobs that it decided; left out where there are none.")
+    jobs: int = Field(0, description="Delayed jobs that it decided; left out if 0.")
 
 
 class FireBatchResponse(BaseModel):
-    """One entry a signal, in the order of the request."""
+    """One entry for each signal, in the order of the request."""
 
     results: list[FireResponse] = Field(description="In the order of the request.")
 
 
 class WaitingCount(BaseModel):
-    """How many wait on a key."""
+    """The number of waiters on a key."""
 
     here: int = Field(description="In this process.")
     everywhere: int = Field(description="In all processes.")
 
 
 class KeyResponse(BaseModel):
-    """What is known of a key."""
+    """The cursors and waiters of a key."""
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
     cursor: str = Field(
-        description="To go on with from now on, as the `cursor` of a wait.",
+        description="To continue from now, as the `cursor` of a wait.",
         examples=["8c1f0a9be2d4-1"],
     )
     earliest: str = Field(
-        description="To go on with from the earliest signal that is kept.",
+        description="To continue from the earliest signal that is kept.",
         examples=["8c1f0a9be2d4-0"],
     )
     waiting: WaitingCount
 
 
 class DropKeyResponse(BaseModel):
-    """The key's waiters were ended and its history dropped."""
+    """The waits on the key have ended, and its history is dropped."""
 
     cancelled: int = Field(description="Waits that were ended.")
     cursor: str = Field(description="From now on.", examples=["8c1f0a9be2d4-1"])
 
 
 class WatchedKey(BaseModel):
-    """A key that is watched."""
+    """A watched key."""
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
-    waiting: int = Field(description="How many wait on it.")
+    waiting: int = Field(description="The number of its waiters.")
 
 
 class WatchedKeysResponse(BaseModel):
-    """Keys that are watched."""
+    """Watched keys."""
 
     keys: list[WatchedKey] = Field(description="In order.")
     more: bool = Field(description="There are more than `limit`.")

@@ -82,7 +82,7 @@ class EndpointSpec:
     def _arguments(self) -> Iterator[inspect.Parameter]:
         if self.body is not None:
             yield _argument(
-                "body", self.body.annotation, Body(**self.body.schema), self.body.default
+                "body", self.body.annotation, Body(**self.body.bounds), self.body.default
             )
         for parameter in self.parameters.declared:
             yield _parameter_argument(parameter)

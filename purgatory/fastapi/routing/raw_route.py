@@ -60,7 +60,7 @@ class DeclaredEndpoint:
         methods = ", ".join(self.methods)
         problem = Problem(
             "method-not-allowed",
-            f"{scope['path']} does not take {scope['method']}: it takes {methods}",
+            f"{scope['method']} is not allowed at {scope['path']}; allowed: {methods}",
             headers={"Allow": methods},
         )
         await send_response(send, problem.response(self._prefix, scope["path"]))

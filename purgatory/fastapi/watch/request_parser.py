@@ -8,13 +8,12 @@ from typing import Final
 from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.body_schema import pointer
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field
-from purgatory.fastapi.http.parameters import ParameterValues
+from purgatory.fastapi.http.parameters import ParameterErrors, ParameterValues
 from purgatory.fastapi.http.permit import Action
 from purgatory.fastapi.http.preferences import Preferences, wait_seconds
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.validation_errors import ParameterErrors
 from purgatory.fastapi.watch.parameters import (
     CURSOR,
     IF_NONE_MATCH,
