@@ -29,12 +29,12 @@ IS_COMPILED := PYTHONPATH=$(COMPILED) $(BIN)/python -P -c \
   'import sys; from purgatory.timer import compiled; sys.exit(not compiled)'
 define bench
 	@if $(IS_COMPILED); then \
-	  PYTHONPATH=$(COMPILED) $(BIN)/python -P -m purgatory bench $(1) $(ARGS) || exit 1; \
+	  PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.core $(1) $(ARGS) || exit 1; \
 	fi
-	@$(BIN)/python -m purgatory bench $(1) $(ARGS)
+	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test load chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs-house lock clean
+.PHONY: help run test load mutation chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs-house lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,9 @@ test: $(VENV)/.test $(VENV)/.compiled ## Run all tests, those of the core in bot
 
 load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on each kind of server
 	@PURGATORY_LOAD_SECONDS=120 $(BIN)/python -m pytest tests/acceptance/test_load.py $(ARGS)
+
+mutation: $(VENV)/.test ## Faults in the code that tests ought to notice (ARGS="--count 50 --seed 2 --room purgatory/timer")
+	@$(BIN)/python -m tests.mutation $(ARGS)
 
 chaos: $(VENV)/.test ## Kill services and stores while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
 	@$(BIN)/python -m tests.chaos $(ARGS)

@@ -1,4 +1,4 @@
-"""Where the service keeps its jobs."""
+"""The job store of the service, from its URL."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ FILE_NAME = "jobs.sqlite3"
 
 
 class MigratedJobStore(SqlJobStore):
-    """Makes or changes its tables when it is opened, and its folder too."""
+    """A SQL store that creates or migrates its tables when it is opened."""
 
     def __init__(self, url: str) -> None:
-        """Keep jobs at `url`; raise ValueError for a database that cannot."""
+        """Keep jobs at `url`; raise ValueError for an unsupported database."""
         super().__init__(url)
         self._url = url
 
     async def open(self) -> None:
-        """Migrate, and open."""
+        """Migrate the tables and open the store."""
         await migrate(self._url)
         await super().open()
 
 
 def make_job_store(url: str | None, data_dir: Path) -> JobStore:
-    """Return the store at `url`, or in a file of `data_dir` for None; nothing is opened yet.
+    """Return the store at `url`, or in a file in `data_dir` if None; it is not opened yet.
 
-    Raises ValueError for a URL of none of our stores, and OSError where the folder cannot be made.
+    Raises ValueError if no store supports the URL, and OSError if `data_dir` cannot be created.
     """
     if url is None:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -38,13 +38,13 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
     if scheme in ("sqlite", "postgresql"):
         return MigratedJobStore(url)
     if scheme in ("redis", "rediss", "unix"):
-        # Here, because the service runs without redis-py where nobody asks for Redis.
+        # Imported here: the service needs redis-py only for such a URL.
         from purgatory.jobs.redis import RedisJobStore
 
         return RedisJobStore(url)
     if scheme == "memory":
         return MemoryJobStore()
     raise ValueError(
-        f"{without_password(url)!r} has none of the schemes that there are stores for: give a URL "
-        f"that begins with {', '.join(f'{known}:' for known in SCHEMES[:-1])} or {SCHEMES[-1]}:"
+        f"no job store supports the URL {without_password(url)!r}: give a URL that begins with "
+        f"{', '.join(f'{known}:' for known in SCHEMES[:-1])} or {SCHEMES[-1]}:"
     )

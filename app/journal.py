@@ -1,4 +1,4 @@
-"""The journal that the settings ask for."""
+"""The journal, from the settings."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
 
 
 class JournalUnavailableError(Exception):
-    """The journal that the settings ask for cannot be written."""
+    """The journal in the settings cannot be written."""
 
 
 def create_journal(settings: Settings) -> Journal | None:
-    """Return the journal, not yet open, or None where none is asked for.
+    """Return the journal, not yet open, or None if the settings name no directory.
 
-    Raises JournalUnavailableError where pyarrow is missing or the directory cannot be made.
+    Raises JournalUnavailableError if pyarrow is missing or the directory cannot be created.
     """
     if settings.journal_dir is None:
         return None
     try:
-        # Only here: the service needs it only if it writes a journal.
+        # Imported here: the service needs pyarrow only if it writes a journal.
         from purgatory.journal import Journal, ParquetFiles
 
         settings.journal_dir.mkdir(parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def create_journal(settings: Settings) -> Journal | None:
 def journal_lifespan(
     journal: Journal | None,
 ) -> Callable[[Any], AbstractAsyncContextManager[None]]:
-    """Return a lifespan around that of the purgatory: whoever is drained is written too."""
+    """Return a lifespan to put around that of the purgatory; drained operations are written too."""
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:

@@ -1,4 +1,4 @@
-"""The application: where the edges meet."""
+"""The composition of the service's application."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from app.docs import add_docs
-from app.environment import unknown_variables
+from app.api_docs import add_docs
 from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
+from app.unknown_settings import unknown_variables
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
 from purgatory.jobs import CALLBACK
@@ -21,24 +21,24 @@ from purgatory.jobs import CALLBACK
 logger = logging.getLogger("purgatory.app")
 
 DESCRIPTION = """
-Park a request until something happens; do it with `GET /purgatory/watch/{key}`, and make it happen
-with `POST /purgatory/keys/{key}`.
+Park a request until a key fires with `GET /purgatory/watch/{key}`. Fire the key with
+`POST /purgatory/keys/{key}`.
 
-Do something later with `POST /purgatory/jobs`: call an address back at a deadline, or as soon as a
-key fires, or not at all because it fired.
+Defer a callback with `POST /purgatory/jobs`: it is sent at a deadline, or as soon as a key fires,
+or not at all because the key fired.
 
-Every refusal is problem details (RFC 9457), and its `type` is an address that says what to do.
+Every error is a problem details object (RFC 9457). Its `type` is a URL that says what to do.
 """
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
-    """Return the service. For an ASGI server: `uvicorn --factory app.main:create_app`.
+    """Return the service's application; ASGI servers use `--factory app.main:create_app`.
 
-    Raises ValueError, which names the variable to blame, and JournalUnavailableError.
+    Raises ValueError with the name of the wrong variable, and JournalUnavailableError.
     """
     settings = Settings() if settings is None else settings
-    for sentence in unknown_variables(os.environ):
-        logger.warning("%s", sentence, extra={"action": "unknown-setting"})
+    for warning in unknown_variables(os.environ):
+        logger.warning("%s", warning, extra={"action": "unknown-setting"})
     journal = create_journal(settings)
     app = FastAPI(
         title="Purgatory",
@@ -48,14 +48,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_tags=[
-            {"name": "purgatory", "description": "Wait for keys, fire them, and defer."},
+            {"name": "purgatory", "description": "Wait for keys, fire keys, and defer jobs."},
             {"name": "health", "description": "For load balancers and orchestrators."},
         ],
     )
-    # Not the URL itself, which may hold a password.
-    with _blaming("PURGATORY_JOBS_URL or PURGATORY_DATA_DIR"):
+    # The error must not show the URL, which may contain a password.
+    with _naming_variables("PURGATORY_JOBS_URL or PURGATORY_DATA_DIR"):
         jobs = settings.job_store()
-    with _blaming("PURGATORY_TOKENS or PURGATORY_TOKENS_FILE"):
+    with _naming_variables("PURGATORY_TOKENS or PURGATORY_TOKENS_FILE"):
         tokens = settings.bearer_tokens()
     purgatory = Purgatory(
         limits=settings.limits(),
@@ -64,8 +64,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         job_settings=settings.job_settings(),
     )
     purgatory.handler(CALLBACK)(settings.webhook())
-    with _blaming("PURGATORY_JOB_HANDLERS"):
-        purgatory.handled_elsewhere(settings.elsewhere())
+    with _naming_variables("PURGATORY_JOB_HANDLERS"):
+        purgatory.handled_elsewhere(settings.handled_elsewhere())
     install(app, purgatory, settings=settings.wait_settings(), authorize=tokens)
     app.include_router(create_health_router(purgatory))
     add_docs(app)
@@ -73,8 +73,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
 
 @contextmanager
-def _blaming(variables: str) -> Iterator[None]:
-    """Have what is raised begin with the variables that it is about."""
+def _naming_variables(variables: str) -> Iterator[None]:
+    """Prefix errors with the names of the variables that cause them."""
     try:
         yield
     except (ValueError, OSError, ImportError) as exc:

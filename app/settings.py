@@ -22,12 +22,12 @@ _WAITS = WaitSettings()
 
 
 class Settings(BaseSettings):
-    """Every setting is an environment variable: PURGATORY_ and its name, but for HOST and PORT.
+    """The settings: each is the environment variable PURGATORY_NAME, except HOST and PORT.
 
-    A value that is no good stops the service with a sentence that names it.
+    An invalid value stops the service with a message that names the variable.
     """
 
-    # hide_input: pydantic's message for values that do not fit together would show them all.
+    # hide_input: pydantic's messages about several values would show all of them, secrets too.
     model_config = SettingsConfigDict(
         env_prefix="PURGATORY_", frozen=True, hide_input_in_errors=True, allow_inf_nan=False
     )
@@ -48,60 +48,68 @@ class Settings(BaseSettings):
 
     max_parked_per_client: int = Field(_WAITS.max_parked_per_client, ge=1)
     trusted_proxies: str = Field(
-        "127.0.0.1", description="Addresses whose X-Forwarded-For is believed, comma-separated."
+        "127.0.0.1",
+        description="Comma-separated addresses of proxies whose X-Forwarded-For is trusted.",
     )
 
     tokens: SecretStr | None = Field(
-        None, description="Tokens or their hashes, each with its scopes, separated by semicolons."
+        None, description="Tokens or their hashes, each with scopes, separated by semicolons."
     )
-    tokens_file: Path | None = Field(None, description="The same, a line each.")
+    tokens_file: Path | None = Field(None, description="A file with one token per line.")
     allow_anonymous: bool = Field(
-        False, description="Listen beyond loopback without tokens: everyone may do everything."
+        False, description="Listen beyond loopback without tokens; everyone may do everything."
     )
 
     journal_dir: Path | None = Field(
-        None, description="Where the history of operations is written; none is, without."
+        None, description="The directory for the history of operations; none is written if unset."
     )
-    journal_max_age: float = Field(60.0, gt=0, description="Seconds until a file is complete.")
+    journal_max_age: float = Field(60.0, gt=0, description="Seconds until a file is completed.")
     journal_sample: Annotated[dict[str, Annotated[float, Field(ge=0, le=1)]], NoDecode] = Field(
-        {}, description="The share that is written of a kind, as JSON; all of the others."
+        {}, description="The fraction to write per kind, as JSON; other kinds are written fully."
     )
     journal_keys: Literal["plain", "prefix", "hash"] = "plain"
     journal_secret: SecretStr | None = Field(
-        None, description="What keys are hashed with: 16 to 64 bytes."
+        None, description="The secret for hashing keys: 16 to 64 bytes."
     )
 
     jobs_url: SecretStr | None = Field(
-        None, description="Where jobs are kept; a SQLite file in the data directory unless given."
+        None, description="The URL of the job store; default: a SQLite file in the data directory."
     )
-    data_dir: Path = Field(Path("data"), description="Made where it is not there.")
+    data_dir: Path = Field(
+        Path("data"), description="The directory of the SQLite file; created if missing."
+    )
     job_handlers: str = Field(
-        "", description="Names of handlers that other services on the store run, comma-separated."
+        "",
+        description="Comma-separated names of handlers that other services on the same store run.",
     )
     max_running_jobs: int = Field(_JOBS.max_running, ge=1)
     job_lease: float = Field(
         _JOBS.lease_ms / 1000,
         ge=1,
         le=3600,
-        description="Seconds after which others have the jobs of a process that died.",
+        description="Seconds until other processes take over the jobs of a killed process.",
     )
-    job_grace: float = Field(_JOBS.grace, ge=0, le=3600, description="Seconds.")
-    callback_secret: SecretStr | None = Field(None, min_length=16, description="Signs callbacks.")
+    job_grace: float = Field(_JOBS.grace_ms / 1000, ge=0, le=3600, description="Seconds.")
+    callback_secret: SecretStr | None = Field(
+        None, min_length=16, description="The key for signing callbacks."
+    )
     callback_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds.")
     callback_allow_private: bool = Field(
-        False, description="Callbacks may go to loopback, private and link-local addresses."
+        False, description="Allow callbacks to loopback, private and link-local addresses."
     )
 
-    access_log: bool = Field(True, description="A line for each request; costs 44 us each.")
+    access_log: bool = Field(True, description="Log each request; takes 44 us per request.")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     keep_alive: int = Field(
-        75, ge=1, description="Seconds; more than the idle timeout of the load balancer in front."
+        75,
+        ge=1,
+        description="Seconds; set it above the idle timeout of the load balancer in front.",
     )
 
     @field_validator("journal_sample", mode="before")
     @classmethod
     def _parse_sample(cls, value: object) -> object:
-        # Here rather than by pydantic-settings, whose error names neither variable nor way out.
+        # pydantic-settings' own error names neither the variable nor the correct format.
         if not isinstance(value, str):
             return value
         try:
@@ -118,19 +126,19 @@ class Settings(BaseSettings):
         if self.max_signal_bytes < self.max_value_bytes:
             raise ValueError(
                 f"PURGATORY_MAX_SIGNAL_BYTES is {self.max_signal_bytes}, less than "
-                f"PURGATORY_MAX_VALUE_BYTES, {self.max_value_bytes}: raise it, since at least one "
-                "value has to fit"
+                f"PURGATORY_MAX_VALUE_BYTES, {self.max_value_bytes}: raise it so that at least one "
+                "value fits"
             )
         if self.tokens is not None and self.tokens_file is not None:
-            raise ValueError("give PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, not both")
+            raise ValueError("set PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, not both")
         if (self.journal_keys == "hash") != (self.journal_secret is not None):
             raise ValueError(
-                "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET go together: give both, "
-                "or neither"
+                "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET belong together: set "
+                "both or neither"
             )
         if not (self.has_tokens or self.allow_anonymous or _is_loopback(self.host)):
             raise ValueError(
-                f"HOST is {self.host!r}, which others can reach, and there is no token: set "
+                f"HOST is {self.host!r}, not a loopback address, and there are no tokens: set "
                 "PURGATORY_TOKENS or PURGATORY_TOKENS_FILE, or PURGATORY_ALLOW_ANONYMOUS=1 if "
                 "everyone may do everything"
             )
@@ -138,17 +146,17 @@ class Settings(BaseSettings):
 
     @property
     def address(self) -> str:
-        """Where the service is found, as a URL."""
+        """The URL of the service."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{host}:{self.port}"
 
     @property
     def has_tokens(self) -> bool:
-        """True iff whoever asks needs a token."""
+        """True iff clients need a token."""
         return self.tokens is not None or self.tokens_file is not None
 
     def bearer_tokens(self) -> BearerTokens | None:
-        """Return the tokens, or None where none are needed; raise ValueError or OSError."""
+        """Return the tokens, or None if none are needed; raise ValueError or OSError."""
         if self.tokens is not None:
             return BearerTokens.from_text(self.tokens.get_secret_value())
         if self.tokens_file is not None:
@@ -156,7 +164,7 @@ class Settings(BaseSettings):
         return None
 
     def limits(self) -> Limits:
-        """Return the purgatory's bounds."""
+        """Return the limits of the purgatory."""
         return Limits(
             max_parked=self.max_parked,
             max_parked_per_key=self.max_parked_per_key,
@@ -169,20 +177,20 @@ class Settings(BaseSettings):
         )
 
     def job_store(self) -> JobStore:
-        """Return the store of jobs; raise ValueError or OSError."""
+        """Return the job store; raise ValueError or OSError."""
         url = None if self.jobs_url is None else self.jobs_url.get_secret_value()
         return make_job_store(url, self.data_dir)
 
     def job_settings(self) -> WorkerSettings:
-        """Return how jobs are run."""
+        """Return the settings of the job worker."""
         return WorkerSettings(
             max_running=self.max_running_jobs,
             lease_ms=round(1000 * self.job_lease),
-            grace=self.job_grace,
+            grace_ms=round(1000 * self.job_grace),
         )
 
     def webhook(self) -> Webhook:
-        """Return what makes callbacks."""
+        """Return the handler that makes callbacks."""
         secret = self.callback_secret
         return Webhook(
             None if secret is None else secret.get_secret_value(),
@@ -190,12 +198,12 @@ class Settings(BaseSettings):
             allow_private=self.callback_allow_private,
         )
 
-    def elsewhere(self) -> list[str]:
+    def handled_elsewhere(self) -> list[str]:
         """Return the names of handlers that other services run."""
         return [name for name in map(str.strip, self.job_handlers.split(",")) if name]
 
     def wait_settings(self) -> WaitSettings:
-        """Return how long a request may be parked."""
+        """Return the limits of waits over HTTP."""
         return WaitSettings(
             default_wait=self.default_wait,
             max_wait=self.max_wait,

@@ -1,1 +1,1 @@
-"""Examples: applications of their own, on public names only."""
+"""Examples: complete applications that use only public names of the package."""

@@ -1,4 +1,4 @@
-"""Alembic's entry: runs on the connection of `purgatory.jobs.sql.migrate`, or prints SQL."""
+"""Alembic's entry point: runs on the connection of `purgatory.jobs.sql.migrate`, or prints SQL."""
 
 from alembic import context
 
@@ -8,9 +8,9 @@ from purgatory.jobs.sql.tables import metadata
 connection = context.config.attributes.get("connection")
 if connection is None:
     raise SystemExit(
-        "Run `python -m purgatory.jobs.sql URL`, or name this folder's versions/ in the "
-        "version_locations of your own Alembic environment"
+        "Run `python -m purgatory.jobs.sql URL`, or add the versions/ folder beside this file to "
+        "version_locations of your Alembic environment"
     )
 context.configure(connection=connection, target_metadata=metadata, version_table=VERSION_TABLE)
-# The transaction is that of whoever gave the connection.
+# The transaction belongs to the caller that passed the connection.
 context.run_migrations()

@@ -26,9 +26,9 @@ from purgatory.jobs import (
     StoreError,
     WorkerSettings,
 )
+from purgatory.jobs.end_listeners import on_job_end
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.jobs_mixin import JobsMixin
-from purgatory.jobs.worker.end_listeners import on_job_end
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
@@ -137,14 +137,15 @@ class Purgatory(JobsMixin):
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
         self.handlers = JobHandlers()
-        self._desk: JobService | None = None
+        self._job_service: JobService | None = None
         if jobs is not None:
-            self._desk = JobService(
+            self._job_service = JobService(
                 jobs,
                 self.handlers,
                 timer=self._timer,
                 watch=self.watch,
                 require_open=self._parking.require_open,
+                delay_ms=self._parking.delay_ms,
                 settings=job_settings,
                 on_end=on_job_end(listeners),
             )
@@ -156,9 +157,9 @@ class Purgatory(JobsMixin):
         Raises StoreNotReadyError, and what `open` raises.
         """
         self.open()
-        if self._desk is not None:
+        if self._job_service is not None:
             try:
-                await self._desk.opened()
+                await self._job_service.opened()
             except BaseException:
                 await self.close()
                 raise
@@ -225,8 +226,8 @@ class Purgatory(JobsMixin):
                 f"purgatory {self.name!r} was drained or closed, which is for good: make a new one"
             )
         self._parking.opened += 1
-        if self._desk is not None and self._parking.opened == 1:
-            self._desk.begin()
+        if self._job_service is not None and self._parking.opened == 1:
+            self._job_service.begin()
 
     async def close(self) -> None:
         """End, if this matches the first `open`: drain, and stop the timer. Idempotent.
@@ -240,13 +241,13 @@ class Purgatory(JobsMixin):
             return
         try:
             await self.drain()
-            if self._desk is not None:
-                await self._desk.close()
+            if self._job_service is not None:
+                await self._job_service.close()
         finally:
             # Though the caller was cancelled meanwhile: the drain itself goes on by the loop, and
             # the store of jobs is closed when it is over.
-            if self._desk is not None:
-                _ = self._desk.begin_close()
+            if self._job_service is not None:
+                _ = self._job_service.begin_close()
             self._parking.opened = 0
             if self._reaper is not None:
                 self._reaper.stop()
@@ -308,13 +309,14 @@ class Purgatory(JobsMixin):
         if fired.completed == UNTRIED:
             completed = await self._take(self._operations.check_in_steps(key))
             fired = fired._replace(completed=completed)
-        if self._desk is not None and self._desk.may_wait_on(key):
-            fired = fired._replace(jobs=await self._fire_jobs(self._desk, key, value, fired.cursor))
+        service = self._job_service
+        if service is not None and service.may_wait_on(key):
+            fired = fired._replace(jobs=await self._fire_jobs(service, key, value, fired.cursor))
         return fired
 
-    async def _fire_jobs(self, desk: JobService, key: str, value: Any, cursor: str) -> int:
+    async def _fire_jobs(self, service: JobService, key: str, value: Any, cursor: str) -> int:
         try:
-            return await desk.fire(key, value, self.limits.max_value_bytes)
+            return await service.fire(key, value, self.limits.max_value_bytes)
         except StoreError as exc:
             raise JobsNotFiredError(key, cursor, exc.detail) from exc
 
@@ -333,12 +335,12 @@ class Purgatory(JobsMixin):
         """Take no more, and end every operation with status "drained"; return how many there were.
 
         Every outcome has a cursor that is good for another wait. Jobs that wait here are given back
-        at once; handlers that run have some seconds to end (`WorkerSettings.grace`). Idempotent:
+        at once; handlers that run have some seconds to end (`WorkerSettings.grace_ms`). Idempotent:
         a second call waits for the first. Raises PurgatoryClosedError and WrongThreadError.
         """
         ended = await asyncio.shield(self.begin_drain())
-        if self._desk is not None:
-            await asyncio.shield(self._desk.begin_drain())
+        if self._job_service is not None:
+            await asyncio.shield(self._job_service.begin_drain())
         return ended
 
     def begin_drain(self) -> asyncio.Future[int]:
@@ -353,9 +355,9 @@ class Purgatory(JobsMixin):
                 extra={"action": "purgatory-draining"},
             )
             self._drained = self._take(self._operations.shutdown_in_steps())
-            if self._desk is not None:
+            if self._job_service is not None:
                 # A task that nobody needs to wait for: it is shared by all who do.
-                _ = self._desk.begin_drain()
+                _ = self._job_service.begin_drain()
         return self._drained
 
     def watch(
@@ -409,7 +411,7 @@ class Purgatory(JobsMixin):
             longest_turn_ms=self._reaper.longest_turn_ns / NS_PER_MS if self._reaper else 0.0,
             longest_lateness_ms=self._timer.longest_lateness_ms,
             is_compiled=compiled,
-            jobs=None if self._desk is None else self._desk.statistics(),
+            jobs=None if self._job_service is None else self._job_service.statistics(),
             refused=self._parking.refused.copy(),
         )
 

@@ -98,7 +98,9 @@ def test_the_example_for_tests_works_as_it_stands() -> None:
 def test_the_example_for_applications_works_as_it_stands(tmp_path: Path) -> None:
     """As often as there are tests, each of which starts the application."""
     source = code((ROOT / "docs" / "testing.md").read_text(), "python")[2]
-    (tmp_path / "test_twice.py").write_text(source + source.replace("nobody", "still_nobody"))
+    (tmp_path / "test_twice.py").write_text(
+        source + source.replace("test_nothing", "test_still_nothing")
+    )
     made = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)],
         cwd=tmp_path,

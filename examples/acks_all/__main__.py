@@ -6,15 +6,15 @@ import argparse
 import asyncio
 import sys
 
-from examples.acks_all.story import tell_story
+from examples.acks_all.demonstration import run_demonstration
 
 TIME_LIMIT_SECONDS = 60
 
 
 async def main(replica_lag_ms: int) -> int:
-    """Tell the story; return 0 iff everything went as it should."""
+    """Run the demonstration; return 0 iff all expectations are met."""
     async with asyncio.timeout(TIME_LIMIT_SECONDS):
-        failures = await tell_story(replica_lag_ms)
+        failures = await run_demonstration(replica_lag_ms)
     print("\nAll expectations are met." if not failures else f"\n{len(failures)} are not met.")
     return 1 if failures else 0
 
@@ -25,6 +25,6 @@ if __name__ == "__main__":
         "--replica-lag-ms",
         type=int,
         default=3000,
-        help="how long a follower may be behind before it is no longer in sync",
+        help="milliseconds that a follower may lag before it leaves the in-sync replicas",
     )
     sys.exit(asyncio.run(main(parser.parse_args().replica_lag_ms)))

@@ -16,9 +16,9 @@ from purgatory.fastapi import install
 def create_app(
     config: BrokerConfig | None = None, *, purgatory: Purgatory | None = None
 ) -> FastAPI:
-    """Return a broker; nobody is asked who they are, so keep it to this machine."""
+    """Return a broker. It has no authentication: do not expose it beyond this machine."""
     purgatory = Purgatory("acks-all") if purgatory is None else purgatory
-    # Swagger UI would be loaded from elsewhere.
+    # Swagger UI would be loaded from the internet.
     app = FastAPI(title="acks-all", docs_url=None, redoc_url=None, max_body_size=MAX_BODY_BYTES)
     app.state.replica_manager = ReplicaManager(purgatory, config or BrokerConfig())
     app.include_router(router)

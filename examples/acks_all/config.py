@@ -1,4 +1,4 @@
-"""What a broker is told at its start."""
+"""The settings of a broker."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """A broker's settings, named as Kafka names them. It leads every partition at first."""
+    """A broker's settings, with Kafka's names. Initially it leads every partition."""
 
     broker_id: int = 0
     replica_ids: tuple[int, ...] = (0, 1, 2)
-    """The brokers that hold a copy of every partition, this one among them."""
+    """The brokers with a replica of every partition, including this one."""
     topics: Mapping[str, int] = field(default_factory=lambda: {"orders": 1})
-    """How many partitions each topic has."""
+    """The number of partitions of each topic."""
     min_insync_replicas: int = 2
-    """With acks=all, fewer replicas in sync than this, the leader included, are too few."""
+    """The in-sync replicas, including the leader, that acks=all requires."""
     replica_lag_ms: int = 10_000
-    """A follower that has been behind for this long is no longer in sync."""
+    """A follower that lags for longer than this leaves the in-sync replicas."""
     max_record_bytes: int = 64 * 1024
     max_log_bytes: int = 16 * 1024 * 1024
-    """Beyond it the oldest records of a partition go, once they are committed."""
+    """The maximum size of a partition; its oldest committed records are deleted beyond it."""
     max_log_records: int = 100_000
-    """The same, for records."""
+    """The maximum number of records of a partition, likewise."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for settings that contradict each other."""

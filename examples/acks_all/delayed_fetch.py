@@ -1,4 +1,4 @@
-"""A fetch that waits for enough to read (Kafka: DelayedFetch)."""
+"""A fetch that waits until enough bytes are available (Kafka: DelayedFetch)."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from examples.acks_all.fetch_request import FetchedPartition, FetchRequest
 from examples.acks_all.topic_partition import TopicPartition
 from purgatory import DelayedOperation
 
-FetchAnswer = Mapping[TopicPartition, FetchedPartition]
+FetchResults = Mapping[TopicPartition, FetchedPartition]
 
 
 class Readable(Protocol):
-    """Who knows what there is to read: the ReplicaManager."""
+    """The source of records: the ReplicaManager."""
 
     def bytes_available(self, topic_partition: TopicPartition, request: FetchRequest) -> int:
-        """Return how much of a partition the request could have now; raise BrokerError."""
+        """Return the bytes of a partition that the request could read now; raise BrokerError."""
         ...
 
-    def read(self, request: FetchRequest) -> FetchAnswer:
-        """Return what there is, with one result a partition."""
+    def read(self, request: FetchRequest) -> FetchResults:
+        """Return the available records, with one result per partition."""
         ...
 
 
 class DelayedFetch(DelayedOperation):
-    """Answers once there are `min_bytes` over all partitions, or at `max_wait_ms` with what is.
+    """Responds when all partitions together have `min_bytes`, or after `max_wait_ms`.
 
-    A partition that fails, changes its leader or is truncated answers it at once. `respond` is
+    It responds immediately if a partition fails, changes its leader or is truncated. `respond` is
     called once, on the purgatory's thread. Watched under the fetch key of each partition.
     """
 
@@ -40,17 +40,17 @@ class DelayedFetch(DelayedOperation):
         request: FetchRequest,
         *,
         readable: Readable,
-        respond: Callable[[FetchAnswer], object],
+        respond: Callable[[FetchResults], object],
     ) -> None:
-        """Wait for up to `max_wait_ms`, which may be less than the request asks for."""
+        """Wait for up to `max_wait_ms`, which can be less than the value in the request."""
         super().__init__(max_wait_ms)
         self._request = request
         self._readable = readable
         self._respond = respond
 
     def try_complete(self) -> bool:
-        """Complete if there is enough to read, or if a partition has a reason to say why not."""
-        # Counted anew each time: a leader may have gone, and a log been truncated, since the last.
+        """Complete if enough bytes are available, or if a partition cannot be read."""
+        # Counted again each time: the leader or the log can have changed since the last time.
         request = self._request
         missing = min(request.min_bytes, request.max_bytes)
         try:
@@ -61,9 +61,9 @@ class DelayedFetch(DelayedOperation):
         return missing <= 0 and self.force_complete()
 
     def on_complete(self) -> None:
-        """Answer with what there is."""
+        """Respond with the available records."""
         self._respond(self._readable.read(self._request))
 
     def on_cancellation(self) -> None:
-        """Answer with what there is, also where the broker is shutting down."""
+        """Respond with the available records, also when the broker is shutting down."""
         self._respond(self._readable.read(self._request))

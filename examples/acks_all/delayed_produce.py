@@ -10,11 +10,11 @@ from examples.acks_all.produce_status import ProduceStatus
 from examples.acks_all.topic_partition import TopicPartition
 from purgatory import DelayedOperation
 
-ProduceAnswer = Mapping[TopicPartition, ProduceStatus]
+ProduceResults = Mapping[TopicPartition, ProduceStatus]
 
 
 class Replicated(Protocol):
-    """Who knows how far a partition is replicated: the ReplicaManager."""
+    """The source of the replication state: the ReplicaManager."""
 
     def has_replicated(self, topic_partition: TopicPartition, status: ProduceStatus) -> bool:
         """True iff the records are committed; BrokerError if they will not be acknowledged."""
@@ -22,11 +22,11 @@ class Replicated(Protocol):
 
 
 class DelayedProduce(DelayedOperation):
-    """Answers once every partition has settled, or at the timeout, with one status a partition.
+    """Responds when every partition has settled, or at the timeout, with a status for each.
 
-    A partition settles when the replicas that are in sync have the records, when it fails, and when
-    it loses its leader. `respond` is called once, on the purgatory's thread. Watched under the
-    produce key of each partition.
+    A partition settles when the in-sync replicas have the records, when it fails, or when its
+    leader changes. `respond` is called once, on the purgatory's thread. Watched under the produce
+    key of each partition.
     """
 
     __slots__ = ("_replicated", "_respond", "statuses")
@@ -37,9 +37,9 @@ class DelayedProduce(DelayedOperation):
         topic_partitions: Iterable[TopicPartition],
         *,
         replicated: Replicated,
-        respond: Callable[[ProduceAnswer], object],
+        respond: Callable[[ProduceResults], object],
     ) -> None:
-        """Wait for records that have yet to be appended, for up to `timeout_ms`."""
+        """Wait for up to `timeout_ms` for records that are appended later."""
         super().__init__(timeout_ms)
         self.statuses: dict[TopicPartition, ProduceStatus] = {
             topic_partition: ProduceStatus() for topic_partition in topic_partitions
@@ -48,7 +48,7 @@ class DelayedProduce(DelayedOperation):
         self._respond = respond
 
     def try_complete(self) -> bool:
-        """Settle what can be settled; complete if nothing is pending then."""
+        """Settle the partitions that can be settled; complete if none is pending."""
         for topic_partition, status in self.statuses.items():
             if status.is_pending:
                 self._try_settle(topic_partition, status)
@@ -57,17 +57,17 @@ class DelayedProduce(DelayedOperation):
         return self.force_complete()
 
     def on_complete(self) -> None:
-        """Answer; what is pending still has timed out."""
+        """Respond; pending partitions have timed out."""
         self._respond(self.statuses)
 
     def on_cancellation(self) -> None:
-        """Answer that nobody waits for the replicas any more."""
+        """Respond that the pending records were not acknowledged."""
         for status in self.statuses.values():
             if status.is_pending:
                 status.settle(
                     NotAcknowledged(
-                        f"the wait for the replicas was {self.status}: the records may be "
-                        "committed yet, or lost"
+                        f"the wait for the replicas was {self.status}: the records may still be "
+                        "committed, or be lost"
                     )
                 )
         self._respond(self.statuses)

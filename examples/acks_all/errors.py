@@ -1,4 +1,4 @@
-"""Everything that a broker refuses, each with the status and the type that HTTP shows.
+"""The errors of a broker, with the status and the problem type that HTTP shows.
 
     BrokerError
     +-- UnknownPartition (LookupError)               404
@@ -17,7 +17,7 @@
     +-- BrokerBusy (RuntimeError)                    503
     +-- BrokerClosing (RuntimeError)                 503
 
-Source: Kafka's `Errors`, whose words these are.
+Source: Kafka's `Errors`.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ Members = Mapping[str, object]
 
 
 class BrokerError(Exception):
-    """The broker could not do it."""
+    """The broker could not handle the request."""
 
     slug: ClassVar[str] = "broker-error"
     status: ClassVar[int] = 500
 
     def __init__(self, detail: str | None = None, members: Members | None = None) -> None:
-        """Take a sentence, and members that a program can read."""
+        """Keep the text for people and the members for programs."""
         self.detail = detail or self.title
         self.members: Members = members or {}
         super().__init__(self.detail)
 
     @property
     def title(self) -> str:
-        """What the error is called, whatever its details."""
+        """The name of the kind of error."""
         return (type(self).__doc__ or "").strip().rstrip(".")
 
 
 class UnknownPartition(BrokerError, LookupError):
-    """This broker holds no such topic or partition."""
+    """This broker has no such topic or partition."""
 
     slug = "unknown-partition"
     status = 404
@@ -57,7 +57,7 @@ class NotLeader(BrokerError, RuntimeError):
     """This broker does not lead the partition."""
 
     slug = "not-leader"
-    status = 421  # Misdirected Request: the same request is good elsewhere.
+    status = 421  # Misdirected Request: the same request is valid at another broker.
 
 
 class StorageFailed(BrokerError, OSError):
@@ -75,14 +75,14 @@ class FencedLeaderEpoch(BrokerError, ValueError):
 
 
 class UnknownLeaderEpoch(BrokerError, ValueError):
-    """The leader epoch is newer than this broker has heard of."""
+    """The leader epoch is newer than the one that this broker knows."""
 
     slug = "unknown-leader-epoch"
     status = 409
 
 
 class UnknownReplica(BrokerError, LookupError):
-    """No such broker holds a copy of the partition."""
+    """This broker is not a replica of the partition."""
 
     slug = "unknown-replica"
     status = 403
@@ -96,35 +96,35 @@ class OffsetOutOfRange(BrokerError, LookupError):
 
 
 class RecordTooLarge(BrokerError, ValueError):
-    """A record is larger than the broker takes."""
+    """A record is larger than the limit of the broker."""
 
     slug = "record-too-large"
     status = 413
 
 
 class LogFull(BrokerError, RuntimeError):
-    """The partition holds as much as it may that is not committed yet."""
+    """The partition has reached its limit of uncommitted records."""
 
     slug = "log-full"
     status = 507
 
 
 class NotEnoughReplicas(BrokerError, RuntimeError):
-    """Too few replicas are in sync: nothing was appended."""
+    """Too few replicas are in sync; nothing was appended."""
 
     slug = "not-enough-replicas"
     status = 503
 
 
 class NotEnoughReplicasAfterAppend(BrokerError, RuntimeError):
-    """Too few replicas are in sync: the records were appended nevertheless."""
+    """Too few replicas are in sync; the records were appended."""
 
     slug = "not-enough-replicas-after-append"
     status = 503
 
 
 class TimedOut(BrokerError, TimeoutError):
-    """The replicas did not have the records in time."""
+    """The replicas did not fetch the records in time."""
 
     slug = "timed-out"
     status = 504
@@ -138,7 +138,7 @@ class NotAcknowledged(BrokerError, RuntimeError):
 
 
 class BrokerBusy(BrokerError, RuntimeError):
-    """As many requests wait as may."""
+    """Too many requests are waiting."""
 
     slug = "broker-busy"
     status = 503

@@ -1,4 +1,4 @@
-"""What a fetch asks for, and what it gets."""
+"""Fetch requests, and their results per partition."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from examples.acks_all.topic_partition import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class FetchPosition:
-    """From where to read in one partition, and how much."""
+    """The offset to read from in one partition, and the maximum size."""
 
     offset: int
     max_bytes: int
     leader_epoch: int | None = None
-    """The epoch that the reader knows; None for whichever."""
+    """The epoch that the reader knows; None accepts any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRequest:
-    """A fetch by a consumer, or by a follower if `replica_id` says which."""
+    """A fetch by a consumer, or by the follower `replica_id`."""
 
     positions: Mapping[TopicPartition, FetchPosition]
     min_bytes: int
@@ -32,13 +32,13 @@ class FetchRequest:
 
     @property
     def is_from_follower(self) -> bool:
-        """True iff it reads to the end of the log, and not just what is committed."""
+        """True iff a follower sent it, which also reads uncommitted records."""
         return self.replica_id is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedPartition:
-    """What one partition had to give."""
+    """The result of a fetch for one partition."""
 
     error: BrokerError | None = None
     records: Sequence[Record] = ()

@@ -7,21 +7,21 @@ from contextlib import suppress
 
 import httpx
 
-from examples.acks_all.client import BrokerClient, Refused
+from examples.acks_all.client import BrokerClient, RequestFailed
 from examples.acks_all.schemas import Fetched
 from examples.acks_all.topic_partition import TopicPartition
 
-# Before it asks a leader again that had nothing to say.
+# The delay after an error.
 RETRY_SECONDS = 0.05
 
 
 class Follower:
-    """Fetches in a loop of long polls; each fetch also says what it has, which is its ack."""
+    """Fetches in a loop of long polls. The offset of each fetch acknowledges earlier records."""
 
     def __init__(
         self, replica_id: int, name: TopicPartition, client: BrokerClient, *, max_wait_ms: int = 500
     ) -> None:
-        """Copy partition `name` through `client`, beginning with nothing."""
+        """Copy partition `name` through `client`, starting with an empty log."""
         self.replica_id = replica_id
         self.values: list[str] = []
         self.leader_epoch = 0
@@ -31,11 +31,11 @@ class Follower:
         self._running: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to fetch, or go on."""
+        """Start or continue fetching."""
         self._running = asyncio.create_task(self._run(), name=f"follower {self.replica_id}")
 
     async def stop(self) -> None:
-        """Stop at once, as a crash would: the fetch that waits is cut off."""
+        """Stop immediately, like a crash: a waiting fetch is aborted."""
         if self._running is None:
             return
         self._running.cancel()
@@ -44,7 +44,7 @@ class Follower:
         self._running = None
 
     async def fetch(self) -> Fetched:
-        """Fetch once, and keep what came."""
+        """Fetch once and append the records."""
         fetched = await self._client.fetch(
             self._name,
             len(self.values),
@@ -61,11 +61,11 @@ class Follower:
                 fetched = await self.fetch()
                 if fetched.error is not None:
                     await self._follow_leader()
-            except (Refused, httpx.TransportError):
+            except (RequestFailed, httpx.TransportError):
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _follow_leader(self) -> None:
-        """Drop what the leader of the present epoch did not have when it began."""
+        """Truncate the log to the point at which the current leader epoch began."""
         state = await self._client.describe(self._name)
         if state.is_leader and state.leader_epoch > self.leader_epoch:
             self.leader_epoch = state.leader_epoch

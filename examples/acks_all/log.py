@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A value at its offset."""
+    """A record: a value at an offset."""
 
     offset: int
     leader_epoch: int
@@ -17,17 +17,17 @@ class Record:
     size: int
     """Bytes of UTF-8."""
     position: int
-    """Bytes that were appended before it, so that a range is measured by a subtraction."""
+    """The bytes appended before it: the size of a range is a difference."""
 
 
 class Log:
-    """Records with consecutive offsets, from `start_offset` up to but without `end_offset`."""
+    """Records with consecutive offsets, from `start_offset` up to but excluding `end_offset`."""
 
     # Invariant: all(r.offset == start_offset + i for i, r in enumerate(_records))
     __slots__ = ("_end_position", "_records", "end_offset", "start_offset")
 
     def __init__(self) -> None:
-        """Make an empty log that begins at offset 0."""
+        """Create an empty log that starts at offset 0."""
         self.start_offset: int = 0
         self.end_offset: int = 0
         self._end_position: int = 0
@@ -35,7 +35,7 @@ class Log:
 
     @property
     def size(self) -> int:
-        """Bytes in the log."""
+        """The size of the log in bytes."""
         return self.bytes_between(self.start_offset, self.end_offset)
 
     def append(self, values: Iterable[str], leader_epoch: int) -> int:
@@ -50,18 +50,18 @@ class Log:
         return base_offset
 
     def bytes_between(self, offset: int, end_offset: int) -> int:
-        """Return the size of the records from `offset` up to but without `end_offset`."""
+        """Return the size of the records from `offset` up to but excluding `end_offset`."""
         return self._position(end_offset) - self._position(offset)
 
     def read(
         self, offset: int, end_offset: int, max_bytes: int, *, at_least_one: bool
     ) -> list[Record]:
-        """Return records from `offset` on, up to `max_bytes`, without `end_offset`.
+        """Return records from `offset` up to but excluding `end_offset`, at most `max_bytes`.
 
-        With `at_least_one` the first is returned however large, so that a reader gets on.
+        With `at_least_one`, the first record is returned regardless of its size.
         """
         records: list[Record] = []
-        # By index: a slice would copy the whole rest of the log.
+        # By index: a slice would copy the rest of the log.
         for index in range(offset - self.start_offset, end_offset - self.start_offset):
             record = self._records[index]
             max_bytes -= record.size
@@ -71,7 +71,7 @@ class Log:
         return records
 
     def holds(self, offset: int, leader_epoch: int) -> bool:
-        """True iff the record that was appended there, in that epoch, was not truncated since."""
+        """True iff the record appended at `offset` in that epoch was not truncated."""
         if offset < self.start_offset:
             return True
         return (
@@ -80,13 +80,13 @@ class Log:
         )
 
     def truncate(self, end_offset: int) -> None:
-        """Drop the records from `end_offset` on."""
+        """Delete the records from `end_offset` on."""
         self._end_position = self._position(end_offset)
         self.end_offset = end_offset
         del self._records[end_offset - self.start_offset :]
 
     def trim(self, limit_offset: int, *, max_bytes: int, max_records: int) -> None:
-        """Drop the oldest records, none from `limit_offset` on, until the rest is within bounds."""
+        """Delete the oldest records before `limit_offset` until the log is within its limits."""
         start_offset = self.start_offset
         while start_offset < limit_offset and (
             self.bytes_between(start_offset, self.end_offset) > max_bytes

@@ -1,4 +1,4 @@
-"""A partition: a log, how far it is committed, and who is in sync."""
+"""A partition: a log, its high watermark and its in-sync replicas."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from examples.acks_all.topic_partition import TopicPartition
 
 
 class Partition:
-    """One partition as its broker sees it; a plain value that neither waits nor asks the time.
+    """The state of one partition on its broker; it neither waits nor reads a clock.
 
-    What changes the high watermark returns whether it did, and whoever calls then checks the
+    Methods that can advance the high watermark return True if they did; the caller then checks the
     partition's keys. Source: Kafka's `Partition`.
     """
 
@@ -34,7 +34,7 @@ class Partition:
     def __init__(
         self, topic_partition: TopicPartition, *, config: BrokerConfig, now_ms: int
     ) -> None:
-        """Begin as the leader of an empty log, with every replica in sync."""
+        """Start as the leader of an empty log, with every replica in sync."""
         self.topic_partition: TopicPartition = topic_partition
         self.log: Log = Log()
         self.high_watermark: int = 0
@@ -62,8 +62,8 @@ class Partition:
     def append(self, values: Sequence[str], *, acks_all: bool) -> int:
         """Append `values` as the leader; return the offset of the first.
 
-        Raises what `require_leader` does, and RecordTooLarge, LogFull, and NotEnoughReplicas where
-        `acks_all` asks for more replicas than are in sync; then nothing is appended.
+        Raises the errors of `require_leader`, RecordTooLarge, LogFull, and NotEnoughReplicas if
+        `acks_all` requires more replicas than are in sync; then nothing is appended.
         """
         self.require_leader()
         if acks_all and self.is_under_min_isr:
@@ -74,11 +74,11 @@ class Partition:
         return base_offset
 
     def has_replicated(self, end_offset: int, leader_epoch: int) -> bool:
-        """True iff what was appended before `end_offset`, in that epoch, is committed.
+        """True iff the records before `end_offset`, appended in that epoch, are committed.
 
-        Raises what `require_leader` does, NotLeader also where the records are gone with the leader
-        that appended them, and NotEnoughReplicasAfterAppend where they are committed by fewer than
-        `min_insync_replicas`. Source: Kafka's `checkEnoughReplicasReachOffset`.
+        Raises the errors of `require_leader`, NotLeader also if the records were truncated after a
+        change of the leader, and NotEnoughReplicasAfterAppend if fewer than `min_insync_replicas`
+        have them. Source: Kafka's `checkEnoughReplicasReachOffset`.
         """
         self.require_leader()
         if not self.log.holds(end_offset - 1, leader_epoch):
@@ -87,14 +87,14 @@ class Partition:
             return False
         if self.is_under_min_isr:
             raise NotEnoughReplicasAfterAppend(
-                self._too_few("the records were appended, and may be lost"), self._isr_members()
+                self._too_few("the records were appended but may be lost"), self._isr_members()
             )
         return True
 
     def update_follower(self, replica_id: int, offset: int, now_ms: int) -> bool:
-        """Take note that a follower fetches from `offset`; return whether that committed more.
+        """Record that a follower fetches from `offset`; return True iff more was committed.
 
-        A follower that has all that is committed, and all of earlier epochs, is in sync again.
+        A follower that has all committed records and all of earlier epochs is in sync again.
         """
         replica = self.replica(replica_id)
         replica.fetch(offset, self.log.end_offset, now_ms)
@@ -103,7 +103,7 @@ class Partition:
         return self._advance()
 
     def shrink_isr(self, now_ms: int) -> bool:
-        """Drop the followers that lag from the ISR; return whether that committed more."""
+        """Remove lagging followers from the ISR; return True iff more was committed."""
         end_offset, lag_ms = self.log.end_offset, self._config.replica_lag_ms
         self.isr -= {
             replica.replica_id
@@ -113,19 +113,19 @@ class Partition:
         return self._advance()
 
     def next_lag_ms(self) -> int | None:
-        """Return when a follower falls out of the ISR unless it fetches; None without followers."""
-        # Of all, because those who are behind come first: the others have fetched since the last
+        """Return when the next follower leaves the ISR unless it fetches; None if there is none."""
+        # Over all followers: lagging ones come first, as the others have fetched since the last
         # append.
         caught_up_ms = [replica.last_caught_up_ms for replica in self._in_sync_followers()]
         return min(caught_up_ms) + self._config.replica_lag_ms if caught_up_ms else None
 
     def check_offset(self, offset: int) -> None:
-        """Raise OffsetOutOfRange unless `offset` is in the log, or its end."""
+        """Raise OffsetOutOfRange unless `offset` is in the log or at its end."""
         log = self.log
         if not log.start_offset <= offset <= log.end_offset:
             raise OffsetOutOfRange(
                 f"partition {self.topic_partition} has offsets {log.start_offset} to "
-                f"{log.end_offset}, and not {offset}",
+                f"{log.end_offset}, not {offset}",
                 {
                     "log_start_offset": log.start_offset,
                     "high_watermark": self.high_watermark,
@@ -134,7 +134,7 @@ class Partition:
             )
 
     def bytes_available(self, offset: int, *, to_follower: bool) -> int:
-        """Return how much there is to read from `offset` on; raise OffsetOutOfRange."""
+        """Return the bytes readable from `offset`; raise OffsetOutOfRange."""
         self.check_offset(offset)
         end_offset = self._readable_end(to_follower=to_follower)
         return self.log.bytes_between(offset, end_offset) if offset < end_offset else 0
@@ -142,17 +142,17 @@ class Partition:
     def read(
         self, offset: int, max_bytes: int, *, to_follower: bool, at_least_one: bool
     ) -> list[Record]:
-        """Return records from `offset` on: committed ones, but for followers; OffsetOutOfRange."""
+        """Return records from `offset`, committed ones for consumers; raise OffsetOutOfRange."""
         self.check_offset(offset)
         end_offset = self._readable_end(to_follower=to_follower)
         return self.log.read(offset, end_offset, max_bytes, at_least_one=at_least_one)
 
     def change_leader(self, leader: int | None, leader_epoch: int, now_ms: int) -> None:
-        """Follow the controller: `leader` leads from `leader_epoch` on; None is no leader.
+        """Apply a decision of the controller: `leader`, or none, leads from `leader_epoch` on.
 
-        Who does not lead drops what is not committed, since the new leader may not have it; who
-        leads waits for every follower to fetch in the new epoch. Raises FencedLeaderEpoch unless
-        the epoch is newer, and UnknownReplica.
+        A follower deletes uncommitted records, since the new leader may not have them. A leader
+        waits for every follower to fetch in the new epoch. Raises FencedLeaderEpoch unless the
+        epoch is newer, and UnknownReplica.
         """
         if leader_epoch <= self.leader_epoch:
             raise self._wrong_epoch(leader_epoch)
@@ -166,22 +166,22 @@ class Partition:
 
     @property
     def is_under_min_isr(self) -> bool:
-        """True iff fewer replicas are in sync than acks=all asks for."""
+        """True iff fewer replicas are in sync than acks=all requires."""
         return len(self.isr) < self._config.min_insync_replicas
 
     @property
     def is_committed(self) -> bool:
-        """True iff the followers that are in sync have everything."""
+        """True iff the in-sync followers have all records."""
         return self.high_watermark == self.log.end_offset
 
     def replica(self, replica_id: int) -> Replica:
-        """Return one of its followers; raise UnknownReplica."""
+        """Return a follower; raise UnknownReplica."""
         try:
             return self.replicas[replica_id]
         except KeyError:
             raise UnknownReplica(
-                f"broker {replica_id} holds no copy of partition {self.topic_partition} that could "
-                f"follow this one; {sorted(self.replicas)} do"
+                f"broker {replica_id} is not a follower of partition {self.topic_partition}; "
+                f"{sorted(self.replicas)} are"
             ) from None
 
     def _begin_to_lead(self, now_ms: int) -> None:
@@ -190,8 +190,8 @@ class Partition:
             replica.reset(now_ms)
 
     def _advance(self) -> bool:
-        # Kafka since KIP-966 keeps the high watermark where it is while too few are in sync; here
-        # it goes on, as it did before, and the produces that it commits fail after the append.
+        # Since KIP-966, Kafka does not advance the high watermark while too few replicas are in
+        # sync. Here it advances, as before, and the produces that it commits fail after the append.
         ends = [replica.log_end_offset for replica in self._in_sync_followers()]
         high_watermark = min([self.log.end_offset, *ends])
         if high_watermark <= self.high_watermark:
@@ -221,8 +221,8 @@ class Partition:
             or pending_records + len(sizes) > config.max_log_records
         ):
             raise LogFull(
-                f"{pending_records} records of partition {self.topic_partition} wait for the "
-                "replicas already: append again once they have fetched",
+                f"{pending_records} records of partition {self.topic_partition} are waiting for "
+                "the replicas: try again when they have fetched",
                 {"max_log_bytes": config.max_log_bytes, "max_log_records": config.max_log_records},
             )
 
@@ -233,7 +233,7 @@ class Partition:
         return [replica for replica_id, replica in self.replicas.items() if replica_id in self.isr]
 
     def _not_leader(self) -> NotLeader:
-        leads = "none does" if self.leader is None else f"broker {self.leader} does"
+        leads = "no broker does" if self.leader is None else f"broker {self.leader} does"
         return NotLeader(
             f"broker {self._config.broker_id} does not lead partition {self.topic_partition} in "
             f"epoch {self.leader_epoch}: {leads}",
@@ -243,7 +243,7 @@ class Partition:
     def _wrong_epoch(self, leader_epoch: int) -> FencedLeaderEpoch | UnknownLeaderEpoch:
         kind = FencedLeaderEpoch if leader_epoch <= self.leader_epoch else UnknownLeaderEpoch
         return kind(
-            f"partition {self.topic_partition} is in leader epoch {self.leader_epoch}, and not in "
+            f"partition {self.topic_partition} is in leader epoch {self.leader_epoch}, not in "
             f"{leader_epoch}",
             {"leader": self.leader, "leader_epoch": self.leader_epoch},
         )
@@ -251,7 +251,7 @@ class Partition:
     def _too_few(self, consequence: str) -> str:
         return (
             f"{len(self.isr)} of the {self._config.min_insync_replicas} replicas that acks=all "
-            f"asks for are in sync: {consequence}"
+            f"requires are in sync: {consequence}"
         )
 
     def _isr_members(self) -> dict[str, object]:

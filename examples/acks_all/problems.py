@@ -1,4 +1,4 @@
-"""A broker's refusals over HTTP, as problem details (RFC 9457)."""
+"""Errors of the broker as problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def problem(error: BrokerError) -> dict[str, Any]:
 
 
 def problem_response(error: BrokerError, instance: str, **members: Any) -> Response:
-    """Return the answer of a request that failed with `error`."""
+    """Return the response to a request that failed with `error`."""
     return JSONResponse(
         {**problem(error), "instance": instance, **members},
         error.status,
@@ -46,10 +46,10 @@ def problem_response(error: BrokerError, instance: str, **members: Any) -> Respo
 def partitions_response(
     results: Sequence[BaseModel], found: Sequence[BrokerError | None], instance: str
 ) -> Response:
-    """Return the answer of a request that went well for some partitions, none, or all.
+    """Return the response to a request for several partitions.
 
-    200 if no partition failed, a problem if all failed in the same way, and 207 otherwise; the
-    results, one a partition, are a member of each.
+    200 if no partition failed, a problem if all failed in the same way, and 207 otherwise. Each
+    contains the results, one per partition.
     """
     partitions = [result.model_dump() for result in results]
     first = found[0]
@@ -60,7 +60,7 @@ def partitions_response(
 
 
 def add_broker_errors(app: FastAPI) -> None:
-    """Answer each BrokerError that an endpoint of `app` raises with its problem."""
+    """Convert each BrokerError that an endpoint of `app` raises to its problem."""
 
     async def on_broker_error(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, BrokerError)

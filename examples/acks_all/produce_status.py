@@ -1,4 +1,4 @@
-"""What became of the records for one partition of a produce request."""
+"""The status of one partition of a produce request."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from examples.acks_all.errors import BrokerError, TimedOut
 
 
 class ProduceStatus:
-    """Pending until it settles; pending means "timed out", if nothing else comes first.
+    """Pending until it settles; a status that stays pending has timed out.
 
     Source: Kafka's `ProducePartitionStatus`, whose error is REQUEST_TIMED_OUT from the start.
     """
@@ -14,7 +14,7 @@ class ProduceStatus:
     __slots__ = ("base_offset", "end_offset", "error", "is_pending", "leader_epoch")
 
     def __init__(self) -> None:
-        """Begin before anything was appended."""
+        """Start before anything was appended."""
         self.is_pending: bool = True
         self.error: BrokerError | None = TimedOut()
         self.base_offset: int | None = None
@@ -22,7 +22,7 @@ class ProduceStatus:
         self.leader_epoch: int = 0
 
     def append(self, base_offset: int, count: int, leader_epoch: int) -> None:
-        """Take note of where the records are; the replicas have yet to fetch them."""
+        """Record the offsets of the records, which the replicas have not fetched yet."""
         self.base_offset = base_offset
         self.end_offset = base_offset + count
         self.leader_epoch = leader_epoch

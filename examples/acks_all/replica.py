@@ -1,4 +1,4 @@
-"""What a leader knows of one follower."""
+"""The leader's view of one follower."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class Replica:
     )
 
     def __init__(self, replica_id: int, now_ms: int) -> None:
-        """Begin with a follower of which nothing has been heard."""
+        """Start with a follower that has not fetched yet."""
         self.replica_id: int = replica_id
         self.reset(now_ms)
 
     def reset(self, now_ms: int) -> None:
-        """Forget its progress: another epoch begins, in which it has yet to fetch."""
+        """Reset its progress at the start of an epoch."""
         self.log_end_offset: int = UNKNOWN_OFFSET
         self.last_caught_up_ms: int = now_ms
         self._last_fetch_ms: int = now_ms
         self._last_fetch_end_offset: int = UNKNOWN_OFFSET
 
     def fetch(self, offset: int, leader_end_offset: int, now_ms: int) -> None:
-        """Take note that it has everything before `offset`, which it asks for.
+        """Record a fetch from `offset`: the follower has everything before it.
 
-        It has caught up now if that is the end of the log; and as of its last fetch if that is
-        what was the end of the log then, which is how a follower keeps up with a log that grows.
+        It has caught up now if `offset` is the end of the log. It had caught up at its last fetch
+        if `offset` was the end of the log then: so a follower keeps up with a growing log.
         """
         if offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
@@ -49,7 +49,7 @@ class Replica:
         return self.log_end_offset < leader_end_offset
 
     def is_lagging(self, leader_end_offset: int, now_ms: int, replica_lag_ms: int) -> bool:
-        """True iff it is behind, and has been for `replica_lag_ms`."""
+        """True iff it has been behind for `replica_lag_ms`."""
         return (
             self.is_behind(leader_end_offset) and now_ms - self.last_caught_up_ms >= replica_lag_ms
         )

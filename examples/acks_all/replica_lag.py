@@ -1,20 +1,20 @@
-"""The timer that finds followers which have stopped fetching."""
+"""The timer that detects followers that no longer fetch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from examples.acks_all.partition import Partition
-from examples.acks_all.waiting import watch
+from examples.acks_all.watch import watch
 from purgatory import DelayedOperation, Purgatory
 
 
 class ReplicaLag:
-    """Watches the followers of one partition while they have something left to commit.
+    """Watches the followers of one partition while it has uncommitted records.
 
-    One delayed operation, due when the first of them would fall out of the ISR. A fetch does not
-    move it, which makes fetches cheap: when it is due it looks again, and sleeps on. Kafka's broker
-    looks at every partition each `replica.lag.time.max.ms / 2` instead.
+    It has one delayed operation, due when the first follower would leave the ISR. A fetch does not
+    move it, so that fetches stay cheap: when it is due, it checks again and waits on. Kafka's
+    broker checks every partition each `replica.lag.time.max.ms / 2` instead.
     """
 
     def __init__(
@@ -27,7 +27,7 @@ class ReplicaLag:
         self._timer: _LagTimer | None = None
 
     def arm(self) -> None:
-        """Begin to watch, unless it does; raises BrokerBusy and BrokerClosing."""
+        """Start watching unless it already does; raise BrokerBusy or BrokerClosing."""
         if self._timer is not None:
             return
         due_ms = self._partition.next_lag_ms()
@@ -39,7 +39,7 @@ class ReplicaLag:
         self._timer = timer
 
     def disarm(self) -> None:
-        """Stop watching: everything is committed, or this is not the leader."""
+        """Stop watching: all records are committed, or this broker is not the leader."""
         timer, self._timer = self._timer, None
         if timer is not None:
             timer.cancel()
@@ -48,12 +48,12 @@ class ReplicaLag:
         self._timer = None
         self._on_lag(self._partition)
         if not self._partition.is_committed:
-            # Takes the place that it has just left, and so is not refused.
+            # It takes the place of the operation that just ended, so the limit cannot be reached.
             self.arm()
 
 
 class _LagTimer(DelayedOperation):
-    """Nothing but a deadline."""
+    """An operation with only a deadline."""
 
     __slots__ = ("_on_due",)
 

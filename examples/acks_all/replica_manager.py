@@ -1,32 +1,32 @@
-"""A broker's partitions, and the requests that wait for them."""
+"""The partitions of a broker, and the requests that wait for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
 from examples.acks_all.config import BrokerConfig
-from examples.acks_all.delayed_fetch import DelayedFetch, FetchAnswer
-from examples.acks_all.delayed_produce import DelayedProduce, ProduceAnswer
+from examples.acks_all.delayed_fetch import DelayedFetch, FetchResults
+from examples.acks_all.delayed_produce import DelayedProduce, ProduceResults
 from examples.acks_all.errors import BrokerError, UnknownPartition
 from examples.acks_all.fetch_request import FetchedPartition, FetchRequest
 from examples.acks_all.partition import Partition
 from examples.acks_all.produce_status import ProduceStatus
 from examples.acks_all.replica_lag import ReplicaLag
 from examples.acks_all.topic_partition import TopicPartition
-from examples.acks_all.waiting import watch
+from examples.acks_all.watch import watch
 from purgatory import Purgatory
 
 
 class ReplicaManager:
-    """Appends, reads, and parks what has to wait. On the purgatory's thread, without any await.
+    """Appends and reads records, and parks requests. Used on the purgatory's thread; no awaits.
 
-    Whatever it changes, it then checks the keys of: an append those who fetch, a high watermark
-    those who produce too. Source: Kafka's `ReplicaManager`.
+    After each change it checks the keys: after an append the fetches, after an advance of the high
+    watermark also the produces. Source: Kafka's `ReplicaManager`.
     """
 
-    # Invariant: where this broker leads, a partition is committed, or its ReplicaLag is armed.
+    # Invariant: a partition that this broker leads is committed, or its ReplicaLag is armed.
     def __init__(self, purgatory: Purgatory, config: BrokerConfig) -> None:
-        """Lead every partition of `config`, from now on."""
+        """Lead every partition of `config` from now on."""
         self.purgatory: Purgatory = purgatory
         self.config: BrokerConfig = config
         self._partitions: dict[TopicPartition, Partition] = {
@@ -47,15 +47,15 @@ class ReplicaManager:
         *,
         acks_all: bool,
         timeout_ms: int,
-        respond: Callable[[ProduceAnswer], object],
+        respond: Callable[[ProduceResults], object],
     ) -> DelayedProduce:
-        """Append a batch to each partition; `respond` at once, or when the replicas have them.
+        """Append a batch to each partition; respond immediately, or when the replicas have them.
 
         Raises BrokerBusy and BrokerClosing; then nothing is appended.
         """
         operation = DelayedProduce(timeout_ms, batches, replicated=self, respond=respond)
         if acks_all:
-            # Before the append, unlike Kafka: who finds no place to wait leaves nothing in the log.
+            # Before the append, unlike Kafka: if the purgatory is full, nothing is appended.
             watch(self.purgatory, operation, [name.produce_key for name in batches])
         for name, values in batches.items():
             self._append(name, values, operation.statuses[name], acks_all=acks_all)
@@ -63,20 +63,20 @@ class ReplicaManager:
         return operation
 
     def fetch(
-        self, request: FetchRequest, *, respond: Callable[[FetchAnswer], object]
+        self, request: FetchRequest, *, respond: Callable[[FetchResults], object]
     ) -> DelayedFetch:
-        """Read from each partition; `respond` at once, or when there is enough.
+        """Read from each partition; respond immediately, or when enough bytes are available.
 
-        A follower's fetch says what it has, and so may commit records and complete produces. It
-        waits for at most half of `replica_lag_ms`, so that a follower that lives is heard of in
-        time. Raises BrokerBusy and BrokerClosing.
+        The offset of a follower's fetch can commit records and so complete produces. The fetch
+        waits for at most half of `replica_lag_ms`, so that a running follower fetches in time.
+        Raises BrokerBusy and BrokerClosing.
         """
         max_wait_ms = request.max_wait_ms
         if request.replica_id is not None:
             max_wait_ms = min(max_wait_ms, self.config.replica_lag_ms // 2)
             self._update_follower(request, request.replica_id)
         operation = DelayedFetch(max_wait_ms, request, readable=self, respond=respond)
-        # Tried first, because a full purgatory is no reason to refuse what need not wait.
+        # Tried first: a request that need not wait succeeds even if the purgatory is full.
         if not operation.try_complete():
             if max_wait_ms == 0:
                 operation.force_complete()
@@ -87,9 +87,9 @@ class ReplicaManager:
     def change_leader(
         self, topic_partition: TopicPartition, leader: int | None, leader_epoch: int
     ) -> Partition:
-        """Follow the controller's word on who leads a partition; return the partition.
+        """Set the leader of a partition, as decided by the controller; return the partition.
 
-        Whoever waits for a leader that is gone is told at once. Raises BrokerError.
+        Requests that wait for the former leader end immediately. Raises BrokerError.
         """
         partition = self.partition(topic_partition)
         partition.change_leader(leader, leader_epoch, self._now_ms())
@@ -98,7 +98,7 @@ class ReplicaManager:
         return partition
 
     def fail_storage(self, topic_partition: TopicPartition) -> Partition:
-        """Take a partition offline, as a broken disk would; return it. Raises UnknownPartition."""
+        """Take a partition offline, as a disk failure would; return it. Raise UnknownPartition."""
         partition = self.partition(topic_partition)
         partition.is_offline = True
         self._lags[topic_partition].disarm()
@@ -113,13 +113,13 @@ class ReplicaManager:
             raise UnknownPartition(f"there is no partition {topic_partition} here") from None
 
     def has_replicated(self, topic_partition: TopicPartition, status: ProduceStatus) -> bool:
-        """Tell a DelayedProduce whether its records are committed; raise BrokerError."""
+        """Return True iff the records of a produce are committed; raise BrokerError."""
         assert status.end_offset is not None
         partition = self.partition(topic_partition)
         return partition.has_replicated(status.end_offset, status.leader_epoch)
 
     def bytes_available(self, topic_partition: TopicPartition, request: FetchRequest) -> int:
-        """Tell a DelayedFetch how much it could have of a partition; raise BrokerError."""
+        """Return the bytes that a fetch could read from a partition; raise BrokerError."""
         position = request.positions[topic_partition]
         partition = self.partition(topic_partition)
         partition.require_leader(position.leader_epoch)
@@ -128,21 +128,21 @@ class ReplicaManager:
         available = partition.bytes_available(position.offset, to_follower=request.is_from_follower)
         return min(available, position.max_bytes)
 
-    def read(self, request: FetchRequest) -> FetchAnswer:
-        """Return what there is for a request, with one result a partition."""
-        answer: dict[TopicPartition, FetchedPartition] = {}
+    def read(self, request: FetchRequest) -> FetchResults:
+        """Return the available records for a request, with one result per partition."""
+        results: dict[TopicPartition, FetchedPartition] = {}
         left = request.max_bytes
         is_empty = True
         for name in request.positions:
             try:
-                # The first record that there is goes out however large: nobody is stuck before it.
+                # The first record is returned regardless of its size: readers make progress.
                 fetched = self._read(name, request, left, at_least_one=is_empty)
             except BrokerError as error:
                 fetched = FetchedPartition(error=error)
             is_empty = is_empty and not fetched.records
             left = max(0, left - sum(record.size for record in fetched.records))
-            answer[name] = fetched
-        return answer
+            results[name] = fetched
+        return results
 
     def _read(
         self, name: TopicPartition, request: FetchRequest, left: int, *, at_least_one: bool
@@ -172,7 +172,7 @@ class ReplicaManager:
         try:
             partition = self.partition(name)
             partition.require_leader()
-            # Before the append, because this may be refused.
+            # Before the append, because this can fail.
             self._lags[name].arm()
             base_offset = partition.append(values, acks_all=acks_all)
         except BrokerError as error:
@@ -186,7 +186,7 @@ class ReplicaManager:
     def _update_follower(self, request: FetchRequest, replica_id: int) -> None:
         for name, position in request.positions.items():
             try:
-                # All that could be wrong with the fetch; what is, the answer says.
+                # Raises every error of the fetch; the response reports it.
                 self.bytes_available(name, request)
             except BrokerError:
                 continue
@@ -204,7 +204,7 @@ class ReplicaManager:
         self._check(name, is_committed=True)
 
     def _check(self, name: TopicPartition, *, is_committed: bool) -> None:
-        # Nobody has to wait for what these return: very many operations take several turns.
+        # The results need no await: large batches continue in later loop iterations.
         if is_committed:
             _ = self.purgatory.check(name.produce_key)
         _ = self.purgatory.check(name.fetch_key)

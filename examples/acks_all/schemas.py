@@ -1,4 +1,4 @@
-"""What goes over HTTP, bounded and checked."""
+"""The JSON of requests and responses, with limits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_FETCH_BYTES = 4 * 1024 * 1024
 MAX_PARTITIONS = 100
 MAX_RECORDS = 1_000
-# Proxies cut idle requests at about a minute.
+# Proxies close idle requests after about a minute.
 MAX_WAIT_MS = 55_000
-# Whole numbers that every JSON reader keeps.
+# The largest integer that every JSON parser represents exactly.
 MAX_OFFSET = 2**53 - 1
 
 Topic = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
@@ -24,18 +24,18 @@ Offset = Annotated[int, Field(ge=0, le=MAX_OFFSET)]
 Epoch = Annotated[int, Field(ge=0, le=2**31 - 1)]
 WaitMs = Annotated[int, Field(ge=0, le=MAX_WAIT_MS)]
 FetchBytes = Annotated[int, Field(ge=1, le=MAX_FETCH_BYTES)]
-# How much a record may have is the broker's setting; this is what any body may hold.
+# The limit of a record is a setting of the broker; this is the limit of any body.
 Value = Annotated[str, Field(min_length=1, max_length=MAX_BODY_BYTES)]
 
 
 class Schema(BaseModel):
-    """Strict: no member that is not named here, and no text where a number belongs."""
+    """A strict schema: no unknown members and no conversion between types."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class OfPartition(Schema):
-    """Something about one partition."""
+    """A schema for one partition."""
 
     topic: Topic
     partition: Number
@@ -52,7 +52,7 @@ Entry = TypeVar("Entry", bound=OfPartition)
 def _each_once(entries: list[Entry]) -> list[Entry]:
     names = {entry.topic_partition for entry in entries}
     if len(names) < len(entries):
-        raise ValueError("a partition is given twice: once is enough")
+        raise ValueError("a partition is given twice: give it once")
     return entries
 
 
@@ -70,7 +70,7 @@ class ProduceBatch(OfPartition):
 
 
 class ProduceBody(Schema):
-    """`acks` "all" waits for every replica that is in sync, 1 for none but the leader."""
+    """A produce request; `acks` "all" waits for every in-sync replica, 1 only for the leader."""
 
     acks: Literal["all", 1] = "all"
     timeout_ms: WaitMs = 30_000
@@ -78,7 +78,7 @@ class ProduceBody(Schema):
 
 
 class FetchEntry(OfPartition):
-    """From where to read one partition."""
+    """The offset to read from in one partition."""
 
     offset: Offset
     leader_epoch: Epoch | None = None
@@ -86,7 +86,7 @@ class FetchEntry(OfPartition):
 
 
 class FetchBody(Schema):
-    """A consumer's fetch, or with `replica_id` a follower's."""
+    """A fetch of a consumer, or with `replica_id` of a follower."""
 
     replica_id: BrokerId | None = None
     min_bytes: Annotated[int, Field(ge=0, le=MAX_FETCH_BYTES)] = 1
@@ -96,14 +96,14 @@ class FetchBody(Schema):
 
 
 class LeaderBody(Schema):
-    """Who leads a partition, in the controller's words; null while nobody does."""
+    """The leader of a partition, as set by the controller; null if there is none."""
 
     leader: BrokerId | None
     leader_epoch: Epoch
 
 
 class Problem(BaseModel):
-    """A refusal (RFC 9457); its own members stand beside these."""
+    """Problem details (RFC 9457), with additional members for some kinds."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -114,7 +114,7 @@ class Problem(BaseModel):
 
 
 class Produced(OfPartition):
-    """What became of the records for one partition."""
+    """The result of a produce for one partition."""
 
     error: Problem | None = None
     base_offset: int | None = None
@@ -129,7 +129,7 @@ class FetchedRecord(Schema):
 
 
 class Fetched(OfPartition):
-    """What one partition had to give."""
+    """The result of a fetch for one partition."""
 
     error: Problem | None = None
     records: list[FetchedRecord] = []
@@ -138,33 +138,33 @@ class Fetched(OfPartition):
     leader_epoch: int | None = None
 
 
-class ProduceAnswerBody(BaseModel):
-    """One status a partition, in the order of the request."""
+class ProduceResponseBody(BaseModel):
+    """One status per partition, in the order of the request."""
 
     partitions: list[Produced]
 
 
-class FetchAnswerBody(BaseModel):
-    """One result a partition, in the order of the request."""
+class FetchResponseBody(BaseModel):
+    """One result per partition, in the order of the request."""
 
     partitions: list[Fetched]
 
 
 class PartitionState(OfPartition):
-    """A partition as its broker sees it."""
+    """The state of a partition on its broker."""
 
     leader: int | None
     is_leader: bool
-    """Whether the broker that answers leads it."""
+    """True iff the broker that responds is the leader."""
     leader_epoch: int
     epoch_start_offset: int
-    """Where its log ended when it began to lead."""
+    """The end of the log when the leader epoch began."""
     isr: list[int]
     log_start_offset: int
     high_watermark: int
     log_end_offset: int
     follower_end_offsets: dict[int, int]
-    """By follower; -1 before its first fetch in this epoch."""
+    """The end offset of each follower; -1 before its first fetch in this epoch."""
     is_offline: bool
     waiting_produces: int
     waiting_fetches: int

@@ -1,4 +1,4 @@
-"""A broker on a real socket, for as long as it is needed."""
+"""A broker on a real socket, for the demonstration and the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from purgatory import Purgatory
 
 
 class _Server(uvicorn.Server):
-    """Says when it has started."""
+    """A uvicorn server that signals when it has started."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -27,9 +27,9 @@ class _Server(uvicorn.Server):
 
 @asynccontextmanager
 async def serve(app: FastAPI, purgatory: Purgatory) -> AsyncIterator[str]:
-    """Serve `app` on a free port of this machine; yield its address, and drain in the end."""
-    # The protocol by name: asyncio turns Nagle's algorithm off only where it is, and an answer in
-    # two writes, head and body, would otherwise take the 40 ms of a delayed acknowledgement.
+    """Serve `app` on a free port of this machine; yield its URL, and drain at the end."""
+    # IPPROTO_TCP is explicit because asyncio disables Nagle's algorithm only then. Otherwise a
+    # response in two writes, head and body, takes the 40 ms of a delayed acknowledgement.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
         server = _Server(uvicorn.Config(app, log_level="warning", lifespan="on"))

@@ -1,4 +1,4 @@
-"""What happened, as a table on a terminal."""
+"""The table that the demonstration prints."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ NS_PER_MS = 1_000_000
 
 
 class Table:
-    """Prints a row at a time: when, what, how far it is committed, who is in sync, how long."""
+    """Prints rows: time, event, high watermark, in-sync replicas, latency."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
-        """Count time from now."""
+        """Start the clock of the table."""
         self._clock: Clock = SystemClock() if clock is None else clock
         self._start_ms = self.now_ms()
         self.failures: list[str] = []
 
     def now_ms(self) -> int:
-        """Return the time in milliseconds, to measure latencies with."""
+        """Return the monotonic time in milliseconds, for latencies."""
         return self._clock.now_ns() // NS_PER_MS
 
     def head(self) -> None:
-        """Print what the columns are."""
+        """Print the header."""
         self._print("time", "event", "high watermark", "ISR", "latency")
 
     def row(self, event: str, state: PartitionState, latency_ms: int | None = None) -> None:
-        """Print what happened just now, and to what it has led."""
+        """Print an event and the resulting state."""
         self._print(
             f"{(self.now_ms() - self._start_ms) / 1000:.2f} s",
             event,
@@ -36,7 +36,7 @@ class Table:
         )
 
     def expect(self, is_met: bool, expectation: str) -> None:
-        """Print and keep an expectation that is not met."""
+        """Print and record an expectation that is not met."""
         if not is_met:
             self.failures.append(expectation)
             print(f"        NOT MET: {expectation}", flush=True)

@@ -11,21 +11,21 @@ class TopicPartition(NamedTuple):
     topic: str
     partition: int
 
-    # Two keys, as Kafka has two purgatories: an append that commits nothing wakes those who fetch
-    # and need not try every producer that waits.
+    # Two keys, like Kafka's two purgatories: an append that commits nothing checks only the
+    # fetches and none of the waiting produces.
     @property
     def produce_key(self) -> str:
-        """The key of those who wait for its replicas."""
+        """The watch key of produces that wait for the replicas."""
         return f"produce:{self}"
 
     @property
     def fetch_key(self) -> str:
-        """The key of those who wait for its records."""
+        """The watch key of fetches that wait for records."""
         return f"fetch:{self}"
 
     @property
     def replica_lag_key(self) -> str:
-        """The key of the timer that watches its followers."""
+        """The watch key of the timer for lagging followers."""
         return f"replica-lag:{self}"
 
     def __str__(self) -> str:

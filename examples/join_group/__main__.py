@@ -1,25 +1,25 @@
-"""`python -m examples.join_group`: watch a group form, shrink and grow."""
+"""The demonstration: `python -m examples.join_group`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
 
+from examples.join_group.demonstration import OPTIONS, SETTINGS, run_demonstration
 from examples.join_group.server import CoordinatorServer
-from examples.join_group.story import OPTIONS, SETTINGS, tell
 
 
 def main() -> int:
-    """Tell the story; return 0 iff everything went as expected."""
+    """Run the demonstration; return 0 iff all expectations are met."""
     with CoordinatorServer(SETTINGS) as server:
         print(f"\nA group of consumers shares {OPTIONS.partitions} partitions; * marks its leader.")
         print(f"Coordinator: {server.url}/groups/{OPTIONS.group_id}\n")
-        story = asyncio.run(tell(server))
-    for failure in story.failures:
-        print(f"NOT SO: {failure}")
-    if story.failures:
+        demonstration = asyncio.run(run_demonstration(server))
+    for failure in demonstration.failures:
+        print(f"NOT MET: {failure}")
+    if demonstration.failures:
         return 1
-    print(f"All {story.expectations} expectations held.\n")
+    print(f"All {demonstration.expectations} expectations are met.\n")
     return 0
 
 

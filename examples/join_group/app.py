@@ -14,10 +14,10 @@ from purgatory.fastapi import install
 
 
 def create_app(settings: CoordinatorSettings | None = None) -> FastAPI:
-    """Return a coordinator with no groups yet.
+    """Return a coordinator without groups.
 
-    Groups live in this process's memory: run one worker. When it stops, whoever is parked is told
-    to join again elsewhere.
+    Groups are kept in the memory of the process: run one worker. When it stops, parked members get
+    an error that tells them to join again.
     """
     settings = CoordinatorSettings() if settings is None else settings
     purgatory = Purgatory("join-group", limits=Limits(max_parked=settings.max_operations))

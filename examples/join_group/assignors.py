@@ -1,4 +1,4 @@
-"""How a leader shares out the partitions of a topic (Kafka: RangeAssignor, RoundRobinAssignor)."""
+"""Assignment of the partitions of a topic to members (Kafka: RangeAssignor, RoundRobinAssignor)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Assignor = Callable[[Sequence[str], int], dict[str, list[int]]]
 
 
 def assign_ranges(member_ids: Sequence[str], partitions: int) -> dict[str, list[int]]:
-    """Give each member a run of partitions; the first members get one more where it is uneven."""
+    """Return a contiguous range for each member; the first members get one more if needed."""
     share, extra = divmod(partitions, len(member_ids))
     assignment = {}
     start = 0
@@ -21,7 +21,7 @@ def assign_ranges(member_ids: Sequence[str], partitions: int) -> dict[str, list[
 
 
 def assign_round_robin(member_ids: Sequence[str], partitions: int) -> dict[str, list[int]]:
-    """Deal the partitions out one by one."""
+    """Return the partitions assigned one by one in turn."""
     ordered = sorted(member_ids)
     step = len(ordered)
     return {

@@ -1,4 +1,4 @@
-"""What is wrong with a request, in a sentence with the value, the limit and the way out."""
+"""Validation of requests against the settings and the state of the group."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from examples.join_group.settings import CoordinatorSettings
 
 
 def check_timeouts(settings: CoordinatorSettings, request: JoinRequest) -> None:
-    """Raise InvalidSessionTimeout or InvalidRebalanceTimeout for what is out of bounds."""
+    """Raise InvalidSessionTimeout or InvalidRebalanceTimeout for values outside the limits."""
     minimum, maximum = settings.min_session_timeout, settings.max_session_timeout
     if not minimum <= request.session_timeout <= maximum:
         raise InvalidSessionTimeout(
@@ -35,7 +35,7 @@ def check_timeouts(settings: CoordinatorSettings, request: JoinRequest) -> None:
 
 
 def check_generation(group: Group, request: SyncRequest | HeartbeatRequest) -> None:
-    """Raise IllegalGeneration for any generation but the group's own."""
+    """Raise IllegalGeneration unless the request has the group's generation."""
     if request.generation != group.generation:
         raise IllegalGeneration(
             f"generation {request.generation}: group {group.group_id} is at generation "
@@ -45,32 +45,32 @@ def check_generation(group: Group, request: SyncRequest | HeartbeatRequest) -> N
 
 
 def check_assignments(group: Group, member: Member, request: SyncRequest) -> None:
-    """Raise NotLeader or InvalidAssignment unless the leader, and it alone, assigns to members."""
+    """Raise NotLeader or InvalidAssignment unless the leader alone assigns to members."""
     if member.member_id != group.leader_id:
         _check_follower(group, member, request)
     elif request.assignments is None:
         raise InvalidAssignment(
             f"{member.member_id} leads generation {group.generation}: sync with assignments"
         )
-    elif strangers := sorted(request.assignments.keys() - group.members.keys()):
+    elif unknown := sorted(request.assignments.keys() - group.members.keys()):
         raise InvalidAssignment(
-            f"{len(strangers)} of the assignments are to no members, to {strangers[0]} first: "
+            f"{len(unknown)} of the assignments are to unknown members, such as {unknown[0]}: "
             f"assign to the {len(group.members)} members of generation {group.generation}"
         )
 
 
 def rebalance_in_progress(group: Group) -> RebalanceInProgress:
-    """Return the refusal of a group that gathers its members."""
+    """Return the error for a group that is waiting for its members to join."""
     return RebalanceInProgress(
-        f"group {group.group_id} gathers its members for generation {group.generation + 1}: join "
+        f"group {group.group_id} is rebalancing for generation {group.generation + 1}: join "
         f"again with the same member_id within {group.rebalance_timeout:g} seconds"
     )
 
 
 def draining() -> CoordinatorDraining:
-    """Return the refusal of a coordinator that shuts down."""
+    """Return the error for a coordinator that is shutting down."""
     return CoordinatorDraining(
-        "this coordinator is shutting down and takes no requests: join again at its successor",
+        "this coordinator is shutting down: join again at its successor",
         headers={"Connection": "close"},
     )
 

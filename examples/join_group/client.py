@@ -14,11 +14,11 @@ from examples.join_group.assignors import ASSIGNORS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberOptions:
-    """What a member asks of its group; times in seconds."""
+    """The options of a member; times in seconds."""
 
     group_id: str
     partitions: int
-    """How many partitions the topic has: the leader shares them out."""
+    """The number of partitions of the topic, which the leader assigns."""
     protocols: Sequence[str] = ("range", "roundrobin")
     session_timeout: float = 10.0
     rebalance_timeout: float = 60.0
@@ -27,7 +27,7 @@ class MemberOptions:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a member has after a join and a sync."""
+    """A generation of the group as one member knows it, after a join and a sync."""
 
     number: int
     protocol: str
@@ -35,11 +35,11 @@ class Generation:
     partitions: tuple[int, ...]
 
 
-class GroupRefusal(Exception):
-    """The coordinator refused; `kind` is the last part of the problem's type."""
+class RequestFailed(Exception):
+    """The coordinator responded with an error; `kind` is the last part of the problem's type."""
 
     def __init__(self, response: httpx.Response) -> None:
-        """Read the problem of a response."""
+        """Read the problem details of a response."""
         problem: dict[str, Any] = response.json()
         self.kind: str = problem["type"].rpartition("/")[2]
         self.detail: str = problem["detail"]
@@ -49,10 +49,10 @@ class GroupRefusal(Exception):
 
 
 class GroupMember:
-    """Joins, syncs and sends heartbeats until it leaves; joins again whenever it is told to.
+    """Joins, syncs and sends heartbeats until it leaves; joins again when required.
 
-    `run` is the member's life, in a task of its own. Cancelling it is a sudden death: the
-    coordinator is not told.
+    `run` is the loop of the member, in its own task. Cancelling it simulates a crash: the
+    coordinator is not notified.
     """
 
     def __init__(
@@ -68,34 +68,33 @@ class GroupMember:
         self.options = options
         self.member_id: str | None = None
         self.generation: Generation | None = None
-        # When it began the last request that was answered: the coordinator heard of it after that.
-        self.spoke_at = 0.0
+        # When the last successful request was sent: the coordinator received it after that.
+        self.last_contact = 0.0
         self._http = http
         self._on_generation = on_generation
 
     async def run(self) -> None:
-        """Be a member until cancelled.
+        """Run until cancelled.
 
-        Raises GroupRefusal for what joining again cannot mend, and httpx.HTTPError where nobody
-        answers.
+        Raises RequestFailed if joining again is of no use, and httpx.HTTPError without a response.
         """
         while True:
             try:
                 await self._join_and_sync()
                 await self._heartbeats()
-            except GroupRefusal as refusal:
-                self._take(refusal)
+            except RequestFailed as failure:
+                self._prepare_to_rejoin(failure)
 
     async def leave(self) -> None:
-        """Tell the coordinator that the member goes; cancel `run` first."""
+        """Leave the group; cancel `run` first."""
         if self.member_id is not None:
             await self._post("leave", {"member_id": self.member_id})
             self.member_id = self.generation = None
 
     async def join(self) -> dict[str, Any]:
-        """Join, or join again; return the answer, which comes when every member has joined."""
+        """Join, or join again; return the response, which comes when every member has joined."""
         options = self.options
-        answer: dict[str, Any] = await self._post(
+        response: dict[str, Any] = await self._post(
             "join",
             {
                 "member_id": self.member_id,
@@ -104,15 +103,15 @@ class GroupMember:
                 "session_timeout": options.session_timeout,
                 "rebalance_timeout": options.rebalance_timeout,
             },
-            # The server answers in time; a member that gave up before would lose its place.
+            # Longer than the server's timeout: a member that gives up earlier loses its place.
             timeout=options.rebalance_timeout + 30,
         )
-        self.member_id = answer["member_id"]
-        return answer
+        self.member_id = response["member_id"]
+        return response
 
     async def sync(self, joined: dict[str, Any]) -> dict[str, Any]:
-        """Ask for the partitions of the generation; as its leader, assign them."""
-        answer: dict[str, Any] = await self._post(
+        """Return the partitions of the member; as the leader, assign all partitions."""
+        response: dict[str, Any] = await self._post(
             "sync",
             {
                 "member_id": self.member_id,
@@ -121,10 +120,10 @@ class GroupMember:
             },
             timeout=self.options.rebalance_timeout + 30,
         )
-        return answer
+        return response
 
     async def heartbeat(self, generation: int) -> None:
-        """Say that the member is alive."""
+        """Send a heartbeat."""
         await self._post("heartbeat", {"member_id": self.member_id, "generation": generation})
 
     async def _join_and_sync(self) -> None:
@@ -144,12 +143,12 @@ class GroupMember:
             await asyncio.sleep(self.options.heartbeat_interval)
             await self.heartbeat(self.generation.number)
 
-    def _take(self, refusal: GroupRefusal) -> None:
-        """Prepare to join again; raise `refusal` where that is of no use."""
-        if refusal.kind == "unknown-member-id":
+    def _prepare_to_rejoin(self, failure: RequestFailed) -> None:
+        """Prepare to join again; raise `failure` if that is of no use."""
+        if failure.kind == "unknown-member-id":
             self.member_id = None
-        elif refusal.kind not in {"rebalance-in-progress", "illegal-generation"}:
-            raise refusal
+        elif failure.kind not in {"rebalance-in-progress", "illegal-generation"}:
+            raise failure
 
     def _assignments(self, joined: dict[str, Any]) -> dict[str, list[int]] | None:
         if joined["leader"] != self.member_id:
@@ -158,11 +157,11 @@ class GroupMember:
         return ASSIGNORS[joined["protocol"]](member_ids, self.options.partitions)
 
     async def _post(self, action: str, body: dict[str, Any], timeout: float = 30) -> Any:
-        began = asyncio.get_running_loop().time()
+        sent_at = asyncio.get_running_loop().time()
         path = f"/groups/{self.options.group_id}/{action}"
         response = await self._http.post(path, json=body, timeout=timeout)
         if response.headers.get("content-type") == "application/problem+json":
-            raise GroupRefusal(response)
+            raise RequestFailed(response)
         response.raise_for_status()
-        self.spoke_at = began
+        self.last_contact = sent_at
         return response.json() if response.content else None

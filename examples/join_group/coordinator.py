@@ -1,4 +1,4 @@
-"""The coordinator: what members may ask of it (Kafka: GroupCoordinator)."""
+"""The coordinator: the requests of members (Kafka: GroupCoordinator)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from examples.join_group.group import Group, unknown_member
 from examples.join_group.member import Member
 from examples.join_group.rebalance import Rebalance
 from examples.join_group.registry import GroupRegistry
-from examples.join_group.reply import Answer, Reply
+from examples.join_group.reply import Reply, ResponseBody
 from examples.join_group.schemas import (
     GroupDescription,
     HeartbeatRequest,
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     LeaveRequest,
-    SyncAnswer,
     SyncRequest,
+    SyncResponse,
 )
 from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.state_table import GroupState
@@ -34,13 +34,13 @@ from purgatory import Purgatory
 
 
 class Coordinator:
-    """Joins, syncs, heartbeats and leaves, of any number of groups, in memory.
+    """Handles join, sync, heartbeat and leave requests of any number of groups, in memory.
 
-    No call awaits anything: `join` and `sync` return a Reply, answered at once or later, for which
-    the endpoint parks. All calls come from the purgatory's event loop.
+    No method awaits: `join` and `sync` return a Reply, completed now or later, for which the
+    endpoint parks. All calls come from the purgatory's event loop.
 
-    Where Kafka makes a new member join twice, so that one who never hears of its id leaves no
-    trace (MEMBER_ID_REQUIRED, KIP-394), `withdraw` is told that its client has gone.
+    Kafka makes a new member join twice, so that a member that never learns its id leaves no trace
+    (MEMBER_ID_REQUIRED, KIP-394). Here, `withdraw` is called when its client has disconnected.
     """
 
     def __init__(self, purgatory: Purgatory, settings: CoordinatorSettings | None = None) -> None:
@@ -48,28 +48,28 @@ class Coordinator:
         self.purgatory = purgatory
         self.settings = CoordinatorSettings() if settings is None else settings
         self._groups = GroupRegistry(self.settings.max_groups)
-        self._rebalance = Rebalance(purgatory, self.settings, self._groups.forget)
+        self._rebalance = Rebalance(purgatory, self.settings, self._groups.remove)
 
-    def join(self, group_id: str, request: JoinRequest) -> Reply[JoinAnswer]:
-        """Let a member join, or join again; the reply is answered when the join phase ends."""
+    def join(self, group_id: str, request: JoinRequest) -> Reply[JoinResponse]:
+        """Add a member, or let it join again; the reply is complete when the join phase ends."""
         self._require_open()
         check_timeouts(self.settings, request)
         if request.member_id is None:
             return self._admit(self._groups.get_or_new(group_id), request)
         group, member = self._groups.find(group_id, request.member_id)
         group.check_protocols(request)
-        reply: Reply[JoinAnswer] = self._reply(group, member)
+        reply: Reply[JoinResponse] = self._reply(group, member)
         if self._is_up_to_date(group, member, request):
-            # The answer to its join was lost, and nothing has changed since.
+            # The response to its join was lost, and nothing has changed since.
             self._rebalance.sessions.renew(group, member)
-            reply.answer(group.join_answer(member))
+            reply.complete(group.join_response(member))
             return reply
         group.update(member, request)
         self._await_join(group, member, reply)
         return reply
 
-    def sync(self, group_id: str, request: SyncRequest) -> Reply[SyncAnswer]:
-        """Return a member's partitions; the reply is answered when the leader has assigned."""
+    def sync(self, group_id: str, request: SyncRequest) -> Reply[SyncResponse]:
+        """Return a member's partitions; the reply is complete when the leader has assigned them."""
         self._require_open()
         group, member = self._groups.find(group_id, request.member_id)
         check_generation(group, request)
@@ -77,16 +77,16 @@ class Coordinator:
             raise rebalance_in_progress(group)
         if group.state is GroupState.COMPLETING_REBALANCE:
             check_assignments(group, member, request)
-        reply: Reply[SyncAnswer] = self._reply(group, member)
+        reply: Reply[SyncResponse] = self._reply(group, member)
         member.has_synced = True
         member.await_sync(reply)
         self._rebalance.sessions.end(group, member)
-        self._answer_sync(group, member, request)
+        self._complete_sync(group, member, request)
         self._rebalance.on_synced(group)
         return reply
 
     def heartbeat(self, group_id: str, request: HeartbeatRequest) -> None:
-        """Renew a member's session; raise RebalanceInProgress where it should join again."""
+        """Renew a member's session; raise RebalanceInProgress if it has to join again."""
         self._require_open()
         group, member = self._groups.find(group_id, request.member_id)
         check_generation(group, request)
@@ -95,24 +95,24 @@ class Coordinator:
             raise rebalance_in_progress(group)
 
     def leave(self, group_id: str, request: LeaveRequest) -> None:
-        """Let a member go, which begins a rebalance of the others."""
+        """Remove a member, which starts a rebalance of the others."""
         self._require_open()
         group, member = self._groups.find(group_id, request.member_id)
         self._rebalance.remove(group, member, unknown_member(group_id, member.member_id))
 
     def describe(self, group_id: str) -> GroupDescription:
-        """Return a group as anyone may see it."""
+        """Return the public description of a group."""
         return self._groups.get(group_id).describe()
 
     def withdraw(self, reply: Reply[Any]) -> None:
-        """Take note that nobody waits for `reply` any more: its client has gone. Idempotent.
+        """Give up `reply` because its client has disconnected. Idempotent.
 
-        A member that never learned its id is out, since nobody can come back as it; any other has
-        its session's time to come back.
+        A member that never learned its id is removed, since it cannot join again; any other has
+        its session timeout to return.
         """
-        if reply.is_answered() or self.purgatory.is_draining:
+        if reply.is_complete() or self.purgatory.is_draining:
             return
-        # Who waits for a reply is a member: one that goes is answered first.
+        # The member still exists: the reply of a removed member is completed.
         group, member = self._groups.find(reply.group_id, reply.member_id)
         if member.is_new:
             self._rebalance.remove(group, member, unknown_member(group.group_id, member.member_id))
@@ -121,7 +121,7 @@ class Coordinator:
         reply.fail(rebalance_in_progress(group))
         self._rebalance.sessions.renew(group, member)
 
-    def _admit(self, group: Group, request: JoinRequest) -> Reply[JoinAnswer]:
+    def _admit(self, group: Group, request: JoinRequest) -> Reply[JoinResponse]:
         limit = self.settings.max_group_size
         if len(group.members) >= limit:
             raise GroupFull(
@@ -130,37 +130,37 @@ class Coordinator:
                 members={"maximum": limit},
             )
         group.check_protocols(request)
-        self._groups.keep(group)
+        self._groups.add(group)
         member = Member(f"{request.client_id}-{uuid4()}", request)
         group.add(member, request.protocol_type)
-        reply: Reply[JoinAnswer] = self._reply(group, member)
+        reply: Reply[JoinResponse] = self._reply(group, member)
         self._await_join(group, member, reply)
         return reply
 
-    def _await_join(self, group: Group, member: Member, reply: Reply[JoinAnswer]) -> None:
+    def _await_join(self, group: Group, member: Member, reply: Reply[JoinResponse]) -> None:
         member.await_join(reply)
         self._rebalance.sessions.end(group, member)
-        self._rebalance.need(group)
+        self._rebalance.begin_or_check(group)
 
-    def _answer_sync(self, group: Group, member: Member, request: SyncRequest) -> None:
+    def _complete_sync(self, group: Group, member: Member, request: SyncRequest) -> None:
         if group.state is GroupState.STABLE:
-            member.answer_sync(group.sync_answer(member))
+            member.complete_sync(group.sync_response(member))
             self._rebalance.sessions.renew(group, member)
         elif request.assignments is not None:
             self._rebalance.assign(group, request.assignments)
 
     def _is_up_to_date(self, group: Group, member: Member, request: JoinRequest) -> bool:
-        """Return True iff a member that joins again is to be told of the generation that is.
+        """Return True iff a member that joins again can get the current generation.
 
-        A leader that joins again asks for a rebalance: it has seen other partitions, say.
+        A leader that joins again requests a rebalance, for example because partitions changed.
         """
-        if not member.is_as(request) or request.protocol_type != group.protocol_type:
+        if not member.has_same_protocols(request) or request.protocol_type != group.protocol_type:
             return False
         if group.state is GroupState.STABLE:
             return member.member_id != group.leader_id
         return group.state is GroupState.COMPLETING_REBALANCE
 
-    def _reply(self, group: Group, member: Member) -> Reply[Answer]:
+    def _reply(self, group: Group, member: Member) -> Reply[ResponseBody]:
         return Reply(
             group.group_id,
             member.member_id,

@@ -10,39 +10,39 @@ from purgatory import DelayedOperation, Status
 
 
 class DelayedHeartbeat(DelayedOperation):
-    """Completes when the member is heard of; where it expires, the member is out.
+    """Completes when the member sends a request; if it expires, the member is removed.
 
-    One waits for each member that has no request parked, on the member's heartbeat key.
+    Each member without a parked request has one, on the member's heartbeat key.
     """
 
-    __slots__ = ("_group", "_member", "_on_silence", "_signs_of_life")
+    __slots__ = ("_activity_count", "_group", "_member", "_on_session_expired")
 
     def __init__(
         self,
         group: Group,
         member: Member,
         delay_ms: int,
-        on_silence: Callable[[Group, Member], object],
+        on_session_expired: Callable[[Group, Member], object],
     ) -> None:
-        """Call `on_silence(group, member)` unless the member is heard of within `delay_ms`."""
+        """Call `on_session_expired(group, member)` unless a request comes in `delay_ms`."""
         super().__init__(delay_ms)
         self._group = group
         self._member = member
-        self._signs_of_life = member.signs_of_life
-        self._on_silence = on_silence
+        self._activity_count = member.activity_count
+        self._on_session_expired = on_session_expired
 
     def try_complete(self) -> bool:
-        """Complete if the member was heard of since this began."""
-        return self._member.signs_of_life != self._signs_of_life and self.force_complete()
+        """Complete if the member has sent a request since the start of the wait."""
+        return self._member.activity_count != self._activity_count and self.force_complete()
 
     def on_complete(self) -> None:
-        """Nothing: the next one is there already, or a parked request is."""
+        """Do nothing: the next heartbeat wait, or a parked request, already exists."""
 
     def on_expiration(self) -> None:
-        """Tell of the silence."""
-        self._on_silence(self._group, self._member)
+        """Report the expired session."""
+        self._on_session_expired(self._group, self._member)
 
     def on_cancellation(self) -> None:
-        """Do as after silence where an operator cancels the key; nothing in a drain."""
+        """Expire the session if an operator cancels the key; do nothing during a drain."""
         if self.status is Status.CANCELLED:
             self.on_expiration()

@@ -12,8 +12,8 @@ from purgatory import DelayedOperation, Status
 class DelayedSync(DelayedOperation):
     """Completes when every member of a generation has asked for its partitions.
 
-    Where it expires, those who have not are out: a leader that never assigns among them, for which
-    all the others would wait. One waits for each generation, on the group's sync key.
+    If it expires, members that have not are removed. This includes a leader that never assigns, for
+    which all others would wait. Each generation has one, on the group's sync key.
     """
 
     __slots__ = ("_generation", "_group", "_on_late")
@@ -26,18 +26,18 @@ class DelayedSync(DelayedOperation):
         self._on_late = on_late
 
     def try_complete(self) -> bool:
-        """Complete if nobody is missing, or if the generation is over."""
+        """Complete if no member is missing, or if the generation is over."""
         return not (self._is_current() and self._group.unsynced()) and self.force_complete()
 
     def on_complete(self) -> None:
-        """Nothing: whoever synced is answered by the leader's assignment."""
+        """Do nothing: the leader's assignment completes the syncs."""
 
     def on_expiration(self) -> None:
-        """Tell that some are late."""
+        """Report late members."""
         self._on_late(self._group)
 
     def on_cancellation(self) -> None:
-        """Do as at the deadline where an operator cancels the key; nothing in a drain."""
+        """Act as at the deadline if an operator cancels the key; do nothing during a drain."""
         if self.status is Status.CANCELLED:
             self.on_expiration()
 

@@ -1,8 +1,8 @@
 """The endpoints of the coordinator."""
 
-# No postponed annotations here: FastAPI reads those of the endpoints, which name local things.
-# Every endpoint and dependency is `async def`, awaiting or not: FastAPI runs others in threads, and
-# a purgatory belongs to the thread of its event loop.
+# No postponed annotations here: FastAPI reads those of the endpoints, which use local names.
+# Every endpoint and dependency is `async def`, because FastAPI runs others in threads, and a
+# purgatory belongs to the thread of its event loop.
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request
@@ -11,18 +11,18 @@ from starlette.exceptions import HTTPException
 from examples.join_group import errors
 from examples.join_group.checks import draining
 from examples.join_group.coordinator import Coordinator
-from examples.join_group.problems import KINDS, PREFIX, refusals
-from examples.join_group.reply import Answer, Reply
+from examples.join_group.problems import KINDS, PREFIX, problem_responses
+from examples.join_group.reply import Reply, ResponseBody
 from examples.join_group.schemas import (
     GroupDescription,
     GroupId,
     HeartbeatRequest,
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     LeaveRequest,
     ProblemKind,
-    SyncAnswer,
     SyncRequest,
+    SyncResponse,
 )
 from purgatory.fastapi import ParkDep
 
@@ -35,7 +35,7 @@ async def get_coordinator(request: Request) -> Coordinator:
 
 
 CoordinatorDep = Annotated[Coordinator, Depends(get_coordinator)]
-GroupPath = Annotated[GroupId, Path(description="It begins to exist with its first member.")]
+GroupPath = Annotated[GroupId, Path(description="A group is created by its first member.")]
 
 router = APIRouter(prefix="/groups", tags=["groups"])
 
@@ -44,7 +44,7 @@ STALE = (errors.UnknownMemberId, errors.IllegalGeneration, errors.RebalanceInPro
 
 @router.post(
     "/{group_id}/join",
-    responses=refusals(
+    responses=problem_responses(
         errors.UnknownMemberId,
         errors.InconsistentGroupProtocol,
         errors.GroupFull,
@@ -57,18 +57,18 @@ STALE = (errors.UnknownMemberId, errors.IllegalGeneration, errors.RebalanceInPro
 )
 async def join(
     group_id: GroupPath, body: JoinRequest, coordinator: CoordinatorDep, park: ParkDep
-) -> JoinAnswer:
-    """Join, or join again: parks until every member has, at most for the rebalance timeout.
+) -> JoinResponse:
+    """Join, or join again: parks until every member has joined, up to the rebalance timeout.
 
-    Set the client's read timeout above that. A proxy that cuts the wait short costs a known member
-    a repeated request, and a new one its place.
+    Set the client's read timeout above that. If a proxy closes the request earlier, a known member
+    has to repeat it, and a new member loses its place.
     """
-    return await _answered(coordinator.join(group_id, body), coordinator, park)
+    return await _completed(coordinator.join(group_id, body), coordinator, park)
 
 
 @router.post(
     "/{group_id}/sync",
-    responses=refusals(
+    responses=problem_responses(
         *STALE,
         errors.JoinSuperseded,
         errors.NotLeader,
@@ -78,36 +78,36 @@ async def join(
 )
 async def sync(
     group_id: GroupPath, body: SyncRequest, coordinator: CoordinatorDep, park: ParkDep
-) -> SyncAnswer:
-    """Ask for the member's partitions: parks until the leader has assigned them."""
-    return await _answered(coordinator.sync(group_id, body), coordinator, park)
+) -> SyncResponse:
+    """Return the member's partitions: parks until the leader has assigned them."""
+    return await _completed(coordinator.sync(group_id, body), coordinator, park)
 
 
 @router.post(
     "/{group_id}/heartbeat",
     status_code=204,
-    responses=refusals(*STALE, errors.CoordinatorDraining),
+    responses=problem_responses(*STALE, errors.CoordinatorDraining),
 )
 async def heartbeat(
     group_id: GroupPath, body: HeartbeatRequest, coordinator: CoordinatorDep
 ) -> None:
-    """Say that the member is alive; the refusals say what it has missed."""
+    """Renew the member's session; an error says what it has missed."""
     coordinator.heartbeat(group_id, body)
 
 
 @router.post(
     "/{group_id}/leave",
     status_code=204,
-    responses=refusals(errors.UnknownMemberId, errors.CoordinatorDraining),
+    responses=problem_responses(errors.UnknownMemberId, errors.CoordinatorDraining),
 )
 async def leave(group_id: GroupPath, body: LeaveRequest, coordinator: CoordinatorDep) -> None:
-    """Leave the group: the others share the partitions anew, without waiting for a session."""
+    """Leave the group: the others rebalance immediately, without waiting for a session timeout."""
     coordinator.leave(group_id, body)
 
 
-@router.get("/problems/{slug}", responses={404: {"description": "There is no such kind."}})
+@router.get("/problems/{slug}", responses={404: {"description": "Unknown kind of problem."}})
 async def describe_problem(slug: str) -> ProblemKind:
-    """Say what a kind of problem means, and what to do about it."""
+    """Describe a kind of problem and its remedy."""
     kind = KINDS.get(slug)
     if kind is None:
         raise HTTPException(404)
@@ -116,23 +116,25 @@ async def describe_problem(slug: str) -> ProblemKind:
     )
 
 
-@router.get("/{group_id}", responses=refusals(errors.UnknownGroup))
+@router.get("/{group_id}", responses=problem_responses(errors.UnknownGroup))
 async def describe(group_id: GroupPath, coordinator: CoordinatorDep) -> GroupDescription:
-    """Describe the group: its state, its generation, its members and their partitions."""
+    """Return the group: its state, its generation, its members and their partitions."""
     return coordinator.describe(group_id)
 
 
-async def _answered(reply: Reply[Answer], coordinator: Coordinator, park: ParkDep) -> Answer:
-    """Park the request until `reply` is answered; tell the coordinator where that fails.
+async def _completed(
+    reply: Reply[ResponseBody], coordinator: Coordinator, park: ParkDep
+) -> ResponseBody:
+    """Park the request until `reply` is complete; withdraw it from the coordinator at the end.
 
-    The operation of the group has a deadline and answers by it; the one here is only a net.
+    The group's operation completes it by its own deadline; the timeout here is a safeguard.
     """
     try:
-        if not reply.is_answered():
+        if not reply.is_complete():
             timeout = 2 * coordinator.settings.max_rebalance_timeout
-            await park(reply.key, timeout=timeout, until=reply.is_answered)
-    except HTTPException as exc:  # Starlette's, which FastAPI's and the library's Problem are
-        # One kind for all who meet a drain, whether they were parked or came later.
+            await park(reply.key, timeout=timeout, until=reply.is_complete)
+    except HTTPException as exc:  # Starlette's: the base of FastAPI's and of Problem
+        # One kind of error during a drain, for parked and for new requests.
         if coordinator.purgatory.is_draining:
             raise draining() from exc
         raise

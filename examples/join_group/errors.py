@@ -1,22 +1,22 @@
-"""Every refusal of the coordinator, each a kind of problem of its own (RFC 9457).
+"""The errors of the coordinator; each is a kind of problem details (RFC 9457).
 
     GroupError
-    +-- UnknownGroup                404  nothing is known of the group
-    +-- UnknownMemberId             404  not a member, or no longer: join without member_id
+    +-- UnknownGroup                404  the group does not exist
+    +-- UnknownMemberId             404  not a member, or no longer one: join without member_id
     +-- IllegalGeneration           409  the generation has passed: join again
-    +-- RebalanceInProgress         409  the members are being gathered: join again
+    +-- RebalanceInProgress         409  the group waits for its members: join again
     +-- InconsistentGroupProtocol   409  no protocol that every member supports
-    +-- GroupFull                   409  as many members as a group may have
-    +-- JoinSuperseded              409  a newer request of the same member took this one's place
-    +-- NotLeader                   403  only the leader assigns
-    +-- InvalidAssignment           422  the leader's assignment is missing, or names strangers
-    +-- InvalidSessionTimeout       422  outside the bounds of the coordinator
-    +-- InvalidRebalanceTimeout     422  outside the bounds of the coordinator
-    +-- Unavailable                      come back after Retry-After seconds
-        +-- TooManyGroups           503  as many groups as the coordinator may keep
+    +-- GroupFull                   409  too many members
+    +-- JoinSuperseded              409  a newer request of the same member replaced this one
+    +-- NotLeader                   403  only the leader may assign
+    +-- InvalidAssignment           422  the leader's assignment is missing, or has unknown members
+    +-- InvalidSessionTimeout       422  outside the limits of the coordinator
+    +-- InvalidRebalanceTimeout     422  outside the limits of the coordinator
+    +-- Unavailable                      try again after Retry-After seconds
+        +-- TooManyGroups           503  too many groups
         +-- CoordinatorDraining     503  the coordinator is shutting down
 
-The class docstring is the title of the problem; the instance's sentence is its detail.
+The class docstring is the title of the problem; the text of the instance is its detail.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import ClassVar
 
 
 class GroupError(Exception):
-    """The coordinator refused a request."""
+    """A request to the coordinator failed."""
 
     slug: ClassVar[str]
     status: ClassVar[int]
@@ -40,7 +40,7 @@ class GroupError(Exception):
         members: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Take a sentence with the value, the limit and the way out, and members for programs."""
+        """Keep the text (value, limit, what to do), and members for programs."""
         super().__init__(detail)
         self.detail = detail
         self.members = dict(members or {})
@@ -48,16 +48,16 @@ class GroupError(Exception):
 
     @classmethod
     def title(cls) -> str:
-        """Return what this kind of problem is called."""
+        """Return the name of this kind of problem."""
         return (cls.__doc__ or "").strip().rstrip(".")
 
 
 class UnknownGroup(GroupError):
-    """Nothing is known of this group."""
+    """The group does not exist."""
 
     slug = "unknown-group"
     status = 404
-    remedy = "Join it without a member_id: that makes it."
+    remedy = "Join it without a member_id, which creates it."
 
 
 class UnknownMemberId(GroupError):
@@ -65,7 +65,7 @@ class UnknownMemberId(GroupError):
 
     slug = "unknown-member-id"
     status = 404
-    remedy = "Forget the id, and join again without one: a new one comes with the answer."
+    remedy = "Discard the id and join again without one; the response has a new one."
 
 
 class IllegalGeneration(GroupError):
@@ -73,11 +73,11 @@ class IllegalGeneration(GroupError):
 
     slug = "illegal-generation"
     status = 409
-    remedy = "Stop working on the partitions of that generation, and join again with the same id."
+    remedy = "Stop processing the partitions of that generation, and join again with the same id."
 
 
 class RebalanceInProgress(GroupError):
-    """The group is gathering its members."""
+    """The group is waiting for its members to join."""
 
     slug = "rebalance-in-progress"
     status = 409
@@ -85,15 +85,15 @@ class RebalanceInProgress(GroupError):
 
 
 class InconsistentGroupProtocol(GroupError):
-    """There is no protocol that every member supports."""
+    """No protocol is supported by every member."""
 
     slug = "inconsistent-group-protocol"
     status = 409
-    remedy = "Support a protocol of `supported`, of the same protocol_type as the group."
+    remedy = "Support a protocol in `supported`, with the protocol_type of the group."
 
 
 class GroupFull(GroupError):
-    """The group has as many members as it may."""
+    """The group is full."""
 
     slug = "group-full"
     status = 409
@@ -101,31 +101,31 @@ class GroupFull(GroupError):
 
 
 class JoinSuperseded(GroupError):
-    """A newer request of the same member took this one's place."""
+    """A newer request of the same member replaced this one."""
 
     slug = "superseded"
     status = 409
-    remedy = "Nothing, if that request was yours: the newest is the one that is answered."
+    remedy = "None is needed if that request was yours: the newest request gets the response."
 
 
 class NotLeader(GroupError):
-    """Only the leader of the generation assigns."""
+    """Only the leader of the generation may assign."""
 
     slug = "not-leader"
     status = 403
-    remedy = "Sync without assignments: the leader's are handed out."
+    remedy = "Sync without assignments: those of the leader apply."
 
 
 class InvalidAssignment(GroupError):
-    """The leader's assignment is missing, or names those who are no members."""
+    """The leader's assignment is missing, or contains unknown members."""
 
     slug = "invalid-assignment"
     status = 422
-    remedy = "Assign to the members that the answer to the join listed, and to no others."
+    remedy = "Assign only to the members in the response to the join."
 
 
 class InvalidSessionTimeout(GroupError):
-    """The session timeout is outside the bounds."""
+    """The session timeout is outside the limits."""
 
     slug = "invalid-session-timeout"
     status = 422
@@ -133,7 +133,7 @@ class InvalidSessionTimeout(GroupError):
 
 
 class InvalidRebalanceTimeout(GroupError):
-    """The rebalance timeout is outside the bounds."""
+    """The rebalance timeout is outside the limits."""
 
     slug = "invalid-rebalance-timeout"
     status = 422
@@ -141,7 +141,7 @@ class InvalidRebalanceTimeout(GroupError):
 
 
 class Unavailable(GroupError):
-    """The coordinator cannot help at the moment."""
+    """The coordinator is temporarily unavailable."""
 
     status = 503
 
@@ -152,13 +152,13 @@ class Unavailable(GroupError):
         members: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        """Take what GroupError takes. Retry-After is jittered: clients do not return in step."""
+        """Like GroupError, with a random Retry-After to spread the clients."""
         after = {"Retry-After": str(random.randint(1, 5))}
         super().__init__(detail, members=members, headers={**after, **(headers or {})})
 
 
 class TooManyGroups(Unavailable):
-    """The coordinator keeps as many groups as it may."""
+    """The coordinator has reached its limit of groups."""
 
     slug = "too-many-groups"
     remedy = "Try again after `Retry-After` seconds; operators can raise max_groups."
@@ -168,4 +168,4 @@ class CoordinatorDraining(Unavailable):
     """The coordinator is shutting down."""
 
     slug = "coordinator-draining"
-    remedy = "Join again after `Retry-After` seconds: its successor answers."
+    remedy = "Join again after `Retry-After` seconds at its successor."

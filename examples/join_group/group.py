@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 
 from examples.join_group.errors import InconsistentGroupProtocol, UnknownMemberId
 from examples.join_group.member import Member
+from examples.join_group.protocol_selection import common_protocols, select_protocol
 from examples.join_group.schemas import (
     GroupDescription,
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     MemberDescription,
     MemberMetadata,
-    SyncAnswer,
+    SyncResponse,
 )
 from examples.join_group.state_table import GroupEvent, GroupState, is_allowed, next_state
-from examples.join_group.vote import elect, in_common
 
 
 class Group:
     """State only: no purgatory, no timers, no requests.
 
-    Every change of `state` goes by the state table. The protocols of the members always have one in
-    common, because `check_protocols` precedes every change of them.
+    Every change of `state` follows the state table. The members always have a protocol in common,
+    because `check_protocols` precedes every change.
     """
 
     __slots__ = (
@@ -37,7 +37,7 @@ class Group:
     )
 
     def __init__(self, group_id: str) -> None:
-        """Make an empty group, before its first generation."""
+        """Create an empty group, before its first generation."""
         self.group_id = group_id
         self.state = GroupState.EMPTY
         self.generation = 0
@@ -46,26 +46,26 @@ class Group:
         self.leader_id: str | None = None
         # {member id: member}, in order of arrival
         self.members: dict[str, Member] = {}
-        # Since the initial rebalance delay began, or was extended.
+        # Whether a member arrived since the initial rebalance delay began or was extended.
         self.has_new_member = False
 
     @property
     def can_rebalance(self) -> bool:
-        """True iff a rebalance may begin: none waits for joins already."""
+        """True iff a rebalance can begin, that is, none is waiting for joins."""
         return is_allowed(self.state, GroupEvent.REBALANCE_NEEDED)
 
     @property
     def has_all_joined(self) -> bool:
-        """True iff every member waits for the join to end; so for a group without members."""
+        """True iff every member has joined; also if there are no members."""
         return all(member.awaiting_join is not None for member in self.members.values())
 
     @property
     def rebalance_timeout(self) -> float:
-        """Seconds: that of the member that needs the longest."""
+        """The longest rebalance timeout of a member, in seconds."""
         return max((member.rebalance_timeout for member in self.members.values()), default=0.0)
 
     def on(self, event: GroupEvent) -> None:
-        """Go on to the state that follows."""
+        """Change to the state that follows `event`."""
         self.state = next_state(self.state, event)
 
     def member(self, member_id: str) -> Member:
@@ -76,19 +76,19 @@ class Group:
             raise unknown_member(self.group_id, member_id) from None
 
     def add(self, member: Member, protocol_type: str) -> None:
-        """Take `member` in."""
+        """Add `member`."""
         self.protocol_type = protocol_type
         self.members[member.member_id] = member
         if self.state is GroupState.PREPARING_REBALANCE:
             self.has_new_member = True
 
     def update(self, member: Member, request: JoinRequest) -> None:
-        """Take over what `request` says of `member`, who joins again."""
+        """Update `member`, which joins again with `request`."""
         self.protocol_type = request.protocol_type
         member.update(request)
 
     def remove(self, member: Member) -> None:
-        """Let `member` go."""
+        """Remove `member`."""
         del self.members[member.member_id]
 
     def absent(self) -> list[Member]:
@@ -96,7 +96,7 @@ class Group:
         return [member for member in self.members.values() if member.awaiting_join is None]
 
     def unsynced(self) -> list[Member]:
-        """Return the members that have not asked for their partitions in this generation."""
+        """Return the members that have not synced in this generation."""
         return [member for member in self.members.values() if not member.has_synced]
 
     def check_protocols(self, request: JoinRequest) -> None:
@@ -108,18 +108,18 @@ class Group:
         ]
         if not others:
             return
-        supported = in_common(others)
+        supported = common_protocols(others)
         names = [protocol.name for protocol in request.protocols]
         if request.protocol_type == self.protocol_type and supported.intersection(names):
             return
         raise InconsistentGroupProtocol(
-            f"{request.protocol_type!r} with {', '.join(names)}: group {self.group_id} is of type "
+            f"{request.protocol_type!r} with {', '.join(names)}: group {self.group_id} has type "
             f"{self.protocol_type!r}, and its members all support {', '.join(sorted(supported))}",
             members={"protocol_type": self.protocol_type, "supported": sorted(supported)},
         )
 
     def begin_generation(self) -> None:
-        """End the wait for joins: the members who are there are the next generation."""
+        """End the join phase: the current members form the next generation."""
         self.generation += 1
         self.has_new_member = False
         for member in self.members.values():
@@ -131,20 +131,22 @@ class Group:
             return
         if self.leader_id not in self.members:
             self.leader_id = next(iter(self.members))
-        self.protocol = elect([list(member.protocols) for member in self.members.values()])
+        self.protocol = select_protocol(
+            [list(member.protocols) for member in self.members.values()]
+        )
         self.on(GroupEvent.MEMBERS_JOINED)
 
     def assign(self, assignments: Mapping[str, Sequence[int]]) -> None:
-        """Hand out the leader's assignment; a member that it does not name gets nothing."""
+        """Apply the leader's assignment; members that it does not contain get no partitions."""
         for member in self.members.values():
             member.partitions = list(assignments.get(member.member_id, ()))
         self.on(GroupEvent.ASSIGNED)
 
-    def join_answer(self, member: Member) -> JoinAnswer:
-        """Return what `member` is told of the generation; the leader is told who is in it."""
+    def join_response(self, member: Member) -> JoinResponse:
+        """Return the generation for `member`; the leader also gets the list of members."""
         assert self.protocol is not None and self.leader_id is not None
         is_leader = member.member_id == self.leader_id
-        return JoinAnswer(
+        return JoinResponse(
             member_id=member.member_id,
             generation=self.generation,
             protocol=self.protocol,
@@ -152,15 +154,15 @@ class Group:
             members=self._metadata(self.protocol) if is_leader else [],
         )
 
-    def sync_answer(self, member: Member) -> SyncAnswer:
-        """Return what `member` is told of its partitions."""
+    def sync_response(self, member: Member) -> SyncResponse:
+        """Return the partitions of `member`."""
         assert self.protocol is not None
-        return SyncAnswer(
+        return SyncResponse(
             generation=self.generation, protocol=self.protocol, partitions=member.partitions
         )
 
     def describe(self) -> GroupDescription:
-        """Return the group as anyone may see it."""
+        """Return the public description of the group."""
         return GroupDescription(
             group_id=self.group_id,
             state=self.state,
@@ -179,10 +181,10 @@ class Group:
 
 
 def unknown_member(group_id: str, member_id: str) -> UnknownMemberId:
-    """Return the refusal of a member that is not, or no longer, part of a group."""
+    """Return the error for a member that is not, or no longer, in a group."""
     return UnknownMemberId(
-        f"{member_id} is no member of group {group_id}: its session ended, it left, or it did not "
-        "join again in time; join without member_id"
+        f"{member_id} is not a member of group {group_id}: its session ended, it left, or it "
+        "did not join again in time; join without member_id"
     )
 
 

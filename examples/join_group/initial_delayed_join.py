@@ -1,4 +1,4 @@
-"""The wait of a group that was empty (Kafka: InitialDelayedJoin)."""
+"""The join phase of a group that was empty (Kafka: InitialDelayedJoin)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from examples.join_group.group import Group
 
 
 class InitialDelayedJoin(DelayedJoin):
-    """Waits for a while, although every member has joined: others are about to.
+    """Waits for further members although every member has joined.
 
-    A service that starts brings its members one by one; without this, each of them would cost the
-    others a rebalance.
+    When a service starts, its members join one after another. Without this delay, each of them
+    would cause a rebalance.
     """
 
     __slots__ = ("_extend", "began_ns")
@@ -26,13 +26,13 @@ class InitialDelayedJoin(DelayedJoin):
         began_ns: int,
         extend: Callable[[InitialDelayedJoin], bool],
     ) -> None:
-        """Ask `extend` for another wait after `delay_ms`; the first of them began at `began_ns`."""
+        """Call `extend` after `delay_ms` for another wait; the first one began at `began_ns`."""
         super().__init__(group, delay_ms, on_end)
         self.began_ns = began_ns
         self._extend = extend
 
     def try_complete(self) -> bool:
-        """Wait in any case."""
+        """Return False: the wait is never shortened."""
         return False
 
     def on_complete(self) -> None:

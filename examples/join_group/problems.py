@@ -1,4 +1,4 @@
-"""The coordinator's refusals as problem details (RFC 9457)."""
+"""Errors of the coordinator as problem details (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from examples.join_group import errors
 from examples.join_group.errors import GroupError
-from examples.join_group.schemas import ProblemAnswer
+from examples.join_group.schemas import ProblemResponse
 
 MEDIA_TYPE: Final = "application/problem+json"
 PREFIX: Final = "/groups/problems"
@@ -35,7 +35,7 @@ KINDS: Final[dict[str, type[GroupError]]] = {
 
 
 def add_group_problems(app: FastAPI) -> None:
-    """Answer every GroupError that an endpoint of `app` raises with problem details."""
+    """Convert every GroupError that an endpoint of `app` raises to problem details."""
     app.add_exception_handler(GroupError, _on_group_error)
 
 
@@ -53,14 +53,14 @@ async def _on_group_error(request: Request, exc: Exception) -> JSONResponse:
     return JSONResponse(document, exc.status, headers, media_type=MEDIA_TYPE)
 
 
-def refusals(*kinds: type[GroupError]) -> dict[int | str, dict[str, Any]]:
-    """Return what OpenAPI says of an endpoint that refuses in these ways, by status."""
+def problem_responses(*kinds: type[GroupError]) -> dict[int | str, dict[str, Any]]:
+    """Return the OpenAPI descriptions of these errors, by status."""
     responses: dict[int | str, dict[str, Any]] = {}
     for kind in kinds:
-        sentence = f"`{kind.slug}`: {kind.title()}."
+        description = f"`{kind.slug}`: {kind.title()}."
         known = responses.get(kind.status)
         responses[kind.status] = {
-            "model": ProblemAnswer,
-            "description": f"{known['description']} {sentence}" if known else sentence,
+            "model": ProblemResponse,
+            "description": f"{known['description']} {description}" if known else description,
         }
     return responses

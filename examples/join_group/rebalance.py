@@ -1,4 +1,4 @@
-"""The way of a group from one generation to the next (Kafka: GroupCoordinator.prepareRebalance)."""
+"""Rebalances: from one generation to the next (Kafka: GroupCoordinator.prepareRebalance)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from examples.join_group.delayed_group_expiration import DelayedGroupExpiration
 from examples.join_group.delayed_join import DelayedJoin
-from examples.join_group.delayed_oblivion import DelayedOblivion
 from examples.join_group.delayed_sync import DelayedSync
 from examples.join_group.errors import GroupError, RebalanceInProgress
 from examples.join_group.group import Group, unknown_member
@@ -25,46 +25,46 @@ logger = logging.getLogger("examples.join_group")
 
 
 class Rebalance:
-    """Moves groups through their states, and owns the operations that wait on the way.
+    """Moves groups through their states, and owns the delayed operations for this.
 
-    The coordinator calls it on behalf of requests; the operations call it back at their ends. All
-    on the purgatory's loop, and no change of state spans an await.
+    The coordinator calls it for requests; the operations call it back when they end. All calls are
+    on the purgatory's event loop, and no change of state spans an await.
     """
 
     def __init__(
         self,
         purgatory: Purgatory,
         settings: CoordinatorSettings,
-        on_oblivion: Callable[[Group], object],
+        on_expired: Callable[[Group], object],
     ) -> None:
-        """Call `on_oblivion(group)` for a group that is dead."""
+        """Call `on_expired(group)` when a group has expired."""
         self._purgatory = purgatory
         self._settings = settings
-        self._on_oblivion = on_oblivion
-        self.sessions = Sessions(purgatory, self._on_silence)
+        self._on_expired = on_expired
+        self.sessions = Sessions(purgatory, self._on_session_expired)
 
-    def need(self, group: Group) -> None:
-        """Begin a rebalance, or see whether the one under way can end now."""
+    def begin_or_check(self, group: Group) -> None:
+        """Begin a rebalance, or check whether the current one can end."""
         if group.can_rebalance:
             self._begin(group)
         else:
             _ = self._purgatory.check(join_key(group.group_id))
 
     def remove(self, group: Group, member: Member, error: GroupError) -> None:
-        """Let `member` go: whatever it waits for fails with `error`, and the others rebalance."""
+        """Remove `member`: its requests fail with `error`, and the others rebalance."""
         self._drop(group, member, error)
-        self.need(group)
+        self.begin_or_check(group)
 
     def assign(self, group: Group, assignments: Mapping[str, Sequence[int]]) -> None:
-        """Hand out the leader's assignment to those who wait for it."""
+        """Apply the leader's assignment and complete the waiting syncs."""
         group.assign(assignments)
         for member in group.members.values():
             if member.awaiting_sync is not None:
-                member.answer_sync(group.sync_answer(member))
+                member.complete_sync(group.sync_response(member))
                 self.sessions.renew(group, member)
 
     def on_synced(self, group: Group) -> None:
-        """See whether every member has synced."""
+        """Check whether every member has synced."""
         _ = self._purgatory.check(sync_key(group.group_id))
 
     def _begin(self, group: Group) -> None:
@@ -72,7 +72,7 @@ class Rebalance:
         group.on(GroupEvent.REBALANCE_NEEDED)
         for member in group.members.values():
             self._interrupt_sync(group, member)
-        # Ends the DelayedSync of the generation that is over, and an empty group's DelayedOblivion.
+        # Completes the DelayedSync of the last generation, and an empty group's expiration.
         self.on_synced(group)
         _ = self._purgatory.check(join_key(group.group_id))
         self._watch(self._first_wait(group) if was_empty else self._wait(group), group)
@@ -84,7 +84,7 @@ class Rebalance:
         return DelayedJoin(group, self._ms(group.rebalance_timeout), self._end_joins)
 
     def _initial_wait(self, group: Group, began_ns: int) -> InitialDelayedJoin:
-        # By the clock and not by the sum of the delays, each of which is up to a tick late.
+        # By the clock, not by the sum of the delays, each of which can be late by a tick.
         waited_ms = (self._purgatory.clock.now_ns() - began_ns) // NS_PER_MS
         remaining_ms = self._ms(group.rebalance_timeout) - waited_ms
         return InitialDelayedJoin(
@@ -96,7 +96,7 @@ class Rebalance:
         )
 
     def _extend(self, operation: InitialDelayedJoin) -> bool:
-        """Wait on if members arrived meanwhile and the timeout allows; return True iff so."""
+        """Extend the wait if members arrived and the timeout allows; return True iff extended."""
         group = operation.group
         following = self._initial_wait(group, operation.began_ns)
         if not group.has_new_member or following.delay_ms == 0:
@@ -118,28 +118,28 @@ class Rebalance:
             extra={"action": "group-generation-began"},
         )
         if group.state is GroupState.EMPTY:
-            self._await_oblivion(group)
+            self._await_expiration(group)
         else:
-            self._answer_joins(group)
+            self._complete_joins(group)
 
-    def _answer_joins(self, group: Group) -> None:
+    def _complete_joins(self, group: Group) -> None:
         for member in group.members.values():
-            member.answer_join(group.join_answer(member))
+            member.complete_join(group.join_response(member))
             self.sessions.renew(group, member)
         late_ms = self._ms(group.rebalance_timeout)
         self._watch(DelayedSync(group, late_ms, self._on_late_sync), group, sync_key)
 
-    def _await_oblivion(self, group: Group) -> None:
+    def _await_expiration(self, group: Group) -> None:
         retention_ms = self._ms(self._settings.empty_group_retention)
-        self._watch(DelayedOblivion(group, retention_ms, self._forget), group)
+        self._watch(DelayedGroupExpiration(group, retention_ms, self._expire), group)
 
-    def _forget(self, group: Group) -> None:
-        group.on(GroupEvent.FORGOTTEN)
-        self._on_oblivion(group)
+    def _expire(self, group: Group) -> None:
+        group.on(GroupEvent.EXPIRED)
+        self._on_expired(group)
 
-    def _on_silence(self, group: Group, member: Member) -> None:
+    def _on_session_expired(self, group: Group, member: Member) -> None:
         logger.info(
-            "group %s: %s was silent for %g s",
+            "group %s: the session of %s expired after %g s",
             group.group_id,
             member.member_id,
             member.session_timeout,
@@ -150,7 +150,7 @@ class Rebalance:
     def _on_late_sync(self, group: Group) -> None:
         for member in group.unsynced():
             self._drop(group, member, unknown_member(group.group_id, member.member_id))
-        self.need(group)
+        self.begin_or_check(group)
 
     def _drop(self, group: Group, member: Member, error: GroupError) -> None:
         group.remove(member)
@@ -162,8 +162,8 @@ class Rebalance:
             return
         member.fail_sync(
             RebalanceInProgress(
-                f"group {group.group_id} left generation {group.generation} before its leader had "
-                "assigned: join again with the same member_id"
+                f"group {group.group_id} left generation {group.generation} before the leader "
+                "assigned partitions: join again with the same member_id"
             )
         )
         self.sessions.renew(group, member)
@@ -174,7 +174,7 @@ class Rebalance:
         group: Group,
         key: Callable[[str], str] = join_key,
     ) -> None:
-        # A drain ends whatever waits, and nothing new begins in it.
+        # A drain ends all operations, and no new ones begin.
         if not self._purgatory.is_draining:
             self._purgatory.watch(operation, [key(group.group_id)], is_bounded=False)
 

@@ -1,4 +1,4 @@
-"""The groups that a coordinator knows."""
+"""The groups of a coordinator."""
 
 from __future__ import annotations
 
@@ -8,48 +8,48 @@ from examples.join_group.member import Member
 
 
 class GroupRegistry:
-    """Groups by id: a bounded number, each from its first member until it is forgotten."""
+    """Groups by id, limited in number; a group exists from its first member until it expires."""
 
     def __init__(self, max_groups: int) -> None:
-        """Keep at most `max_groups`."""
+        """Allow at most `max_groups`."""
         self._max_groups = max_groups
         self._groups: dict[str, Group] = {}
 
     def __len__(self) -> int:
-        """Return how many groups there are."""
+        """Return the number of groups."""
         return len(self._groups)
 
     def get(self, group_id: str) -> Group:
         """Return a group; raise UnknownGroup."""
         group = self._groups.get(group_id)
         if group is None:
-            raise UnknownGroup(f"there is no group {group_id}: it begins with its first member")
+            raise UnknownGroup(f"there is no group {group_id}: its first member creates it")
         return group
 
     def find(self, group_id: str, member_id: str) -> tuple[Group, Member]:
-        """Return a member and its group; raise UnknownMemberId, also where there is no group."""
+        """Return a member and its group; raise UnknownMemberId, also for an unknown group."""
         group = self._groups.get(group_id)
         if group is None:
             raise unknown_member(group_id, member_id)
         return group, group.member(member_id)
 
     def get_or_new(self, group_id: str) -> Group:
-        """Return a group, or a new one, not kept yet; raise TooManyGroups."""
+        """Return a group, or a new one that is not registered yet; raise TooManyGroups."""
         group = self._groups.get(group_id)
         if group is not None:
             return group
         if len(self._groups) >= self._max_groups:
             raise TooManyGroups(
                 f"there are {self._max_groups} groups, which is the limit: join one of them, or "
-                "come back when one is forgotten",
+                "try again when one has expired",
                 members={"maximum": self._max_groups},
             )
         return Group(group_id)
 
-    def keep(self, group: Group) -> None:
-        """Keep `group`, which has a member now."""
+    def add(self, group: Group) -> None:
+        """Register `group`, which now has a member."""
         self._groups[group.group_id] = group
 
-    def forget(self, group: Group) -> None:
-        """Forget `group`, which is dead."""
+    def remove(self, group: Group) -> None:
+        """Remove `group`, which has expired."""
         del self._groups[group.group_id]

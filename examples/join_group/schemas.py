@@ -1,4 +1,4 @@
-"""The JSON of requests and answers: bounded on the way in, documented on the way out."""
+"""The JSON of requests and responses, with limits and descriptions."""
 
 from __future__ import annotations
 
@@ -9,48 +9,56 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, field_v
 from examples.join_group.state_table import GroupState
 
 MAX_BODY_BYTES: Final = 1024 * 1024
-"""A leader's assignment for the largest group fits."""
+"""Enough for a leader's assignment of the largest group."""
 
 NAME_PATTERN: Final = r"^[A-Za-z0-9._-]+$"
 
-# Bounded so that a watch key, which holds the first two, stays below 256 characters.
+# A watch key contains the first two and must stay below 256 characters.
 GroupId = Annotated[StrictStr, Field(pattern=NAME_PATTERN, max_length=100)]
 MemberId = Annotated[StrictStr, Field(pattern=NAME_PATTERN, max_length=101)]
 ClientId = Annotated[StrictStr, Field(pattern=NAME_PATTERN, max_length=64)]
 ProtocolName = Annotated[StrictStr, Field(pattern=NAME_PATTERN, max_length=64)]
-Generation = Annotated[StrictInt, Field(ge=0, description="From the answer to the join.")]
+Generation = Annotated[StrictInt, Field(ge=0, description="As in the join response.")]
 Partition = Annotated[StrictInt, Field(ge=0, lt=1_000_000)]
 Partitions = Annotated[list[Partition], Field(max_length=10_000)]
 
 
 class _Body(BaseModel):
-    # hide_input: what a client sent is not repeated at length to whoever reads the answer.
+    # hide_input: error messages do not repeat the input.
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, hide_input_in_errors=True
     )
 
 
 class Protocol(_Body):
-    """A way to share the partitions that a member supports."""
+    """An assignment protocol that a member supports."""
 
     name: ProtocolName
     metadata: Annotated[StrictStr, Field(max_length=4096)] = Field(
-        "", description="For the leader; the coordinator does not look into it."
+        "", description="For the leader; opaque to the coordinator."
     )
 
 
 class JoinRequest(_Body):
     """A member joins, or joins again."""
 
-    member_id: MemberId | None = Field(None, description="Of an earlier answer; none: a new one.")
-    client_id: ClientId = Field("member", description="The beginning of a new member's id.")
+    member_id: MemberId | None = Field(
+        None, description="The id in an earlier response; null for a new member."
+    )
+    client_id: ClientId = Field("member", description="The prefix of a new member's id.")
     protocol_type: ProtocolName = "consumer"
     protocols: Annotated[
         list[Protocol],
-        Field(min_length=1, max_length=16, description="Those it supports, the best first."),
+        Field(
+            min_length=1,
+            max_length=16,
+            description="Supported protocols, preferred first.",
+        ),
     ]
-    session_timeout: float = Field(10.0, description="Seconds of silence until it is out.")
-    rebalance_timeout: float = Field(60.0, description="Seconds it may take to join again.")
+    session_timeout: float = Field(
+        10.0, description="Seconds without a heartbeat until the member is removed."
+    )
+    rebalance_timeout: float = Field(60.0, description="Seconds that the member has to join again.")
 
     @field_validator("protocols")
     @classmethod
@@ -62,33 +70,33 @@ class JoinRequest(_Body):
 
 
 class MemberMetadata(BaseModel):
-    """A member, as the leader sees it."""
+    """A member in the list for the leader."""
 
     member_id: str
     metadata: str
 
 
-class JoinAnswer(BaseModel):
-    """The generation that the member is part of."""
+class JoinResponse(BaseModel):
+    """The generation that the member has joined."""
 
     member_id: str
     generation: int
     protocol: str
     leader: str
-    members: list[MemberMetadata] = Field(description="Every member, for the leader; else none.")
+    members: list[MemberMetadata] = Field(description="All members; empty except for the leader.")
 
 
 class SyncRequest(_Body):
-    """A member asks for its partitions; the leader says who gets what."""
+    """A member requests its partitions; the leader also assigns all partitions."""
 
     member_id: MemberId
     generation: Generation
     assignments: Annotated[dict[MemberId, Partitions], Field(max_length=10_000)] | None = Field(
-        None, description="From the leader, and from nobody else: each member's partitions."
+        None, description="The partitions of each member; only from the leader."
     )
 
 
-class SyncAnswer(BaseModel):
+class SyncResponse(BaseModel):
     """The member's partitions in this generation."""
 
     generation: int
@@ -97,29 +105,29 @@ class SyncAnswer(BaseModel):
 
 
 class HeartbeatRequest(_Body):
-    """A member is alive."""
+    """A heartbeat of a member."""
 
     member_id: MemberId
     generation: Generation
 
 
 class LeaveRequest(_Body):
-    """A member goes."""
+    """A member leaves."""
 
     member_id: MemberId
 
 
 class MemberDescription(BaseModel):
-    """A member, as anyone sees it."""
+    """The public description of a member."""
 
     member_id: str
     client_id: str
     partitions: list[int]
-    is_waiting: bool = Field(description="A join or a sync of its is parked.")
+    is_waiting: bool = Field(description="Whether a join or sync of the member is parked.")
 
 
 class GroupDescription(BaseModel):
-    """A group at one moment."""
+    """The public description of a group."""
 
     group_id: str
     state: GroupState
@@ -130,20 +138,20 @@ class GroupDescription(BaseModel):
     members: list[MemberDescription]
 
 
-class ProblemAnswer(BaseModel):
+class ProblemResponse(BaseModel):
     """Problem details (RFC 9457)."""
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = Field(description="The address of the problem's description.")
+    type: str = Field(description="The URL of the problem's description.")
     title: str
     status: int
-    detail: str = Field(description="The value, the limit and the way out.")
+    detail: str = Field(description="The value, the limit and what to do.")
     instance: str
 
 
 class ProblemKind(BaseModel):
-    """What a kind of problem means."""
+    """The description of a kind of problem."""
 
     type: str
     title: str

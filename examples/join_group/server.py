@@ -1,4 +1,4 @@
-"""The coordinator on a real socket, in a thread of its own: for the demonstration and the tests."""
+"""The coordinator on a real socket in its own thread, for the demonstration and the tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from purgatory import Purgatory
 
 
 class _Server(uvicorn.Server):
-    """Says when it is ready, or that it will not be."""
+    """A uvicorn server that signals when its start has succeeded or failed."""
 
     def __init__(self, config: uvicorn.Config, is_ready: threading.Event) -> None:
         super().__init__(config)
@@ -27,10 +27,10 @@ class _Server(uvicorn.Server):
 
 
 class CoordinatorServer:
-    """A uvicorn on a free port of this machine, from `with` to its end."""
+    """A uvicorn server on a free local port, for the duration of a `with` block."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
-        """Prepare to serve; `with` begins."""
+        """Prepare the server; `with` starts it."""
         self._socket = socket.socket()
         self._socket.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -43,7 +43,7 @@ class CoordinatorServer:
         self._thread = threading.Thread(target=self._serve, name="coordinator", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin, and return once it answers."""
+        """Start, and return when the server accepts requests."""
         self._thread.start()
         self._is_ready.wait(timeout=30)
         if not self._server.started:
@@ -51,14 +51,14 @@ class CoordinatorServer:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Drain, and end."""
+        """Drain and stop."""
         self.drain()
         self._server.should_exit = True
         self._thread.join(timeout=30)
         self._socket.close()
 
     def drain(self) -> None:
-        """Answer whoever is parked, as SIGTERM does to a process whose main thread serves."""
+        """Complete all parked requests, as SIGTERM does for a server in the main thread."""
         loop = self._runner.get_loop()
         loop.call_soon_threadsafe(self.purgatory.begin_drain)
 

@@ -12,27 +12,32 @@ from purgatory import Purgatory
 
 
 class Sessions:
-    """Keeps one DelayedHeartbeat for each member that has no request parked."""
+    """Owns a DelayedHeartbeat for each member without a parked request."""
 
-    def __init__(self, purgatory: Purgatory, on_silence: Callable[[Group, Member], object]) -> None:
-        """Call `on_silence(group, member)` when a session ends because nothing was heard."""
+    def __init__(
+        self, purgatory: Purgatory, on_session_expired: Callable[[Group, Member], object]
+    ) -> None:
+        """Call `on_session_expired(group, member)` when a session expires."""
         self._purgatory = purgatory
-        self._on_silence = on_silence
+        self._on_session_expired = on_session_expired
 
     def renew(self, group: Group, member: Member) -> None:
-        """Begin the session anew: the member was heard of, or was answered just now."""
+        """Restart the session: the member sent a request, or got a response."""
         self.end(group, member)
-        # A drain ends all sessions, and none begins in it.
+        # A drain ends all sessions, and no new ones begin.
         if member.is_waiting or self._purgatory.is_draining:
             return
         operation = DelayedHeartbeat(
-            group, member, self._purgatory.delay_ms(member.session_timeout), self._on_silence
+            group,
+            member,
+            self._purgatory.delay_ms(member.session_timeout),
+            self._on_session_expired,
         )
         self._purgatory.watch(
             operation, [heartbeat_key(group.group_id, member.member_id)], is_bounded=False
         )
 
     def end(self, group: Group, member: Member) -> None:
-        """End the session without consequences: the member is parked from here on, or out."""
-        member.signs_of_life += 1
+        """End the session without a timeout: the member is now parked, or removed."""
+        member.activity_count += 1
         _ = self._purgatory.check(heartbeat_key(group.group_id, member.member_id))

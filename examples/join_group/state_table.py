@@ -1,4 +1,4 @@
-"""The states of a group, what may happen in each, and what follows (Kafka: GroupState)."""
+"""The states of a group and their transitions (Kafka: GroupState)."""
 
 from __future__ import annotations
 
@@ -7,39 +7,39 @@ from typing import Final
 
 
 class GroupState(StrEnum):
-    """What a group is doing."""
+    """The state of a group."""
 
     EMPTY = "empty"
     """It has no members."""
     PREPARING_REBALANCE = "preparing-rebalance"
-    """It waits for its members to join: DelayedJoin."""
+    """It is waiting for its members to join: DelayedJoin."""
     COMPLETING_REBALANCE = "completing-rebalance"
-    """It has a generation, and waits for the leader's assignment: DelayedSync."""
+    """It has a generation and is waiting for the leader's assignment: DelayedSync."""
     STABLE = "stable"
-    """Every member has its partitions, or may fetch them."""
+    """The partitions of every member are assigned."""
     DEAD = "dead"
-    """It was empty for so long that it is forgotten."""
+    """It was empty for too long and has expired."""
 
 
 class GroupEvent(StrEnum):
-    """What may happen to a group."""
+    """An event that changes the state of a group."""
 
     REBALANCE_NEEDED = "rebalance-needed"
-    """A member came, left, or supports other protocols than before."""
+    """A member joined, left, or changed its protocols."""
     MEMBERS_JOINED = "members-joined"
-    """The wait for joins is over, and there are members."""
+    """The join phase ended with members."""
     NOBODY_JOINED = "nobody-joined"
-    """The wait for joins is over, and there is no member."""
+    """The join phase ended without members."""
     ASSIGNED = "assigned"
-    """The leader said who gets what."""
-    FORGOTTEN = "forgotten"
-    """Nobody came back to an empty group."""
+    """The leader assigned the partitions."""
+    EXPIRED = "expired"
+    """No member joined an empty group in time."""
 
 
 TRANSITIONS: Final[dict[GroupState, dict[GroupEvent, GroupState]]] = {
     GroupState.EMPTY: {
         GroupEvent.REBALANCE_NEEDED: GroupState.PREPARING_REBALANCE,
-        GroupEvent.FORGOTTEN: GroupState.DEAD,
+        GroupEvent.EXPIRED: GroupState.DEAD,
     },
     GroupState.PREPARING_REBALANCE: {
         GroupEvent.MEMBERS_JOINED: GroupState.COMPLETING_REBALANCE,
@@ -57,13 +57,15 @@ TRANSITIONS: Final[dict[GroupState, dict[GroupEvent, GroupState]]] = {
 
 
 def is_allowed(state: GroupState, event: GroupEvent) -> bool:
-    """Return True iff `event` may happen to a group in `state`."""
+    """Return True iff `event` is allowed in `state`."""
     return event in TRANSITIONS[state]
 
 
 def next_state(state: GroupState, event: GroupEvent) -> GroupState:
-    """Return the state after `event`; raise RuntimeError where it cannot happen."""
+    """Return the state after `event`; raise RuntimeError if it is not allowed."""
     if not is_allowed(state, event):
         allowed = ", ".join(TRANSITIONS[state]) or "nothing"
-        raise RuntimeError(f"{event} cannot happen to a group that is {state}: {allowed} can")
+        raise RuntimeError(
+            f"{event} is not allowed for a group that is {state}; allowed: {allowed}"
+        )
     return TRANSITIONS[state][event]

@@ -1,10 +1,10 @@
-"""The keys that the operations of a group watch; ids hold no colon."""
+"""The watch keys of the operations of a group; ids contain no colon."""
 
 from __future__ import annotations
 
 
 def join_key(group_id: str) -> str:
-    """Return the key of DelayedJoin and DelayedOblivion."""
+    """Return the key of DelayedJoin and DelayedGroupExpiration."""
     return f"group:{group_id}:join"
 
 

@@ -1,5 +1,5 @@
-"""A shop: an order is cancelled after 15 minutes unless it is paid, and its buyer's page knows.
+"""A shop: an order is cancelled after 15 minutes unless it is paid, and its page is updated.
 
-Two waits of the same kind. `PaymentDeadline` is an operation that a payment completes, or its
-deadline; and the page is a GET that is answered when its order changes, or when its wait is over.
+It has two kinds of wait. `PaymentDeadline` is an operation that ends with the payment or at its
+deadline. The page is a GET that gets its response when the order changes or the wait ends.
 """

@@ -16,14 +16,14 @@ from purgatory.fastapi import LongPollMiddleware, install
 
 
 def create_app(settings: ShopSettings | None = None) -> FastAPI:
-    """Return a shop. Run one worker: its deadlines wait in this process's memory."""
+    """Return a shop. Run one worker: deadlines are kept in the memory of the process."""
     settings = ShopSettings(database=Path("orders.sqlite3")) if settings is None else settings
     purgatory = Purgatory("shop")
     shop = Shop(purgatory, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # The router's lifespan opens it too, but within this one, which needs it open.
+        # The router's lifespan opens it as well, but later, and `shop.open` needs it open.
         async with purgatory:
             await shop.open()
             yield

@@ -1,4 +1,4 @@
-"""A buyer's page, as a program: what the script in page.html does."""
+"""A buyer's page as a program: it does what the script in page.html does."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ NS_PER_MS = 1_000_000
 
 
 class BuyerPage:
-    """Shows one order, and is told of every change of it."""
+    """Follows one order with long polls."""
 
     def __init__(self, client: httpx.AsyncClient, order: dict[str, Any], wait: float) -> None:
         """Follow `order` with long polls of `wait` seconds each."""
         self.order = order
         self.polls = 0
         self.changed_ms = 0
-        """When it was last told of a change, on the monotonic clock."""
+        """The monotonic time of the last change that it received."""
         self._client = client
         self._wait = wait
         self._clock = SystemClock()
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        """Begin to follow."""
+        """Start following the order."""
         self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
-        """Leave, in the midst of a poll."""
+        """Stop, and disconnect during a poll."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -49,15 +49,15 @@ class BuyerPage:
             }
             self.polls += 1
             try:
-                answer = await self._client.get(f"/orders/{self.order['id']}", headers=headers)
+                response = await self._client.get(f"/orders/{self.order['id']}", headers=headers)
             except httpx.TransportError:
-                # The shop is starting again.
+                # The shop is restarting.
                 await asyncio.sleep(0.1)
                 continue
-            if answer.status_code == 200:
-                self.order = answer.json()
+            if response.status_code == 200:
+                self.order = response.json()
                 self.changed_ms = self._clock.now_ns() // NS_PER_MS
-            elif "Retry-After" in answer.headers:
-                # It is stopping, and another one will answer; a page would wait for as long as this
-                # says, but nobody else is here to be spared.
+            elif "Retry-After" in response.headers:
+                # The shop is stopping and will restart. A real page would wait for Retry-After
+                # seconds; here it is the only client.
                 await asyncio.sleep(0.1)

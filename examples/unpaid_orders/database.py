@@ -1,4 +1,4 @@
-"""Where orders are kept."""
+"""The database of the shop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from examples.unpaid_orders.settings import ShopSettings
 
 
 class Database:
-    """A bounded pool of connections: what a parked request must not hold one of."""
+    """A pool of a fixed number of connections, none of which a parked request may hold."""
 
     def __init__(self, settings: ShopSettings) -> None:
-        """Connect to nothing yet."""
+        """Create the pool without connecting."""
         self.pool_size = settings.connections
         self._engine = create_async_engine(
             f"sqlite+aiosqlite:///{settings.database}",
@@ -22,20 +22,20 @@ class Database:
             max_overflow=0,
             pool_timeout=settings.connection_timeout,
         )
-        # Values stay readable once the session, and with it the connection, is given back.
+        # Values stay readable after the session and its connection are returned.
         self.session: async_sessionmaker[AsyncSession] = async_sessionmaker(
             self._engine, expire_on_commit=False
         )
 
     @property
     def in_use(self) -> int:
-        """How many connections are lent out at this moment."""
+        """The number of connections that are in use."""
         pool = self._engine.pool
         assert isinstance(pool, AsyncAdaptedQueuePool)
         return pool.checkedout()
 
     async def create_tables(self) -> None:
-        """Make what is not there yet."""
+        """Create missing tables."""
         async with self._engine.begin() as connection:
             await connection.run_sync(Base.metadata.create_all)
 

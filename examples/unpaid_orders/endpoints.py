@@ -1,4 +1,4 @@
-"""The shop over HTTP."""
+"""The endpoints of the shop."""
 
 # No postponed annotations here: FastAPI reads those of the endpoints.
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ from fastapi.responses import HTMLResponse
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from examples.unpaid_orders.order import OrderState, watch_key
-from examples.unpaid_orders.schemas import ConnectionsAnswer, OrderAnswer, OrderBody, OrderId
+from examples.unpaid_orders.schemas import ConnectionsResponse, OrderBody, OrderId, OrderResponse
 from examples.unpaid_orders.shop import Shop
 from purgatory.fastapi import ParkDep, watch
 
@@ -29,7 +29,7 @@ ShopDep = Annotated[Shop, Depends(get_shop)]
 
 
 async def get_session(shop: ShopDep) -> AsyncIterator[AsyncSession]:
-    """Lend a session for as long as the endpoint runs: the way that every tutorial has it."""
+    """Yield a session while the endpoint runs, as in most tutorials."""
     async with shop.database.session() as session:
         yield session
 
@@ -44,27 +44,27 @@ async def page() -> str:
 
 
 @router.post("/orders", status_code=201)
-async def place(body: OrderBody, shop: ShopDep, response: Response) -> OrderAnswer:
-    """Order something. It is cancelled unless it is paid in time."""
-    answer = OrderAnswer.of(await shop.place(body.item))
-    response.headers["Location"] = f"/orders/{answer.id}"
-    response.headers["ETag"] = answer.etag
-    return answer
+async def place(body: OrderBody, shop: ShopDep, response: Response) -> OrderResponse:
+    """Place an order. It is cancelled unless it is paid in time."""
+    order = OrderResponse.of(await shop.place(body.item))
+    response.headers["Location"] = f"/orders/{order.id}"
+    response.headers["ETag"] = order.etag
+    return order
 
 
 @router.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
 async def show(
     order_id: OrderId, shop: ShopDep, session: SessionDep, response: Response
-) -> OrderAnswer:
-    """Return an order. With If-None-Match and `Prefer: wait=25`: once it has changed.
+) -> OrderResponse:
+    """Return an order; with If-None-Match and `Prefer: wait=25`, when it has changed.
 
-    An ordinary endpoint. While its request is parked it is not running, and has no session: the
-    middleware calls it again when the order's key fires.
+    This is an ordinary endpoint. While its request is parked, it is not running and has no session.
+    The middleware calls it again when the order's key fires.
     """
-    answer = OrderAnswer.of(await shop.find(session, order_id))
-    response.headers["ETag"] = answer.etag
+    order = OrderResponse.of(await shop.find(session, order_id))
+    response.headers["ETag"] = order.etag
     response.headers["Cache-Control"] = "no-cache"
-    return answer
+    return order
 
 
 @router.get("/orders/{order_id}/receipt")
@@ -73,36 +73,36 @@ async def receipt(
     shop: ShopDep,
     park: ParkDep,
     wait: Annotated[float, Query(ge=0, le=55)] = 25.0,
-) -> OrderAnswer:
-    """Return an order once it is settled, or as it is when the wait is over.
+) -> OrderResponse:
+    """Return an order when it is settled, or its state when the wait ends.
 
-    The same by hand, for endpoints that have to park in their midst. No `SessionDep` here: that
-    would hold a connection for the whole wait. Note the cursor, look, park with nothing in hand,
-    and look again.
+    This does the same by hand, for endpoints that park inside. It has no `SessionDep`, which would
+    hold a connection for the whole wait: take the cursor, read the order, park without a session,
+    and read the order again.
     """
     signals = shop.purgatory.signals
     cursor = signals.cursor(signals.head())
-    answer = await _look(shop, order_id)
-    if answer.state is OrderState.OPEN:
+    order = await _read_order(shop, order_id)
+    if order.state is OrderState.OPEN:
         await park(watch_key(order_id), timeout=wait, cursor=cursor)
-        answer = await _look(shop, order_id)
-    return answer
+        order = await _read_order(shop, order_id)
+    return order
 
 
-async def _look(shop: Shop, order_id: int) -> OrderAnswer:
+async def _read_order(shop: Shop, order_id: int) -> OrderResponse:
     async with shop.database.session() as session:
-        return OrderAnswer.of(await shop.find(session, order_id))
+        return OrderResponse.of(await shop.find(session, order_id))
 
 
 @router.post("/orders/{order_id}/payment")
-async def pay(order_id: OrderId, shop: ShopDep, response: Response) -> OrderAnswer:
-    """Pay an order: 409 where it is settled already."""
-    answer = OrderAnswer.of(await shop.pay(order_id))
-    response.headers["ETag"] = answer.etag
-    return answer
+async def pay(order_id: OrderId, shop: ShopDep, response: Response) -> OrderResponse:
+    """Pay an order; 409 if it is already settled."""
+    order = OrderResponse.of(await shop.pay(order_id))
+    response.headers["ETag"] = order.etag
+    return order
 
 
 @router.get("/connections")
-async def connections(shop: ShopDep) -> ConnectionsAnswer:
-    """Say how many connections to the database are in use."""
-    return ConnectionsAnswer(in_use=shop.database.in_use, size=shop.database.pool_size)
+async def connections(shop: ShopDep) -> ConnectionsResponse:
+    """Return the number of database connections in use."""
+    return ConnectionsResponse(in_use=shop.database.in_use, size=shop.database.pool_size)

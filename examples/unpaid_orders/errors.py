@@ -1,4 +1,4 @@
-"""What the shop refuses: raised where it is found out, and answered as it is."""
+"""The errors of the shop, as HTTP errors."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from fastapi import HTTPException
 
 
 class NoSuchOrder(HTTPException):
-    """There is no order of that number."""
+    """The order does not exist."""
 
     def __init__(self, order_id: int) -> None:
         super().__init__(404, f"there is no order {order_id}")

@@ -1,4 +1,4 @@
-"""An order, as the table has it."""
+"""The table of orders."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class OrderState(StrEnum):
-    """Exactly one of the last two follows on the first."""
+    """The state of an order: open, and then either paid or cancelled."""
 
     OPEN = "open"
     PAID = "paid"
@@ -16,18 +16,18 @@ class OrderState(StrEnum):
 
 
 class Base(DeclarativeBase):
-    """What the shop keeps."""
+    """The base of the shop's tables."""
 
 
 class Order(Base):
-    """A row. Whoever changes it raises `version`, which is the order's ETag."""
+    """An order. Each change increments `version`, which is the order's ETag."""
 
     __tablename__ = "orders"
 
     id: Mapped[int] = mapped_column(primary_key=True)
     item: Mapped[str]
     pay_by_ms: Mapped[int]
-    """UTC milliseconds since 1970: a deadline that a restart does not move."""
+    """The deadline in UTC milliseconds since 1970; a restart does not change it."""
     state: Mapped[str] = mapped_column(default=OrderState.OPEN.value, index=True)
     version: Mapped[int] = mapped_column(default=1)
 

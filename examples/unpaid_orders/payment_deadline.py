@@ -9,10 +9,10 @@ from purgatory import DelayedOperation, Purgatory
 
 
 class PaymentDeadline(DelayedOperation):
-    """Completes when its order changes: it is settled then. Else, at its deadline, it is overdue.
+    """Completes when its order changes, because it is then settled; expires if it is overdue.
 
-    Where the process stops before, nothing happens: the order stays open in the table, and the next
-    start waits for the rest of its time.
+    If the process stops earlier, nothing happens: the order stays open in the table, and the next
+    process waits for the remaining time.
     """
 
     __slots__ = ("_on_overdue", "_order_id", "_position", "_purgatory_of_shop")
@@ -25,7 +25,7 @@ class PaymentDeadline(DelayedOperation):
         position: int,
         on_overdue: Callable[[int], None],
     ) -> None:
-        """Wait for anything to fire after `position`, or else call `on_overdue(order_id)`."""
+        """Wait for a signal after `position`; without one, call `on_overdue(order_id)`."""
         super().__init__(delay_ms)
         self._order_id = order_id
         self._purgatory_of_shop = purgatory
@@ -38,8 +38,8 @@ class PaymentDeadline(DelayedOperation):
         return last > self._position and self.force_complete()
 
     def on_complete(self) -> None:
-        """Settled or overdue: `on_expiration` sees to the latter."""
+        """Do nothing: the order is settled, or `on_expiration` handles it."""
 
     def on_expiration(self) -> None:
-        """Have the order cancelled."""
+        """Report the overdue order."""
         self._on_overdue(self._order_id)

@@ -1,4 +1,4 @@
-"""The JSON of requests and answers."""
+"""The JSON of requests and responses."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr
 
 from examples.unpaid_orders.order import Order, OrderState
 
-# That of SQLite.
+# The largest id in SQLite.
 MAX_ID = 2**63 - 1
 
 
 def _spelled_once(text: str) -> str:
-    # The key that a page waits for is made of the address: another spelling would be another key.
+    # The watch key is made from the URL: another spelling would be another key.
     if len(text) > 19 or not text.isascii() or not text.isdigit() or text[0] == "0":
-        raise ValueError("give the order's number as its Location has it")
+        raise ValueError("give the order's number as in its Location")
     return text
 
 
@@ -25,15 +25,15 @@ OrderId = Annotated[int, BeforeValidator(_spelled_once), Path(ge=1, le=MAX_ID)]
 
 
 class OrderBody(BaseModel):
-    """What a buyer sends."""
+    """The body of a new order."""
 
     model_config = ConfigDict(extra="forbid")
 
     item: Annotated[StrictStr, Field(min_length=1, max_length=100)]
 
 
-class OrderAnswer(BaseModel):
-    """An order as its buyer sees it. Nothing in it changes unless its version does."""
+class OrderResponse(BaseModel):
+    """The public description of an order; each change also changes the version."""
 
     id: int
     item: str
@@ -43,7 +43,7 @@ class OrderAnswer(BaseModel):
 
     @classmethod
     def of(cls, order: Order) -> Self:
-        """Return what to tell of `order`."""
+        """Return the description of `order`."""
         return cls(
             id=order.id,
             item=order.item,
@@ -58,8 +58,8 @@ class OrderAnswer(BaseModel):
         return f'"{self.version}"'
 
 
-class ConnectionsAnswer(BaseModel):
-    """The pool of connections at this moment."""
+class ConnectionsResponse(BaseModel):
+    """The current use of the connection pool."""
 
     in_use: int
     size: int

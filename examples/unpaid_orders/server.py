@@ -1,4 +1,4 @@
-"""The shop on a real socket, for as long as it is needed."""
+"""The shop on a real socket, for the demonstration and the tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.unpaid_orders.shop import Shop
 
 
 class _Server(uvicorn.Server):
-    """Says when it has started."""
+    """A uvicorn server that signals when it has started."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -26,7 +26,7 @@ class _Server(uvicorn.Server):
 
 
 def free_port() -> int:
-    """Return a port of this machine that is free now."""
+    """Return a free local port."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port: int = listener.getsockname()[1]
     return port
@@ -36,7 +36,7 @@ def free_port() -> int:
 async def serve(app: FastAPI, port: int) -> AsyncIterator[Shop]:
     """Serve `app` on `port` of this machine; yield its shop."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
-        # So that a shop that starts again may have the port of the one before.
+        # A restarted shop can use the same port again.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
         server = _Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
@@ -47,7 +47,7 @@ async def serve(app: FastAPI, port: int) -> AsyncIterator[Shop]:
         try:
             yield app.state.shop
         finally:
-            # As SIGTERM does to a process whose main thread serves.
+            # As SIGTERM does for a server in the main thread.
             await app.state.purgatory.drain()
             server.should_exit = True
             await serving

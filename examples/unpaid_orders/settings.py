@@ -1,4 +1,4 @@
-"""What can be set."""
+"""The settings of the shop."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class ShopSettings:
     """A shop's settings."""
 
     database: Path
-    """The SQLite file; made where there is none."""
+    """The SQLite file; created if missing."""
     payment_minutes: float = 15.0
-    """How long a buyer has to pay."""
+    """Minutes that a buyer has to pay."""
     connections: int = 5
-    """Connections to the database, at most: a request waits for one while all are in use."""
+    """The number of database connections; a request waits for one if all are in use."""
     connection_timeout: float = 5.0
-    """Seconds for which it does, before it fails."""
+    """The maximum wait for a connection, in seconds."""

@@ -1,4 +1,4 @@
-"""What can be done with orders."""
+"""The shop: placing, paying and cancelling orders."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ MS_PER_MINUTE = 60_000
 
 
 class Shop:
-    """Takes orders, settles each exactly once, and then fires its key.
+    """Accepts orders, settles each exactly once, and then fires its key.
 
-    The table decides: both the payment and the deadline change an order only while it is open, in
-    one statement. And the key fires behind the commit: whoever is woken reads the new state.
+    The table decides: payment and deadline change an order in one statement, only if it is open.
+    The key fires after the commit, so waiters read the new state.
     """
 
     def __init__(self, purgatory: Purgatory, settings: ShopSettings) -> None:
-        """Keep orders in a database of its own."""
+        """Keep orders in their own database."""
         self.purgatory = purgatory
         self.database = Database(settings)
         self._payment_ms = round(settings.payment_minutes * MS_PER_MINUTE)
-        # Tasks are weakly held by their loop.
+        # The event loop holds tasks only weakly.
         self._cancelling: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Begin: wait again for every order that is still open."""
+        """Open the database, and wait again for the payment of every open order."""
         await self.database.create_tables()
-        # Before reading: what is settled from now on counts.
+        # Before reading: orders settled from now on count.
         position = self.purgatory.signals.head()
         async with self.database.session() as session:
             query = select(Order).where(Order.state == OrderState.OPEN)
@@ -46,19 +46,19 @@ class Shop:
                 self._await_payment(order, position)
 
     async def close(self) -> None:
-        """End, once what is under way is done."""
+        """Finish the cancellations in progress, and close the database."""
         await asyncio.gather(*self._cancelling)
         await self.database.close()
 
     async def place(self, item: str) -> Order:
-        """Take an order, and begin to wait for its payment."""
+        """Store an order and start waiting for its payment."""
         position = self.purgatory.signals.head()
         pay_by_ms = self.purgatory.clock.wall_ms() + self._payment_ms
         order = Order(item=item, pay_by_ms=pay_by_ms)
         async with self.database.session() as session:
             session.add(order)
             await session.flush()
-            # Before the commit: an order that nobody would cancel is none.
+            # Before the commit, so that every stored order has a deadline.
             deadline = self._await_payment(order, position)
             try:
                 await session.commit()
@@ -88,21 +88,21 @@ class Shop:
         return deadline
 
     def _on_overdue(self, order_id: int) -> None:
-        # Called by the timer, which waits for nobody.
+        # Called by the timer, which cannot await.
         task = asyncio.get_running_loop().create_task(self._cancel(order_id))
         self._cancelling.add(task)
         task.add_done_callback(self._cancelling.discard)
 
     async def _cancel(self, order_id: int) -> None:
         try:
-            # A payment that came first wins, and then there is nothing left to do.
+            # If a payment came first, this changes nothing.
             await self._settle(order_id, OrderState.CANCELLED)
         except Exception:
-            # It stays open until the next start, which finds that it is overdue.
+            # It stays open until the next start, which cancels overdue orders.
             logger.exception("order %d was not cancelled", order_id)
 
     async def _settle(self, order_id: int, state: OrderState) -> tuple[Order, bool]:
-        """Give an open order its last state; return it, and whether this call did it."""
+        """Set the final state of an open order; return it, and True iff this call changed it."""
         change = (
             update(Order)
             .where(Order.id == order_id, Order.state == OrderState.OPEN)

@@ -1,4 +1,4 @@
-"""What happened, as a table on a terminal."""
+"""The table that the demonstration prints."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ NS_PER_MS = 1_000_000
 
 
 class Table:
-    """Prints a row at a time: when, what, the orders, how many wait, connections in use."""
+    """Prints rows: time, event, orders, parked operations, connections in use."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
-        """Count time from now."""
+        """Start the clock of the table."""
         self._clock: Clock = SystemClock() if clock is None else clock
         self._start_ms = self.now_ms()
         self.failures: list[str] = []
@@ -23,16 +23,16 @@ class Table:
         return self._clock.now_ns() // NS_PER_MS
 
     def head(self, names: Iterable[str]) -> None:
-        """Print what the columns are."""
+        """Print the header."""
         self._print("time", "event", names, "parked", "connections")
 
     def row(self, event: str, states: Iterable[str], parked: str, connections: str) -> None:
-        """Print what happened just now, and to what it has led."""
+        """Print an event and the resulting state."""
         seconds = (self.now_ms() - self._start_ms) / 1000
         self._print(f"{seconds:.2f} s", event, states, parked, connections)
 
     def expect(self, is_met: bool, expectation: str) -> None:
-        """Print and keep an expectation that is not met."""
+        """Print and record an expectation that is not met."""
         if not is_met:
             self.failures.append(expectation)
             print(f"        NOT MET: {expectation}", flush=True)

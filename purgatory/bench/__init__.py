@@ -1,9 +1,5 @@
-"""Floor 4: how fast the core is on this machine, beside what people use otherwise.
+"""`python -m purgatory bench`: a small table of how fast the core is here, beside asyncio.
 
-    python -m purgatory bench            # under a minute
-    python -m purgatory bench --full     # some minutes; says how many
-
-A *row* compares two *contenders* in one *measure*. The contenders of a *stage* are processes of
-their own, so that neither the memory nor the collector of one weighs on another, and take turns,
-so that a busy machine is busy for all of them.
+Here belongs what an installed library measures in a few seconds. The full benchmark, with more
+baselines, memory and lateness, is `make bench` of a checkout (tests/benchmarks/core).
 """

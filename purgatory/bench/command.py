@@ -1,105 +1,109 @@
-"""`python -m purgatory bench`."""
+"""The command `bench`: measure, and print a small table."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
+import platform
 import sys
-from dataclasses import replace
-from pathlib import Path
-from typing import TextIO
+from dataclasses import dataclass
+from statistics import median
 
-from purgatory.bench.collector import Collector
-from purgatory.bench.machine import Machine
-from purgatory.bench.plan import FULL, QUICK, Plan
-from purgatory.bench.report import Report
-from purgatory.bench.run import run
-from purgatory.bench.stages import STAGES
-from purgatory.bench.table import table
+from purgatory.bench.measurements import (
+    add_and_cancel_ns,
+    bare_await_ns,
+    loop_timers,
+    our_timers,
+    park_ns,
+    replace_oldest_ns,
+    wait_for_ns,
+)
+from purgatory.timer import compiled
 
+_ROUNDS = 3
+_TIMERS = 100_000
+_PARKS = 20_000
 NOTES = """\
-Times are CPU time, so that other processes weigh less, but for lateness. They contain the loop over
-the calls, a turn of the event loop for each 1,000 of them (a millisecond of time where timers
-expire, the driver of Kafka's load) and the collector. Nothing is taken off, but where a title says
-so. Memory is the resident size. asyncio and heapq drop cancelled timers when those are half of all,
-so in most of the rounds. By hand: futures in a dict by key, each with a call_later; nobody is told
-that they are done.
-The targets are what this project aims at, and no promises: below 80 % of its own a row is not met.
-"""
+CPU time of one call; medians of rounds. The full benchmark is `make bench` of a checkout."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operation: the CPU time of ours, and of what people use otherwise."""
+
+    title: str
+    ours_ns: float
+    baseline: str
+    baseline_ns: float
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `bench` to the commands."""
-    parser = commands.add_parser(
-        "bench",
-        help="measure the core on this machine, beside asyncio and what is written by hand",
-        description="Measure the core on this machine, beside what people use otherwise.",
-        epilog=NOTES,
-    )
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--quick", action="store_true", help="under a minute; the default")
-    mode.add_argument("--full", action="store_true", help="some minutes, with larger rounds")
-    parser.add_argument("--scale", type=_scale, default=1.0, help="of all sizes: 0.001 to try it")
-    parser.add_argument(
-        "--stage",
-        action="append",
-        choices=STAGES,
-        default=[],
-        help="only this one; may be repeated",
-    )
-    parser.add_argument(
-        "--collector",
-        type=Collector,
-        choices=list(Collector),
-        default=Collector.SERVICE,
-        help="set as our service sets it (default), or left as Python sets it",
-    )
-    parser.add_argument(
-        "--output", type=Path, default=Path(".bench"), help="folder for the JSON and the chart"
-    )
+    description = "Measure the core on this machine, beside asyncio: some seconds."
+    parser = commands.add_parser("bench", help=description, description=description, epilog=NOTES)
     parser.set_defaults(main=main)
 
 
 def main(options: argparse.Namespace) -> int:
-    """Run, print the table, write the files; return the exit status."""
-    plan = replace(FULL if options.full else QUICK, collector=options.collector)
-    plan = plan.scaled(options.scale)
-    _say(f"{plan.mode}: about {plan.expected_s} s on an idle machine", sys.stderr)
-    report = run(plan, lambda line: _say(f"  {line}", sys.stderr), only=frozenset(options.stage))
-    _print(report)
-    for path in report.write(options.output):
-        _say(f"wrote {path}")
+    """Measure and print the table; return the exit status."""
+    sys.stdout.write(f"{_machine()}\n\n")
+    sys.stdout.flush()
+    rows = asyncio.run(measure(timers=_TIMERS, parks=_PARKS))
+    sys.stdout.write(f"{table(rows)}\n\n{NOTES}\n")
     return 0
 
 
-def _print(report: Report) -> None:
-    _say(_heading(report.machine, report.plan, report.seconds))
-    _say("")
-    _say(table(report.comparisons, is_compiled=report.is_compiled))
-    _say("")
-    _say(NOTES)
+async def measure(*, timers: int, parks: int) -> list[Row]:
+    """Return the rows, of `timers` outstanding timers and so many calls of `park`."""
+    return [*await _timer_rows(timers), await _park_row(parks)]
 
 
-def _heading(machine: Machine, plan: Plan, seconds: int) -> str:
-    lines = [
-        f"core {machine.form}; {machine.python}; uvloop {machine.uvloop}",
-        f"{machine.system}; {machine.processor}, {machine.cores} cores; load {machine.load}",
-        f"collector {machine.collector}",
-        f"{plan.mode}, {seconds} s; median of {plan.rounds} rounds or of {plan.slow_rounds} slow "
-        "ones (least-most)",
-    ]
-    if machine.is_busy:
-        lines.append("The machine was busy: look at the ratios, and at how far they vary.")
-    return "\n".join(lines)
+async def _timer_rows(timers: int) -> list[Row]:
+    outstanding = f"{timers:,} outstanding"
+    contenders = (our_timers, loop_timers)
+    rows = []
+    for title, measured in (
+        (f"add + cancel a timer, {outstanding}", add_and_cancel_ns),
+        (f"cancel the oldest timer + add one, {outstanding}", replace_oldest_ns),
+    ):
+        figures: tuple[list[float], list[float]] = ([], [])
+        for _ in range(_ROUNDS):
+            # In turn, so that a busy machine is busy for both.
+            for contender, found in zip(contenders, figures, strict=True):
+                found.append(await measured(contender(), timers))
+        rows.append(Row(title, median(figures[0]), "call_later", median(figures[1])))
+    return rows
 
 
-def _say(text: str, stream: TextIO | None = None) -> None:
-    stream = sys.stdout if stream is None else stream
-    stream.write(text + "\n")
-    stream.flush()
+async def _park_row(parks: int) -> Row:
+    ours, theirs = [], []
+    for _ in range(_ROUNDS):
+        bare_ns = await bare_await_ns(parks)
+        ours.append(await park_ns(parks) - bare_ns)
+        theirs.append(await wait_for_ns(parks) - bare_ns)
+    return Row("park + fire, over a bare await", median(ours), "wait_for", median(theirs))
 
 
-def _scale(text: str) -> float:
-    scale = float(text)
-    if not 0 < scale <= 10:
-        raise argparse.ArgumentTypeError(f"{text} is not above 0 and at most 10")
-    return scale
+def table(rows: list[Row]) -> str:
+    """Return the rows as text, a line each."""
+    lines = [("", "purgatory", "asyncio", "", "times faster"), *map(_cells, rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    # On a very busy machine what is subtracted may leave nothing.
+    times = f"{row.baseline_ns / row.ours_ns:.1f}" if row.ours_ns > 0 else ""
+    return (row.title, f"{row.ours_ns:,.0f} ns", row.baseline, f"{row.baseline_ns:,.0f} ns", times)
+
+
+def _machine() -> str:
+    return (
+        f"The core is {'compiled' if compiled else 'plain Python, not compiled'}; "
+        f"{platform.python_implementation()} {platform.python_version()}, "
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors"
+    )

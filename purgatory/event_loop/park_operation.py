@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, CancelledError
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context
 from typing import Any, Final
 
@@ -63,16 +63,16 @@ class ParkOperation(WaitOperation):
     _clock: Clock
     _started_ns: int
 
-    def __await__(self) -> Iterator[Any]:
+    def __await__(self) -> Generator[Any, None, None]:
         """Suspend the task until the operation has ended; raise what it failed with."""
         if self.status is not _PENDING:
             self.result()
-            return iter(())
+            return iter(())  # type: ignore[return-value] # an iterator is all that is needed
         if self._callback is not None:
             raise RuntimeError(f"{self!r} is awaited by another task already")
         self._asyncio_future_blocking = True
         # Itself, once. A generator would do the same, and take longer.
-        return iter((self,))
+        return iter((self,))  # type: ignore[return-value] # as above
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
         """Resume the task by `callback(self)` in `context`: called by the task, once it waits."""
@@ -114,6 +114,7 @@ class ParkOperation(WaitOperation):
                 self.outcome = _new_tuple(Outcome, fields)
         callback = self._callback
         if callback is not None:
+            assert self._context is not None
             self._wake_ups.add(callback, self, self._context)
             # Not to be kept: the task is in a cycle with this otherwise.
             self._callback = self._context = None

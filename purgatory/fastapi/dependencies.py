@@ -1,4 +1,4 @@
-"""Parking from an endpoint of one's own."""
+"""Dependencies of FastAPI: the purgatory, and parking in an endpoint."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
 from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.types import Receive
 
 from purgatory.errors import WrongThreadError
 from purgatory.fastapi.http.problems import draining_problem
+from purgatory.fastapi.routing.request_internals import cache_body, cached_body
+from purgatory.fastapi.watch.interruptible_receive import (
+    CLIENT_CLOSED_REQUEST,
+    DisconnectListener,
+)
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 
-# nginx's "client closed request": nobody is there to read it.
-CLIENT_CLOSED_REQUEST = 499
 
-
-# These two await nothing, but FastAPI would run plain functions in a thread, of which it has 40.
+# Neither awaits anything, but FastAPI would run plain functions in one of its 40 threads.
 async def get_purgatory(connection: HTTPConnection) -> Purgatory:
     """Return the purgatory that was installed in the application. For `Depends`."""
     purgatory = getattr(connection.app.state, "purgatory", None) or getattr(
@@ -35,7 +38,7 @@ async def get_purgatory(connection: HTTPConnection) -> Purgatory:
 
 
 class Park:
-    """Parks the request that it was made for; call it as `Purgatory.park` is called."""
+    """Parks the request that it was made for; called like `Purgatory.park`."""
 
     def __init__(self, purgatory: Purgatory, request: Request) -> None:
         """Park `request` in `purgatory`."""
@@ -43,7 +46,7 @@ class Park:
         self._request = request
         self._thread_id = threading.get_ident()
 
-    # Not async: in a thread, what is wrong would be said to nobody, or by whatever is given the
+    # Not async: in a thread, the error would be raised in nobody's `await`, or by whatever gets the
     # coroutine in place of an outcome.
     def __call__(
         self,
@@ -54,13 +57,13 @@ class Park:
     ) -> Coroutine[Any, Any, Outcome]:
         """Wait until one of `keys` fires or `timeout` seconds have passed, as `Purgatory.park`.
 
-        However many: `WaitSettings` bounds what clients ask of our own endpoints. Bound a timeout
-        that comes from the client, since proxies cut what is idle for a minute or so.
+        The timeout is not limited by `WaitSettings`, which is for the endpoints of `install`. Limit
+        a timeout that comes from a client: proxies close connections that are idle for a minute or
+        so.
 
-        Raises HTTPException where the endpoint has nobody to answer, or nothing: when the client
-        leaves (499, which nobody reads), at once; and when the process drains (503 with
-        Retry-After). `purgatory.park` does neither, and is for background tasks: these run once the
-        client has its answer.
+        Raises HTTPException when the client leaves (499, which nobody reads) and when the process
+        drains (503 with Retry-After). `purgatory.park` does neither, and is for background tasks,
+        which run once the client has its response.
 
         Raises WrongThreadError, at once, in a thread, such as that of a `def` endpoint: there, call
         `anyio.from_thread.run(partial(park, "key", timeout=25))`.
@@ -81,36 +84,27 @@ class Park:
         cursor: str | Mapping[str, str | None] | None,
     ) -> Outcome:
         await self._read_body()
-        parking = asyncio.ensure_future(
+        waiting = _WaitingEndpoint(self._request.receive)
+        outcome = await waiting.wait_for(
             self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
         )
-        leaving = asyncio.ensure_future(self._disconnected())
-        try:
-            await asyncio.wait((parking, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not parking.done():
-                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its answer")
-            outcome = parking.result()
-        finally:
-            parking.cancel()
-            leaving.cancel()
-            await asyncio.gather(parking, leaving, return_exceptions=True)
         if outcome.status is Status.DRAINED:
             raise draining_problem()
         return outcome
 
     async def _read_body(self) -> None:
-        # Else the body would be taken for the client's leaving, or stand in its way.
+        # Otherwise the body would hide the client's leaving.
         if self._has_no_body():
-            # Not waited for: a stream that is being sent listens, too, and may have taken that
-            # message. Here it may be taken from who asks for the body later, who finds it read.
-            self._request._body = getattr(self._request, "_body", b"")
+            # Not awaited: a stream that is being sent listens, too, and may have taken the message.
+            # And if it is taken here, a later reader of the body finds it read.
+            cache_body(self._request, cached_body(self._request) or b"")
             return
         try:
             await self._request.body()
         except ClientDisconnect:
             raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left") from None
         except RuntimeError:
-            # The endpoint has read it as a stream or a form, and it is at its end.
+            # The endpoint has read it to its end, as a stream or a form.
             pass
 
     def _has_no_body(self) -> bool:
@@ -121,15 +115,41 @@ class Park:
             and "transfer-encoding" not in headers
         )
 
-    async def _disconnected(self) -> None:
-        while (await self._request.receive())["type"] != "http.disconnect":
-            pass
+
+class _WaitingEndpoint(DisconnectListener):
+    """An endpoint that waits in its own task for the client to leave, and in another to be woken.
+
+    `receive()` stays in the task of the request, where middleware expects it.
+    """
+
+    __slots__ = ("_cancelling", "_parking", "_receive", "_task")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._task = None
+        self._parking: asyncio.Task[Outcome]
+
+    async def wait_for(self, parking: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Return the outcome; raise HTTPException if the client leaves before."""
+        self._parking = asyncio.get_running_loop().create_task(parking)
+        self._parking.add_done_callback(lambda _: self.interrupt())
+        try:
+            await self.until_disconnect(self)
+            if not self._parking.done():
+                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its response")
+            return self._parking.result()
+        finally:
+            await asyncio.gather(self._parking, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """Cancel the other task, unless it is done."""
+        self._parking.cancel()
 
 
 async def get_park(
     connection: HTTPConnection, purgatory: Annotated[Purgatory, Depends(get_purgatory)]
 ) -> Park:
-    """Return what parks this request. For `Depends`."""
+    """Return the function that parks this request. For `Depends`."""
     if not isinstance(connection, Request):
         raise RuntimeError(
             "ParkDep parks a request, and this is a WebSocket: take PurgatoryDep, and await "

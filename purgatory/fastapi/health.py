@@ -1,4 +1,4 @@
-"""Whether the process is alive, and whether it may be sent requests."""
+"""Health checks: /healthz and /readyz."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Readiness(BaseModel):
 
 
 def create_health_router(purgatory: Purgatory) -> APIRouter:
-    """Return `/healthz` and `/readyz`, for GET and HEAD: never parked, and behind no bound."""
+    """Return `/healthz` and `/readyz`, for GET and HEAD: never parked, and not limited."""
     router = APIRouter(tags=["health"])
 
     @router.head("/healthz", include_in_schema=False)

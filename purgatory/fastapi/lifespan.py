@@ -1,4 +1,4 @@
-"""Opening and closing a purgatory with the application."""
+"""The lifespan that opens and closes a purgatory with the application."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from purgatory.fastapi.servers.drain import drain_on_stop_signals
-from purgatory.fastapi.servers.fast_routes import shortcuts_taken
+from purgatory.fastapi.servers.fast_routes import fast_routes_installed
 from purgatory.fastapi.servers.workers import check_workers
 from purgatory.purgatory import Purgatory
 
@@ -17,17 +17,17 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Purgatory]]]
 
 
 def create_lifespan(purgatory: Purgatory, *, allow_separate_workers: bool = False) -> Lifespan:
-    """Return a lifespan that opens `purgatory`, drains it on SIGTERM and closes it in the end.
+    """Return a lifespan that opens `purgatory`, drains it on SIGTERM and closes it at the end.
 
     For `FastAPI(lifespan=...)`; it yields `{"purgatory": purgatory}` as state. Entered twice, it
-    opens once. Raises SeveralWorkersError, at startup, where several workers were asked for.
+    opens once. Raises SeveralWorkersError at start-up if the server is to run several workers.
     """
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
         check_workers(sys.argv, os.environ, allow_separate_workers=allow_separate_workers)
         async with purgatory:
-            with drain_on_stop_signals(purgatory), shortcuts_taken(app):
+            with drain_on_stop_signals(purgatory), fast_routes_installed(app):
                 yield {"purgatory": purgatory}
 
     return lifespan

@@ -1,7 +1,14 @@
-"""Delayed jobs: something to do at a deadline, when a key fires, or not at all because it fired."""
+"""Delayed jobs: handlers that run at a deadline or when a key fires, unless a key cancels them.
+
+In this folder: what a `Purgatory` does with jobs (`job_service`, `jobs_mixin`), and waits for jobs.
+Jobs themselves are in `model`, handlers in `handlers`, the worker in `worker`, stores in `stores`,
+`sql` and `redis`, and HTTP callbacks in `callbacks`.
+"""
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback
 from purgatory.jobs.callbacks.signature import sign, verify_signature
+from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import (
     CorruptJobError,
@@ -35,7 +42,6 @@ from purgatory.jobs.model.job import (
     new_job_id,
 )
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.retry_policy import RetryPolicy
 from purgatory.jobs.model.spec import JobSpec, OnConflict, encode_payload
 from purgatory.jobs.stores.base import (
     Added,
@@ -53,11 +59,10 @@ from purgatory.jobs.stores.base import (
     StoreListener,
 )
 from purgatory.jobs.stores.memory import MemoryJobStore
-from purgatory.jobs.worker.context import JobContext
-from purgatory.jobs.worker.handlers import JobHandlers
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, Lateness, Recovery
+from purgatory.retry_policy import RetryPolicy
 
 __all__ = [
     "CALLBACK",

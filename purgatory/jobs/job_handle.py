@@ -1,104 +1,87 @@
-"""A job, for those who asked for it."""
+"""The handle of a job, for the code that deferred it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 
-from purgatory.errors import InvalidTimeoutError, PurgatoryDrainingError
+from purgatory.errors import PurgatoryDrainingError
 from purgatory.jobs.job_service import JobService
+from purgatory.jobs.job_wait import JobWait
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.stores.base import Added
 from purgatory.status import Status
-from purgatory.timer.clock import NS_PER_MS
-
-NS_PER_SECOND = 1_000_000_000
-FOREVER_MS = 24 * 3600 * 1000
-MOST_SECONDS = 100 * 365 * 24 * 3600
 
 
 class JobHandle:
-    """A job by its id; nothing is asked before a method is called, and it need not exist.
+    """A job by its id. No I/O until a method is called, and the job need not exist.
 
-    Every method raises JobNotFoundError where it does not, and StoreUnavailableError.
+    Every method raises JobNotFoundError if it does not, and StoreUnavailableError.
     """
 
-    __slots__ = ("_desk", "added", "id")
+    __slots__ = ("_service", "added", "id")
 
-    def __init__(self, desk: JobService, job_id: str, added: Added | None = None) -> None:
-        """Name a job. `defer` and `Purgatory.job` do that."""
-        self._desk = desk
+    def __init__(self, service: JobService, job_id: str, added: Added | None = None) -> None:
+        """Name a job. Called by `Purgatory.defer` and `Purgatory.job`."""
+        self._service = service
         self.id = job_id
         self.added = added
-        """What `defer` was told by the store: the job as stored, and whether it is new."""
+        """The store's response to `defer`: the job as stored, and whether it is new."""
 
     def __repr__(self) -> str:
-        """Say its id."""
+        """Show the id."""
         return f"<JobHandle {self.id}>"
 
     async def get(self) -> Job:
         """Return the job as it is now."""
-        return await self._desk.get(self.id)
+        return await self._service.get(self.id)
 
     async def cancel(self) -> Job:
         """Cancel the job and return it; see `Purgatory.cancel_job`."""
-        return await self._desk.cancel(self.id)
+        return await self._service.cancel(self.id)
 
     async def wait(self, timeout: float | None = None) -> Job:
         """Return the job once it is done, failed or cancelled.
 
-        Raises TimeoutError after `timeout` seconds, PurgatoryDrainingError when the purgatory
-        drains, LimitReachedError where no more may wait, and InvalidTimeoutError for a timeout that
-        is none.
+        Raises TimeoutError after `timeout` seconds (None: no limit), PurgatoryDrainingError when
+        the purgatory drains, LimitReachedError if too many wait already, and TypeError or
+        InvalidTimeoutError for an invalid timeout.
         """
         return await self._wait_until(lambda job: job.state.is_final, timeout)
 
     async def wait_changed(self, version: int, timeout: float | None = None) -> Job:
-        """Return the job once its version is another than `version`; raises as `wait` does."""
+        """Return the job once its version is not `version`; raises what `wait` raises."""
         return await self._wait_until(lambda job: job.version != version, timeout)
 
-    async def _wait_until(self, is_so: Callable[[Job], bool], timeout: float | None) -> Job:
-        desk = self._desk
-        end_ns = None
-        if timeout is not None:
-            _check_timeout(timeout)
-            end_ns = desk.clock.now_ns() + round(timeout * NS_PER_SECOND)
-        while True:
-            ended: asyncio.Future[Status] = asyncio.get_running_loop().create_future()
-            wait = desk.listen(self.id, partial(_end, ended))
-            try:
-                job = await desk.get(self.id)
-                if is_so(job):
-                    return job
-                left_ms = FOREVER_MS
-                if end_ns is not None:
-                    left_ms = -(-(end_ns - desk.clock.now_ns()) // NS_PER_MS)
-                if left_ms <= 0:
-                    raise TimeoutError(
-                        f"job {self.id} is {job.state} still, after {timeout:g} seconds"
-                    )
-                desk.park(wait, left_ms)
-                status = await ended
-            finally:
-                desk.leave(wait)
-            if status is Status.DRAINED:
-                raise PurgatoryDrainingError(
-                    f"the purgatory drains while job {self.id} is {job.state}: ask another process"
-                )
-
-
-def _check_timeout(timeout: float) -> None:
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-        raise TypeError(f"timeout is {timeout!r}: give seconds as a number, such as 2.5, or None")
-    # Written so that NaN, which compares as false, is refused.
-    if not 0 <= timeout <= MOST_SECONDS:
-        raise InvalidTimeoutError(
-            f"timeout is {timeout!r}: give a number of seconds from 0 to {MOST_SECONDS}, or None"
+    async def _wait_until(self, is_met: Callable[[Job], bool], timeout: float | None) -> Job:
+        timeout_ms = None if timeout is None else self._service.delay_ms(timeout)
+        task = _WaitingTask()
+        job, status = await self._service.watchers.wait_until(
+            self.id, is_met, timeout_ms=timeout_ms, sleep=task.sleep, wake=task.wake
         )
+        if status is Status.EXPIRED:
+            assert timeout is not None
+            raise TimeoutError(f"job {self.id} is still {job.state} after {timeout:g} seconds")
+        if status is Status.DRAINED:
+            raise PurgatoryDrainingError(
+                f"the purgatory drains while job {self.id} is {job.state}: ask another process"
+            )
+        return job
 
 
-def _end(ended: asyncio.Future[Status], status: Status) -> None:
-    # Who waited may have been cancelled in this turn of the loop, and be about to leave.
-    if not ended.done():
-        ended.set_result(status)
+class _WaitingTask:
+    """Suspends the task that waits for a job."""
+
+    __slots__ = ("_woken",)
+
+    def __init__(self) -> None:
+        self._woken: asyncio.Future[bool] | None = None
+
+    async def sleep(self, wait: JobWait) -> bool:
+        self._woken = asyncio.get_running_loop().create_future()
+        return await self._woken
+
+    def wake(self) -> None:
+        # The task may have been cancelled in this turn of the loop, and be about to leave.
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(True)

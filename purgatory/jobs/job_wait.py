@@ -5,28 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.status import Status
 
 
 class JobWait(DelayedOperation):
-    """Fires once its job has changed since the wait was made. It is listening before it is watched.
+    """Fires once its job has changed since the wait was created, even before it is watched.
 
-    So: make it, ask the store for the job, and only then decide to wait; what changes meanwhile
-    counts.
+    So: create it, read the job from the store, and only then decide to wait; a change in between is
+    not missed.
     """
 
     __slots__ = ("_on_end", "has_changed", "job_id")
 
-    def __init__(self, job_id: str, on_end: Callable[[Status], object]) -> None:
-        """Call `on_end` once, with how it ended, unless it is left before."""
+    def __init__(self, job_id: str, on_end: Callable[[], object]) -> None:
+        """Call `on_end` once, with `status` set, unless the wait is abandoned before."""
         super().__init__(0)
-        self._on_end: Callable[[Status], object] | None = on_end
+        self._on_end: Callable[[], object] | None = on_end
         self.job_id = job_id
         self.has_changed = False
 
     @property
     def watch_key(self) -> str:
-        """The key that it is counted under among those that are watched."""
+        """The key under which the purgatory counts the wait."""
         return f"purgatory/jobs/{self.job_id}"
 
     def note_change(self) -> None:
@@ -39,15 +38,15 @@ class JobWait(DelayedOperation):
         return self.has_changed and self.force_complete()
 
     def on_complete(self) -> None:
-        """Report the end: fired or expired."""
+        """End: fired or expired."""
         if self._on_end is not None:
-            self._on_end(self.status)
+            self._on_end()
 
     def on_cancellation(self) -> None:
-        """Report the end: cancelled or drained."""
+        """End: cancelled or drained."""
         self.on_complete()
 
-    def leave(self) -> None:
-        """End without reporting it: the caller waits no more. Idempotent."""
+    def abandon(self) -> bool:
+        """End without `on_end`: the caller has gone. Return True iff it was pending. Idempotent."""
         self._on_end = None
-        self.cancel()
+        return self.cancel()

@@ -99,6 +99,10 @@ class DelayedOperation(TimerTask):
         """Cancel the operation unless it already ended; return True iff this call did it."""
         return self._cancel(Status.CANCELLED)
 
+    def abandon(self) -> bool:
+        """Cancel the operation because its caller has gone; return True iff this call did it."""
+        return self.cancel()
+
     def run(self) -> None:
         """Expire: the timer calls this at the deadline."""
         if not self._settle(Status.EXPIRED):

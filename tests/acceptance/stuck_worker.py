@@ -15,7 +15,7 @@ from purgatory.jobs.sql import SqlJobStore, migrate
 async def main(url: str) -> None:
     """Defer a job, print its id once it runs, and stop."""
     await migrate(url)
-    settings = WorkerSettings(grace=0.1, lease_ms=1_500)
+    settings = WorkerSettings(grace_ms=100, lease_ms=1_500)
     purgatory = Purgatory(jobs=SqlJobStore(url), job_settings=settings)
     is_running = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from examples.acks_all import __main__ as program
 from examples.acks_all.app import create_app
-from examples.acks_all.client import BrokerClient, Refused
+from examples.acks_all.client import BrokerClient, RequestFailed
 from examples.acks_all.config import BrokerConfig
-from examples.acks_all.onlooker import Onlooker
+from examples.acks_all.demonstration import run_demonstration
+from examples.acks_all.event_listener import EventListener
 from examples.acks_all.schemas import Produced
 from examples.acks_all.server import serve
-from examples.acks_all.story import tell_story
 from examples.acks_all.table import Table
 from examples.acks_all.topic_partition import TopicPartition
 from purgatory import Purgatory
@@ -37,17 +37,17 @@ class Running:
     address: str
     client: BrokerClient
     purgatory: Purgatory
-    onlooker: Onlooker
+    event_listener: EventListener
 
     async def parked(self, key: str, count: int) -> None:
         """Return once exactly `count` operations wait on `key`."""
         async with asyncio.timeout(10):
-            await self.onlooker.until(lambda: self.purgatory.waiting(key) == count)
+            await self.event_listener.until(lambda: self.purgatory.waiting(key) == count)
 
     async def empty(self) -> None:
         """Return once nothing waits for anything."""
         async with asyncio.timeout(10):
-            await self.onlooker.until(lambda: self.purgatory.parked == 0)
+            await self.event_listener.until(lambda: self.purgatory.parked == 0)
 
     async def fetch_as(self, replica_id: int, offset: int) -> list[str]:
         """Fetch as a follower would, without waiting."""
@@ -78,23 +78,23 @@ Middleware = Callable[[Request, Callable[[Request], Awaitable[Response]]], Await
 @pytest.fixture(params=[None])
 async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
     """A broker with two followers that never fall out of the ISR; perhaps behind a middleware."""
-    onlooker = Onlooker()
-    purgatory = Purgatory("broker", listeners=[onlooker])
+    event_listener = EventListener()
+    purgatory = Purgatory("broker", listeners=[event_listener])
     app = create_app(BrokerConfig(replica_lag_ms=10**6), purgatory=purgatory)
     middleware: Middleware | None = request.param
     if middleware is not None:
         app.middleware("http")(middleware)
     async with serve(app, purgatory) as address, BrokerClient(address) as client:
-        yield Running(address, client, purgatory, onlooker)
+        yield Running(address, client, purgatory, event_listener)
     assert (purgatory.parked, purgatory.statistics().timers) == (0, 0)
 
 
 # On the other loop it is told by the program below.
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"])
-async def test_the_story(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_demonstration(capsys: pytest.CaptureFixture[str]) -> None:
     """Everything that the demonstration expects, at another pace."""
     async with asyncio.timeout(60):
-        assert await tell_story(replica_lag_ms=PACE_MS) == []
+        assert await run_demonstration(replica_lag_ms=PACE_MS) == []
     assert "not-enough-replicas-after-append" in capsys.readouterr().out
 
 
@@ -120,7 +120,7 @@ async def test_the_demonstration_exits_with_what_came_of_it(
     async def tell(replica_lag_ms: int) -> list[str]:
         return failures
 
-    monkeypatch.setattr(program, "tell_story", tell)
+    monkeypatch.setattr(program, "run_demonstration", tell)
     assert await program.main(PACE_MS) == code
 
 
@@ -211,7 +211,7 @@ async def test_whoever_waits_is_answered_when_the_broker_drains(broker: Running)
     assert error is not None
     assert error.type == "/problems/not-acknowledged"
     assert (await consuming).records == []
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestFailed) as refused:
         await broker.client.produce(ORDERS, ["late"])
     assert refused.value.problem.type == "/problems/broker-closing"
 

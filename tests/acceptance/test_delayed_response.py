@@ -204,7 +204,7 @@ async def test_nothing_is_held_while_it_waits(server: ThreadServer, orders: Orde
         await _until_let_go(server)
         assert orders.done == ["opened", "closed"]
         [protocol] = server.connections()
-        assert protocol._own is None
+        assert protocol._fallback is None
         await server.call(orders.purgatory.fire, "k")
         assert (await connection.reply()).body == b"fired"
 

@@ -175,7 +175,7 @@ def test_several_workers_are_refused() -> None:
     try:
         server.wait()
         log = "".join(server.log)
-        assert "2 workers are asked for" in log
+        assert "2 workers would each keep signals" in log
         assert "allow_separate_workers=True" in log
         assert "failed to start" in log
         assert "Application startup complete" not in log

@@ -1,4 +1,4 @@
-"""The group coordinator on a real socket: its story, a crowd, those who vanish, and its end."""
+"""The group coordinator on a real socket: demonstration, large groups, disconnects, drain."""
 
 import asyncio
 import signal
@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 from examples.join_group import __main__ as demonstration
-from examples.join_group.client import GroupMember, GroupRefusal, MemberOptions
-from examples.join_group.crew import Crew
+from examples.join_group.client import GroupMember, MemberOptions, RequestFailed
+from examples.join_group.demonstration import OPTIONS, SETTINGS, Demonstration, run_demonstration
 from examples.join_group.problems import KINDS, PREFIX
 from examples.join_group.server import CoordinatorServer
 from examples.join_group.settings import CoordinatorSettings
-from examples.join_group.story import OPTIONS, SETTINGS, Story, tell
+from examples.join_group.simulated_consumers import SimulatedConsumers
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS as SERVER_KINDS
 
@@ -65,14 +65,14 @@ async def _until(http: httpx.AsyncClient, **expected: Any) -> dict[str, Any]:
             await asyncio.sleep(0.01)
 
 
-async def test_the_story_of_the_demonstration(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_demonstration_meets_its_expectations(capsys: pytest.CaptureFixture[str]) -> None:
     """Five join, one leaves, one dies, one is late, the server stops: all as it tells it."""
     # More patient than it is told to people: the machine may be busy with something else.
     settings = replace(SETTINGS, initial_rebalance_delay=2.0)
     with CoordinatorServer(settings) as server:
-        story = await tell(server, replace(OPTIONS, session_timeout=5.0))
+        demonstration = await run_demonstration(server, replace(OPTIONS, session_timeout=5.0))
     printed = capsys.readouterr().out
-    assert (story.failures, story.expectations) == ([], 11), printed
+    assert (demonstration.failures, demonstration.expectations) == ([], 11), printed
     assert max(len(line) for line in printed.splitlines()) <= 100
     rows = [line.split() for line in printed.splitlines()]
     assert [row[-8:-6] for row in rows if row[-8:-7] != [] and row[-8].isdigit()] == [
@@ -92,16 +92,16 @@ def test_the_demonstration_fails_when_an_expectation_does(
 ) -> None:
     """The exit code is not zero, and the sentence that does not hold is printed."""
 
-    async def tell_nothing(server: CoordinatorServer) -> Story:
-        story = Story(server, Crew(server.url, OPTIONS))
-        story.failures = failures
-        return story
+    async def run_nothing(server: CoordinatorServer) -> Demonstration:
+        demonstration = Demonstration(server, SimulatedConsumers(server.url, OPTIONS))
+        demonstration.failures = failures
+        return demonstration
 
-    monkeypatch.setattr(demonstration, "tell", tell_nothing)
+    monkeypatch.setattr(demonstration, "run_demonstration", run_nothing)
     assert demonstration.main() == code
     printed = capsys.readouterr().out
-    assert all(f"NOT SO: {failure}" in printed for failure in failures)
-    assert ("expectations held" in printed) == (code == 0)
+    assert all(f"NOT MET: {failure}" in printed for failure in failures)
+    assert ("expectations are met" in printed) == (code == 0)
 
 
 async def test_two_hundred_members_settle_in_one_generation() -> None:
@@ -112,24 +112,24 @@ async def test_two_hundred_members_settle_in_one_generation() -> None:
     with CoordinatorServer(settings) as server:
         async with (
             httpx.AsyncClient(base_url=server.url, timeout=60) as http,
-            Crew(server.url, CROWD_OPTIONS) as crew,
+            SimulatedConsumers(server.url, CROWD_OPTIONS) as consumers,
         ):
-            crew.start(*names)
-            first = await crew.settled(timeout=120)
+            consumers.start(*names)
+            first = await consumers.settled(timeout=120)
             assert (first.number, len(first.partitions)) == (1, CROWD)
             assert first.covers(CROWD_OPTIONS.partitions)
-            assert sorted(crew.generations) == sorted((name, 1) for name in names)
+            assert sorted(consumers.generations) == sorted((name, 1) for name in names)
 
-            await crew.kill(*dying)
-            await crew.leave(*leaving)
-            second = await crew.settled(after=1, timeout=120)
-            silence = min(crew.silence(name) for name in dying)
+            await consumers.kill(*dying)
+            await consumers.leave(*leaving)
+            second = await consumers.settled(after=1, timeout=120)
+            seconds_since_contact = min(consumers.seconds_since_contact(name) for name in dying)
             assert (second.number, set(second.partitions)) == (2, set(names[2 * GONE :]))
             assert second.covers(CROWD_OPTIONS.partitions)
-            assert sorted(crew.generations[CROWD:]) == sorted(
+            assert sorted(consumers.generations[CROWD:]) == sorted(
                 (name, 2) for name in second.partitions
             )
-            assert silence >= CROWD_OPTIONS.session_timeout, "somebody was given up too early"
+            assert seconds_since_contact >= CROWD_OPTIONS.session_timeout, "a session ended early"
 
             group = (await http.get("/groups/crowd")).json()
             counts = (await http.get("/purgatory/statistics")).json()
@@ -180,7 +180,7 @@ async def test_a_repeated_join_takes_over(http: httpx.AsyncClient) -> None:
     older = asyncio.create_task(leader.join())
     await _until(http, state="preparing-rebalance")
     newer = asyncio.create_task(leader.join())
-    with pytest.raises(GroupRefusal, match="superseded"):
+    with pytest.raises(RequestFailed, match="superseded"):
         await older
     again = await asyncio.gather(newer, follower.join())
     assert [answer["generation"] for answer in again] == [2, 2]
@@ -198,13 +198,13 @@ async def test_sigterm_answers_every_parked_join() -> None:
             ]
             await _until(http, waiting=[True] * 20)
             process.terminate()
-            refusals = await asyncio.gather(*joining, return_exceptions=True)
+            failures = await asyncio.gather(*joining, return_exceptions=True)
         await asyncio.to_thread(process.wait)
     assert process.process.returncode == -signal.SIGTERM
-    for refusal in refusals:
-        assert isinstance(refusal, GroupRefusal)
-        assert (refusal.kind, refusal.status) == ("coordinator-draining", 503)
-        assert 1 <= int(refusal.retry_after or 0) <= 5
+    for failure in failures:
+        assert isinstance(failure, RequestFailed)
+        assert (failure.kind, failure.status) == ("coordinator-draining", 503)
+        assert 1 <= int(failure.retry_after or 0) <= 5
     log = "".join(process.log)
     assert "Traceback" not in log and "ERROR" not in log, log
 

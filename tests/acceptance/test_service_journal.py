@@ -82,7 +82,9 @@ def test_a_secret_and_hashing_go_together(variables: dict[str, str]) -> None:
     """Keys in plain where somebody meant to hash them would be the worst that happens."""
     result = _start(**variables)
     assert (result.returncode, result.stdout) == (2, "")
-    assert "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET go together" in result.stderr
+    assert (
+        "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET belong together" in result.stderr
+    )
     assert "0123456789abcdef" not in result.stderr
 
 

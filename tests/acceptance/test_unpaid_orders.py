@@ -83,7 +83,7 @@ async def until_parked(shop: Shop, count: int) -> None:
 
 
 def test_the_demonstration() -> None:
-    """It tells its story, meets what it expects, and ends with 0."""
+    """It tells its demonstration, meets what it expects, and ends with 0."""
     command = [sys.executable, "-W", "error", "-m", "examples.unpaid_orders"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
@@ -101,7 +101,7 @@ async def test_the_demonstration_fails_when_an_expectation_does(
     async def tell_nothing(settings: ShopSettings) -> list[str]:
         return ["a kettle for everyone"]
 
-    monkeypatch.setattr(demonstration, "tell_story", tell_nothing)
+    monkeypatch.setattr(demonstration, "run_demonstration", tell_nothing)
     assert await demonstration.main(0.01) == 1
     assert "1 are not met" in capsys.readouterr().out
 

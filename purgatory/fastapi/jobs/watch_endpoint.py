@@ -1,4 +1,4 @@
-"""Asking for a job, and waiting until it changes."""
+"""GET of a job, and the wait until it changes."""
 
 from __future__ import annotations
 
@@ -8,30 +8,27 @@ from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.permit import Access, Action
-from purgatory.fastapi.http.preferences import Preferences, parse_entity_tags, parse_preferences
-from purgatory.fastapi.http.problems import draining_problem, retry_after
-from purgatory.fastapi.http.raw_request import RawRequest, read_query
+from purgatory.fastapi.http.problem_mapping import problem_of_exception
+from purgatory.fastapi.http.problems import retry_after
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
-from purgatory.fastapi.http.validation_errors import ParameterErrors
+from purgatory.fastapi.jobs.parameters import GET, IF_NONE_MATCH, PREFER
 from purgatory.fastapi.jobs.responses import entity_tag, job_response
-from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_of_exception
-from purgatory.fastapi.watch.asgi_wait import is_disconnect
-from purgatory.fastapi.watch.interruptible_receive import InterruptibleReceive
+from purgatory.fastapi.routing.raw_endpoint import path_parameter
+from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
 from purgatory.fastapi.watch.request import jittered
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.jobs import Job
-from purgatory.purgatory import Purgatory
+from purgatory.jobs.job_service import JobService
+from purgatory.jobs.job_wait import JobWait
 from purgatory.status import Status
-from purgatory.timer.clock import NS_PER_MS
-
-NS_PER_SECOND = 1_000_000_000
 
 
 class JobWatchEndpoint:
-    """Answers with a job; with If-None-Match and `Prefer: wait`, once it is another than that.
+    """Responds with a job; with If-None-Match and `Prefer: wait`, once that has changed.
 
-    A wait is the request's own task in `receive()`, which a change interrupts; so the client's
-    leaving ends it at once. It counts as a parked request.
+    While it waits, the request's task is in `receive()`, which a change interrupts; so a client
+    that leaves ends the wait at once. It counts as a parked request.
     """
 
     max_body = 0
@@ -43,7 +40,7 @@ class JobWatchEndpoint:
         self._registry = registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, now or later."""
+        """Respond to one request, now or later."""
         raw = AsgiRequest(scope, path_parameter(scope, self.tail))
         try:
             answer = await self._answer(raw, receive)
@@ -53,90 +50,57 @@ class JobWatchEndpoint:
             await send_response(send, answer)
 
     async def _answer(self, raw: RawRequest, receive: Receive) -> RawResponse | None:
-        """Return the answer; None where the client has left."""
+        """Return the response; None if the client has left."""
         raw.permit = self.context.authenticate(raw)
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
-        tags, asked = _conditions(raw)
+        purgatory = self.context.purgatory
+        values = GET.parse(raw)
+        tags, asked = values[IF_NONE_MATCH], values[PREFER].wait
         wait = min(asked or 0.0, self._registry.settings.max_wait)
         applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
         if tags is None:
-            return job_response(await self._registry.purgatory.job(raw.tail).get(), headers=applied)
+            return job_response(await purgatory.job(raw.tail).get(), headers=applied)
         client = self._registry.client(raw) if wait else ""
-        watch = _JobWatch(self._registry.purgatory, raw.tail, tags, wait, receive)
+        watch = _JobWatch(tags, receive)
         self._registry.enter(client)
         try:
-            status = await watch.run()
+            job, status = await watch.run(purgatory.job_service(), raw.tail, wait)
         finally:
             self._registry.leave(client)
-        if watch.has_left:
+        if status is Status.CANCELLED:
             return None
-        assert watch.job is not None
-        if not watch.is_known(watch.job):
-            return job_response(watch.job, headers=applied)
-        return _not_modified(watch.job, applied, status)
+        if watch.is_news(job):
+            return job_response(job, headers=applied)
+        return _not_modified(job, applied, status)
 
 
-def _conditions(raw: RawRequest) -> tuple[EntityTags | None, float | None]:
-    """Return what the client has, and how long it would wait; raise Problem."""
-    wrong = ParameterErrors()
-    read_query(raw.query_string, frozenset(), wrong)
-    tags = wrong.read(parse_entity_tags, raw.headers_named(b"if-none-match"), "If-None-Match")
-    preferences = wrong.read(parse_preferences, raw.headers_named(b"prefer")) or Preferences()
-    wrong.refuse()
-    return tags, preferences.wait
+class _JobWatch(DisconnectListener):
+    """One request's wait, in its own task."""
 
+    __slots__ = ("_cancelling", "_receive", "_tags", "_task")
 
-class _JobWatch:
-    """One request's wait."""
-
-    def __init__(
-        self, purgatory: Purgatory, job_id: str, tags: EntityTags, wait: float, receive: Receive
-    ) -> None:
-        self.job: Job | None = None
-        self.has_left = False
-        self._purgatory = purgatory
-        self._job_id = job_id
+    def __init__(self, tags: EntityTags, receive: Receive) -> None:
         self._tags = tags
-        self._receive = InterruptibleReceive(receive)
-        self._end_ns = purgatory.clock.now_ns() + round(jittered(wait) * NS_PER_SECOND)
-        self._status = Status.PENDING
+        self._receive = receive
+        self._task = None
 
-    def is_known(self, job: Job) -> bool:
-        """Return True iff the client has the job as it is."""
-        return self._tags.match(entity_tag(job).encode())
+    def is_news(self, job: Job) -> bool:
+        """Return True iff the client does not have the job as it is."""
+        return not self._tags.match(entity_tag(job).encode())
 
-    async def run(self) -> Status:
-        """Return how it ended, once the job is not known any more, or the wait is over."""
-        desk = self._purgatory.job_desk()
-        while True:
-            wait = desk.listen(self._job_id, self._on_end)
-            try:
-                self._status = Status.PENDING
-                job = self.job = await desk.get(self._job_id)
-                left_ms = -(-(self._end_ns - self._purgatory.clock.now_ns()) // NS_PER_MS)
-                # A final job changes no more, so that waiting is of no use.
-                if not self.is_known(job) or job.state.is_final or left_ms <= 0:
-                    return Status.EXPIRED
-                if self._purgatory.is_draining:
-                    raise draining_problem()
-                desk.park(wait, left_ms)
-                if not await self._until_ended() or self._status is Status.DRAINED:
-                    return self._status
-            finally:
-                desk.leave(wait)
+    async def run(self, service: JobService, job_id: str, wait: float) -> tuple[Job, Status]:
+        """Return the job, and how the wait for news of it ended: CANCELLED if the client left."""
+        return await service.watchers.wait_until(
+            job_id,
+            # A final job changes no more, so that waiting is of no use.
+            lambda job: self.is_news(job) or job.state.is_final,
+            timeout_ms=service.delay_ms(jittered(wait)),
+            sleep=self._sleep,
+            wake=self.interrupt,
+        )
 
-    async def _until_ended(self) -> bool:
-        """Return True once the wait has ended, False where the client has left."""
-        while self._status is Status.PENDING:
-            message = await self._receive()
-            if message is not None and is_disconnect(message):
-                self.has_left = True
-                return False
-        return True
-
-    def _on_end(self, status: Status) -> None:
-        self._status = status
-        self._receive.interrupt()
+    async def _sleep(self, wait: JobWait) -> bool:
+        return not await self.until_disconnect(wait)
 
 
 def _not_modified(job: Job, applied: dict[str, str], status: Status) -> RawResponse:

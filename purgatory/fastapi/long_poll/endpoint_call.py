@@ -1,4 +1,4 @@
-"""One call of an endpoint, which may be one of several for the same request."""
+"""One call of the endpoint, one of several for the same request."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from purgatory.fastapi.long_poll.watch_header import Headers, take_keys
 
 _DISCONNECT: Final = "http.disconnect"
 
-# Messages of an answer that is kept back, for each turn that the event loop is given.
+# Messages of a withheld response between two turns of the event loop.
 _TURN: Final = 64
 
 
 class EndpointCall:
-    """Stands between an endpoint and the client, and keeps back an answer that is of no interest.
+    """Stands between an endpoint and the client, and withholds a response that the client has.
 
-    Which is decided at the first message of the answer. From then on, an endpoint whose answer is
-    kept back sees a client that has left: what it sends goes nowhere, and `receive()` says so. That
-    ends a stream as it would end without us; its background tasks run.
+    That is decided at the first message of the response. An endpoint whose response is withheld
+    sees a client that has left: what it sends is dropped, and `receive()` returns a disconnect.
+    That ends a stream as it would end without the middleware; background tasks run.
     """
 
     __slots__ = (
@@ -49,14 +49,14 @@ class EndpointCall:
         should_keep_back: Callable[[EndpointCall], bool],
         keep_back: Callable[[EndpointCall], Awaitable[None]],
     ) -> None:
-        """Prepare a call with a copy of `scope`: no call sees what another has put there."""
+        """Prepare a call with a copy of `scope`: no call sees what another one stored there."""
         self.keys: list[str] = []
         """The keys that the endpoint has named; complete once there are headers."""
         self.scope: Scope = {**scope, WATCHED_KEYS: self.keys}
         if "state" in scope:
             self.scope["state"] = scope["state"].copy()
         if "asgi" in scope:
-            # Of that version, sending to a client that has left does nothing, as here; told of a
+            # In that version, sending to a client that has left does nothing, as here; with a
             # later one, Starlette's streams would not wait for http.disconnect.
             self.scope["asgi"] = {**scope["asgi"], "spec_version": "2.3"}
         self.status = 0
@@ -71,23 +71,23 @@ class EndpointCall:
 
     @property
     def etag(self) -> bytes:
-        """The ETag of the answer; empty where there is none."""
+        """The ETag of the response; empty if it has none."""
         return next((value for name, value in self.headers if name == b"etag"), b"")
 
     async def receive(self) -> Message:
-        """Return the client's next message; for the endpoint."""
+        """Return the client's next message: the endpoint's `receive`."""
         message = None
         if not self.is_kept_back:
             message = next(self._replay, None) or await self._messages.next()
         return message or {"type": _DISCONNECT}
 
     async def send(self, message: Message) -> None:
-        """Send `message`, unless the answer is kept back; for the endpoint."""
+        """Send `message`, unless the response is withheld: the endpoint's `send`."""
         if self.is_kept_back:
             self._swallowed += 1
             if self._swallowed % _TURN == 0:
-                # A stream that never waits would not notice that it is to end. But most do wait,
-                # and it is there, not here, that they clean up when they are cancelled.
+                # A stream that never waits would not be cancelled. Most do wait, and clean up there
+                # when they are.
                 await asyncio.sleep(0)
             return
         if message["type"] == "http.response.start":
@@ -103,11 +103,11 @@ class EndpointCall:
         try:
             await self._send(message)
         except OSError:
-            # So says a server of ASGI 2.4 that the client has left; see above.
+            # A server of ASGI 2.4 raises this when the client has left; see above.
             pass
 
     def give_scope_back(self, scope: Scope) -> None:
-        """Show those who stand before us, in their `scope`, what the endpoint has put into it."""
+        """Copy what the endpoint stored in its scope to `scope`, for middleware outside of ours."""
         own = {name: scope[name] for name in ("asgi", "state") if name in scope}
         scope.update(self.scope)
         scope.update(own)

@@ -1,4 +1,4 @@
-"""One request that waits until its answer is another one."""
+"""One request that waits until its response changes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi.dependencies import CLIENT_CLOSED_REQUEST
 from purgatory.fastapi.http.eager_send import send_eagerly, send_response
 from purgatory.fastapi.http.etag import EntityTags, opaque_tag
-from purgatory.fastapi.http.not_modified import not_modified
-from purgatory.fastapi.http.problems import Problem, draining_problem, problem_of_error, retry_after
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
+from purgatory.fastapi.long_poll.not_modified import not_modified
 from purgatory.fastapi.long_poll.operation import LongPollOperation
 from purgatory.fastapi.long_poll.request_messages import RequestMessages
 from purgatory.fastapi.long_poll.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes
 from purgatory.fastapi.long_poll.watch_header import Headers
+from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
 from purgatory.fastapi.watch.request import jittered
 from purgatory.purgatory import Purgatory
@@ -31,21 +32,21 @@ NS_PER_SECOND: Final = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class LongPollRequest:
-    """What a client asks for: an answer with none of `tags`, within `wait` seconds."""
+    """The request of a client for a response with none of `tags`, within `wait` seconds."""
 
     tags: EntityTags
     wait: float
 
 
 class LongPoll:
-    """Calls the endpoint, and parks for as long as its answer is one that the client has.
+    """Calls the endpoint, and parks for as long as its response is one that the client has.
 
-    All calls are made in the request's own task. While it is parked, that waits in `receive()` for
-    the client to leave: a key that fires interrupts it, and the endpoint is called again; whatever
-    else ends the wait sends the 304 from outside, and `receive()` returns because of that.
+    All calls are made in the request's own task. While the request is parked, that waits in
+    `receive()` for the client to leave: a key that fires interrupts it, and the endpoint is called
+    again; any other end of the wait sends the 304 from outside, which makes `receive()` return.
 
-    Nothing is lost between an answer and the parking: what fires after the position that was noted
-    before the endpoint was called ends the wait at once.
+    Nothing is lost between a response and the parking: a signal after the position that was noted
+    before the call ends the wait at once.
     """
 
     __slots__ = (
@@ -84,12 +85,12 @@ class LongPoll:
         clients: PerClientLimit,
         unparked: UnparkedRoutes,
     ) -> None:
-        """Answer a request with what `app` answers; problems are described under `prefix`."""
+        """Respond with the response of `app`, or with problems whose types are under `prefix`."""
         self._app = app
         self._purgatory = purgatory
         self._request = request
         self._scope = scope
-        # As it is before the first call puts something into it.
+        # As it is before the first call stores something in it.
         self._pristine = {**scope}
         if "state" in scope:
             self._pristine["state"] = scope["state"].copy()
@@ -110,20 +111,20 @@ class LongPoll:
         self._operation: LongPollOperation | None = None
 
     async def run(self) -> None:
-        """Answer the request, and return once the last call of the endpoint has."""
+        """Respond, and return once the last call of the endpoint has returned."""
         try:
             while await self._ask() and await self._park():
                 pass
         finally:
             if self._operation is not None:
-                self._operation.leave()
+                self._operation.abandon()
             if self._is_counted:
                 self._clients.leave(self._client)
 
     async def _ask(self) -> bool:
-        """Call the endpoint; return True iff the client waits for another answer."""
+        """Call the endpoint; return True iff the request is to be parked."""
         self._operation = None
-        # Before the endpoint looks at anything: what fires from now on, it may not have seen.
+        # Before the endpoint reads anything: it may not see what fires from now on.
         self._position = self._purgatory.signals.head()
         self._call = call = EndpointCall(
             self._pristine,
@@ -135,20 +136,20 @@ class LongPoll:
         try:
             await self._app(call.scope, call.receive, call.send)
         except ClientDisconnect:
-            # The client has left, or it was we who said so.
+            # The client has left, or EndpointCall pretended so.
             if not call.is_kept_back:
                 raise
         except Exception:
-            await self._answer_before_failing()
+            await self._respond_before_failing()
             raise
         finally:
             call.give_scope_back(self._scope)
-            # What is parked for long should not hold what it no longer needs.
+            # A parked request should hold no more than it needs.
             self._call = None
         return self._operation is not None
 
     async def _park(self) -> bool:
-        """Wait; return True iff a key fired, False where the client is answered or has left."""
+        """Wait; return True iff a key fired, False if the client has its response or has left."""
         operation = self._operation
         assert operation is not None
         operation.begin()
@@ -161,13 +162,13 @@ class LongPoll:
 
     async def _leave(self, operation: LongPollOperation) -> None:
         has_answer = operation.is_completed and operation.status is not Status.FIRED
-        operation.leave()
+        operation.abandon()
         if not has_answer:
-            # Nobody reads it, but middleware that waits for an answer would take none for a fault.
-            await self._answer(RawResponse.empty(CLIENT_CLOSED_REQUEST))
+            # Nobody reads it, but middleware takes a missing response for a failure.
+            await self._respond(RawResponse.empty(CLIENT_CLOSED_REQUEST))
 
     def _should_keep_back(self, call: EndpointCall) -> bool:
-        """Return True iff this is the answer that the client has, and another can be awaited."""
+        """Return True iff the client has this response, and can wait for another one."""
         if self._is_comparable(call) and (
             call.status == 304 or self._request.tags.match(call.etag)
         ):
@@ -178,7 +179,7 @@ class LongPoll:
         return False
 
     def _is_comparable(self, call: EndpointCall) -> bool:
-        # Preconditions are for answers that would be of success (RFC 9110, section 13.2.1).
+        # Preconditions are for responses that would be successful (RFC 9110, section 13.2.1).
         if call.status != 304 and not 200 <= call.status < 300:
             return False
         if not call.keys:
@@ -195,18 +196,18 @@ class LongPoll:
         return False
 
     async def _keep_back(self, call: EndpointCall) -> None:
-        """Begin to wait, or answer at once where there is no time or no room.
+        """Begin to wait, or respond at once if the wait is over or refused.
 
-        While the endpoint is still at work, on the rest of a stream or in background tasks, only
-        the deadline counts.
+        While the endpoint still runs, for the rest of a stream or background tasks, only the
+        deadline counts.
         """
         purgatory = self._purgatory
         self._headers = call.headers
         remaining_ms = -(-(self._deadline_ns - purgatory.clock.now_ns()) // NS_PER_MS)
         if remaining_ms <= 0:
-            await self._answer(self._not_modified(Status.EXPIRED))
+            await self._respond(self._not_modified(Status.EXPIRED))
         elif purgatory.is_draining and not self._came_while_draining:
-            await self._answer(self._not_modified(Status.DRAINED))
+            await self._respond(self._not_modified(Status.DRAINED))
         else:
             operation = LongPollOperation(
                 remaining_ms, purgatory.signals, call.keys, self._position, self._on_end
@@ -218,7 +219,7 @@ class LongPoll:
                 purgatory.watch(operation, operation.watched_keys)
             except (Problem, PurgatoryError) as exc:
                 problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
-                await self._answer(problem.response(self._prefix, self._scope["path"]))
+                await self._respond(problem.response(self._prefix, self._scope["path"]))
             else:
                 self._operation = operation
                 self._was_parked = True
@@ -232,27 +233,27 @@ class LongPoll:
         if status is Status.FIRED:
             self._messages.interrupt()
         else:
-            send_eagerly(self._answer(self._not_modified(status)), self._give_up)
+            send_eagerly(self._respond(self._not_modified(status)), self._give_up)
 
     def _give_up(self) -> None:
-        # The server did not take the answer: the request's task has nothing left to wait for.
+        # The server failed to send the response: the request's task has nothing left to wait for.
         self._has_failed = True
         self._messages.interrupt()
 
-    async def _answer_before_failing(self) -> None:
-        # An endpoint that fails behind its answer, in a background task, has answered all the same.
+    async def _respond_before_failing(self) -> None:
+        # An endpoint that fails in a background task has responded all the same.
         operation = self._operation
         if operation is not None and not operation.is_completed:
-            operation.leave()
-            await self._answer(self._not_modified(Status.EXPIRED))
+            operation.abandon()
+            await self._respond(self._not_modified(Status.EXPIRED))
 
-    async def _answer(self, answer: RawResponse) -> None:
+    async def _respond(self, response: RawResponse) -> None:
         if self._call is not None:
             self._call.give_scope_back(self._scope)
         try:
-            await send_response(self._send, answer)
+            await send_response(self._send, response)
         except OSError:
-            # The client has left, says a server of ASGI 2.4.
+            # A server of ASGI 2.4 raises this when the client has left.
             pass
 
     def _not_modified(self, status: Status) -> RawResponse:

@@ -1,4 +1,4 @@
-"""Any GET as a long poll."""
+"""LongPollMiddleware: any GET with an ETag as a long poll."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from purgatory.fastapi.long_poll.unparked_routes import UnparkedRoutes
 from purgatory.fastapi.long_poll.watch_header import without_watch_header
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
-from purgatory.fastapi.watch.request import WaitSettings
+from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
 
 
 class LongPollMiddleware:
-    """Parks a GET with `Prefer: wait=25` and `If-None-Match` until its answer has another ETag.
+    """Parks a GET with `Prefer: wait=25` and `If-None-Match` until its ETag is another one.
 
         app.add_middleware(LongPollMiddleware, purgatory=purgatory)
 
-    For an endpoint that returns an ETag and names what its answer depends on: with the dependency
+    For an endpoint that returns an ETag and names the keys that it depends on: with the dependency
     `watch("order:{order_id}")`, or with headers `Purgatory-Watch: order:42`, which are not sent on.
-    A different ETag is answered at once. The same one, compared weakly, parks the request; when a
-    key fires the endpoint is called again. In the end the answer is 304, with Preference-Applied.
+    A response with a different ETag is sent at once. The same one, compared weakly, parks the
+    request; when a key fires the endpoint is called again. At the end of the wait the response is
+    304, with Preference-Applied.
 
-    HEAD is as GET; every other request, and every other kind of connection, passes through.
+    HEAD is treated as GET; other requests and other connections pass through.
     Middleware outside of this one sees one request, middleware inside sees each call.
     """
 
@@ -38,9 +39,9 @@ class LongPollMiddleware:
         settings: WaitSettings | None = None,
         prefix: str = DEFAULT_PREFIX,
     ) -> None:
-        """Park in `purgatory`; `prefix` is that of `install`, where problems are described.
+        """Park in `purgatory`; `prefix` is that of `install`, for the types of problems.
 
-        Clients are counted by their address, for `max_parked_per_client` of the settings.
+        Clients are counted by address, for `max_parked_per_client` of the settings.
         """
         self._app = app
         self._purgatory = purgatory
@@ -51,7 +52,7 @@ class LongPollMiddleware:
         self._unparked = UnparkedRoutes()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Respond to one request."""
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
@@ -79,7 +80,7 @@ class LongPollMiddleware:
         try:
             wait = parse_preferences(prefer).wait
         except Problem:
-            # A preference that is not understood is to be ignored (RFC 7240, section 2).
+            # A preference that cannot be parsed is ignored (RFC 7240, section 2).
             return None
         fields = [value for name, value in scope["headers"] if name == b"if-none-match"]
         tags = EntityTags.parse(fields)

@@ -1,4 +1,4 @@
-"""The operation behind a request whose answer has not changed yet."""
+"""The wait of a request whose response has not changed yet."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from purgatory.status import Status
 class LongPollOperation(WaitOperation):
     """Fires once anything happened to its keys since a position, though not before `begin`.
 
-    A key whose history was forgotten counts, unlike for those who want to read it: the answer may
-    have changed all the same.
+    A key whose history was trimmed counts, although it cannot be read: the response may have
+    changed all the same.
     """
 
     kind: ClassVar[str] = "long-poll"
@@ -28,7 +28,7 @@ class LongPollOperation(WaitOperation):
         position: int,
         on_end: Callable[[Status], object],
     ) -> None:
-        """Call `on_end` once, with how it ended, unless it is left before."""
+        """Call `on_end` once with the status, unless the wait is abandoned."""
         super().__init__(delay_ms, signals, tuple(dict.fromkeys(keys)), position)
         self._report = on_end
         self._is_begun = False
@@ -36,8 +36,8 @@ class LongPollOperation(WaitOperation):
     def begin(self) -> None:
         """Fire from now on, and at once for what has happened already.
 
-        Until then the deadline counts, but the endpoint is not to be called a second time: the
-        first call has not returned yet.
+        Until then only the deadline counts: the endpoint cannot be called again before the first
+        call has returned.
         """
         self._is_begun = True
         self.try_complete()
@@ -53,10 +53,6 @@ class LongPollOperation(WaitOperation):
         return is_forgotten and self.force_complete()
 
     def on_complete(self) -> None:
-        """Report how it ended."""
+        """Report the status."""
         if not self.is_abandoned:
             self._report(self.status)
-
-    def leave(self) -> None:
-        """End without reporting it: the client has gone. Idempotent."""
-        self.abandon()

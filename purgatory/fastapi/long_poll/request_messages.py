@@ -1,4 +1,4 @@
-"""The messages of a request whose endpoint is called more than once."""
+"""The messages of a request whose endpoint is called several times."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from starlette.types import Message, Receive
 
 from purgatory.fastapi.watch.interruptible_receive import InterruptibleReceive
 
-# GETs have no body to speak of; one with more than this is answered without a second call.
+# A GET has hardly ever a body; with a larger one than this, the endpoint is called once.
 MAX_KEPT_BYTES: Final = 64 * 1024
 
 
 class RequestMessages:
-    """Hands out the client's messages, and keeps the body for the next call of the endpoint."""
+    """Returns the client's messages, and keeps the body for the next call of the endpoint."""
 
     __slots__ = ("_kept_bytes", "_receive", "is_repeatable", "kept")
 
@@ -22,19 +22,19 @@ class RequestMessages:
         self._receive = InterruptibleReceive(receive)
         self._kept_bytes = 0
         self.kept: list[Message] = []
-        """The body so far, for an endpoint that is called again."""
+        """The body so far, for the next call."""
         self.is_repeatable = True
-        """False where the body was too large to be kept."""
+        """False if the body is too large to be kept."""
 
     async def next(self) -> Message | None:
-        """Return the next message from the client, or None where it was interrupted."""
+        """Return the client's next message, or None if interrupted."""
         message = await self._receive()
         if message is not None and message["type"] == "http.request" and self.is_repeatable:
             self._keep(message)
         return message
 
     def interrupt(self) -> None:
-        """Have whoever waits in `next` go on, with None."""
+        """Have every `next` that is under way return None."""
         self._receive.interrupt()
 
     def _keep(self, message: Message) -> None:

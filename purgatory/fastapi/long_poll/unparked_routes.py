@@ -1,4 +1,4 @@
-"""Saying once what keeps a route from being a long poll."""
+"""Warnings about routes that cannot be a long poll, once per route."""
 
 from __future__ import annotations
 
@@ -7,37 +7,38 @@ from typing import Final
 
 from starlette.types import Scope
 
-from purgatory.fastapi.routing.raw_endpoint import RawRoute
+from purgatory.fastapi.routing.raw_route import RawRoute
+from purgatory.fastapi.routing.request_internals import effective_route
 
 logger = logging.getLogger("purgatory.fastapi")
 
 NO_KEY: Final = (
-    "it names no key: give it Depends(watch(...)), or its answer the header Purgatory-Watch"
+    "it names no key: give it Depends(watch(...)), or its response the header Purgatory-Watch"
 )
-NO_ETAG: Final = 'its answer has no ETag such as "1" or W/"1", in quotes'
+NO_ETAG: Final = 'its response has no ETag such as "1" or W/"1", in quotes'
 BAD_KEY: Final = "it names a key that cannot be watched"
 
 
 class UnparkedRoutes:
-    """Logs why requests with `Prefer: wait` are answered at once: once for a route and a reason."""
+    """Logs why requests with `Prefer: wait` do not wait: once per route and reason."""
 
     def __init__(self) -> None:
-        # As many as the application has routes: no part of it comes from clients.
+        # Bounded by the routes of the application: no part of it comes from clients.
         self._said: set[tuple[str, str]] = set()
 
     def say(self, scope: Scope, reason: str, detail: object = "") -> None:
-        """Log `reason` for the route that `scope` has come to, unless it is known."""
+        """Log `reason` for the route of `scope`, unless that was logged before."""
         route = scope.get("route")
         if isinstance(route, RawRoute):
-            # One of ours: it parks by itself, or there is nothing to wait for.
+            # One of ours parks by itself, or has nothing to wait for.
             return
-        route = scope.get("fastapi", {}).get("effective_route_context") or route
+        route = effective_route(scope)
         name = getattr(route, "path", None) or repr(scope.get("endpoint"))
         if (name, reason) in self._said:
             return
         self._said.add((name, reason))
         logger.warning(
-            "a client wants to wait at %s, and is answered at once: %s%s",
+            "a client wants to wait at %s, which responds at once: %s%s",
             name,
             reason,
             f" ({detail})" if detail else "",

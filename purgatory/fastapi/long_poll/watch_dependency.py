@@ -1,4 +1,4 @@
-"""How an endpoint names what its answer depends on."""
+"""`watch`: the dependency that names the keys of a response."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final
 
 from starlette.requests import Request
 
-# Where in the scope the middleware looks for keys; absent where nobody does.
+# Where in the scope the middleware looks for keys; absent without the middleware.
 WATCHED_KEYS: Final = "purgatory.watched_keys"
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """A dependency that names a watch key, made of the path's parameters; see `watch`.
+    """A dependency that names a watch key, made from path parameters; see `watch`.
 
     Two of the same template are equal, so that `app.dependency_overrides` finds them.
     """
@@ -32,7 +32,7 @@ class Watch:
 
     # Nothing is awaited, but FastAPI would run a plain function in a thread.
     async def __call__(self, request: Request) -> str:
-        """Tell the middleware the key, and return it."""
+        """Add the key for the middleware, and return it."""
         try:
             key = self.template.format_map(request.path_params)
         except KeyError as exc:
@@ -47,13 +47,13 @@ class Watch:
 
 
 def watch(template: str) -> Watch:
-    """Return a dependency that says: this answer changes when that key fires.
+    """Return a dependency that declares: this response changes when that key fires.
 
         @app.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
 
     For `LongPollMiddleware`, without which it does nothing; its value is the key. Parameters are
-    taken as the address has them: where the endpoint takes 007 for 7, refuse the one or name the
-    key in the answer's header, or that client waits for `order:007`, which never fires.
+    used as the path has them: if the endpoint takes 007 for 7, refuse the one or name the key in
+    the response's header, or that client waits for `order:007`, which never fires.
 
     Raises ValueError for a template with anything but plain names of path parameters in braces.
     """

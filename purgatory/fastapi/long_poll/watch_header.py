@@ -1,4 +1,4 @@
-"""`Purgatory-Watch`: what an answer depends on, said in the answer and not sent on."""
+"""`Purgatory-Watch`: the response header that names keys, and is not sent to the client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def take_keys(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Headers, list[str]]:
-    """Return the headers without ours, and the keys that ours have named."""
+    """Return the headers without ours, and the keys in ours."""
     kept: Headers = []
     keys: list[str] = []
     for name, value in headers:
@@ -25,7 +25,7 @@ def take_keys(headers: Iterable[tuple[bytes, bytes]]) -> tuple[Headers, list[str
 
 
 def without_watch_header(send: Send) -> Send:
-    """Return `send`, which keeps our header to itself."""
+    """Return a `send` that removes our header."""
 
     # Not a coroutine function: that would be one coroutine more for every message.
     def send_on(message: Message) -> Awaitable[None]:

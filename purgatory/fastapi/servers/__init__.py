@@ -1,1 +1,10 @@
-"""Code that leans on the internals of a server or framework: uvicorn's protocol class, drain."""
+"""What depends on the server or on the insides of the frameworks: nothing below imports this.
+
+Here: stop signals, worker counts, the fast way past FastAPI's routing, the ASGI extension
+`purgatory.park`, and the protocol class for uvicorn in `uvicorn`. Private names of FastAPI are used
+in `fastapi_internals` only, of Starlette in `send_wrappers`, of uvicorn in
+`uvicorn.fallback_protocol`; each checks at start-up that they behave as expected and otherwise logs
+a warning and leaves the requests to public API.
+
+Not here: what an endpoint does with a request, which is the same on any ASGI server.
+"""

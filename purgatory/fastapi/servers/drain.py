@@ -1,4 +1,4 @@
-"""Draining as soon as the process is told to stop, not when the server has given up waiting."""
+"""Draining on SIGTERM and SIGINT, before the server waits for its requests."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 @contextmanager
 def drain_on_stop_signals(purgatory: Purgatory) -> Iterator[None]:
-    """Drain `purgatory` on SIGTERM and SIGINT, then do what would have been done without.
+    """Drain `purgatory` on SIGTERM and SIGINT, then call the handler that was there before.
 
-    Servers run the lifespan's shutdown only after the last request was answered; for a parked one
-    that may be a minute, or an empty reply (uvicorn #2829). Enter it in the lifespan's startup: by
-    then the server has installed its handlers, which are called on. A no-op outside the main
-    thread, which alone receives signals, and for a signal that nobody handles.
+    Servers run the lifespan's shutdown only after the last response; for a parked request that may
+    be a minute, or an empty reply (uvicorn #2829). Enter it in the lifespan's start-up: by then the
+    server has installed its handlers, which are called next. Does nothing outside the main thread,
+    which alone receives signals, and for a signal without a handler.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -51,26 +51,26 @@ class _Handler:
 
     def install(self) -> None:
         previous = signal.getsignal(self._number)
-        # SIG_DFL, SIG_IGN or a handler that is not Python's: nobody shuts down in good order.
+        # With SIG_DFL, SIG_IGN or a handler that is not Python's there is no orderly shutdown.
         if callable(previous):
             self._previous = previous
             signal.signal(self._number, self._handle)
 
     def remove(self) -> None:
-        # Whoever put a handler in front of ours since then keeps it.
+        # A handler that was installed in front of ours since then stays.
         if self._previous is not None and signal.getsignal(self._number) == self._handle:
             signal.signal(self._number, self._previous)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        # Between two bytecodes of whatever runs: only the loop may touch the purgatory.
+        # Called between two bytecodes of any code: only the loop may use the purgatory.
         try:
             self._loop.call_soon_threadsafe(self._drain)
         except RuntimeError:
-            # It is closed: whoever put a handler in front of ours has kept this one.
+            # The loop is closed: another handler still calls this one.
             pass
         self._previous(number, frame)
 
     def _drain(self) -> None:
         if self._purgatory.is_open:
-            # A future that nobody needs to wait for: the walk goes on by itself.
+            # A future that need not be awaited: the drain goes on by itself.
             _ = self._purgatory.begin_drain()

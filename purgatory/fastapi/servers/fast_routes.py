@@ -1,4 +1,4 @@
-"""Which of our endpoints may be asked without the application around them, and asking them."""
+"""Routes that bypass the middleware stack and the routing of FastAPI."""
 
 from __future__ import annotations
 
@@ -9,108 +9,109 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.routing import iter_route_contexts
 from starlette.convertors import PathConvertor
-from starlette.middleware.errors import ServerErrorMiddleware
-from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, RawRoute
+from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
+from purgatory.fastapi.routing.raw_route import RawRoute
+from purgatory.fastapi.servers import fastapi_internals
 from purgatory.fastapi.watch.endpoint import WatchEndpoint
 
 DirectEndpoint = WatchEndpoint | RawEndpoint
 
-_STARLETTES_OWN = (ServerErrorMiddleware, ExceptionMiddleware)
-
 
 @dataclass(frozen=True, slots=True)
-class Shortcut:
-    """An address of ours, and the endpoint that the application would hand its requests to."""
+class FastRoute:
+    """A method and path of ours, and the endpoint that FastAPI would call."""
 
     method: str
     path: str
     """All of the path or, where the endpoint has a tail, what comes before that."""
     endpoint: DirectEndpoint
     max_body: int
-    """Longer bodies are for the application to refuse."""
+    """Bytes; the application refuses longer bodies."""
 
 
-def find_shortcuts(app: Any) -> list[Shortcut]:
-    """Return every address whose requests would reach our endpoint through nothing but FastAPI.
+def find_fast_routes(app: Any) -> list[FastRoute]:
+    """Return the routes whose requests would reach our endpoint through nothing but FastAPI.
 
-    Middleware, telemetry, dependencies, or another route that comes first and may match: all of
-    them are there to be asked, and then there is no shortcut. `bypass_middleware`, of `install`,
-    says that middleware need not be asked. To be called once the application has started.
+    A route behind middleware, telemetry or dependencies, or behind another route that may match,
+    is none; `bypass_middleware`, of `install`, says that middleware does not matter. To be called
+    once the application has started.
     """
-    if not _is_plain(app):
+    if not fastapi_internals.is_supported() or not fastapi_internals.is_plain(app):
         return []
-    has_middleware = _has_middleware(app)
-    found: list[Shortcut] = []
+    has_middleware = fastapi_internals.has_middleware(app)
+    found: list[FastRoute] = []
     earlier: list[Any] = []
-    for context in iter_route_contexts(app.routes):
-        shortcut = _shortcut(context, app)
+    for context in fastapi_internals.route_contexts(app):
+        fast_route = _fast_route(context, app)
         if (
-            shortcut is not None
-            and (shortcut.endpoint.context.bypass_middleware or not has_middleware)
-            and not any(_may_match(other, shortcut) for other in earlier)
+            fast_route is not None
+            and (fast_route.endpoint.context.bypass_middleware or not has_middleware)
+            and not any(_may_match(other, fast_route) for other in earlier)
         ):
-            found.append(shortcut)
+            found.append(fast_route)
         earlier.append(context)
     return found
 
 
 def is_bare(app: Any) -> bool:
-    """Return True iff nothing is around the routes of `app` but what is FastAPI's own, or ours.
+    """Return True iff the routes of `app` have nothing around them but FastAPI's own and ours.
 
     To be called once the application has started.
     """
-    return _is_plain(app) and not _has_middleware(app)
+    return (
+        fastapi_internals.is_supported()
+        and fastapi_internals.is_plain(app)
+        and not fastapi_internals.has_middleware(app)
+    )
 
 
 @contextmanager
-def shortcuts_taken(app: Any) -> Iterator[None]:
-    """Have `app` hand requests for its shortcuts to our endpoints, past what is FastAPI's own.
+def fast_routes_installed(app: Any) -> Iterator[None]:
+    """Have `app` hand the requests of its fast routes to our endpoints, past FastAPI.
 
-    For the application's lifespan. That is nine frames and as many calls fewer for each request,
-    and a parked one keeps its frames. Nothing happens where there is no shortcut.
+    For the application's lifespan. That saves nine frames and as many calls per request, and a
+    parked request keeps its frames. Does nothing if there is no fast route.
     """
-    stack = getattr(app, "middleware_stack", None)
-    shortcuts = [] if isinstance(stack, ShortcutStack) else find_shortcuts(app)
-    if stack is None or not shortcuts:
+    stack = fastapi_internals.middleware_stack(app)
+    fast_routes = [] if isinstance(stack, FastRouteStack) else find_fast_routes(app)
+    if stack is None or not fast_routes:
         yield
         return
-    app.middleware_stack = ShortcutStack(stack, shortcuts)
+    fastapi_internals.replace_middleware_stack(app, FastRouteStack(stack, fast_routes))
     try:
         yield
     finally:
-        app.middleware_stack = stack
+        fastapi_internals.replace_middleware_stack(app, stack)
 
 
-class ShortcutStack:
-    """The middleware stack of an application, with shortcuts past it."""
+class FastRouteStack:
+    """The middleware stack of an application, with fast routes past it."""
 
-    def __init__(self, app: ASGIApp, shortcuts: Sequence[Shortcut]) -> None:
-        """Pass what has no shortcut on to `app`."""
+    def __init__(self, app: ASGIApp, fast_routes: Sequence[FastRoute]) -> None:
+        """Pass requests without a fast route on to `app`."""
         self.app = app
         # {method: path, name of the tail, endpoint}
-        self._shortcuts: dict[str, list[tuple[str, str, DirectEndpoint]]] = {}
-        for shortcut in shortcuts:
-            if shortcut.max_body < shortcut.endpoint.max_body:
+        self._fast_routes: dict[str, list[tuple[str, str, DirectEndpoint]]] = {}
+        for fast_route in fast_routes:
+            if fast_route.max_body < fast_route.endpoint.max_body:
                 # The application has a lower limit, and enforces it as it reads.
                 continue
-            self._shortcuts.setdefault(shortcut.method, []).append(
-                (shortcut.path, shortcut.endpoint.tail, shortcut.endpoint)
+            self._fast_routes.setdefault(fast_route.method, []).append(
+                (fast_route.path, fast_route.endpoint.tail, fast_route.endpoint)
             )
 
     # Not async: a parked request would keep one frame more.
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Return what answers the request."""
+        """Return the response to the request, to be awaited."""
         if scope["type"] == "http":
             path: str = scope["path"]
             if scope.get("root_path"):
                 path = _path_in_app(path, scope["root_path"])
-            for start, tail, endpoint in self._shortcuts.get(scope["method"], ()):
+            for start, tail, endpoint in self._fast_routes.get(scope["method"], ()):
                 if not path.startswith(start):
                     continue
                 if tail or path == start:
@@ -122,35 +123,8 @@ def _path_in_app(path: str, root_path: str) -> str:
     return path[len(root_path) :] if path.startswith(root_path + "/") else path
 
 
-def _is_plain(app: Any) -> bool:
-    """Return True iff `app` is an application of FastAPI's, which nobody watches."""
-    if not isinstance(app, FastAPI) or type(app).__call__ is not FastAPI.__call__:
-        return False
-    telemetry = getattr(app, "_native_telemetry", None)
-    return telemetry is None or not telemetry.enabled()
-
-
-def _has_middleware(app: FastAPI) -> bool:
-    """Return True iff anything is between `app` and its routes but FastAPI's own and ours."""
-    layer: Any = app.middleware_stack
-    while layer is not app.router:
-        kind = type(layer)
-        is_own = kind.__module__.startswith(("fastapi.", "purgatory.fastapi."))
-        # FastAPI makes one of its own limit, which shortcuts know.
-        is_limit = kind.__module__ == "starlette.middleware.body_limit" and (
-            layer.max_body_size == app.max_body_size
-        )
-        if not is_own and not is_limit and kind not in _STARLETTES_OWN:
-            return True
-        # None for what hides the next one: then there is no telling.
-        layer = getattr(layer, "app", None) or getattr(layer, "_app", None)
-        if layer is None:
-            return True
-    return False
-
-
-def _shortcut(context: Any, app: FastAPI) -> Shortcut | None:
-    """Return the shortcut to a route of ours, whatever comes before it; None for other routes."""
+def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
+    """Return the fast way to a route of ours, whatever precedes it; None for other routes."""
     if not isinstance(context.original_route, RawRoute) or context.dependencies:
         return None
     endpoint = getattr(context.endpoint, "raw", None)
@@ -170,26 +144,26 @@ def _shortcut(context: Any, app: FastAPI) -> Shortcut | None:
         return None
     limits = (endpoint.max_body, context.max_body_size, app.max_body_size)
     [method] = context.methods
-    return Shortcut(method, literal, endpoint, min(size for size in limits if size is not None))
+    return FastRoute(method, literal, endpoint, min(size for size in limits if size is not None))
 
 
-def _may_match(other: Any, shortcut: Shortcut) -> bool:
-    """Return True unless it is certain that a route matches none of the shortcut's requests."""
+def _may_match(other: Any, fast_route: FastRoute) -> bool:
+    """Return True unless a route certainly matches no request of `fast_route`."""
     route = other.original_route
     if isinstance(route, WebSocketRoute):
         return False
-    if isinstance(route, Route) and other.methods and shortcut.method not in other.methods:
+    if isinstance(route, Route) and other.methods and fast_route.method not in other.methods:
         return False
     path: str | None = getattr(other, "path", None)
     pattern: re.Pattern[str] | None = getattr(other, "path_regex", None)
     if path is None or pattern is None:
         return True
-    if not shortcut.endpoint.tail:
-        return pattern.match(shortcut.path) is not None
+    if not fast_route.endpoint.tail:
+        return pattern.match(fast_route.path) is not None
     literal, has_parameters, _ = path.partition("{")
     if not isinstance(route, Route):
         # A mount: whatever is below its path.
         literal, has_parameters = literal.rstrip("/") + "/", "{"
-    if literal.startswith(shortcut.path):
+    if literal.startswith(fast_route.path):
         return True
-    return bool(has_parameters) and shortcut.path.startswith(literal)
+    return bool(has_parameters) and fast_route.path.startswith(literal)

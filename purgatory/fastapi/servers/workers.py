@@ -1,4 +1,4 @@
-"""How many worker processes the server was asked for."""
+"""The number of worker processes, from the command line and the environment."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _OPTIONS = ("--workers", "-w")
 def check_workers(
     argv: Sequence[str], environ: Mapping[str, str], *, allow_separate_workers: bool
 ) -> None:
-    """Raise SeveralWorkersError where several workers would each have signals of their own.
+    """Raise SeveralWorkersError if several workers would each have their own signals.
 
-    Read from the command line and from the environment, as far as servers share it: a fire in one
-    worker would not wake a request that is parked in another.
+    A fire in one worker would not wake a request that is parked in another. The number is read as
+    uvicorn, gunicorn, hypercorn, granian and FastAPI's command line read it.
     """
     count = declared_workers(argv, environ)
     if count > 1 and not allow_separate_workers:
         raise SeveralWorkersError(
-            f"{count} workers are asked for, and signals are kept in each one's memory: a fire in "
-            "one would not wake a request that is parked in another. Run one worker, or pass "
-            "allow_separate_workers=True if each worker's clients and keys are its own"
+            f"{count} workers would each keep signals in their own memory: a fire in one would not "
+            "wake a request that is parked in another. Run one worker, or pass "
+            "allow_separate_workers=True if each worker has its own clients and keys"
         )
 
 

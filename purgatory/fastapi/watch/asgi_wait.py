@@ -1,15 +1,15 @@
-"""A request that waits, on any ASGI server."""
+"""Requests that are parked as ASGI, on any server, and responded to from outside their task."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any
 
-from starlette.types import Message, Receive, Send
+from starlette.types import Receive, Send
 
 from purgatory.fastapi.http.eager_send import send_eagerly, send_response
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
 from purgatory.fastapi.watch.parked_request import ParkedRequest
 from purgatory.fastapi.watch.request import WatchRequest
 
@@ -17,63 +17,38 @@ if TYPE_CHECKING:
     from purgatory.fastapi.watch.wait_registry import WaitRegistry
 
 
-class AsgiWait(ParkedRequest):
-    """Parks a request inside `receive()`, so that one wait is one task and no future of ours.
+class AsgiWait(DisconnectListener, ParkedRequest):
+    """Parks a request inside `receive()`, so that a wait is one task and no future.
 
-    `receive()` returns when the client leaves, and also once our own answer is complete. So whoever
-    completes the operation sends the answer at once, from outside; and the request's task, which
-    was only waiting, finds that there is nothing left to do.
+    `receive()` returns when the client leaves, and also once the response is complete. So the
+    response is sent from outside, at once, when the operation ends, and the request's task, which
+    only waited, finds nothing left to do.
     """
 
-    __slots__ = ("_answer_at_once", "_receive", "_send", "_task")
+    __slots__ = ("_cancelling", "_early", "_receive", "_send", "_task")
 
     def __init__(
         self, request: WatchRequest, registry: WaitRegistry, receive: Receive, send: Send
     ) -> None:
-        """Prepare to answer `request` through `send`."""
+        """Prepare to respond to `request` through `send`."""
         ParkedRequest.__init__(self, request, registry)
         self._receive = receive
         self._send = send
-        # The request's own task, once it is parked; None again where it was told to end.
-        self._task: asyncio.Task[Any] | None = None
-        self._answer_at_once: RawResponse | None = None
+        self._task = None
+        # A response before the task waits, which is for the task to send.
+        self._early: RawResponse | None = None
 
-    def begin(self) -> Awaitable[None]:
-        """Return what answers the request, once it was given to a purgatory: for its own task."""
-        if self._answer_at_once is not None:
-            return send_response(self._send, self._answer_at_once)
-        self._task = asyncio.current_task()
-        return self._wait()
+    def begin(self) -> Awaitable[Any]:
+        """Return what completes the request, for its own task; call it once it is parked."""
+        if self._early is not None:
+            return send_response(self._send, self._early)
+        return self.until_disconnect(self)
 
-    def respond(self, answer: RawResponse) -> None:
-        """Keep an answer that comes at once for the request's own task; send a later one."""
+    def respond(self, response: RawResponse) -> None:
+        """Send a response from outside the task, once that waits."""
         if self._task is None:
-            self._answer_at_once = answer
+            self._early = response
         else:
-            send_eagerly(send_response(self._send, answer), self._on_failure)
-
-    # The task could await this object, with a `__next__` of its own and without the 200 bytes of a
-    # coroutine: but two exceptions for each request take a tenth longer to park and to answer.
-    async def _wait(self) -> None:
-        """Wait until the request is answered, or its client has gone."""
-        try:
-            while not is_disconnect(await self._receive()):
-                # The request's own body, of a GET: of no interest.
-                pass
-        except asyncio.CancelledError:
-            if self._task is not None:
-                raise
-        finally:
-            self.leave()
-
-    def _on_failure(self) -> None:
-        # With no answer complete, nothing else would ever end the request's task: uvicorn does not
-        # tell it of a client that left with another request pipelined behind this one.
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-
-
-def is_disconnect(message: Message) -> bool:
-    """Return True iff `message` says that the client has gone or has its answer."""
-    return bool(message["type"] == "http.disconnect")
+            # If it fails nothing else ends the task: uvicorn does not report a client that left
+            # with another request pipelined behind this one.
+            send_eagerly(send_response(self._send, response), self.interrupt)

@@ -1,4 +1,4 @@
-"""A request that waits on a connection, with no ASGI between."""
+"""Requests that are parked on a connection, without ASGI."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class DirectWait(ParkedRequest):
-    """Answers on the connection of its request."""
+    """Responds on the connection of its request."""
 
     # The connection itself: a bound method of it would be one more object for each request.
     __slots__ = ("_connection",)
@@ -22,10 +22,10 @@ class DirectWait(ParkedRequest):
     def __init__(
         self, request: WatchRequest, registry: WaitRegistry, connection: Connection
     ) -> None:
-        """Prepare to answer `request` on `connection`."""
+        """Prepare to respond to `request` on `connection`."""
         ParkedRequest.__init__(self, request, registry)
         self._connection = connection
 
-    def respond(self, answer: RawResponse) -> None:
-        """Send the answer."""
-        self._connection.respond(answer)
+    def respond(self, response: RawResponse) -> None:
+        """Send the response."""
+        self._connection.respond(response)

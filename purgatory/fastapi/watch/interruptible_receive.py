@@ -1,52 +1,135 @@
-"""Waiting for the client's next message, until told not to."""
+"""Waiting in `receive()` for the client, until interrupted. The only place that does."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any, Final, Protocol
 
 from starlette.types import Message, Receive
 
+# The status that nginx logs for a client that left before its response.
+CLIENT_CLOSED_REQUEST: Final = 499
 
-class InterruptibleReceive:
-    """`receive()` that returns None once `interrupt` is called.
 
-    A wait for two things at once, for the client and for something else, without a second task: who
-    waits is cancelled, and the cancellation ends here, as in `asyncio.timeout`. Servers expect that
-    of `receive()`; Starlette's own streams and `is_disconnected` cancel it all the time.
+class Abandonable(Protocol):
+    """What a client waits for: an operation, or a task that awaits one."""
+
+    def abandon(self) -> object:
+        """End it, if it is pending: the client has left."""
+        ...
+
+
+def is_disconnect(message: Message) -> bool:
+    """Return True iff the client has left, or has its whole response."""
+    return bool(message["type"] == "http.disconnect")
+
+
+class Interruptible:
+    """One wait of the current task, which `interrupt` ends without a second task.
+
+    The task is cancelled, and the cancellation ends at the wait, as in `asyncio.timeout`. Servers
+    expect that of `receive()`: Starlette's streams and `is_disconnected` cancel it all the time.
+
+    Without slots of its own, so that an operation can be its own wait: subclasses define `_task`,
+    None at first, and `_cancelling`.
     """
 
-    __slots__ = ("_receive", "_waiting")
+    __slots__ = ()
 
-    def __init__(self, receive: Receive) -> None:
-        """Wait in `receive`, one wait or several at once."""
-        self._receive = receive
-        # {task that waits: whether it was told not to}
-        self._waiting: dict[asyncio.Task[object], bool] = {}
+    # The task that waits; None before and after, and once it is interrupted.
+    _task: asyncio.Task[Any] | None
+    # The requests for its cancellation that were there before.
+    _cancelling: int
 
-    async def __call__(self) -> Message | None:
-        """Return the next message, or None where it was interrupted."""
+    def interrupt(self) -> None:
+        """End the wait that is under way, if any; a later one is not affected."""
+        task = self._task
+        self._task = None  # type: ignore[misc] # a slot of the subclass
+        if task is not None:
+            task.cancel()
+
+    def _begin_wait(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        cancelling = task.cancelling()
-        self._waiting[task] = False
+        self._task = task  # type: ignore[misc] # a slot of the subclass
+        self._cancelling = task.cancelling()  # type: ignore[misc] # a slot of the subclass
+
+    def _end_wait(self) -> bool:
+        """End the wait; return True iff it was interrupted, and nobody else cancels the task."""
+        if self._task is not None:
+            self._task = None  # type: ignore[misc] # a slot of the subclass
+            return False
+        task = asyncio.current_task()
+        assert task is not None
+        return task.uncancel() <= self._cancelling
+
+
+class DisconnectListener(Interruptible):
+    """Waits in `receive()` on behalf of an operation, so that a client that leaves ends it.
+
+    Subclasses define the slots of Interruptible, and `_receive`.
+    """
+
+    __slots__ = ()
+
+    _receive: Receive
+
+    # What a parked request keeps of its application: this frame, and no other of ours.
+    async def until_disconnect(self, operation: Abandonable) -> bool:
+        """Return True once the client has left or has its response, False if interrupted.
+
+        `operation` is pending no more then.
+        """
+        self._begin_wait()
+        try:
+            # Other messages are the body, which was read or does not matter.
+            while not is_disconnect(await self._receive()):
+                pass
+        except asyncio.CancelledError:
+            if not self._end_wait():
+                raise
+            return False
+        finally:
+            operation.abandon()
+        self._end_wait()
+        return True
+
+
+class InterruptibleReceive:
+    """`receive()` that returns None once `interrupt` is called; for several tasks at once."""
+
+    __slots__ = ("_receive", "_waits")
+
+    def __init__(self, receive: Receive) -> None:
+        """Wait in `receive`."""
+        self._receive = receive
+        # {wait: None}: in the order of their begin.
+        self._waits: dict[_Wait, None] = {}
+
+    async def __call__(self) -> Message | None:
+        """Return the next message, or None if interrupted."""
+        wait = _Wait()
+        self._waits[wait] = None
         try:
             message = await self._receive()
         except asyncio.CancelledError:
-            # Whoever else has cancelled it meanwhile wins.
-            if not self._waiting.pop(task) or task.uncancel() > cancelling:
+            if not wait._end_wait():
                 raise
             return None
-        except BaseException:
-            self._waiting.pop(task)
-            raise
-        if self._waiting.pop(task):
-            # It was interrupted, and came back with a message all the same.
-            task.uncancel()
+        finally:
+            del self._waits[wait]
+        # A message that comes in spite of an interruption counts.
+        wait._end_wait()
         return message
 
     def interrupt(self) -> None:
-        """Have every wait return now; those that begin later are not concerned."""
-        for task, is_interrupted in self._waiting.items():
-            if not is_interrupted:
-                self._waiting[task] = True
-                task.cancel()
+        """End every wait that is under way; later ones are not affected."""
+        for wait in self._waits:
+            wait.interrupt()
+
+
+class _Wait(Interruptible):
+    __slots__ = ("_cancelling", "_task")
+
+    def __init__(self) -> None:
+        self._begin_wait()

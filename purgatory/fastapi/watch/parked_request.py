@@ -1,4 +1,4 @@
-"""A request that waits."""
+"""The wait of a parked request."""
 
 from __future__ import annotations
 
@@ -12,56 +12,74 @@ if TYPE_CHECKING:
     from purgatory.fastapi.watch.wait_registry import WaitRegistry
 
 
-class ParkedRequest(WaitOperation):
-    """The operation behind a parked request: whoever completes it sends the answer.
+class Registration:
+    """How a registry knows a parked request: by its Wait-Id, and by the client it is counted for.
 
-    Subclasses say how, for a server interface, in `respond`.
+    Both are None for most requests, which share one object.
+    """
+
+    __slots__ = ("client", "registry", "wait_id")
+
+    def __init__(
+        self, registry: WaitRegistry, wait_id: str | None = None, client: str | None = None
+    ) -> None:
+        """Make the registration of one request or, without an id and a client, of any."""
+        self.registry = registry
+        self.wait_id = wait_id
+        self.client = client
+
+
+class ParkedRequest(WaitOperation):
+    """The wait of a request, which is responded to when it ends.
+
+    Subclasses send the response, for a server interface, in `respond`. Call `abandon` when the
+    client leaves, and `run` to end the wait early, as expired.
     """
 
     kind: ClassVar[str] = "watch"
 
-    # No more than this: there are as many as clients, and their memory is what parking costs.
-    __slots__ = ("_registry", "client", "terms", "wait_id")
+    # No more than this: there is one per client, and its memory is the cost of parking.
+    __slots__ = ("_registration", "terms")
 
     def __init__(self, request: WatchRequest, registry: WaitRegistry) -> None:
-        """Prepare to answer `request` as a wait of `registry`."""
+        """Prepare to wait as `request` says, in `registry`."""
         purgatory = registry.purgatory
-        # The id that the client gave it.
-        keys, positions, self.terms, self.wait_id = request
+        keys, positions, self.terms, wait_id = request
         delay_ms = purgatory.delay_ms(self.terms.timeout)
         condition = self.terms.condition
         WaitOperation.__init__(self, delay_ms, purgatory.signals, keys, positions, condition)
-        self._registry = registry
-        # Who is counted as having one request more parked; None for nobody.
-        self.client: str | None = None
+        self._registration: Registration = (
+            registry.unnamed if wait_id is None else Registration(registry, wait_id)
+        )
 
-    def respond(self, answer: RawResponse) -> None:
-        """Send the answer: called once, on the purgatory's thread, unless the client has gone."""
+    @property
+    def wait_id(self) -> str | None:
+        """The client's name for this wait, if it gave one."""
+        return self._registration.wait_id
+
+    def count_for(self, client: str) -> None:
+        """Count this request for `client` until it ends."""
+        registration = self._registration
+        self._registration = Registration(registration.registry, registration.wait_id, client)
+
+    def respond(self, response: RawResponse) -> None:
+        """Send the response: called once, on the purgatory's thread, unless the client has left."""
         raise NotImplementedError(f"{type(self).__name__} does not define respond()")
 
     def on_complete(self) -> None:
-        """Answer, unless nobody is there or another answer was given."""
-        if self.wait_id is not None:
-            self._registry.forget(self)
-        if self.client is not None:
-            self._registry.leave(self.client)
+        """Respond, unless the client has left or was refused."""
+        registration = self._registration
+        registry = registration.registry
+        if registration is not registry.unnamed:
+            registry.forget(self, registration)
         if not self.is_abandoned:
-            answer = self._registry.answer(
-                self.watched_keys, self.positions, self.terms, self.status
+            self.respond(
+                registry.response(self.watched_keys, self.positions, self.terms, self.status)
             )
-            self.respond(answer)
 
-    def refuse(self, answer: RawResponse) -> bool:
-        """End the wait with another answer; return True iff it was pending."""
+    def refuse(self, response: RawResponse) -> bool:
+        """End the wait with an error; return True iff it was pending."""
         if not self.abandon():
             return False
-        self.respond(answer)
+        self.respond(response)
         return True
-
-    def expire(self) -> None:
-        """Answer now, as if the wait were over. Idempotent."""
-        self.run()
-
-    def leave(self) -> None:
-        """End the wait without an answer: the client has gone. Idempotent."""
-        self.abandon()

@@ -1,4 +1,4 @@
-"""The answers to those who watched."""
+"""The responses to waits: signals and cursors as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-# What `json.dumps` does with a string, and five times as fast.
+# As `json.dumps` encodes a string, five times as fast.
 from json.encoder import encode_basestring_ascii as _json_string
 from typing import Final
 
@@ -15,7 +15,7 @@ from purgatory.fastapi.watch.request import WatchTerms
 from purgatory.signals import Signal, Signals
 from purgatory.status import Status
 
-# After a drain: long enough for another process to be ready, spread so that not all come at once.
+# After a drain: long enough for another process to be ready, and spread over clients.
 DRAINED_POLL_AFTER_MS = (100, 2000)
 
 Keys = tuple[str, ...]
@@ -27,45 +27,45 @@ _REASONS: Final = {status: status.encode() for status in Status}
 
 
 class WatchResponses:
-    """Writes the answers of one purgatory.
+    """Encodes the responses of one purgatory.
 
-    Values are JSON already, so that a body is put together from bytes; and the last answer is kept,
-    because the waiters that one signal wakes are nearly always told the same.
+    Values are encoded already, so that a body is joined from bytes; and the last response is
+    cached, because the waiters that one signal wakes nearly always get the same one.
     """
 
     def __init__(self, signals: Signals) -> None:
-        """Answer with what `signals` keeps."""
+        """Respond with the signals in `signals`."""
         self._signals = signals
         self._last_question: tuple[object, ...] = ()
-        self._last_answer: RawResponse | None = None
-        # What was written last: signals and a position.
+        self._last_response: RawResponse | None = None
+        # The signals and the position that were encoded last.
         self._last_signals: list[Signal] = []
         self._last_encoded = b"[]"
         self._last_position = -1
         self._last_cursor = b""
-        # The last second that was written, and how.
+        # The second that was encoded last, and its text.
         self._second = -1
         self._second_text = b""
 
     def known(
         self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status
     ) -> RawResponse | None:
-        """Return the last answer where that is the answer to this question as well, else None."""
+        """Return the last response if it is also the response to this wait, else None."""
         question = (keys, positions, terms.limit, status, self._signals.head())
         if question != self._last_question:
             return None
-        return self._last_answer if terms.is_plain else None
+        return self._last_response if terms.is_plain else None
 
-    def answer(
+    def response(
         self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status
     ) -> RawResponse:
-        """Return the answer to a wait that ended with `status`; each key has a position."""
+        """Return the response to a wait that ended with `status`; each key has a position."""
         if terms.is_plain and status is not Status.DRAINED:
-            # One who asks differs from others at most in what is compared later.
-            answer = self._single(keys[0], positions[0], terms, status, 0, b"")
+            # Plain waits differ at most in what `known` compares.
+            response = self._single(keys[0], positions[0], terms, status, 0, b"")
             self._last_question = (keys, positions, terms.limit, status, self._signals.head())
-            self._last_answer = answer
-            return answer
+            self._last_response = response
+            return response
         lines = b""
         if terms.applied:
             lines = b"preference-applied: %b\r\n" % ", ".join(terms.applied).encode()
@@ -141,9 +141,9 @@ class WatchResponses:
     def _read(
         self, key: str, position: int, limit: int, status: Status
     ) -> tuple[list[Signal], bool, bytes]:
-        """Return what to tell of a key, whether there is more, and the next cursor."""
+        """Return the signals of a key, whether there are more, and the next cursor."""
         if status is Status.DRAINED and position < self._signals.earliest(key):
-            # The next wait, in whichever process, says that something is gone.
+            # The next wait, in whichever process, responds 410.
             return [], False, self._cursor(position)
         signals = self._signals.read(key, position, limit + 1)
         if len(signals) > limit:
@@ -152,7 +152,7 @@ class WatchResponses:
         return signals, False, self._cursor(self._signals.head())
 
     def _encoded(self, signals: list[Signal]) -> bytes:
-        # Signals are the same where they are the same objects, which lists look at first.
+        # Lists compare identity first, so that the same signals compare quickly.
         if signals != self._last_signals:
             self._last_signals = signals
             self._last_encoded = b"[%b]" % b",".join([self._encode(signal) for signal in signals])
@@ -167,7 +167,7 @@ class WatchResponses:
         )
 
     def _cursor(self, position: int) -> bytes:
-        # Of a signal that has just come, and of whoever has seen it: the same.
+        # That of a new signal is also that of every client that has just got it.
         if position != self._last_position:
             self._last_position = position
             self._last_cursor = self._signals.cursor(position).encode()

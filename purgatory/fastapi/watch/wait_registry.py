@@ -1,23 +1,25 @@
-"""Where requests wait, whichever server interface they came through."""
+"""The parked requests of a router, and those that have a Wait-Id."""
 
 from __future__ import annotations
 
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.problems import Problem, draining_problem, problem_of_error
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.watch.parked_request import ParkedRequest
+from purgatory.fastapi.watch.parked_request import ParkedRequest, Registration
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
-from purgatory.fastapi.watch.request import WaitSettings, WatchTerms
+from purgatory.fastapi.watch.request import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
+from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.status import Status
 
 
 class WaitRegistry:
-    """Parks requests in a purgatory, and knows those that have a name.
+    """Parks requests in a purgatory, and finds those with a Wait-Id.
 
-    The router and the uvicorn protocol share one, so that a wait is the same in both.
+    ASGI and the uvicorn protocol share one, so that a wait is the same in both.
     """
 
     def __init__(self, context: EndpointContext, settings: WaitSettings) -> None:
@@ -25,21 +27,23 @@ class WaitRegistry:
         self.context = context
         self.purgatory = purgatory = context.purgatory
         self.settings = settings
-        self._answers = WatchResponses(purgatory.signals)
+        # The registration of every request without a Wait-Id whose client is not counted.
+        self.unnamed = Registration(self)
+        self._responses = WatchResponses(purgatory.signals)
         # {wait id: the request that is parked under it}
         self._named: dict[str, ParkedRequest] = {}
-        # Clients are counted where their bound is lower than that on all of them together.
+        # Clients are counted if their limit is lower than that on all of them together.
         self.counts_clients: bool = settings.max_parked_per_client < purgatory.limits.max_parked
         self._clients = PerClientLimit(settings.max_parked_per_client, purgatory)
 
     def client(self, raw: RawRequest) -> str:
-        """Return who asks, as far as the bound for each client needs to know."""
+        """Return the client that `raw` is counted for; empty if clients are not counted."""
         return (raw.permit.identity or raw.client) if self.counts_clients else ""
 
     def park(self, parked: ParkedRequest, client: str = "") -> None:
-        """Have a request answered, now or later; raise Problem where it is refused.
+        """Have `parked` responded to, now or later; raise Problem if it is refused.
 
-        Call its `leave` when the client goes. `client` is who asks; the empty one is not counted.
+        Call its `abandon` when the client leaves. It is counted for `client`, unless that is empty.
         """
         purgatory = self.purgatory
         if purgatory.is_draining:
@@ -48,40 +52,40 @@ class WaitRegistry:
             raise problem_of_error(PurgatoryClosedError())
         try:
             if parked.delay_ms == 0:
-                # It asks, and does not park.
+                # It polls, and does not park.
                 if not parked.try_complete():
                     parked.run()
             else:
                 if client:
                     self._clients.check(client)
                 if not purgatory.watch(parked, parked.watched_keys) and client:
-                    parked.client = client
+                    parked.count_for(client)
                     self._clients.enter(client)
-            if parked.wait_id is not None:
-                self._name(parked, parked.wait_id)
+            wait_id = parked.wait_id
+            if wait_id is not None:
+                self._name(parked, wait_id)
         except PurgatoryError as exc:
             raise problem_of_error(exc) from exc
 
-    def answer(
+    def response(
         self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
     ) -> RawResponse:
-        """Return the answer to a wait that ended with `status`: 410 where a signal is gone."""
-        answer = self._answers.known(keys, positions, terms, status)
-        if answer is not None:
-            return answer
+        """Return the response to a wait that ended with `status`: 410 if a signal was trimmed."""
+        response = self._responses.known(keys, positions, terms, status)
+        if response is not None:
+            return response
         if status is Status.FIRED or status is Status.EXPIRED:
             signals = self.purgatory.signals
-            # Not zip, which takes longer for the one key that there is as a rule.
+            # Not zip, which takes longer for a single key, and most waits have one.
             for index, key in enumerate(keys):
                 if positions[index] < signals.earliest(key):
                     return self._expired(key, positions[index])
-        return self._answers.answer(keys, positions, terms, status)
+        return self._responses.response(keys, positions, terms, status)
 
     def enter(self, client: str) -> None:
-        """Count one request more that `client` has parked, by other means than `park`.
+        """Count a request of `client` that is parked by other means than `park`; then `leave`.
 
-        Raises Problem where it has as many as it may; `leave` ends it. The empty one is not
-        counted.
+        Raises Problem if the client has too many. The empty client is not counted.
         """
         try:
             self._clients.enter(client)
@@ -89,22 +93,25 @@ class WaitRegistry:
             raise problem_of_error(exc) from exc
 
     def leave(self, client: str) -> None:
-        """Count one request less that `client` has parked."""
+        """Count a parked request of `client` less."""
         self._clients.leave(client)
 
-    def forget(self, parked: ParkedRequest) -> None:
-        """Forget the name of a wait that has ended."""
-        if parked.wait_id is not None and self._named.get(parked.wait_id) is parked:
-            del self._named[parked.wait_id]
+    def forget(self, parked: ParkedRequest, registration: Registration) -> None:
+        """Forget the Wait-Id of a wait that has ended, and count it for its client no longer."""
+        wait_id, client = registration.wait_id, registration.client
+        if wait_id is not None and self._named.get(wait_id) is parked:
+            del self._named[wait_id]
+        if client is not None:
+            self._clients.leave(client)
 
     def cancel(self, wait_id: str) -> None:
-        """End the wait under `wait_id` with reason "cancelled"; raise Problem for none."""
+        """End the wait under `wait_id` with reason "cancelled"; raise Problem if there is none."""
         parked = self._named.pop(wait_id, None)
         if parked is None or not parked.cancel():
             raise Problem("unknown-wait", f"no request is parked under Wait-Id {_id(wait_id)}")
 
     def _name(self, parked: ParkedRequest, wait_id: str) -> None:
-        # The older one is no longer waited for, even where the newer one was answered at once.
+        # The newer request supersedes the older one even if it ended at once.
         older = self._named.pop(wait_id, None)
         if parked.status is Status.PENDING:
             self._named[wait_id] = parked
@@ -130,5 +137,5 @@ class WaitRegistry:
 
 
 def _id(name: str) -> str:
-    """Return the Wait-Id in a wait's name, without whose it is."""
+    """Return the Wait-Id of a wait's name, without the owner."""
     return name.rpartition("/")[2]

@@ -1,4 +1,4 @@
-"""Jobs that are HTTP requests to another service: addresses, requests, signatures.
+"""Callbacks: jobs that are HTTP requests to another service. Addresses, requests, signatures.
 
-The only room that makes HTTP requests.
+The only room that sends HTTP requests. Not here: retries and their delays (`jobs.worker`).
 """

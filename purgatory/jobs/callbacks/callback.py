@@ -1,4 +1,4 @@
-"""An HTTP request that is to be made when a job is due."""
+"""The payload of a callback: the HTTP request to send when the job is due."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.spec import encode_payload
 
 CALLBACK = "purgatory.callback"
-"""The name of the handler that makes them."""
+"""The name of the handler that sends callbacks."""
 
 METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 MAX_URL = 2_048
@@ -21,7 +21,7 @@ MAX_HEADERS = 20
 MAX_HEADER_VALUE = 4_096
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
-# Ours to set, or what decides where a request ends.
+# Headers that we set ourselves, or that decide where a request ends.
 _RESERVED = frozenset(
     (
         *("connection", "content-length", "content-type", "expect", "host", "idempotency-key"),
@@ -32,7 +32,7 @@ _RESERVED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Callback:
-    """Where to send what. Make it with `of`, which checks it."""
+    """An HTTP request. Create it with `of`, which checks it."""
 
     url: str
     method: str = "POST"
@@ -49,9 +49,9 @@ class Callback:
         headers: Mapping[str, str] | None = None,
         payload: Any = None,
     ) -> Callback:
-        """Return a callback; raise InvalidPayloadError for what cannot be asked for.
+        """Return a checked callback; raise InvalidPayloadError.
 
-        Whether the address is one that may be called is decided when it is called.
+        Whether the address may be called is decided when it is called.
         """
         headers = {} if headers is None else headers
         _check_url(url)
@@ -63,7 +63,7 @@ class Callback:
         if len(headers) > MAX_HEADERS:
             raise InvalidPayloadError(
                 f"a callback has up to {MAX_HEADERS} headers; this one has {len(headers)}: send "
-                "what else there is in its payload",
+                "the rest in its payload",
                 param="headers",
             )
         for name, value in headers.items():
@@ -71,7 +71,7 @@ class Callback:
         return cls(url=url, method=method, headers=dict(headers), payload=payload)
 
     def document(self) -> dict[str, Any]:
-        """Return it as it is stored."""
+        """Return the JSON object that is stored."""
         return {
             "url": self.url,
             "method": self.method,
@@ -81,7 +81,7 @@ class Callback:
 
     @classmethod
     def payload_type(cls) -> CallbackPayload:
-        """Return what checks it: `purgatory.jobs.worker.payload_type` asks."""
+        """Return the payload type, for `purgatory.jobs.handlers.payload_type`."""
         return CallbackPayload()
 
 
@@ -133,7 +133,7 @@ def _check_url(url: Any) -> None:
             and bool(parts.hostname)
             and "@" not in parts.netloc
             and not parts.fragment
-            # Asked for, because it raises.
+            # Reading it raises ValueError for an invalid port.
             and parts.port != 0
         )
     except ValueError as exc:
@@ -145,13 +145,13 @@ def _check_url(url: Any) -> None:
 def _check_header(name: Any, value: Any) -> None:
     if not isinstance(name, str) or _NAME.fullmatch(name) is None:
         raise InvalidPayloadError(
-            f"the callback's header {str(name)[:64]!r} is no name: give 1 to 128 of the characters "
-            "that RFC 9110 has for it",
+            f"the callback's header {str(name)[:64]!r} is not a field name: give 1 to 128 token "
+            "characters (RFC 9110, 5.6.2)",
             param="headers",
         )
     if name.lower() in _RESERVED or name.lower().startswith("purgatory-"):
         raise InvalidPayloadError(
-            f"the callback's header {name[:64]!r} is not for you to set: leave it out",
+            f"the callback's header {name[:64]!r} is set by the service: omit it",
             param="headers",
         )
     is_text = isinstance(value, str) and len(value) <= MAX_HEADER_VALUE

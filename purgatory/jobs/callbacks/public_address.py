@@ -1,4 +1,4 @@
-"""Which addresses a callback may go to."""
+"""Protection against callbacks to private addresses (SSRF)."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import ipaddress
 import socket
 from functools import partial
 
+from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
 from purgatory.jobs.model.errors import RetryJobError
-from purgatory.jobs.worker.threads import JobThreads, ThreadLeftError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-# All that was ever given to anybody; site-local addresses, and IPv4 addresses as the last 32 bits
-# of a row of zeros, lie outside, though `is_global` says nothing against them.
+# All unicast addresses ever assigned. Site-local and IPv4-compatible addresses are outside, though
+# `is_global` accepts them.
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-# For protocols, not for hosts (RFC 6890); some versions of Python know parts of it only.
+# For protocols, not for hosts (RFC 6890); some versions of Python know only parts of it.
 _PROTOCOLS = ipaddress.IPv4Network("192.0.0.0/24")
 
 
 def is_public(address: Address) -> bool:
-    """Return True iff `address` is one of the internet's, however it is written."""
+    """Return True iff `address` is on the public internet, also if embedded in an IPv6 address."""
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
         if inner is not None and not is_public(inner):
@@ -37,28 +37,27 @@ def is_public(address: Address) -> bool:
 
 
 async def resolve(host: str, port: int, *, allow_private: bool, threads: JobThreads) -> Address:
-    """Return the one address that `host` is to be called at, having looked it up in `threads`.
+    """Return the address at which to call `host`, looked up in `threads`.
 
-    The caller connects to this address and to no other, so that a name that means something else
-    the next time it is asked for (DNS rebinding) changes nothing. Raises RetryJobError for a host
-    that has any private address, and where it cannot be looked up now.
+    The caller connects to this address and to no other, which makes DNS rebinding ineffective.
+    Raises RetryJobError for a host that has any private address, and if the look-up fails.
     """
     try:
-        # Not by the event loop, which has a handful of threads for everything in the process, and
-        # waits for them when it ends: a silent name server holds one for half a minute.
+        # Not by the event loop, which has a few threads for everything in the process, and waits
+        # for them when it ends: a silent name server blocks a thread for half a minute.
         look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
         found = await threads.run(look_up)
     except (OSError, UnicodeError) as exc:
         raise RetryJobError(f"host {host!r} cannot be looked up ({exc})") from exc
     except ThreadLeftError as exc:
-        # Nothing comes of a look-up but its answer: it may be left behind.
+        # A look-up has no side effects: its thread may continue.
         raise asyncio.CancelledError from exc
     addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
     if not addresses:
         raise RetryJobError(f"host {host!r} has no address")
     private = [address for address in addresses if not is_public(address)]
     if private and not allow_private:
-        # To be tried again: a service that was started without the setting must not end its jobs.
+        # Retried: a service that was started without the setting must not fail its jobs for good.
         raise RetryJobError(
             f"host {host!r} is at {private[0]}, which is not on the public internet: operators can "
             "allow such callbacks with Webhook(allow_private=) or allowed_hosts=, and in the "

@@ -1,4 +1,4 @@
-"""Signatures of callbacks: made by us, verified by who receives them. Standard library only."""
+"""Signatures of callbacks: created here, verified by receivers. Standard library only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hmac
 import re
 
 SIGNATURE_HEADER = "Purgatory-Signature"
-DEFAULT_TOLERANCE = 300.0
+DEFAULT_TOLERANCE_S = 300.0
 
 _HEADER = re.compile(r"t=(\d{1,12}),v1=([0-9a-f]{64})")
 
@@ -28,19 +28,19 @@ def verify_signature(
     body: bytes,
     *,
     now: float,
-    tolerance: float = DEFAULT_TOLERANCE,
+    tolerance: float = DEFAULT_TOLERANCE_S,
 ) -> bool:
-    """Return True iff `header` is our signature of `body`, and not older than `tolerance` seconds.
+    """Return True iff `header` is a valid signature of `body`, at most `tolerance` seconds old.
 
     For receivers: `header` is `Purgatory-Signature`, `job_id` is `Purgatory-Job-Id`, `body` the
-    bytes of the request as they came, and `now` is `time.time()`. Compared in constant time. What
-    it accepts may still be a repeat: remember the job's id.
+    received bytes, and `now` is `time.time()`. Compared in constant time. A valid request may still
+    be a repeat: remember the job's id.
     """
     match = _HEADER.fullmatch(header.strip())
     if match is None:
         return False
     timestamp = int(match[1])
-    # In an id, a dot might be the one before the body, and the rest of the id a part of that.
+    # A dot in an id would be ambiguous: the rest of the id could be part of the body.
     if "." in job_id:
         return False
     is_fresh = abs(now - timestamp) <= tolerance

@@ -1,4 +1,4 @@
-"""Jobs that are HTTP requests to somebody else."""
+"""The handler of callbacks: it sends HTTP requests."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ except ImportError as exc:
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback
 from purgatory.jobs.callbacks.public_address import resolve
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
+from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.errors import FailJobError, RetryJobError
 from purgatory.jobs.model.timestamps import rfc3339
-from purgatory.jobs.worker.context import JobContext
-from purgatory.jobs.worker.threads import JobThreads
 from purgatory.timer import Clock, SystemClock
 
 __all__ = ["CALLBACK", "Callback", "Webhook"]
 
 MIN_SECRET_LENGTH = 16
 MAX_RESPONSE_BYTES = 64 * 1024
-MAX_RETRY_AFTER = 3_600.0
+MAX_RETRY_AFTER_S = 3_600.0
 MAX_LOOK_UPS = 32
-# Of those that say that the request is no good, the ones that may be good later.
+# The 4xx statuses after which the same request may succeed later.
 RETRIED = frozenset((408, 409, 421, 423, 425, 429))
 _DEFAULT_USER_AGENT = "fastapi-purgatory"
 
@@ -41,10 +41,10 @@ _DEFAULT_USER_AGENT = "fastapi-purgatory"
 class Webhook:
     """The handler of callbacks: `purgatory.handler(CALLBACK)(Webhook(secret=...))`.
 
-    2xx is done. 410 and other 4xx are failed, but for 408, 409, 421, 423, 425 and 429, which are
-    tried again, as are 5xx, timeouts and connections that fail; `Retry-After` says when, up to an
-    hour. Redirects are not followed: a receiver that moved is an error that says so. Each request
-    has a connection of its own, to the address that was looked up and checked for it.
+    A 2xx response completes the job. A 4xx fails it, except 408, 409, 421, 423, 425 and 429, which
+    are retried, as are 5xx, timeouts and connection errors; `Retry-After` sets the delay, up to an
+    hour. Redirects are not followed, but fail the job. Each request has its own connection, to the
+    address that was looked up and checked for it.
     """
 
     def __init__(
@@ -57,16 +57,16 @@ class Webhook:
         user_agent: str = _DEFAULT_USER_AGENT,
         clock: Clock | None = None,
     ) -> None:
-        """Sign with `secret`, or not at all; `timeout` is in seconds, for all of a request.
+        """Sign with `secret` if given; `timeout` is in seconds, for the whole request.
 
-        `allow_private` lets callbacks go to loopback, private and link-local addresses, and
-        `allowed_hosts` to those hosts wherever they are. Raises ValueError for a secret that is too
-        short to be one, and a timeout that is none; TypeError for a string of hosts.
+        `allow_private` allows callbacks to loopback, private and link-local addresses, and
+        `allowed_hosts` to these hosts at any address. Raises ValueError for a secret that is too
+        short, and an invalid timeout; TypeError for a string of hosts.
         """
         if secret is not None and len(secret) < MIN_SECRET_LENGTH:
             raise ValueError(
-                f"the secret has {len(secret)} characters, fewer than {MIN_SECRET_LENGTH}: "
-                "anybody could guess it"
+                f"the secret has {len(secret)} characters, fewer than {MIN_SECRET_LENGTH}, and "
+                "can be guessed: give a longer one"
             )
         # Written so that NaN, which compares as false, is refused.
         if not 0 < timeout <= 3_600:
@@ -84,24 +84,24 @@ class Webhook:
         self._threads: JobThreads | None = None
 
     async def __call__(self, job: JobContext, callback: Callback) -> None:
-        """Make the request; raise RetryJobError or FailJobError unless it is answered 2xx."""
+        """Send the request; raise RetryJobError or FailJobError unless the response is 2xx."""
         try:
-            # httpx's own timeout is for each read, and there is none for looking up a name: who
-            # sends a byte at a time, or whose name server is silent, would hold us for ever.
+            # httpx's own timeout applies to each read, and not to the look-up of the name: a server
+            # that sends a byte at a time, or a silent name server, would block for ever.
             async with asyncio.timeout(self._timeout):
                 response = await self._send(await self._request(job, callback))
         except (httpx.TimeoutException, TimeoutError) as exc:
             raise RetryJobError(
-                f"{_shown(callback)} did not answer within {self._timeout:g} seconds"
+                f"{_shown(callback)} did not respond within {self._timeout:g} seconds"
             ) from exc
         except httpx.HTTPError as exc:
-            raise RetryJobError(f"{_shown(callback)} could not be asked ({exc!r})") from exc
+            raise RetryJobError(f"{_shown(callback)} could not be called ({exc!r})") from exc
         if response.is_success:
             return
-        self._refuse(callback, response)
+        self._raise_for(callback, response)
 
     async def aclose(self) -> None:
-        """Close every connection; a look-up under way is left behind."""
+        """Close every connection; the thread of a look-up may continue."""
         threads, self._threads = self._threads, None
         if threads is not None:
             threads.shut()
@@ -135,7 +135,7 @@ class Webhook:
         if self._secret is not None:
             timestamp = self._clock.wall_ms() // 1000
             headers[SIGNATURE_HEADER] = sign(self._secret, job.id, timestamp, body)
-        # To the address that was checked; certificates are still those of the name.
+        # The checked address; the certificate is still verified for the name.
         pinned = url.copy_with(host=str(address))
         return self._open_client().build_request(
             callback.method,
@@ -150,9 +150,9 @@ class Webhook:
             self._client = httpx.AsyncClient(
                 timeout=self._timeout,
                 follow_redirects=False,
-                # Proxies and netrc of the machine are not for addresses that strangers give.
+                # The machine's proxies and netrc are not for addresses that clients give.
                 trust_env=False,
-                # A connection is to an address; kept, it would be used for another name there.
+                # A kept connection to an address would be reused for another name there.
                 limits=httpx.Limits(max_keepalive_connections=0),
             )
         return self._client
@@ -170,14 +170,14 @@ class Webhook:
             await response.aclose()
         return response
 
-    def _refuse(self, callback: Callback, response: httpx.Response) -> NoReturn:
+    def _raise_for(self, callback: Callback, response: httpx.Response) -> NoReturn:
         status = response.status_code
-        said = f"{callback.method} {_shown(callback)} was answered {status}"
+        result = f"{callback.method} {_shown(callback)} returned {status}"
         if status in RETRIED or status >= 500:
-            raise RetryJobError(said, after=self._retry_after(response))
+            raise RetryJobError(result, after=self._retry_after(response))
         if 300 <= status < 400:
-            raise FailJobError(f"{said}: redirects are not followed, give the address itself")
-        raise FailJobError(f"{said}: it is not tried again")
+            raise FailJobError(f"{result}: redirects are not followed, give the final address")
+        raise FailJobError(f"{result}: it is not retried")
 
     def _retry_after(self, response: httpx.Response) -> float | None:
         text = response.headers.get("retry-after", "").strip()
@@ -185,14 +185,14 @@ class Webhook:
             seconds = float(text[:9])
         else:
             try:
-                moment = parsedate_to_datetime(text)
+                date = parsedate_to_datetime(text)
             except (TypeError, ValueError, OverflowError):
                 return None
-            if moment.tzinfo is None:
-                moment = moment.replace(tzinfo=UTC)
-            seconds = moment.timestamp() - self._clock.wall_ms() / 1000
-        # Up to a tenth more, so that those who were refused together do not return together.
-        return min(max(seconds, 0.0), MAX_RETRY_AFTER) * random.uniform(1, 1.1)
+            if date.tzinfo is None:
+                date = date.replace(tzinfo=UTC)
+            seconds = date.timestamp() - self._clock.wall_ms() / 1000
+        # Up to a tenth more, so that requests that were refused together do not return together.
+        return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) * random.uniform(1, 1.1)
 
 
 def _url(callback: Callback) -> httpx.URL:
@@ -200,12 +200,12 @@ def _url(callback: Callback) -> httpx.URL:
         return httpx.URL(callback.url)
     except httpx.InvalidURL as exc:
         raise FailJobError(
-            f"{_shown(callback)} is no address ({exc}): it is not tried again"
+            f"{_shown(callback)} is not a valid URL ({exc}): it is not retried"
         ) from exc
 
 
 def _shown(callback: Callback) -> str:
-    # Logged, and kept as the job's error: what lets one in is in the query, as a rule.
+    # Logged, and kept as the job's error: the query often contains credentials.
     address, mark, _ = callback.url.partition("?")
     return f"{address}{'?...' if mark else ''}"
 

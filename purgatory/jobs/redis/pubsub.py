@@ -11,13 +11,14 @@ from redis.exceptions import RedisError
 
 from purgatory.jobs.model.errors import StoreError
 from purgatory.jobs.redis.shard import Client
+from purgatory.retry_policy import RetryPolicy
 
 _logger = logging.getLogger("purgatory.jobs.redis")
 
 # Silence for so long, and the connection is asked whether it still is one.
 _SILENCE_S = 10.0
-_FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 5.0
+_RETRY_POLICY = RetryPolicy(first_ms=50, max_ms=5_000)
+_CANCEL_TIMEOUT_S = 0.5
 
 
 class RedisPubSub:
@@ -62,16 +63,17 @@ class RedisPubSub:
         # a timeout of its own.
         while task is not None and not task.done():
             task.cancel()
-            await asyncio.wait([task], timeout=_LONGEST_PAUSE_S / 10)
+            await asyncio.wait([task], timeout=_CANCEL_TIMEOUT_S)
 
     async def _run(self) -> None:
-        pause_s = _FIRST_PAUSE_S
+        attempt = 0
         while True:
+            attempt += 1
             try:
                 await self._hear()
             except (RedisError, StoreError, OSError, TimeoutError) as exc:
                 if self.is_hearing:
-                    pause_s = _FIRST_PAUSE_S
+                    attempt = 1
                 _logger.warning(
                     "what other processes defer is found by polling until this is over: %s",
                     exc,
@@ -84,8 +86,7 @@ class RedisPubSub:
             finally:
                 self.is_hearing = False
                 self._is_first_over.set()
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            await asyncio.sleep(_RETRY_POLICY.delay_s(attempt))
 
     async def _hear(self) -> None:
         pubsub = self._client.pubsub()

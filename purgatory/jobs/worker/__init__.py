@@ -1,4 +1,7 @@
-"""The worker of one process: claims jobs that are due soon, runs handlers, records the results.
+"""The worker of one process: leases jobs that are due soon, runs handlers, records the results.
 
-Not here: what a step makes of a job (`jobs.model`), and how a store keeps it (`jobs.stores`).
+`scheduler` composes it: `claimer` leases, `runner` and `executor` run, `recovery` decides on jobs
+that were due while no worker ran, `lease_renewer` and `retention` run beside them. Not here: what a
+step makes of a job (`jobs.model`), how a store keeps it (`jobs.stores`), and the handlers
+themselves (`jobs.handlers`).
 """

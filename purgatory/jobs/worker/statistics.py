@@ -1,81 +1,93 @@
-"""What a worker has done, in numbers."""
+"""Statistics of a worker."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-# Enough for a 99th percentile that means something.
-_KEPT = 1_024
+# Enough for a meaningful 99th percentile.
+_SAMPLES = 1_024
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How long after they were due jobs started here, in ms: the last 1,024, and the worst."""
+    """How long after they were due jobs started here, in ms: the last 1,024, and the maximum."""
 
     p50_ms: int
     p99_ms: int
     longest_ms: int
-    """Since the start; what was missed while nobody ran does not count."""
+    """Since the start; jobs that were missed while no worker ran do not count."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """Taking up what was due while nobody ran."""
+    """Progress with the jobs that were due while no worker ran."""
 
     is_finished: bool
     overdue: int
-    """Jobs taken up so far that were due before this process looked."""
+    """Jobs claimed so far that were due before this process claimed."""
     missed: int
-    """Of those, the ones that were skipped; also after an outage of the store."""
+    """Of those, the jobs that were skipped; also after an outage of the store."""
     spread: int
-    """Of those, the ones that were put off; likewise."""
+    """Of those, the jobs that were put off; also after an outage of the store."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobStatistics:
     """The jobs of one process at one moment.
 
-    What has been done is counted when the store has acknowledged it.
+    A result is counted when the store has acknowledged it.
     """
 
     held: int
-    """Claimed by this process: they wait in its timer, or run."""
+    """Leased by this process: they wait in its timer, or run."""
     running: int
-    """Of those, the ones that are being started, run, or recorded."""
+    """Of those, the jobs that are being started, run, or recorded."""
     done: int
     failed: int
     retried: int
     given_back: int
-    """To others: on draining, or because this process lacks their handler."""
+    """Released to others: on draining, or because this process lacks their handler."""
     lost: int
-    """Runs whose end the store did not take, as another had taken over the lease by then; or as an
-    earlier call, whose answer was lost, had given the job back."""
+    """Runs whose result the store did not accept: another worker had taken over the lease, or an
+    earlier call, whose response was lost, had released the job."""
     lateness: Lateness
     recovery: Recovery
     outages: int
     store_error: str | None
-    """What the store said last, where it fails now."""
+    """The store's last error, while it fails."""
 
 
 class LatenessRecord:
-    """Keeps the last latenesses."""
+    """Samples of lateness."""
 
     def __init__(self) -> None:
-        """Keep none yet."""
-        self._last: deque[int] = deque(maxlen=_KEPT)
+        """Begin without samples."""
+        self._last: deque[int] = deque(maxlen=_SAMPLES)
         self._longest_ms = 0
 
     def add(self, lateness_ms: int) -> None:
-        """Keep one."""
+        """Add a sample; it may replace the oldest."""
         self._last.append(lateness_ms)
         self._longest_ms = max(self._longest_ms, lateness_ms)
 
     def summary(self) -> Lateness:
-        """Return what there is to say."""
+        """Return percentiles of the samples, and the maximum since the start."""
         ordered = sorted(self._last) or [0]
         return Lateness(
             p50_ms=ordered[len(ordered) // 2],
             p99_ms=ordered[len(ordered) * 99 // 100],
             longest_ms=self._longest_ms,
         )
+
+
+@dataclass(slots=True)
+class WorkerCounters:
+    """What a worker did since its start, counted where it happens; `JobStatistics` explains."""
+
+    done: int = 0
+    failed: int = 0
+    retried: int = 0
+    given_back: int = 0
+    lost: int = 0
+    lateness: LatenessRecord = field(default_factory=LatenessRecord)

@@ -1,4 +1,4 @@
-"""The store's clock, as far as it can be told without asking."""
+"""The store's clock, estimated without asking it."""
 
 from __future__ import annotations
 
@@ -7,36 +7,41 @@ from purgatory.timer.clock import NS_PER_MS
 
 
 class StoreClock:
-    """Follows the store's clock by the local monotonic one, from what the store says now and then.
+    """Follows the store's clock by the local monotonic one, from the store's timestamps.
 
-    An estimate that is a little slow, by the time that an answer takes: what is armed by it is
-    rarely early, and the store refuses what is. The wall clock of this machine plays no part.
+    The estimate is a little slow, by the time that a response takes: what is armed by it is rarely
+    early, and the store refuses what is. The wall clock of this machine plays no part.
     """
 
     def __init__(self, clock: Clock) -> None:
-        """Know nothing yet."""
+        """Begin without an estimate."""
         self._clock = clock
         # The store's time minus the local time.
         self._offset_ns: int | None = None
 
+    @property
+    def is_set(self) -> bool:
+        """True iff `note` was called."""
+        return self._offset_ns is not None
+
     def local_ns(self) -> int:
-        """Return the local time: take it before asking the store, for `note`."""
+        """Return the local time: read it before asking the store, and pass it to `note`."""
         return self._clock.now_ns()
 
     def note(self, store_ms: int, asked_ns: int) -> None:
-        """Take note that the store answered `store_ms` to what was asked at `asked_ns`."""
-        # It said so at some time since it was asked, and was up to a millisecond further.
-        least_ns = store_ms * NS_PER_MS - self._clock.now_ns()
-        most_ns = (store_ms + 1) * NS_PER_MS - asked_ns
-        if self._offset_ns is None or not least_ns <= self._offset_ns <= most_ns:
-            self._offset_ns = least_ns
+        """Update the estimate: the store responded `store_ms` to a request made at `asked_ns`."""
+        # The store read its clock some time after the request, and `store_ms` is rounded down.
+        min_ns = store_ms * NS_PER_MS - self._clock.now_ns()
+        max_ns = (store_ms + 1) * NS_PER_MS - asked_ns
+        if self._offset_ns is None or not min_ns <= self._offset_ns <= max_ns:
+            self._offset_ns = min_ns
 
     def now_ms(self) -> int:
-        """Return the store's time; `note` comes first."""
+        """Return the store's time. Call `note` first."""
         assert self._offset_ns is not None
         return (self._clock.now_ns() + self._offset_ns) // NS_PER_MS
 
     def remaining_ms(self, due_ms: int) -> int:
-        """Return how long it is until then, rounded up; negative for what is past."""
+        """Return the time until `due_ms`, rounded up; negative if it is past. Call `note` first."""
         assert self._offset_ns is not None
         return -(-(due_ms * NS_PER_MS - self._clock.now_ns() - self._offset_ns) // NS_PER_MS)

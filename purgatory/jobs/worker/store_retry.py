@@ -1,10 +1,9 @@
-"""The way to a store that may be out of reach for a while."""
+"""Repetition of a worker's steps while its store is out of reach."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -15,55 +14,58 @@ from purgatory.jobs.model.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
 )
+from purgatory.retry_policy import RetryPolicy
 
 logger = logging.getLogger("purgatory.jobs")
 
 Result = TypeVar("Result")
 
-FIRST_PAUSE = 0.05
-LONGEST_PAUSE = 2.0
-# Somebody has to start it, make room, promote it or migrate; then it does what it was asked. Any
-# other StoreError is what it has against one step.
-AWAY = (StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError)
+RETRY_POLICY = RetryPolicy(first_ms=50, max_ms=2_000)
+# An operator has to start the store, make room, promote it or migrate; then the same step succeeds.
+# Any other StoreError concerns that one step.
+OUTAGES = (StoreUnavailableError, StoreReadOnlyError, StoreFullError, StoreNotReadyError)
 
 
 class StoreRetry:
-    """Repeats steps until the store has done them; logs the beginning and the end of an outage.
+    """Repeats each step until the store has done it; logs the beginning and the end of an outage.
 
-    For a scheduler, whose steps may be repeated by the protocol, and which has nobody to report to.
+    For steps that the store's protocol allows to repeat, and that have no caller to raise to.
     """
 
-    def __init__(self, on_back: Callable[[], object]) -> None:
-        """Call `on_back` when the store can be reached again."""
-        self._on_back = on_back
-        # {name of a step: what the store said}: a store may take reads and refuse writes.
+    def __init__(
+        self, on_available: Callable[[], object], *, policy: RetryPolicy = RETRY_POLICY
+    ) -> None:
+        """Call `on_available` when an outage is over."""
+        self._on_available = on_available
+        self._policy = policy
+        # {name of a step: the store's error}: a store may accept reads and refuse writes.
         self._failing: dict[str, str] = {}
         self.outages = 0
 
     @property
     def error(self) -> str | None:
-        """What the store said; None while it works."""
+        """The store's error; None while it works."""
         return next(iter(self._failing.values()), None)
 
     async def call(self, name: str, step: Callable[[], Awaitable[Result]]) -> Result:
-        """Return what `step` returns, once the store is there to do it."""
-        pause = FIRST_PAUSE
+        """Return what `step` returns, as soon as the store has done it."""
+        attempt = 0
         while True:
+            attempt += 1
             try:
                 result = await step()
-            except AWAY as exc:
+            except OUTAGES as exc:
                 self._note_failure(name, exc)
             else:
                 self._note_success(name)
                 return result
-            await asyncio.sleep(pause * random.uniform(0.5, 1))
-            pause = min(2 * pause, LONGEST_PAUSE)
+            await asyncio.sleep(self._policy.delay_s(attempt))
 
     def _note_failure(self, name: str, error: StoreError) -> None:
         if not self._failing:
             self.outages += 1
             logger.error(
-                "the store of jobs fails (%s): jobs wait until it is back",
+                "the job store fails (%s): jobs wait until it is available again",
                 error.detail,
                 extra={"action": "store-lost"},
             )
@@ -71,5 +73,5 @@ class StoreRetry:
 
     def _note_success(self, name: str) -> None:
         if self._failing.pop(name, None) is not None and not self._failing:
-            logger.info("the store of jobs is back", extra={"action": "store-back"})
-            self._on_back()
+            logger.info("the job store is available again", extra={"action": "store-back"})
+            self._on_available()

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from purgatory import Purgatory
-from purgatory.fastapi.servers.uvicorn_protocol import MAX_BEHIND, ParkingProtocol
+from purgatory.fastapi.servers.uvicorn.parking_protocol import MAX_READ_AHEAD, ParkingProtocol
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, replies
 from tests.acceptance.parking_protocol.requests import (
@@ -34,7 +34,7 @@ async def test_parking_takes_no_task(server: ThreadServer) -> None:
         await server.until_parked(100)
         assert is_direct(server)
         for protocol in server.connections():
-            assert isinstance(protocol, ParkingProtocol) and protocol._own is None
+            assert isinstance(protocol, ParkingProtocol) and protocol._fallback is None
         await server.call(server.purgatory.fire, "k")
         await server.call(server.purgatory.fire, "a")
         for answer in await replies(members):
@@ -230,7 +230,7 @@ async def test_too_much_behind_a_parked_request_has_it_answered_early(
 ) -> None:
     """As expired, with a cursor and leave to come back at once; then all the others, in order."""
     behind = get(f"{WATCH}?wait=0", "X-Long: " + 1000 * "x")
-    count = 2 * MAX_BEHIND // len(behind)
+    count = 2 * MAX_READ_AHEAD // len(behind)
     async with await Connection.open(server.address) as connection:
         connection.write(get("/purgatory/watch/early?wait=20"))
         await server.until_parked(1)

@@ -9,13 +9,12 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from purgatory.bench.collector import Collector
-from purgatory.bench.machine import Machine, this_machine
-from purgatory.bench.race import Samples
-from purgatory.bench.row import Comparison, compare
-from purgatory.bench.stopwatch import wall_ns
-from purgatory.bench.table import table
 from purgatory.timer import compiled
+from tests.benchmarks.comparison.collector import Collector
+from tests.benchmarks.comparison.machine import Machine, this_machine
+from tests.benchmarks.comparison.row import Comparison, Samples, compare
+from tests.benchmarks.comparison.stopwatch import wall_ns
+from tests.benchmarks.comparison.table import table
 from tests.benchmarks.jobs.plan import FULL, QUICK, TRIAL, JobsPlan
 from tests.benchmarks.jobs.rows import ROWS
 from tests.benchmarks.jobs.stages import STAGES

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import redis
 
-from purgatory.bench.race import Samples
-from purgatory.bench.stopwatch import wall_ns
 from purgatory.jobs import Added, JobSpec, JobStore
 from purgatory.timer import SystemClock
+from tests.benchmarks.comparison.row import Samples
+from tests.benchmarks.comparison.stopwatch import wall_ns
 from tests.benchmarks.jobs.bare_redis import BareRedis
 from tests.benchmarks.jobs.bare_sql import BareSql
 from tests.benchmarks.jobs.databases import Database

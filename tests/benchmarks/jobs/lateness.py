@@ -9,9 +9,9 @@ import time
 from datetime import UTC, datetime
 
 from purgatory import Purgatory
-from purgatory.bench.race import Samples
-from purgatory.bench.stopwatch import cpu_ns
 from purgatory.jobs import Added, JobContext, JobSpec
+from tests.benchmarks.comparison.row import Samples
+from tests.benchmarks.comparison.stopwatch import cpu_ns
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.turns import TurnLoop
 

@@ -14,9 +14,9 @@ from saq import Worker
 from saq.queue.redis import RedisQueue
 
 from purgatory import Purgatory
-from purgatory.bench.race import Samples
-from purgatory.bench.stopwatch import wall_ns
 from purgatory.jobs import JobContext
+from tests.benchmarks.comparison.row import Samples
+from tests.benchmarks.comparison.stopwatch import wall_ns
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.deferring import CALLERS
 from tests.benchmarks.jobs.lateness import Latenesses

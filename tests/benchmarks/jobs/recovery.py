@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 
 from purgatory import Purgatory
-from purgatory.bench.memory import resident_bytes
-from purgatory.bench.race import Samples
-from purgatory.bench.stopwatch import wall_ns
 from purgatory.jobs import Added, JobContext, JobSpec
+from tests.benchmarks.comparison.memory import resident_bytes
+from tests.benchmarks.comparison.row import Samples
+from tests.benchmarks.comparison.stopwatch import wall_ns
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.turns import TurnLoop
 

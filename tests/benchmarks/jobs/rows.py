@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from purgatory.bench.row import Row
-from purgatory.bench.target import Target
+from tests.benchmarks.comparison.row import Row
+from tests.benchmarks.comparison.target import Target
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.deferring import CALLERS, MEASURE
 

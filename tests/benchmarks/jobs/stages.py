@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from purgatory.bench.race import Samples
+from tests.benchmarks.comparison.row import Samples
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.plan import JobsPlan
 from tests.benchmarks.jobs.worker import measured

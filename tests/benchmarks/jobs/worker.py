@@ -8,8 +8,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from purgatory.bench.collector import Collector
-from purgatory.bench.race import Samples
+from tests.benchmarks.comparison.collector import Collector
+from tests.benchmarks.comparison.row import Samples
 from tests.benchmarks.jobs import peer, recovery
 from tests.benchmarks.jobs.databases import Database
 from tests.benchmarks.jobs.deferring import deferring

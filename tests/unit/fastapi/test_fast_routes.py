@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory import Purgatory
 from purgatory.fastapi import create_router, install
-from purgatory.fastapi.servers.fast_routes import ShortcutStack, find_shortcuts
+from purgatory.fastapi.servers.fast_routes import FastRouteStack, find_fast_routes
 
 ALL = {
     ("GET", "/purgatory/watch/"),
@@ -29,10 +29,10 @@ ALL = {
 
 
 def found(app: Any) -> set[tuple[str, str]]:
-    """Return the methods and paths of the shortcuts of an application that has started."""
+    """Return the methods and paths of the fast routes of an application that has started."""
     if isinstance(app, FastAPI):
         app.middleware_stack = app.build_middleware_stack()
-    return {(shortcut.method, shortcut.path) for shortcut in find_shortcuts(app)}
+    return {(fast_route.method, fast_route.path) for fast_route in find_fast_routes(app)}
 
 
 def endpoint(request: Request) -> None:
@@ -43,7 +43,7 @@ def nothing() -> None:
     """Stand for a dependency."""
 
 
-def test_our_endpoints_have_shortcuts() -> None:
+def test_our_endpoints_have_fast_routes() -> None:
     """In an application without anything in front of them."""
     app = FastAPI()
     app.add_api_route("/orders/{order}", endpoint)
@@ -166,7 +166,7 @@ def _installed(app: FastAPI) -> FastAPI:
     ],
 )
 def test_what_stands_in_front_is_asked(make: Callable[[], Any]) -> None:
-    """Middleware, dependencies, telemetry and applications around it: no shortcut."""
+    """Middleware, dependencies, telemetry and applications around it: no fast route."""
     assert found(make()) == set()
 
 
@@ -175,7 +175,7 @@ def test_an_instrumented_stack() -> None:
     app = FastAPI()
     install(app, Purgatory())
     app.middleware_stack = Around(app.build_middleware_stack())
-    assert find_shortcuts(app) == []
+    assert find_fast_routes(app) == []
 
 
 def test_bypassing_middleware() -> None:
@@ -197,14 +197,14 @@ def test_dependencies_of_an_inclusion() -> None:
 
 
 def test_a_prefix_of_an_inclusion() -> None:
-    """The shortcut is where the route is."""
+    """The fast route is where the route is."""
     app = FastAPI()
     app.include_router(create_router(Purgatory()), prefix="/api")
     assert ("GET", "/api/purgatory/watch/") in found(app)
 
 
 def test_a_prefix_with_a_parameter() -> None:
-    """Who knows what it stands for: no shortcut."""
+    """Who knows what it stands for: no fast route."""
     app = FastAPI()
     app.include_router(create_router(Purgatory()), prefix="/{tenant}")
     assert found(app) == set()
@@ -224,19 +224,19 @@ async def test_a_body_limit_of_the_application() -> None:
     app = FastAPI(max_body_size=100)
     install(app, Purgatory())
     app.middleware_stack = app.build_middleware_stack()
-    shortcuts = find_shortcuts(app)
-    assert {item.max_body for item in shortcuts} == {0, 100}
-    stack = ShortcutStack(app.middleware_stack, shortcuts)
-    assert "POST" not in stack._shortcuts
+    fast_routes = find_fast_routes(app)
+    assert {item.max_body for item in fast_routes} == {0, 100}
+    stack = FastRouteStack(app.middleware_stack, fast_routes)
+    assert "POST" not in stack._fast_routes
 
 
 async def test_the_stack_is_the_applications_own_again_afterwards() -> None:
-    """Shortcuts last as long as the lifespan, and are taken once."""
+    """Fast routes last as long as the lifespan, and are taken once."""
     app = FastAPI()
     install(app, Purgatory())
     install(app, Purgatory("other"), prefix="/other")
     stack = app.middleware_stack = app.build_middleware_stack()
     async with app.router.lifespan_context(app):
         shortened: Any = app.middleware_stack
-        assert isinstance(shortened, ShortcutStack) and shortened.app is stack
+        assert isinstance(shortened, FastRouteStack) and shortened.app is stack
     assert app.middleware_stack is stack

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from purgatory.fastapi.servers.header_lines import (
+from purgatory.fastapi.servers.uvicorn.header_lines import (
     MAX_REMEMBERED,
     MAX_REMEMBERED_BYTES,
     HeaderLines,

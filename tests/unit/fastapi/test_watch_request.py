@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from purgatory import Purgatory
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.watch.request import WaitSettings, WatchRequest, parse_watch
+from purgatory.fastapi.watch.request import WatchRequest
+from purgatory.fastapi.watch.request_parser import WatchParser
+from purgatory.fastapi.watch.settings import WaitSettings
+
+PARSER = WatchParser(Purgatory(), WaitSettings())
 
 
 def _parsed(path: str) -> WatchRequest:
     # A string of its own, as each request has it.
     key = path[len("/watch/") :]
     raw = RawRequest(path, path.encode(), b"wait=2", [], key)
-    return parse_watch(raw, Purgatory(), WaitSettings())
+    return PARSER.parse(raw)
 
 
 def test_those_who_wait_for_the_same_share_it() -> None:
@@ -31,3 +38,34 @@ def test_a_key_that_is_none_is_refused_each_time() -> None:
         with pytest.raises(Problem) as refusal:
             _parsed("/watch/order\n42")
         assert refusal.value.kind.slug == "bad-parameter"
+
+
+async def test_bad_and_expired_cursors_together() -> None:
+    """The invalid one is named with its place; the expired one is reported once that is mended."""
+    async with Purgatory() as purgatory:
+        expired = purgatory.signals.cursor(0)
+        await purgatory.cancel("dropped")
+        parser = WatchParser(purgatory, WaitSettings())
+        document = {"keys": {"bad": "nonsense", "dropped": expired}}
+        raw = RawRequest("/watch", b"/watch", b"", [], body=json.dumps(document).encode())
+        with pytest.raises(Problem) as refusal:
+            parser.parse_several(raw)
+        assert refusal.value.kind.slug == "bad-cursor"
+        errors = refusal.value.members["errors"]
+        assert [error["pointer"] for error in errors] == ["/keys/bad"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"default_wait": 2, "max_wait": 1},
+        {"default_wait": -1},
+        {"default_wait": float("nan")},
+        {"max_parked_per_client": 0},
+    ],
+)
+def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
+    """The error names the setting."""
+    with pytest.raises(ValueError, match=next(iter(options))):
+        WaitSettings(**options)
+    assert WaitSettings(max_parked_per_client=1, default_wait=1, max_wait=1).max_wait == 1

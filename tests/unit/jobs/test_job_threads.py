@@ -10,7 +10,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from purgatory.jobs.worker.threads import JobThreads, ThreadLeftError
+from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
 
 PATIENCE = 30.0
 NAME: ContextVar[str] = ContextVar("NAME")

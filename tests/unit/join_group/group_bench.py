@@ -8,11 +8,11 @@ from examples.join_group.coordinator import Coordinator
 from examples.join_group.reply import Reply
 from examples.join_group.schemas import (
     HeartbeatRequest,
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     LeaveRequest,
-    SyncAnswer,
     SyncRequest,
+    SyncResponse,
 )
 from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.state_table import GroupState
@@ -34,7 +34,7 @@ PATIENCE = 10_000
 # What is due has been done after this much more: each deadline is up to a tick late.
 MOMENT = 0.005
 
-RawResponse = TypeVar("RawResponse", JoinAnswer, SyncAnswer)
+RawResponse = TypeVar("RawResponse", JoinResponse, SyncResponse)
 
 
 class Bench:
@@ -55,7 +55,7 @@ class Bench:
         protocols: Mapping[str, str] | None = None,
         group: str = "g",
         **options: Any,
-    ) -> Reply[JoinAnswer]:
+    ) -> Reply[JoinResponse]:
         names = {"range": ""} if protocols is None else protocols
         body = [{"name": name, "metadata": metadata} for name, metadata in names.items()]
         return self.coordinator.join(
@@ -63,8 +63,8 @@ class Bench:
         )
 
     def sync(
-        self, joined: JoinAnswer, assignments: Mapping[str, list[int]] | None = None
-    ) -> Reply[SyncAnswer]:
+        self, joined: JoinResponse, assignments: Mapping[str, list[int]] | None = None
+    ) -> Reply[SyncResponse]:
         request = SyncRequest(
             member_id=joined.member_id,
             generation=joined.generation,
@@ -80,27 +80,27 @@ class Bench:
     def leave(self, member_id: str) -> None:
         self.coordinator.leave("g", LeaveRequest(member_id=member_id))
 
-    async def answer(self, reply: Reply[RawResponse]) -> RawResponse:
+    async def response(self, reply: Reply[RawResponse]) -> RawResponse:
         """Park until `reply` is answered, as an endpoint does."""
-        await self.purgatory.park(reply.key, timeout=PATIENCE, until=reply.is_answered)
+        await self.purgatory.park(reply.key, timeout=PATIENCE, until=reply.is_complete)
         return reply.result()
 
-    async def joined(self, count: int = 1, **options: Any) -> list[JoinAnswer]:
+    async def joined(self, count: int = 1, **options: Any) -> list[JoinResponse]:
         """Let `count` members join together, and return what they are told; the leader is first."""
         replies = [self.join(**options) for _ in range(count)]
-        return [await self.answer(reply) for reply in replies]
+        return [await self.response(reply) for reply in replies]
 
-    async def stable(self, count: int, **options: Any) -> list[JoinAnswer]:
+    async def stable(self, count: int, **options: Any) -> list[JoinResponse]:
         """Let `count` members join and sync."""
         members = await self.joined(count, **options)
         await self.all_sync(members)
         return members
 
-    async def all_sync(self, members: list[JoinAnswer]) -> None:
+    async def all_sync(self, members: list[JoinResponse]) -> None:
         replies = [self.sync(member) for member in members[1:]]
         replies.append(self.sync(members[0], {members[0].member_id: [0]}))
         for reply in replies:
-            await self.answer(reply)
+            await self.response(reply)
 
     @property
     def state(self) -> GroupState:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from examples.join_group import errors
 from examples.join_group.reply import Reply
 from examples.join_group.schemas import (
-    JoinAnswer,
+    JoinResponse,
 )
 from examples.join_group.state_table import GroupState
 from examples.join_group.watch_keys import heartbeat_key, join_key, sync_key
@@ -49,7 +49,7 @@ class _Walk:
         self.bench = bench
         self.replies: list[Reply[Any]] = []
         # {member id: the newest answer to a join of its}
-        self.answers: dict[str, JoinAnswer] = {}
+        self.answers: dict[str, JoinResponse] = {}
 
     async def step(self, what: str, number: int) -> None:
         if what == "wait":
@@ -72,7 +72,7 @@ class _Walk:
         for member in members:
             self._try(lambda member=member: self._ask_as(what, member))  # type: ignore[misc] # bound now
 
-    def _ask_as(self, what: str, member: JoinAnswer) -> None:
+    def _ask_as(self, what: str, member: JoinResponse) -> None:
         is_leader = member.leader == member.member_id
         if what == "rejoin":
             self._join(member.member_id)
@@ -100,7 +100,7 @@ class _Walk:
             answer = reply.result()
         except (errors.GroupError, RuntimeError):
             return
-        if isinstance(answer, JoinAnswer):
+        if isinstance(answer, JoinResponse):
             older = self.answers.get(answer.member_id)
             if older is None or answer.generation >= older.generation:
                 self.answers[answer.member_id] = answer
@@ -121,7 +121,7 @@ class _Walk:
         assert syncs == 1 or group.state is not GroupState.COMPLETING_REBALANCE
         assert sessions == [int(not member.is_waiting) for member in group.members]
         # A reply is outstanding for each that waits, and for nobody else.
-        outstanding = [reply.member_id for reply in self.replies if not reply.is_answered()]
+        outstanding = [reply.member_id for reply in self.replies if not reply.is_complete()]
         assert sorted(outstanding) == sorted(
             member.member_id for member in group.members if member.is_waiting
         )
@@ -147,7 +147,7 @@ def test_whatever_happens_everyone_is_waited_for_exactly_once(
                 walk.check()
             # Everyone falls silent: all requests are answered, all sessions end, all is forgotten.
             await asyncio.sleep(2000)
-            assert all(reply.is_answered() for reply in walk.replies)
+            assert all(reply.is_complete() for reply in walk.replies)
             assert purgatory.statistics().timers == 0
 
     with asyncio.Runner(loop_factory=AutojumpEventLoop) as runner:

@@ -1,12 +1,12 @@
-"""Members that leave, return, repeat themselves, and elect a protocol."""
+"""Members that leave, return, repeat themselves, and select_protocol a protocol."""
 
 import asyncio
 
 import pytest
 
 from examples.join_group import errors
+from examples.join_group.protocol_selection import select_protocol
 from examples.join_group.state_table import GroupState
-from examples.join_group.vote import elect
 from tests.unit.join_group.group_bench import MOMENT, Bench
 
 
@@ -16,7 +16,7 @@ async def test_a_leave_begins_a_rebalance_at_once(bench: Bench) -> None:
     bench.leave(leader.member_id)
     with pytest.raises(errors.RebalanceInProgress):
         bench.heartbeat(follower.member_id, 1)
-    answer = await bench.answer(bench.join(follower.member_id))
+    answer = await bench.response(bench.join(follower.member_id))
     assert (answer.generation, answer.leader) == (2, follower.member_id)
 
 
@@ -29,7 +29,7 @@ async def test_a_leave_of_the_last_one_missing_ends_the_wait(bench: Bench) -> No
     with pytest.raises(errors.UnknownMemberId):
         parked.result()
     bench.leave(leader.member_id)
-    assert (await bench.answer(new)).generation == 2
+    assert (await bench.response(new)).generation == 2
 
 
 async def test_an_empty_group_keeps_its_generation_for_a_while(bench: Bench) -> None:
@@ -56,7 +56,7 @@ async def test_a_repeated_join_is_told_of_the_generation_that_is(bench: Bench) -
     assert bench.join(leader.member_id).result() == leader
     await bench.all_sync([leader, follower])
     assert bench.join(follower.member_id).result() == follower
-    assert not bench.join(leader.member_id).is_answered()
+    assert not bench.join(leader.member_id).is_complete()
     assert bench.state is GroupState.PREPARING_REBALANCE
 
 
@@ -64,9 +64,9 @@ async def test_other_protocols_ask_for_a_rebalance(bench: Bench) -> None:
     """A follower that joins with other metadata wants it to be seen by the leader."""
     leader, follower = await bench.stable(2)
     again = bench.join(follower.member_id, protocols={"range": "new"})
-    answer = await bench.answer(bench.join(leader.member_id))
+    answer = await bench.response(bench.join(leader.member_id))
     assert [member.metadata for member in answer.members] == ["", "new"]
-    assert (await bench.answer(again)).generation == 2
+    assert (await bench.response(again)).generation == 2
 
 
 async def test_a_newer_request_takes_the_place_of_an_older(bench: Bench) -> None:
@@ -108,7 +108,7 @@ async def test_a_known_member_whose_client_goes_may_come_back(bench: Bench) -> N
     lead = bench.join(leader.member_id, session_timeout=10)
     await asyncio.sleep(9)
     again = bench.join(follower.member_id, session_timeout=10)
-    assert {(await bench.answer(reply)).generation for reply in (lead, again)} == {2}
+    assert {(await bench.response(reply)).generation for reply in (lead, again)} == {2}
     parked = bench.sync(follower.model_copy(update={"generation": 2}))
     bench.coordinator.withdraw(parked)
     bench.coordinator.withdraw(parked)
@@ -128,7 +128,7 @@ async def test_a_protocol_is_elected(bench: Bench) -> None:
         bench.join(protocols={"range": "r2", "roundrobin": "o2"}),
         bench.join(protocols={"range": "r3", "roundrobin": "o3"}),
     ]
-    answers = [await bench.answer(reply) for reply in replies]
+    answers = [await bench.response(reply) for reply in replies]
     assert {answer.protocol for answer in answers} == {"range"}
     assert [member.metadata for member in answers[0].members] == ["r1", "r2", "r3"]
 
@@ -145,10 +145,10 @@ async def test_a_protocol_is_elected(bench: Bench) -> None:
 )
 def test_an_election(ballots: list[list[str]], elected: str) -> None:
     """What not everyone supports gets no votes; of equals it is what the first one prefers."""
-    assert elect(ballots) == elected
+    assert select_protocol(ballots) == elected
 
 
 def test_an_election_without_candidates() -> None:
     """Where nothing is common to all, nothing is elected."""
     with pytest.raises(ValueError, match="no protocol in common"):
-        elect([["a"], ["b"]])
+        select_protocol([["a"], ["b"]])

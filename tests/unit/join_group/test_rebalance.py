@@ -11,7 +11,7 @@ from tests.unit.join_group.group_bench import MOMENT, Bench
 
 ALLOWED = {
     ("empty", "rebalance-needed"): "preparing-rebalance",
-    ("empty", "forgotten"): "dead",
+    ("empty", "expired"): "dead",
     ("preparing-rebalance", "members-joined"): "completing-rebalance",
     ("preparing-rebalance", "nobody-joined"): "empty",
     ("completing-rebalance", "assigned"): "stable",
@@ -29,7 +29,7 @@ def test_each_event_in_each_state(state: GroupState, event: GroupEvent) -> None:
     if following is not None:
         assert next_state(state, event) == following
         return
-    with pytest.raises(RuntimeError, match=f"{event} cannot happen to a group that is {state}"):
+    with pytest.raises(RuntimeError, match=f"{event} is not allowed for a group that is {state}"):
         next_state(state, event)
 
 
@@ -47,7 +47,7 @@ async def test_the_initial_delay_is_extended_while_members_arrive(bench: Bench) 
     for _ in range(3):
         await asyncio.sleep(2)
         replies.append(bench.join())
-    answers = [await bench.answer(reply) for reply in replies]
+    answers = [await bench.response(reply) for reply in replies]
     # Joins at 0, 2, 4, 6; the delays end at 3, 6 and 9, the last of them without anyone new.
     assert bench.now() == 9
     assert {answer.generation for answer in answers} == {1}
@@ -62,7 +62,7 @@ async def test_the_initial_delay_ends_at_the_rebalance_timeout(bench: Bench) -> 
     await asyncio.sleep(3)
     third = bench.join(rebalance_timeout=1)
     for reply in (first, second, third):
-        assert (await bench.answer(reply)).generation == 1
+        assert (await bench.response(reply)).generation == 1
     assert bench.now() == 7
 
 
@@ -80,9 +80,9 @@ async def test_all_rejoined_are_answered_at_once(bench: Bench) -> None:
     assert bench.state is GroupState.PREPARING_REBALANCE
     rejoined = [bench.join(member.member_id) for member in old[:2]]
     await asyncio.sleep(1)
-    assert not any(reply.is_answered() for reply in (new, *rejoined))
+    assert not any(reply.is_complete() for reply in (new, *rejoined))
     rejoined.append(bench.join(old[2].member_id))
-    answers = [await bench.answer(reply) for reply in (*rejoined, new)]
+    answers = [await bench.response(reply) for reply in (*rejoined, new)]
     assert bench.now() == began + 1
     assert {answer.generation for answer in answers} == {2}
     assert {answer.leader for answer in answers} == {old[0].member_id}
@@ -100,7 +100,7 @@ async def test_the_rebalance_timeout_drops_those_who_did_not_rejoin(bench: Bench
     with pytest.raises(errors.RebalanceInProgress):
         bench.heartbeat(leader.member_id, 1)
     again = bench.join(follower.member_id, rebalance_timeout=20, session_timeout=300)
-    answers = [await bench.answer(again), await bench.answer(new)]
+    answers = [await bench.response(again), await bench.response(new)]
     assert bench.now() == began + 20
     assert {answer.leader for answer in answers} == {follower.member_id}
     with pytest.raises(errors.UnknownMemberId):
@@ -119,7 +119,7 @@ async def test_an_expired_session_removes_the_member(bench: Bench) -> None:
     assert (bench.now(), bench.state) == (began + 10, GroupState.PREPARING_REBALANCE)
     with pytest.raises(errors.UnknownMemberId):
         bench.heartbeat(follower.member_id, 1)
-    answer = await bench.answer(bench.join(leader.member_id))
+    answer = await bench.response(bench.join(leader.member_id))
     assert (bench.now(), answer.generation, len(answer.members)) == (began + 10, 2, 1)
 
 
@@ -139,7 +139,7 @@ async def test_a_parked_member_needs_no_heartbeat(bench: Bench) -> None:
     new = bench.join(session_timeout=6, rebalance_timeout=100)
     again = bench.join(leader.member_id, session_timeout=6, rebalance_timeout=100)
     for reply in (again, new):
-        assert (await bench.answer(reply)).generation == 2
+        assert (await bench.response(reply)).generation == 2
     assert bench.waiting(heartbeat_key("g", leader.member_id)) == 1
     await asyncio.sleep(6 + MOMENT)
     assert bench.coordinator.describe("g").members == []
@@ -150,12 +150,12 @@ async def test_sync_parks_followers_until_the_leader_assigns(bench: Bench) -> No
     leader, early, late = await bench.joined(3)
     parked = bench.sync(early)
     await asyncio.sleep(1)
-    assert not parked.is_answered()
+    assert not parked.is_complete()
     own = bench.sync(leader, {leader.member_id: [0, 1], early.member_id: [2]})
-    assert (await bench.answer(own)).partitions == [0, 1]
-    assert (await bench.answer(parked)).partitions == [2]
+    assert (await bench.response(own)).partitions == [0, 1]
+    assert (await bench.response(parked)).partitions == [2]
     assert bench.state is GroupState.STABLE
-    assert (await bench.answer(bench.sync(late))).partitions == []
+    assert (await bench.response(bench.sync(late))).partitions == []
     assert bench.waiting(sync_key("g")) == 0
 
 
@@ -169,8 +169,8 @@ async def test_a_leader_that_never_assigns_is_dropped(bench: Bench) -> None:
         if bench.now() < began + 20:
             bench.heartbeat(leader.member_id, 1)
     with pytest.raises(errors.RebalanceInProgress):
-        await bench.answer(parked)
-    answer = await bench.answer(bench.join(follower.member_id))
+        await bench.response(parked)
+    answer = await bench.response(bench.join(follower.member_id))
     assert (bench.now(), answer.generation) == (began + 20, 2)
     assert answer.leader == follower.member_id
 
@@ -181,11 +181,11 @@ async def test_a_newcomer_interrupts_the_sync(bench: Bench) -> None:
     parked = bench.sync(follower)
     new = bench.join()
     with pytest.raises(errors.RebalanceInProgress):
-        await bench.answer(parked)
+        await bench.response(parked)
     with pytest.raises(errors.RebalanceInProgress):
         bench.sync(leader, {})
     replies = [bench.join(leader.member_id), bench.join(follower.member_id), new]
-    assert {(await bench.answer(reply)).generation for reply in replies} == {2}
+    assert {(await bench.response(reply)).generation for reply in replies} == {2}
 
 
 async def test_a_heartbeat_between_join_and_sync_is_fine(bench: Bench) -> None:

@@ -13,8 +13,8 @@ from examples.join_group.member import Member
 from examples.join_group.problems import KINDS
 from examples.join_group.rebalance import Rebalance
 from examples.join_group.schemas import (
-    JoinAnswer,
     JoinRequest,
+    JoinResponse,
     Protocol,
 )
 from examples.join_group.settings import CoordinatorSettings
@@ -27,7 +27,7 @@ from tests.unit.join_group.group_bench import SETTINGS, Bench
 async def test_a_member_that_is_unknown(bench: Bench) -> None:
     """Every request of a stranger is refused, in every group."""
     await bench.stable(1)
-    stranger = JoinAnswer(member_id="x", generation=1, protocol="range", leader="y", members=[])
+    stranger = JoinResponse(member_id="x", generation=1, protocol="range", leader="y", members=[])
     for ask in (
         lambda: bench.join("x"),
         lambda: bench.join("x", group="other"),
@@ -35,7 +35,7 @@ async def test_a_member_that_is_unknown(bench: Bench) -> None:
         lambda: bench.heartbeat("x", 1),
         lambda: bench.leave("x"),
     ):
-        with pytest.raises(errors.UnknownMemberId, match="x is no member of group"):
+        with pytest.raises(errors.UnknownMemberId, match="x is not a member of group"):
             ask()
     with pytest.raises(errors.UnknownGroup, match="there is no group other"):
         bench.coordinator.describe("other")
@@ -98,7 +98,7 @@ async def test_who_may_assign(bench: Bench) -> None:
         bench.sync(follower, {})
     with pytest.raises(errors.InvalidAssignment, match="sync with assignments"):
         bench.sync(leader)
-    with pytest.raises(errors.InvalidAssignment, match="to x first"):
+    with pytest.raises(errors.InvalidAssignment, match="unknown members, such as x"):
         bench.sync(leader, {"x": [0]})
     assert bench.state is GroupState.COMPLETING_REBALANCE
 
@@ -141,7 +141,7 @@ async def test_nothing_begins_in_a_drain(bench: Bench) -> None:
 
 async def test_what_still_ends_in_a_drain_begins_nothing(bench: Bench) -> None:
     """A deadline that passes while a long drain is under way changes the group, and no more."""
-    rebalance = Rebalance(bench.purgatory, SETTINGS, on_oblivion=lambda group: None)
+    rebalance = Rebalance(bench.purgatory, SETTINGS, on_expired=lambda group: None)
     group = Group("g")
     member = Member("m", JoinRequest(protocols=[Protocol(name="range")]))
     group.add(member, "consumer")
@@ -170,11 +170,11 @@ async def test_an_operator_ends_what_waits(bench: Bench) -> None:
 async def test_a_reply_is_given_once(bench: Bench) -> None:
     """An outstanding reply has no result; of two answers the first counts."""
     reply = bench.join()
-    with pytest.raises(RuntimeError, match="is not answered yet"):
+    with pytest.raises(RuntimeError, match="is not complete yet"):
         reply.result()
-    answer = await bench.answer(reply)
+    answer = await bench.response(reply)
     reply.fail(RuntimeError("too late"))
-    reply.answer(answer.model_copy(update={"generation": 9}))
+    reply.complete(answer.model_copy(update={"generation": 9}))
     assert reply.result() == answer
 
 

@@ -20,6 +20,7 @@ from purgatory.journal import (
     HashedKeys,
     Journal,
     ParquetFiles,
+    RetryPolicy,
     Sink,
 )
 from purgatory.testing import MockClock
@@ -217,8 +218,8 @@ def test_what_the_buffer_cannot_take_is_counted_and_said_once(
     assert (statistics.rows, statistics.dropped, statistics.waiting) == (7, 15, 1)
     assert statistics.sinks[0].written == 7
     messages = [record.getMessage() for record in caplog.records]
-    assert sum("more happens than the journal can take" in message for message in messages) == 1
-    assert sum("15 events were dropped meanwhile" in message for message in messages) == 1
+    assert sum("the journal is too slow" in message for message in messages) == 1
+    assert sum("15 events were dropped" in message for message in messages) == 1
 
 
 def test_a_slow_sink_keeps_nobody_waiting(
@@ -258,7 +259,7 @@ def test_a_sink_that_fails_is_tried_again(
     make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An episode is logged at its beginning and at its end, however many tries there are."""
-    journal = Journal(sink, retry_after=0.001, clock=clock)
+    journal = Journal(sink, retry=RetryPolicy(first_ms=1, max_ms=1), clock=clock)
     core = make_core(journal)
     with caplog.at_level(logging.INFO, "purgatory.journal"), journal:
         sink.failures = 4
@@ -280,7 +281,7 @@ def test_a_sink_that_fails_is_tried_again(
 def test_closing_does_not_wait_for_a_sink_that_hangs(
     make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says how many rows are given up; the thread keeps no process from ending."""
+    """It says how many rows are dropped; the thread keeps no process from ending."""
     journal = Journal(sink, close_timeout=0.2, clock=clock)
     journal.open()
     sink.gate.clear()
@@ -289,7 +290,7 @@ def test_closing_does_not_wait_for_a_sink_that_hangs(
     journal.close()
     journal.close()
     assert "did not finish within" in caplog.text
-    assert "2 rows are given up" in caplog.text
+    assert "2 rows are dropped" in caplog.text
     [thread] = [thread for thread in threading.enumerate() if "journal list" in thread.name]
     assert thread.daemon
     sink.gate.set()
@@ -300,7 +301,7 @@ def test_closing_does_not_wait_for_a_sink_that_fails(
     make_core: MakeCore, clock: MockClock, sink: ListSink
 ) -> None:
     """However long it is until the next try."""
-    journal = Journal(sink, retry_after=3_600, clock=clock)
+    journal = Journal(sink, retry=RetryPolicy(first_ms=3_600_000, max_ms=3_600_000), clock=clock)
     with journal:
         sink.failures = 1_000
         watch_and_fire(make_core(journal), 3)
@@ -353,7 +354,7 @@ def test_keys_are_not_in_the_files_where_they_are_hashed(
         ({"sample": {"park": 1.5}}, "sample of 'park' is 1.5: give a share from 0 to 1"),
         ({"sample": {"park": float("nan")}}, "sample of 'park' is nan"),
         ({"max_buffered": 0}, "max_buffered is 0: give 1 or more"),
-        ({"retry_after": 0}, "retry_after is 0: give a number of seconds above zero"),
+        ({"close_timeout": 0}, "close_timeout is 0: give a number of seconds above zero"),
         ({"close_timeout": float("inf")}, "close_timeout is inf"),
     ],
 )
@@ -367,7 +368,7 @@ def test_options_that_make_no_sense_are_refused(
 
 def test_a_journal_is_opened_once_and_has_a_sink(sink: ListSink) -> None:
     """Its identifiers are those of one start."""
-    with pytest.raises(ValueError, match="without a sink"):
+    with pytest.raises(ValueError, match="needs a sink"):
         Journal()
     journal = Journal(sink, worker="w")
     assert (repr(journal), journal.flush()) == ("<Journal to list>", False)

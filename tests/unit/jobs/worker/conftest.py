@@ -15,6 +15,7 @@ from purgatory.jobs import (
 )
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
+from tests.unit.jobs.worker.parts import Parts, running_timer
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
 
 
@@ -46,3 +47,12 @@ async def purgatory(
     purgatory.handler("note")(log)
     async with purgatory:
         yield purgatory
+
+
+@pytest.fixture
+async def parts(store: FailingJobStore) -> AsyncIterator[Parts]:
+    """The parts of a worker, not composed."""
+    await store.open()
+    async with running_timer() as timer:
+        yield Parts(store, timer)
+    await store.close()

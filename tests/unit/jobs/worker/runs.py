@@ -57,4 +57,4 @@ class Log(list[Run]):
 
 
 def settings(**options: Any) -> WorkerSettings:
-    return WorkerSettings(retry=RetryPolicy(first_ms=1_000, most_ms=8_000), **options)
+    return WorkerSettings(retry=RetryPolicy(first_ms=1_000, max_ms=8_000), **options)

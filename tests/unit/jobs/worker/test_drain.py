@@ -37,7 +37,7 @@ async def test_draining_gives_back_what_waits(
 
 async def test_handlers_have_a_grace_time(store: MemoryJobStore, make_purgatory: Make) -> None:
     """Those that end within it are done; the others are cancelled, and run again elsewhere."""
-    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace=5))
+    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace_ms=5_000))
 
     @purgatory.handler("sleep")
     async def sleep(job: JobContext, seconds: float) -> None:
@@ -59,7 +59,7 @@ async def test_a_handler_that_cannot_be_cancelled_is_left_behind(
     store: FailingJobStore, make_purgatory: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever it takes its cancellation for: nobody waits for it, and the others go back."""
-    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace=5))
+    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace_ms=5_000))
     may_end = asyncio.Event()
 
     @purgatory.handler("stubborn")
@@ -93,7 +93,7 @@ async def test_draining_does_not_wait_for_the_end_of_an_outage(
     store: FailingJobStore, make_purgatory: Make, delay: int, wanted_ms: int
 ) -> None:
     """What was run has its grace time to be told; else there is nothing to wait for."""
-    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace=5))
+    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(grace_ms=5_000))
 
     @purgatory.handler("note")
     async def cut(job: JobContext) -> None:

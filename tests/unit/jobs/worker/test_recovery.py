@@ -28,12 +28,9 @@ from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
 
 async def crash(purgatory: Purgatory, store: MemoryJobStore) -> None:
     """End a purgatory as kill -9 does: what it holds stays held."""
-    desk = purgatory._desk
-    assert desk is not None
-    scheduler = desk._scheduler
-    for held in scheduler._held.values():
-        held.disarm()
-    scheduler._held.clear()
+    service = purgatory._job_service
+    assert service is not None
+    service._scheduler._leased.take_all()
     await purgatory.close()
     await store.open()
 
@@ -73,7 +70,7 @@ async def test_a_run_that_was_cut_off_is_run_again(
         if job.attempt == 1:
             await asyncio.sleep(1_000)
 
-    first = make_purgatory(jobs=store, job_settings=WorkerSettings(grace=0))
+    first = make_purgatory(jobs=store, job_settings=WorkerSettings(grace_ms=0))
     first.handler("slow")(slow)
     await first.__aenter__()
     job_id = (await first.defer("slow", delay=1)).id

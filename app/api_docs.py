@@ -1,0 +1,50 @@
+"""API documentation that works without the internet."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import fastapi_standalone_docs  # type: ignore[import-untyped] # it ships no types
+from fastapi import FastAPI
+from fastapi.openapi.docs import get_redoc_html, get_swagger_ui_html
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.staticfiles import StaticFiles
+
+ASSETS = "/docs/assets"
+
+
+def add_docs(app: FastAPI) -> None:
+    """Serve Swagger UI at /docs and ReDoc at /redoc, with files served by this process.
+
+    `fastapi_standalone_docs` itself patches FastAPI for the whole process; only its files are used.
+    """
+    folder = Path(str(files(fastapi_standalone_docs) / "static"))
+    app.mount(ASSETS, StaticFiles(directory=folder), name="docs-assets")
+
+    @app.get("/docs", include_in_schema=False)
+    async def swagger(request: Request) -> HTMLResponse:
+        root = request.scope.get("root_path", "")
+        return get_swagger_ui_html(
+            openapi_url=f"{root}{app.openapi_url}",
+            title=app.title,
+            swagger_js_url=f"{root}{ASSETS}/swagger/swagger-ui-bundle.js",
+            swagger_css_url=f"{root}{ASSETS}/swagger/swagger-ui.css",
+            swagger_favicon_url=f"{root}{ASSETS}/fastapi/favicon.png",
+        )
+
+    @app.get("/redoc", include_in_schema=False)
+    async def redoc(request: Request) -> HTMLResponse:
+        root = request.scope.get("root_path", "")
+        return get_redoc_html(
+            openapi_url=f"{root}{app.openapi_url}",
+            title=app.title,
+            redoc_js_url=f"{root}{ASSETS}/redoc/redoc.standalone.js",
+            redoc_favicon_url=f"{root}{ASSETS}/fastapi/favicon.png",
+            with_google_fonts=False,
+        )
+
+    @app.get("/", include_in_schema=False)
+    async def index(request: Request) -> RedirectResponse:
+        return RedirectResponse(f"{request.scope.get('root_path', '')}/docs")

@@ -1,0 +1,163 @@
+"""Requests read from bytes, if they have a fast route and are plain.
+
+By regular expressions and a cache of header blocks, not by httptools, which uvicorn brings: that
+calls Python for each header of each request. A request with two headers is read here in 2.5 us and
+one of a browser, with eight, in 2.8 us; the same reader on httptools took 1.1 and 1.6 times as
+long. What the expressions do not match is for httptools, by way of uvicorn's protocol.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from enum import Enum
+from typing import Final
+from urllib.parse import quote, unquote
+
+from purgatory.fastapi.http.permit import UNRESTRICTED
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.servers.fast_routes import FastRoute
+from purgatory.fastapi.servers.uvicorn.header_lines import HeaderLines, HeaderReader
+
+# A longer head is for uvicorn's parser.
+MAX_HEAD: Final = 16 * 1024
+
+# RFC 9112, and stricter: a target is ASCII without a fragment. What does not match is not refused
+# but handed to uvicorn's parser.
+_REQUEST_LINE: Final = re.compile(
+    rb"[A-Z]+ (/[!-\"$->@-~]*)(?:\?([!-\"$-~]*))? HTTP/1\.([01])(?=\r\n)"
+)
+_NO_HEAD: Final = re.compile(rb"[^\r]\n|\x00")
+
+
+class Unread(Enum):
+    """The reason why bytes were not read as a request."""
+
+    INCOMPLETE = "they may be the beginning of a request with a fast route"
+    NOT_OURS = "they are for uvicorn's parser"
+
+
+class DirectRequest(RawRequest):
+    """A request with a fast route, read from bytes; headers are parsed on demand."""
+
+    __slots__ = (
+        "_lines",
+        "_root_path",
+        "body_length",
+        "fast_route",
+        "keeps_alive",
+        "length",
+        "minor_version",
+    )
+
+    def __init__(
+        self,
+        fast_route: FastRoute,
+        root_path: str,
+        raw_path: bytes,
+        query_string: bytes,
+        minor_version: bytes,
+        lines: HeaderLines,
+        length: int,
+    ) -> None:
+        """Hold a request of `length` bytes, its body included."""
+        tail = raw_path[len(fast_route.path) :].decode("ascii")
+        self.fast_route = fast_route
+        self.raw_path = raw_path
+        self.query_string = query_string
+        self.tail = unquote(tail) if "%" in tail else tail
+        self._root_path = root_path
+        self.body = b""
+        self.client = ""
+        self.permit = UNRESTRICTED
+        self.minor_version = minor_version
+        self.keeps_alive = minor_version == b"1" and not lines.closes
+        self.length = length
+        self.body_length = lines.content_length
+        self._lines = lines
+
+    @property
+    def path(self) -> str:  # type: ignore[override] # read only
+        """The decoded path, with the root path before it, as ASGI has it."""
+        return self._root_path + unquote(self.raw_path.decode("ascii"))
+
+    @property
+    def headers(self) -> list[tuple[bytes, bytes]]:  # type: ignore[override] # read only
+        """The headers, with their names in lower case."""
+        return self._lines.pairs()
+
+    @property
+    def target(self) -> str:
+        """The path and the query, as in uvicorn's access log."""
+        query = self.query_string.decode("ascii")
+        return f"{quote(self.path)}?{query}" if query else quote(self.path)
+
+    @property
+    def expects_continue(self) -> bool:
+        """True iff the client waits for 100 Continue before it sends the body."""
+        return self._lines.expects_continue
+
+    def has_header(self, name: bytes) -> bool:
+        """Return True iff there is a header of that lower-case name."""
+        return name in self._lines
+
+    def has_any(self, names: frozenset[bytes]) -> bool:
+        """Return True iff there is a header of one of those lower-case names."""
+        return self._lines.has_any(names)
+
+    def headers_named(self, name: bytes) -> list[str]:
+        """Return every header of that lower-case name."""
+        return self._lines.named(name)
+
+
+class RequestReader:
+    """Reads the requests that have a fast route, and no others."""
+
+    def __init__(self, fast_routes: Sequence[FastRoute], root_path: str) -> None:
+        """Read requests for `fast_routes`; the server puts `root_path` before each path."""
+        self._root_path = root_path
+        starts = [(f"{item.method} {item.path}".encode(), item) for item in fast_routes]
+        self._tailed = [(start, item) for start, item in starts if item.endpoint.tail]
+        self._exact = {start: item for start, item in starts if not item.endpoint.tail}
+        self._starts = tuple(start for start, _ in starts)
+        self._headers = HeaderReader()
+
+    def read(self, data: bytes) -> DirectRequest | Unread:
+        """Return the request at the beginning of `data`, or the reason why there is none.
+
+        If `data` is shorter than its `length`, the rest of the body is yet to come.
+        """
+        fast_route = self._fast_route(data)
+        if fast_route is None:
+            is_begun = any(start.startswith(data) for start in self._starts)
+            return Unread.INCOMPLETE if is_begun else Unread.NOT_OURS
+        head_end = data.find(b"\r\n\r\n")
+        if head_end < 0:
+            is_begun = len(data) <= MAX_HEAD and _NO_HEAD.search(data) is None
+            return Unread.INCOMPLETE if is_begun else Unread.NOT_OURS
+        match = _REQUEST_LINE.match(data)
+        if match is None or head_end + 4 > MAX_HEAD:
+            return Unread.NOT_OURS
+        lines = self._headers.read(data[match.end() : head_end])
+        if lines is None or not lines.is_plain or lines.content_length > fast_route.max_body:
+            return Unread.NOT_OURS
+        raw_path, query, minor_version = match.groups(b"")
+        return DirectRequest(
+            fast_route,
+            self._root_path,
+            raw_path,
+            query,
+            minor_version,
+            lines,
+            head_end + 4 + lines.content_length,
+        )
+
+    def _fast_route(self, data: bytes) -> FastRoute | None:
+        for start, fast_route in self._tailed:
+            if data.startswith(start):
+                return fast_route
+        if data.startswith(self._starts):
+            # The path ends at the second space or at the query.
+            end = data.find(b" ", data.find(b" ") + 1)
+            return self._exact.get(data[:end].partition(b"?")[0])
+        return None

@@ -1,0 +1,92 @@
+"""One registered handler: its function, and the type of its payload."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_type_hints
+
+from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType, payload_type
+from purgatory.jobs.handlers.threads import JobThreads
+from purgatory.jobs.model.job import Job
+
+
+class Handler:
+    """A function, how it is called, and what its payload is."""
+
+    __slots__ = ("_function", "_takes_payload", "is_async", "name", "payload")
+
+    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+        """Inspect the function; raise TypeError unless its parameters are (job[, payload])."""
+        self.name = name
+        self._function = function
+        called = _called(function)
+        self.is_async: bool = inspect.iscoroutinefunction(called)
+        parameters = _parameters(name, function)
+        if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+            raise TypeError(
+                f"handler {name!r} is the generator function {function!r}: calling it runs none of "
+                "its body; remove the yield, or iterate over it in a handler"
+            )
+        self._takes_payload: bool = len(parameters) == 2
+        self.payload: PayloadType = AnyPayload()
+        if self._takes_payload and parameters[1].annotation is not inspect.Parameter.empty:
+            self.payload = payload_type(_annotation(name, called, parameters[1]))
+
+    async def run(self, job: Job, threads: JobThreads) -> None:
+        """Call the function, in a thread unless it is async; raise what it raises.
+
+        An awaitable that a thread returns is awaited here. Raises ThreadLeftError if cancelled
+        while the thread runs.
+        """
+        arguments: list[Any] = [JobContext.of(job)]
+        if self._takes_payload:
+            arguments.append(self.payload.decode(job.payload_json))
+        if self.is_async:
+            await self._function(*arguments)
+            return
+        result = await threads.run(self._function, *arguments)
+        if inspect.isawaitable(result):
+            # A lambda or a decorator around an async function does not show that it is one.
+            await result
+
+    async def close(self) -> None:
+        """Call the `aclose` of a handler that is an object with one."""
+        close = getattr(self._function, "aclose", None)
+        if close is not None:
+            await close()
+
+
+def _called(function: Callable[..., Any]) -> Any:
+    """Return the function that is called in the end, which has the annotations."""
+    while isinstance(function, partial):
+        function = function.func
+    return function if inspect.isroutine(function) else type(function).__call__
+
+
+def _parameters(name: str, function: Callable[..., Any]) -> list[inspect.Parameter]:
+    wanted = f"handler {name!r} is {function!r}: it has to take (job, payload), or (job) only"
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError) as exc:
+        raise TypeError(wanted) from exc
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    required = [each for each in parameters if each.default is inspect.Parameter.empty]
+    needed = [each for each in required if each.kind in positional]
+    is_keyword_needed = any(each.kind is inspect.Parameter.KEYWORD_ONLY for each in required)
+    if not 1 <= len(needed) <= 2 or is_keyword_needed:
+        raise TypeError(wanted)
+    return needed
+
+
+def _annotation(name: str, called: Any, parameter: inspect.Parameter) -> Any:
+    try:
+        return get_type_hints(called, include_extras=True)[parameter.name]
+    except NameError as exc:
+        # A postponed annotation may use a name that exists only in the enclosing function.
+        raise TypeError(
+            f"handler {name!r}: its payload's type {parameter.annotation!r} is not known in its "
+            f"module ({exc}): define the type at the top of the module"
+        ) from exc

@@ -1,0 +1,122 @@
+"""Payload types: how the annotation of a handler's second parameter checks its payloads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Protocol
+
+from purgatory.jobs.model.errors import InvalidPayloadError
+from purgatory.jobs.model.spec import encode_payload
+
+_JSON_TYPES = (str, int, float, bool, list, dict, type(None))
+
+
+class PayloadType(Protocol):
+    """Encodes the payloads of one handler as JSON, and decodes them."""
+
+    def encode(self, payload: Any, max_bytes: int) -> str:
+        """Return compact JSON; raise InvalidPayloadError unless the handler accepts the payload."""
+        ...
+
+    def decode(self, payload_json: str) -> Any:
+        """Return the handler's argument; raise InvalidPayloadError."""
+        ...
+
+
+class AnyPayload:
+    """Any JSON, for handlers without an annotation."""
+
+    def encode(self, payload: Any, max_bytes: int) -> str:
+        """Return compact JSON."""
+        return encode_payload(payload, max_bytes)
+
+    def decode(self, payload_json: str) -> Any:
+        """Return the decoded JSON."""
+        return json.loads(payload_json)
+
+
+class TypedPayload:
+    """A type that pydantic checks."""
+
+    def __init__(self, annotation: Any) -> None:
+        """Build the checker; raise TypeError if pydantic is missing or cannot check the type."""
+        try:
+            # Imported here: handlers without such an annotation need the standard library only.
+            from pydantic import TypeAdapter, ValidationError
+            from pydantic.errors import PydanticUserError
+        except ImportError as exc:
+            raise TypeError(
+                f"a payload of type {annotation!r} is checked by pydantic, which is not installed: "
+                "pip install pydantic, or annotate it as Any, dict, list, str, int, float or bool"
+            ) from exc
+        try:
+            self._adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+        except PydanticUserError as exc:
+            raise TypeError(f"pydantic cannot check a payload of type {annotation!r}") from exc
+        self._error = ValidationError
+
+    def encode(self, payload: Any, max_bytes: int) -> str:
+        """Return compact JSON of an instance of the type, or of plain JSON values that fit it."""
+        if not isinstance(payload, _JSON_TYPES):
+            payload = self._dump(payload)
+        encoded = encode_payload(payload, max_bytes)
+        self.decode(encoded)
+        return encoded
+
+    def decode(self, payload_json: str) -> Any:
+        """Return an instance of the type."""
+        try:
+            return self._adapter.validate_json(payload_json)
+        except self._error as exc:
+            found = exc.errors(include_url=False, include_context=False, include_input=False)
+            where = "".join(f"/{part}" for part in found[0]["loc"]) or "the payload"
+            raise InvalidPayloadError(
+                f"the payload is not what its handler takes: {where}: {found[0]['msg']}"
+            ) from exc
+
+    def _dump(self, payload: Any) -> Any:
+        try:
+            return self._adapter.dump_python(payload, mode="json", warnings="error")
+        except (TypeError, ValueError) as exc:
+            raise InvalidPayloadError(
+                f"the payload is {type(payload).__name__}, which is not what its handler takes"
+            ) from exc
+
+
+class PlainPayload:
+    """A dict, list, string, number or boolean, checked without pydantic."""
+
+    def __init__(self, kind: type) -> None:
+        """Accept `kind` only."""
+        self._kind = kind
+
+    def encode(self, payload: Any, max_bytes: int) -> str:
+        """Return compact JSON."""
+        encoded = encode_payload(payload, max_bytes)
+        self.decode(encoded)
+        return encoded
+
+    def decode(self, payload_json: str) -> Any:
+        """Return the decoded JSON if it is of the kind."""
+        payload = json.loads(payload_json)
+        kinds: Any = (int, float) if self._kind is float else self._kind
+        is_bool = isinstance(payload, bool)
+        if not isinstance(payload, kinds) or is_bool is not (self._kind is bool):
+            raise InvalidPayloadError(
+                f"the payload is {type(payload).__name__}, and its handler takes "
+                f"{self._kind.__name__}"
+            )
+        return payload
+
+
+def payload_type(annotation: Any) -> PayloadType:
+    """Return the payload type for an annotation; raise TypeError if nothing can check it."""
+    if annotation is Any or annotation is object:
+        return AnyPayload()
+    if annotation in (str, int, float, bool, list, dict):
+        return PlainPayload(annotation)
+    if hasattr(annotation, "payload_type"):
+        # One of our own types, which checks itself: pydantic may not be installed.
+        own: PayloadType = annotation.payload_type()
+        return own
+    return TypedPayload(annotation)

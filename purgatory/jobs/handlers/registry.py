@@ -1,0 +1,107 @@
+"""The handlers of a process, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from purgatory.errors import InvalidKeyError
+from purgatory.jobs.handlers.handler import Handler
+from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType
+from purgatory.jobs.model.errors import UnknownHandlerError
+from purgatory.operations.watch_key import check_key
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+MAX_NAMES_SHOWN = 20
+
+
+class JobHandlers:
+    """The handlers that this process runs, and the names of those that other services run.
+
+    Register a name before jobs of it are deferred: on any thread until the purgatory opens, then on
+    the purgatory's own.
+    """
+
+    def __init__(self) -> None:
+        """Begin without handlers."""
+        self._handlers: dict[str, Handler] = {}
+        self._elsewhere: set[str] = set()
+        self.on_added: Callable[[], object] | None = None
+        """Called after a handler was added."""
+
+    def __contains__(self, name: object) -> bool:
+        """Return True iff this process runs jobs of that name."""
+        return name in self._handlers
+
+    def __len__(self) -> int:
+        """Return how many handlers this process has."""
+        return len(self._handlers)
+
+    @property
+    def names(self) -> list[str]:
+        """The names that can be deferred, sorted."""
+        return sorted(self._handlers.keys() | self._elsewhere)
+
+    def add(self, name: str, function: Callable[..., Any]) -> None:
+        """Register `function` for jobs of that name: called as `function(job[, payload])`.
+
+        Raises ValueError for an invalid or taken name, and TypeError for a function that cannot be
+        called so or whose payload type cannot be checked.
+        """
+        _check_name(name)
+        if name in self._handlers:
+            raise ValueError(f"handler {name!r} is registered already: give this one another name")
+        self._handlers[name] = Handler(name, function)
+        if self.on_added is not None:
+            self.on_added()
+
+    def handler(self, name: str) -> Callable[[Function], Function]:
+        """Return a decorator that registers a function under `name`, and returns it unchanged."""
+
+        def register(function: Function) -> Function:
+            self.add(name, function)
+            return function
+
+        return register
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Accept jobs of these names, which another service on the same store runs."""
+        if isinstance(names, str):
+            raise TypeError(f"names is the string {names!r}: give a list of names")
+        for name in names:
+            _check_name(name)
+            self._elsewhere.add(name)
+
+    def get(self, name: str) -> Handler | None:
+        """Return the handler of that name, or None if this process has none."""
+        return self._handlers.get(name)
+
+    def payload_of(self, name: str) -> PayloadType:
+        """Return the payload type of handler `name`; raise UnknownHandlerError."""
+        handler = self._handlers.get(name)
+        if handler is not None:
+            return handler.payload
+        if name in self._elsewhere:
+            # The other service checks the payload before it calls its function.
+            return AnyPayload()
+        known = ", ".join(repr(known) for known in self.names[:MAX_NAMES_SHOWN]) or "none"
+        raise UnknownHandlerError(
+            f"there is no handler {str(name)[:64]!r}; known: {known}. Register it with "
+            "@purgatory.handler(...), or name it in purgatory.handled_elsewhere([...]) if another "
+            "service runs it"
+        )
+
+    async def close(self) -> None:
+        """Close every handler that can be closed; then raise what one of them raised."""
+        async with AsyncExitStack() as stack:
+            for handler in self._handlers.values():
+                stack.push_async_callback(handler.close)
+
+
+def _check_name(name: str) -> None:
+    try:
+        check_key(name)
+    except InvalidKeyError as exc:
+        raise ValueError(f"{str(name)[:64]!r} is not a name for a handler: {exc.detail}") from exc

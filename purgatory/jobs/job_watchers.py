@@ -1,0 +1,111 @@
+"""Waits for jobs to change: listen, read, park, leave."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from purgatory.jobs.job_wait import JobWait
+from purgatory.jobs.model.job import Job
+from purgatory.jobs.stores.base import JobStore
+from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.status import Status
+from purgatory.timer import Clock
+from purgatory.timer.clock import NS_PER_MS
+
+Watch = Callable[[DelayedOperation, Sequence[str]], bool]
+
+# How often a waiter reads its job though no change was announced: if the store announces the
+# changes of other processes, and if it does not.
+ANNOUNCED_POLL_MS: Final = 15_000
+SILENT_POLL_MS: Final = 1_000
+
+
+class JobWatchers:
+    """The waits of this process for jobs; a `StoreListener`, called on the event loop."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        get: Callable[[str], Awaitable[Job]],
+        *,
+        watch: Watch,
+        clock: Clock,
+    ) -> None:
+        """Read jobs with `get`; park operations with `watch`."""
+        self._store = store
+        self._get = get
+        self._watch = watch
+        self._clock = clock
+        # {job id: waits for it to change}
+        self._waits: dict[str, set[JobWait]] = {}
+
+    async def wait_until(
+        self,
+        job_id: str,
+        is_met: Callable[[Job], bool],
+        *,
+        timeout_ms: int | None,
+        sleep: Callable[[JobWait], Awaitable[bool]],
+        wake: Callable[[], object],
+    ) -> tuple[Job, Status]:
+        """Return the job, as read last, and why the wait ended.
+
+        FIRED: `is_met` is true for the job. EXPIRED: it is not, after `timeout_ms` (None: no
+        limit). DRAINED: the purgatory drained. CANCELLED: `sleep` returned False, as the caller has
+        gone. `sleep` suspends the caller until `wake` is called: then its wait has ended.
+
+        Raises JobNotFoundError, StoreUnavailableError, LimitReachedError, and
+        PurgatoryDrainingError if the purgatory drains before the wait begins.
+        """
+        deadline_ns = None
+        if timeout_ms is not None:
+            deadline_ns = self._clock.now_ns() + timeout_ms * NS_PER_MS
+        while True:
+            # Listen before reading: a change in between is not missed.
+            wait = self._listen(job_id, wake)
+            try:
+                job = await self._get(job_id)
+                if is_met(job):
+                    return job, Status.FIRED
+                remaining_ms = self._remaining_ms(deadline_ns)
+                if remaining_ms <= 0:
+                    return job, Status.EXPIRED
+                self._park(wait, remaining_ms)
+                if not wait.is_completed and not await sleep(wait):
+                    return job, Status.CANCELLED
+                if wait.status is Status.DRAINED:
+                    return job, Status.DRAINED
+            finally:
+                self._leave(wait)
+
+    def on_due(self, due_ms: int) -> None:
+        """Do nothing: the worker has a listener of its own."""
+
+    def on_change(self, job_id: str) -> None:
+        """Wake the waits for the job."""
+        for wait in list(self._waits.get(job_id, ())):
+            wait.note_change()
+
+    def _listen(self, job_id: str, on_end: Callable[[], object]) -> JobWait:
+        wait = JobWait(job_id, on_end)
+        self._waits.setdefault(job_id, set()).add(wait)
+        return wait
+
+    def _park(self, wait: JobWait, remaining_ms: int) -> None:
+        wait.delay_ms = remaining_ms
+        if not wait.is_completed:
+            self._watch(wait, [wait.watch_key])
+
+    def _leave(self, wait: JobWait) -> None:
+        wait.abandon()
+        waits = self._waits[wait.job_id]
+        waits.discard(wait)
+        if not waits:
+            del self._waits[wait.job_id]
+
+    def _remaining_ms(self, deadline_ns: int | None) -> int:
+        poll_ms = ANNOUNCED_POLL_MS if self._store.hears_others else SILENT_POLL_MS
+        if deadline_ns is None:
+            return poll_ms
+        return min(poll_ms, -(-(deadline_ns - self._clock.now_ns()) // NS_PER_MS))

@@ -1,0 +1,124 @@
+"""Opening of the job store, repeated while it is out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.model.errors import StoreError, StoreUnavailableError
+from purgatory.jobs.stores.base import JobStore
+from purgatory.retry_policy import RetryPolicy
+
+logger = logging.getLogger("purgatory.jobs")
+
+RETRY_POLICY: Final = RetryPolicy(first_ms=100, max_ms=5_000)
+
+
+class StoreOpener:
+    """Opens a store in the background, and keeps trying while it cannot be opened.
+
+    Only an error of the first attempt reaches the caller, unless it says that the store is out of
+    reach: an operator who starts the process can correct it. Later errors are logged.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        on_open: Callable[[], Awaitable[None]],
+        *,
+        policy: RetryPolicy = RETRY_POLICY,
+    ) -> None:
+        """Prepare; `on_open` is awaited once the store is open, and belongs to opening it."""
+        self._store = store
+        self._on_open = on_open
+        self._policy = policy
+        self._task: asyncio.Task[None] | None = None
+        self._first_attempt: asyncio.Future[None] | None = None
+        self.error: str | None = "it is being opened"
+        """Why the store is not open; None once it is."""
+
+    @property
+    def is_open(self) -> bool:
+        """True iff the store was opened, and not closed since."""
+        return self.error is None
+
+    def begin(self) -> None:
+        """Begin to open the store, on the running event loop."""
+        self._first_attempt = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._open())
+
+    async def wait(self) -> None:
+        """Return once the store is open, or is out of reach and will be tried again.
+
+        Raises StoreNotReadyError and other errors of the store that prevent opening it;
+        PurgatoryClosedError if stopped before.
+        """
+        assert self._first_attempt is not None
+        await asyncio.shield(self._first_attempt)
+
+    async def stop(self) -> None:
+        """Stop trying. Idempotent."""
+        if self._task is not None:
+            # No effect if it is done already.
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        if self._first_attempt is not None and not self._first_attempt.done():
+            self._fail_first_attempt(
+                PurgatoryClosedError("the purgatory was drained before its job store was open")
+            )
+
+    def note_closed(self) -> None:
+        """Note that the store is being closed."""
+        self.error = "it is closed"
+
+    async def _open(self) -> None:
+        assert self._first_attempt is not None
+        try:
+            await self._reach()
+            await self._on_open()
+        except Exception as exc:
+            self.error = str(exc)
+            if self._first_attempt.done():
+                logger.exception("the job store cannot be opened", extra={"action": "no-store"})
+            else:
+                self._fail_first_attempt(exc)
+            return
+        self.error = None
+        if not self._first_attempt.done():
+            self._first_attempt.set_result(None)
+
+    async def _reach(self) -> None:
+        attempt = 0
+        while True:
+            try:
+                await self._store.open()
+            except StoreError as exc:
+                self._note_failure(exc)
+            else:
+                return
+            attempt += 1
+            await asyncio.sleep(self._policy.delay_s(attempt))
+
+    def _note_failure(self, error: StoreError) -> None:
+        assert self._first_attempt is not None
+        is_new = error.detail != self.error
+        self.error = error.detail
+        if not self._first_attempt.done():
+            if not isinstance(error, StoreUnavailableError):
+                raise error
+            self._first_attempt.set_result(None)
+        if is_new:
+            logger.error(
+                "the job store cannot be opened (%s): it is tried again until it can",
+                error.detail,
+                extra={"action": "store-lost"},
+            )
+
+    def _fail_first_attempt(self, error: Exception) -> None:
+        assert self._first_attempt is not None
+        self._first_attempt.set_exception(error)
+        # Retrieved here: no task may be waiting for it, and then `error` shows it.
+        self._first_attempt.exception()

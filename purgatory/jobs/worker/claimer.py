@@ -1,0 +1,168 @@
+"""Claiming: when, how far ahead and how many jobs this process leases."""
+
+from __future__ import annotations
+
+import asyncio
+
+from purgatory.jobs.handlers.registry import JobHandlers
+from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.stores.base import Claimed
+from purgatory.jobs.worker.due_listener import SOON_MS, DueListener
+from purgatory.jobs.worker.lease_renewer import LeaseRenewer
+from purgatory.jobs.worker.leased_jobs import LeasedJobs
+from purgatory.jobs.worker.recovery import JobRecovery
+from purgatory.jobs.worker.runner import JobRunner
+from purgatory.jobs.worker.settings import WorkerSettings
+from purgatory.jobs.worker.unhandled_jobs import UnhandledJobs
+from purgatory.jobs.worker.worker_store import BATCH, WorkerStore
+from purgatory.timer.clock import NS_PER_MS
+
+# Jobs that are taken over in one turn of the loop.
+SLICE = 100
+
+
+class Claimer:
+    """Leases jobs that are due within the horizon, as far as there is room for them.
+
+    It claims when the store announces a job, when leases of dead workers may have run out, and, if
+    the store does not announce what other processes defer, whenever polling shows a job.
+    """
+
+    def __init__(
+        self,
+        store: WorkerStore,
+        leased: LeasedJobs,
+        runner: JobRunner,
+        *,
+        handlers: JobHandlers,
+        recovery: JobRecovery,
+        renewer: LeaseRenewer,
+        unhandled: UnhandledJobs,
+        listener: DueListener,
+        settings: WorkerSettings,
+        limits: JobLimits,
+    ) -> None:
+        """Claim for `leased`; jobs without a handler in `handlers` go to `unhandled`."""
+        self._store = store
+        self._leased = leased
+        self._runner = runner
+        self._handlers = handlers
+        self._recovery = recovery
+        self._renewer = renewer
+        self._unhandled = unhandled
+        self._listener = listener
+        self._clock = store.clock
+        self._max_held = settings.max_held
+        self._poll_ms = settings.poll_ms
+        self._horizon_ms = limits.horizon_ms
+        # Leases of dead workers run out, and jobs beyond the horizon enter it.
+        self._horizon_pause_ms = min(store.lease_ms, limits.horizon_ms // 2)
+        self._claimed_ns: int | None = None
+        # There was no room for all that is due: `note_room` has to wake the claimer.
+        self._was_full = False
+        runner.on_ended = self.note_room
+
+    async def step(self) -> None:
+        """Claim if there may be something to claim; then wait for the next occasion."""
+        self._listener.reset()
+        if not self._handlers:
+            # This process only defers; other workers run what is due.
+            await self._listener.wait()
+            return
+        if self._listener.take_announced() or await self._has_to_claim():
+            pause_ms = await self._claim()
+        else:
+            pause_ms = self._poll_ms
+        if not self._leased.is_closed:
+            await self._listener.wait(pause_ms)
+
+    def note_room(self) -> None:
+        """Claim again once there is room for a batch: a job has ended."""
+        room = self._max_held - len(self._leased)
+        if self._was_full and room >= min(BATCH, self._max_held // 2 + 1):
+            self._was_full = False
+            self._listener.wake()
+
+    async def _has_to_claim(self) -> bool:
+        """Return False if there is nothing to claim; asking the store is cheaper than claiming."""
+        if self._store.hears_others or self._claimed_ns is None or self._is_full:
+            return True
+        since_ms = (self._clock.local_ns() - self._claimed_ns) // NS_PER_MS
+        if since_ms >= self._horizon_pause_ms:
+            return True
+        due_ms = await self._store.next_due_ms()
+        return due_ms is not None and self._clock.remaining_ms(due_ms) <= self._ahead_ms
+
+    async def _claim(self) -> int:
+        """Claim what is due within the horizon; return the time until the next claim, in ms."""
+        await self._renewer.renew_if_late()
+        ahead_ms = self._ahead_ms
+        unhandled: list[Job] = []
+        while not self._leased.is_closed:
+            within_ms, limit = self._room(ahead_ms)
+            if limit <= 0:
+                break
+            if await self._claim_batch(within_ms, limit, unhandled) < limit:
+                self._recovery.finish()
+                break
+        if unhandled:
+            await self._unhandled.release(unhandled)
+        if ahead_ms == self._horizon_ms:
+            self._unhandled.note_horizon(has_seen=bool(unhandled))
+        self._was_full = self._is_full
+        return self._pause_ms(has_unhandled=bool(unhandled))
+
+    def _pause_ms(self, *, has_unhandled: bool) -> int:
+        if self._was_full:
+            return SOON_MS // 2
+        # Jobs that were released may remain unclaimed until the next claim.
+        is_near = has_unhandled or self._unhandled.has_seen
+        pause_ms = SOON_MS if is_near else self._horizon_pause_ms
+        return pause_ms if self._store.hears_others else min(pause_ms, self._poll_ms)
+
+    @property
+    def _ahead_ms(self) -> int:
+        return self._unhandled.ahead_ms(self._horizon_ms, self._horizon_pause_ms)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self._leased) >= self._max_held
+
+    def _room(self, ahead_ms: int) -> tuple[int, int]:
+        """Return how far ahead to claim, at most `ahead_ms`, and how many jobs."""
+        room = self._max_held - len(self._leased)
+        if room > 0:
+            return ahead_ms, min(room, self._store.batch)
+        # All leased jobs may be due later than one that was deferred since.
+        room = self._max_held - self._runner.occupied
+        spare = 2 * self._max_held - len(self._leased)
+        return min(SOON_MS, ahead_ms), min(room, spare, self._store.batch)
+
+    async def _claim_batch(self, within_ms: int, limit: int, unhandled: list[Job]) -> int:
+        """Claim up to `limit` jobs, and return how many; append others' jobs to `unhandled`."""
+        asked_ns = self._clock.local_ns()
+        claimed = await self._store.claim(within_ms=within_ms, limit=limit)
+        self._claimed_ns = asked_ns
+        self._recovery.note_claim(claimed.now_ms)
+        if claimed.jobs:
+            # Reading hundreds of jobs takes a while, and all of them would be late by it.
+            await self._store.now_ms()
+        await self._take(claimed, unhandled)
+        return len(claimed.jobs)
+
+    async def _take(self, claimed: Claimed, unhandled: list[Job]) -> None:
+        exceptional: list[Job] = []
+        overdue = 0
+        for number, job in enumerate(claimed.jobs, 1):
+            if job.handler not in self._handlers:
+                unhandled.append(job)
+            else:
+                overdue += job.due_ms < claimed.now_ms
+                if self._recovery.is_exceptional(job):
+                    exceptional.append(job)
+                else:
+                    self._leased.add(job)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
+        await self._recovery.handle(exceptional, overdue=overdue)

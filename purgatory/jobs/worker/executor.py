@@ -1,0 +1,108 @@
+"""One run of a job: start, handler, result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from purgatory.jobs.handlers.registry import JobHandlers
+from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
+from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.stores.base import JobResult, JobReturn
+from purgatory.jobs.worker.failed_attempt import failed_attempt
+from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
+from purgatory.jobs.worker.recovery import JobRecovery
+from purgatory.jobs.worker.result_reporter import ResultReporter
+from purgatory.jobs.worker.statistics import WorkerCounters
+from purgatory.jobs.worker.worker_store import WorkerStore
+from purgatory.retry_policy import RetryPolicy
+
+logger = logging.getLogger("purgatory.jobs")
+
+
+class JobExecutor:
+    """Starts a leased job that is due, calls its handler, and reports the result."""
+
+    def __init__(
+        self,
+        store: WorkerStore,
+        leased: LeasedJobs,
+        handlers: JobHandlers,
+        reporter: ResultReporter,
+        recovery: JobRecovery,
+        counters: WorkerCounters,
+        *,
+        retry_policy: RetryPolicy,
+        threads: JobThreads,
+    ) -> None:
+        """Run handlers on the event loop, or in `threads`."""
+        self._store = store
+        self._leased = leased
+        self._handlers = handlers
+        self._reporter = reporter
+        self._recovery = recovery
+        self._counters = counters
+        self._retry_policy = retry_policy
+        self._threads = threads
+
+    async def run(self, leased: LeasedJob) -> None:
+        """Run a job to its recorded end; then it is not leased any more.
+
+        Cancelled, it stays leased: the worker drains, and releases it.
+        """
+        try:
+            await self._run(leased)
+        except ThreadLeftError:
+            # Not released: the process has usually ended before the lease runs out.
+            self._leased.remove(leased)
+            logger.error(
+                "job %s does not end, and its thread cannot be stopped: it continues until the "
+                "process ends; another worker runs the job when its lease has run out",
+                leased.claim.id,
+                extra={"action": "job-thread-left"},
+            )
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            # Its lease must not be renewed for ever: the next worker to claim it tries again.
+            self._leased.remove(leased)
+            raise
+
+    async def _run(self, leased: LeasedJob) -> None:
+        job = await self._store.start(leased.claim)
+        if job is None:
+            # Cancelled, fired, rescheduled, or with another worker.
+            self._leased.remove(leased)
+        elif job.state is JobState.WAITING:
+            # Not due by the store's clock: ours was ahead.
+            await self._store.now_ms()
+            self._leased.rearm(leased, job.due_ms)
+        else:
+            self._note_lateness(job)
+            await self._reporter.report(job, await self._call_handler(job))
+            self._leased.remove(leased)
+
+    def _note_lateness(self, job: Job) -> None:
+        is_first = job.attempt == 1 and job.lateness_ms is not None
+        if is_first and self._recovery.was_watched(job):
+            assert job.lateness_ms is not None
+            self._counters.lateness.add(job.lateness_ms)
+
+    async def _call_handler(self, job: Job) -> JobResult | JobReturn:
+        handler = self._handlers.get(job.handler)
+        task = asyncio.current_task()
+        assert handler is not None and task is not None
+        try:
+            await handler.run(job, self._threads)
+        except (ThreadLeftError, GeneratorExit, KeyboardInterrupt):
+            # The last two mean the event loop and the whole program.
+            raise
+        except asyncio.CancelledError as exc:
+            # Of this task, as the worker drains; or of something that the handler awaited.
+            if task.cancelling():
+                raise
+            return failed_attempt(job, exc, self._retry_policy)
+        except BaseException as exc:
+            # Including SystemExit: a job must not end the process that runs it.
+            return failed_attempt(job, exc, self._retry_policy)
+        return JobResult(job.claim, JobState.DONE)

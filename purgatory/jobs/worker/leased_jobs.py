@@ -1,0 +1,112 @@
+"""The jobs that this process has leased."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from purgatory.jobs.model.job import Job, JobClaim
+from purgatory.jobs.worker.store_clock import StoreClock
+from purgatory.timer import ScheduledCall, SystemTimer
+
+
+class LeasedJob:
+    """A claim, and when it is due; `JobStore.start` returns the rest of the job again."""
+
+    __slots__ = ("call", "claim", "due_ms", "is_running")
+
+    def __init__(self, job: Job) -> None:
+        """Take a job that `JobStore.claim` returned."""
+        self.claim: JobClaim = job.claim
+        self.due_ms: int = job.due_ms
+        self.call: ScheduledCall | None = None
+        """In the timer; None once it is due."""
+        self.is_running = False
+
+    def disarm(self) -> None:
+        """Leave the timer. Idempotent."""
+        if self.call is not None:
+            self.call.cancel()
+            self.call = None
+
+
+class LeasedJobs:
+    """Waits in a timer until each leased job is due, and then passes it to `on_due`.
+
+    Memory: one small object for each leased job; the rest of the job stays in the store.
+    """
+
+    # Invariant: each of _jobs is armed or was passed to on_due, until is_closed.
+
+    def __init__(self, timer: SystemTimer, clock: StoreClock) -> None:
+        """Begin empty."""
+        self._timer = timer
+        self._clock = clock
+        self.on_due: Callable[[LeasedJob], object] = lambda leased: None
+        """Called on the event loop; set it before `add`."""
+        self._jobs: dict[JobClaim, LeasedJob] = {}
+        self.is_closed = False
+
+    def __len__(self) -> int:
+        """Return how many jobs are leased: waiting, due or running."""
+        return len(self._jobs)
+
+    def __contains__(self, claim: object) -> bool:
+        """Return True iff the job of `claim` is still leased here."""
+        return claim in self._jobs
+
+    def add(self, job: Job) -> None:
+        """Hold a job that was claimed, until it is due."""
+        leased = LeasedJob(job)
+        self._jobs[leased.claim] = leased
+        self._arm(leased, self._clock.remaining_ms(job.due_ms))
+
+    def rearm(self, leased: LeasedJob, due_ms: int) -> None:
+        """Wait again, until `due_ms`: the store did not start it yet."""
+        leased.is_running = False
+        leased.due_ms = due_ms
+        if leased.claim in self._jobs and not self.is_closed:
+            self._arm(leased, max(1, self._clock.remaining_ms(due_ms)))
+
+    def remove(self, leased: LeasedJob) -> None:
+        """Forget a job. Idempotent."""
+        leased.disarm()
+        self._jobs.pop(leased.claim, None)
+
+    def remove_lost(self, claims: list[JobClaim]) -> None:
+        """Forget those of `claims` that do not run: another worker has them, or they ended."""
+        for claim in claims:
+            leased = self._jobs.get(claim)
+            # One that runs learns of it from the store when its result is recorded.
+            if leased is not None and not leased.is_running:
+                self.remove(leased)
+
+    def claims(self) -> list[JobClaim]:
+        """Return the claims of all leased jobs."""
+        return list(self._jobs)
+
+    def take_waiting(self) -> list[JobClaim]:
+        """Forget all jobs that do not run; return their claims."""
+        return self._take([leased for leased in self._jobs.values() if not leased.is_running])
+
+    def take_all(self) -> list[JobClaim]:
+        """Forget all jobs; return their claims."""
+        return self._take(list(self._jobs.values()))
+
+    def close(self) -> None:
+        """Arm no more jobs again: the worker drains. Idempotent."""
+        self.is_closed = True
+
+    def _take(self, jobs: list[LeasedJob]) -> list[JobClaim]:
+        for leased in jobs:
+            self.remove(leased)
+        return [leased.claim for leased in jobs]
+
+    def _arm(self, leased: LeasedJob, delay_ms: int) -> None:
+        if delay_ms > 0:
+            leased.call = self._timer.call_later(delay_ms, self._on_time, leased)
+        else:
+            self._on_time(leased)
+
+    def _on_time(self, leased: LeasedJob) -> None:
+        leased.call = None
+        self.on_due(leased)

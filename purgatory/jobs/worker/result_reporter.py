@@ -1,0 +1,78 @@
+"""Results of jobs: recorded in the store, counted, and passed to listeners."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from purgatory.jobs.model.job import Job, JobOutcome, JobState, bounded_error
+from purgatory.jobs.stores.base import JobResult, JobReturn
+from purgatory.jobs.worker.statistics import WorkerCounters
+from purgatory.jobs.worker.worker_store import WorkerStore
+
+logger = logging.getLogger("purgatory.jobs")
+
+OnJobEnd = Callable[[Job], object]
+"""Called with each job that ended in this process, once the store has recorded it."""
+
+
+class ResultReporter:
+    """Records how runs ended. What the store does not accept is counted as lost."""
+
+    def __init__(
+        self,
+        store: WorkerStore,
+        counters: WorkerCounters,
+        *,
+        max_error_length: int,
+        on_end: OnJobEnd | None,
+    ) -> None:
+        """Pass jobs to `on_end`, with errors cut as the store cuts them."""
+        self._store = store
+        self._counters = counters
+        self._max_error_length = max_error_length
+        self._on_end = on_end
+
+    async def report(self, job: Job, end: JobResult | JobReturn) -> None:
+        """Record a run's result, or that the job is to be tried again."""
+        if isinstance(end, JobResult):
+            [is_recorded] = await self._store.finish([end])
+            if is_recorded:
+                self._note_end(job, end)
+        else:
+            [is_recorded] = await self._store.give_back([end])
+            self._counters.retried += is_recorded
+        if not is_recorded:
+            self._counters.lost += 1
+            logger.warning(
+                "job %s (%s) ran here, but its lease was lost: another worker runs it",
+                job.id,
+                job.handler,
+                extra={"action": "lease-lost"},
+            )
+
+    async def fail(self, jobs: Sequence[Job], results: Sequence[JobResult]) -> list[bool]:
+        """Record that jobs failed that did not run here; return which are recorded.
+
+        The others are with another worker by now.
+        """
+        done = await self._store.finish(results)
+        for job, result, is_recorded in zip(jobs, results, done, strict=True):
+            if is_recorded:
+                self._note_end(job, result)
+        return done
+
+    def notify_missed(self, job: Job) -> None:
+        """Pass on a job that the store has recorded as missed."""
+        if self._on_end is not None:
+            self._on_end(replace(job, state=JobState.CANCELLED, outcome=JobOutcome.MISSED))
+
+    def _note_end(self, job: Job, result: JobResult) -> None:
+        if result.state is JobState.DONE:
+            self._counters.done += 1
+        else:
+            self._counters.failed += 1
+        if self._on_end is not None:
+            error = bounded_error(result.error, self._max_error_length)
+            self._on_end(replace(job, state=result.state, error=error))

@@ -1,0 +1,100 @@
+"""The steps that a worker makes of its store."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+
+from purgatory.jobs.model.job import Job, JobClaim
+from purgatory.jobs.stores.base import Claimed, JobResult, JobReturn, JobStore
+from purgatory.jobs.worker.store_clock import StoreClock
+from purgatory.jobs.worker.store_retry import StoreRetry
+
+# Jobs in one step: the worker handles a step's result in one turn of the loop, in some 5 ms.
+BATCH = 250
+
+
+class WorkerStore:
+    """A store as one worker uses it: each step is repeated until the store has done it.
+
+    The store's protocol makes every step safe to repeat. No method raises while the store is out of
+    reach (`StoreRetry`), except `give_back_once`.
+    """
+
+    # Methods that only pass a call on are no coroutines: a frame less for each step of each job.
+
+    def __init__(
+        self, store: JobStore, *, worker: str, lease_ms: int, clock: StoreClock, retry: StoreRetry
+    ) -> None:
+        """Work on `store`, which is open, as `worker`."""
+        self._store = store
+        self._worker = worker
+        self.lease_ms = lease_ms
+        self.clock = clock
+        self._retry = retry
+        # No more than a store returns at once: a short result means that nothing is left.
+        self.batch = min(BATCH, store.limits.max_batch)
+
+    @property
+    def hears_others(self) -> bool:
+        """True iff the store announces the jobs that other processes defer."""
+        return self._store.hears_others
+
+    async def now_ms(self) -> int:
+        """Return the store's clock, and synchronize ours with it."""
+        asked_ns = self.clock.local_ns()
+        now_ms = await self._retry.call("now_ms", self._store.now_ms)
+        self.clock.note(now_ms, asked_ns)
+        return now_ms
+
+    def next_due_ms(self) -> Awaitable[int | None]:
+        """Return the earliest due_ms of the jobs that can be claimed now, or None."""
+        return self._retry.call("next_due_ms", self._store.next_due_ms)
+
+    async def claim(self, *, within_ms: int, limit: int) -> Claimed:
+        """Lease up to `limit` jobs that are due within `within_ms`, the earliest first."""
+        asked_ns = self.clock.local_ns()
+        claimed = await self._retry.call(
+            "claim",
+            lambda: self._store.claim(
+                self._worker, within_ms=within_ms, limit=limit, lease_ms=self.lease_ms
+            ),
+        )
+        self.clock.note(claimed.now_ms, asked_ns)
+        return claimed
+
+    def renew(self, claims: Sequence[JobClaim]) -> Awaitable[list[JobClaim]]:
+        """Extend leases; return the claims that are lost or finished."""
+        return self._retry.call("renew", lambda: self._store.renew(claims, lease_ms=self.lease_ms))
+
+    async def start(self, claim: JobClaim) -> Job | None:
+        """Start a job; None if the claim is lost; a job that is WAITING still if not due yet."""
+        [job] = await self._retry.call(
+            "start", lambda: self._store.start([claim], lease_ms=self.lease_ms)
+        )
+        return job
+
+    def finish(self, results: Sequence[JobResult]) -> Awaitable[list[bool]]:
+        """Record how jobs ended; return for each whether it is recorded."""
+        return self._retry.call("finish", lambda: self._store.finish(results))
+
+    def miss(self, claims: Sequence[JobClaim]) -> Awaitable[list[bool]]:
+        """Record that jobs were missed; return for each whether it is recorded."""
+        return self._retry.call("miss", lambda: self._store.miss(claims))
+
+    def give_back(self, returns: Sequence[JobReturn]) -> Awaitable[list[bool]]:
+        """Release jobs; return for each whether this call did it."""
+        return self._retry.call("give_back", lambda: self._store.give_back(returns))
+
+    async def give_back_once(self, returns: Sequence[JobReturn]) -> list[bool]:
+        """Release jobs without repeating the step; raises what the store raises."""
+        return await self._store.give_back(returns)
+
+    async def prune(self, *, finished_before_ms: int, keep: int) -> bool:
+        """Delete a batch of old jobs; return True iff more may be left."""
+        pruned = await self._retry.call(
+            "prune",
+            lambda: self._store.prune(
+                finished_before_ms=finished_before_ms, keep=keep, limit=self.batch
+            ),
+        )
+        return pruned == self.batch

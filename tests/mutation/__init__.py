@@ -1,0 +1,1 @@
+"""Mutation testing: faults that the tests of a room ought to notice, by Cosmic Ray."""

@@ -1,0 +1,361 @@
+"""Parked requests, in virtual time and without a server: how each wait ends, and that it does."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from starlette.types import Message
+
+from purgatory import Limits, Purgatory, Status
+from purgatory.fastapi import WaitSettings, create_router
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.routing.endpoint_context import EndpointContext
+from purgatory.fastapi.watch.asgi_wait import AsgiWait
+from purgatory.fastapi.watch.direct_wait import DirectWait
+from purgatory.fastapi.watch.request import WatchRequest, WatchTerms
+from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.jobs import MemoryJobStore
+from purgatory.testing import AutojumpEventLoop
+from tests.unit.exchange import Exchange
+
+WAIT_ID = str(uuid.UUID(int=1))
+
+
+class Connection:
+    """Keeps what it is to send."""
+
+    def __init__(self) -> None:
+        self.responses: list[RawResponse] = []
+
+    def respond(self, response: RawResponse) -> None:
+        self.responses.append(response)
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """Run in virtual time."""
+    return "asyncio", {"loop_factory": AutojumpEventLoop}
+
+
+@pytest.fixture
+async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
+    """An open purgatory."""
+    async with make_purgatory(limits=Limits(max_parked=3)) as purgatory:
+        yield purgatory
+
+
+@pytest.fixture
+def registry(purgatory: Purgatory) -> WaitRegistry:
+    """A registry that allows two waits per client."""
+    return WaitRegistry(EndpointContext(purgatory), WaitSettings(max_parked_per_client=2))
+
+
+@pytest.fixture
+def app(purgatory: Purgatory) -> FastAPI:
+    """An application with the endpoints and nothing else."""
+    app = FastAPI()
+    app.include_router(create_router(purgatory, settings=WaitSettings(max_parked_per_client=2)))
+    return app
+
+
+def _wait(registry: WaitRegistry, connection: Connection, **changes: Any) -> DirectWait:
+    options: dict[str, Any] = {"keys": ("k",), "positions": (0,), "wait": 20.0, "wait_id": None}
+    options |= changes
+    terms = WatchTerms(
+        options["wait"],
+        min_signals=options.get("min_signals", 1),
+        needed_keys=options.get("needed_keys", 1),
+        is_single=len(options["keys"]) == 1,
+    )
+    request = WatchRequest(options["keys"], options["positions"], terms, options["wait_id"])
+    return DirectWait(request, registry, connection)
+
+
+def _park(
+    registry: WaitRegistry, connection: Connection, client: str = "", **changes: Any
+) -> DirectWait:
+    wait = _wait(registry, connection, **changes)
+    registry.park(wait, client)
+    return wait
+
+
+async def _begun(app: FastAPI, path: str, query: str = "", **headers: str) -> Exchange:
+    pairs = {name.replace("_", "-"): value for name, value in headers.items()}
+    exchange = Exchange(path, pairs, query_string=query.encode()).begin(app)
+    await asyncio.sleep(0)
+    return exchange
+
+
+async def test_a_superseded_wait_leaves_the_core(
+    purgatory: Purgatory, registry: WaitRegistry
+) -> None:
+    """It is refused with 409 and watches nothing; the newer one keeps the Wait-Id and waits."""
+    older, newer = Connection(), Connection()
+    first = _park(registry, older, wait_id=WAIT_ID)
+    second = _park(registry, newer, wait_id=WAIT_ID)
+    assert [response.status for response in older.responses] == [409]
+    assert (first.status, first.is_abandoned, first.keys) == (Status.CANCELLED, True, ())
+    assert (purgatory.parked, purgatory.waiting("k")) == (1, 1)
+    await purgatory.fire("k")
+    assert [response.status for response in newer.responses] == [200]
+    assert len(older.responses) == 1 and second.status is Status.FIRED
+    assert registry._named == {}
+
+
+@pytest.mark.parametrize("way", ["fired", "expired", "cancelled", "abandoned", "drained"])
+async def test_a_wait_that_ends_gives_up_its_name_and_its_place(
+    purgatory: Purgatory, registry: WaitRegistry, way: str
+) -> None:
+    """Whichever way it ends, it responds once, or never to a client that has left."""
+    connection = Connection()
+    wait = _park(registry, connection, "client", wait_id=WAIT_ID)
+    assert list(registry._named) == [WAIT_ID]
+    if way == "fired":
+        await purgatory.fire("k")
+    elif way == "expired":
+        await asyncio.sleep(20)
+    elif way == "cancelled":
+        registry.cancel(WAIT_ID)
+    elif way == "drained":
+        await purgatory.drain()
+    else:
+        assert wait.abandon() and not wait.abandon()
+    assert wait.is_completed
+    assert len(connection.responses) == (way != "abandoned")
+    assert (registry._named, registry._clients._counts) == ({}, {})
+
+
+async def test_a_name_that_a_newer_wait_has_is_not_forgotten(registry: WaitRegistry) -> None:
+    """The end of the older one takes nothing from the newer one."""
+    older = _park(registry, Connection(), wait_id=WAIT_ID)
+    newer = _park(registry, Connection(), wait_id=WAIT_ID)
+    registry.forget(older, older._registration)
+    assert registry._named == {WAIT_ID: newer}
+    newer.abandon()
+
+
+@pytest.mark.parametrize("wait", [0, 5])
+async def test_a_draining_process_refuses(app: FastAPI, purgatory: Purgatory, wait: int) -> None:
+    """503 with Retry-After and a connection that closes: also for wait=0, which parks nothing."""
+    await purgatory.drain()
+    reply = await (await _begun(app, "/purgatory/watch/k", f"wait={wait}")).reply()
+    assert (reply.status, reply.headers["connection"]) == (503, "close")
+    assert reply.json()["type"].endswith("/draining") and "retry-after" in reply.headers
+
+
+async def test_a_purgatory_that_is_not_open_refuses(app: FastAPI, purgatory: Purgatory) -> None:
+    """It is no use to wait for it: 503."""
+    await purgatory.close()
+    other = Purgatory()
+    app = FastAPI()
+    app.include_router(create_router(other))
+    reply = await (await _begun(app, "/purgatory/watch/k", "wait=5")).reply()
+    assert (reply.status, reply.json()["type"].rpartition("/")[2]) == (503, "not-open")
+    other_reply = await (await _begun(app, "/purgatory/watch/k", "wait=0")).reply()
+    assert other_reply.status == 503
+
+
+@pytest.mark.parametrize(
+    ("fired", "limit", "returned", "more"),
+    [(2, 3, 2, False), (3, 3, 3, False), (4, 3, 3, True), (1, 1, 1, False), (0, 1, 0, False)],
+)
+async def test_signals_that_wait_and_the_limit(
+    app: FastAPI, purgatory: Purgatory, fired: int, limit: int, returned: int, more: bool
+) -> None:
+    """There is more only if there are more signals than the limit, not with exactly as many."""
+    for number in range(fired):
+        await purgatory.fire("k", number)
+    query = f"cursor=0&wait=0&limit={limit}"
+    document = (await (await _begun(app, "/purgatory/watch/k", query)).reply()).json()
+    assert [signal["value"] for signal in document["signals"]] == list(range(returned))
+    assert document["more"] is more
+    rest = f"cursor={document['cursor']}&wait=0"
+    document = (await (await _begun(app, "/purgatory/watch/k", rest)).reply()).json()
+    assert len(document["signals"]) == fired - returned
+
+
+@pytest.mark.parametrize(("needed", "fires"), [(1, "b"), (2, "bb b a"), (3, "a b b c")])
+async def test_as_many_keys_as_the_condition_needs(
+    purgatory: Purgatory, registry: WaitRegistry, needed: int, fires: str
+) -> None:
+    """It responds at the last fire and not before: a key counts once."""
+    connection = Connection()
+    _park(registry, connection, keys=("a", "b", "c"), positions=(0, 0, 0), needed_keys=needed)
+    for key in fires.replace(" ", ""):
+        assert connection.responses == []
+        await purgatory.fire(key)
+    assert [response.status for response in connection.responses] == [200]
+
+
+async def test_as_many_signals_as_the_condition_needs(
+    purgatory: Purgatory, registry: WaitRegistry
+) -> None:
+    """Behind the position: what was there before does not count."""
+    await purgatory.fire("k")
+    connection = Connection()
+    _park(registry, connection, positions=(purgatory.signals.head(),), min_signals=2)
+    await purgatory.fire("k")
+    assert connection.responses == []
+    await purgatory.fire("k")
+    assert len(connection.responses) == 1
+
+
+async def test_too_many_parked_requests_of_a_client(
+    purgatory: Purgatory, registry: WaitRegistry
+) -> None:
+    """The third is refused with 429 and parks nothing; another client may, and so may a poll."""
+    waits = [_park(registry, Connection(), "one") for _ in range(2)]
+    with pytest.raises(Exception, match="too many parked requests") as caught:
+        _park(registry, Connection(), "one")
+    assert caught.value.status == 429  # type: ignore[attr-defined] # it is a Problem
+    assert purgatory.statistics().refused == {"max_parked_per_client": 1}
+    poll = Connection()
+    _park(registry, poll, "one", wait=0)
+    assert len(poll.responses) == 1
+    waits.append(_park(registry, Connection(), "two"))
+    for wait in waits:
+        wait.abandon()
+    assert registry._clients._counts == {}
+
+
+async def test_a_full_purgatory_counts_no_client(
+    purgatory: Purgatory, registry: WaitRegistry
+) -> None:
+    """A request that is refused by the limit on all of them takes no place of its client's."""
+    waits = [_park(registry, Connection()) for _ in range(3)]
+    with pytest.raises(Exception, match="3"):
+        _park(registry, Connection(), "one")
+    assert registry._clients._counts == {}
+    for wait in waits:
+        wait.abandon()
+
+
+async def test_an_unknown_name(registry: WaitRegistry) -> None:
+    """404: nobody waits under it, or no longer."""
+    with pytest.raises(Exception, match=f"no request is parked under Wait-Id {WAIT_ID}"):
+        registry.cancel(WAIT_ID)
+
+
+async def test_a_client_that_leaves(app: FastAPI, purgatory: Purgatory) -> None:
+    """Its wait leaves the core at once, nothing is sent, and its task ends."""
+    exchange = await _begun(app, "/purgatory/watch/k", "wait=20", wait_id=WAIT_ID)
+    assert purgatory.parked == 1
+    exchange.leave()
+    await exchange.end()
+    assert (purgatory.parked, purgatory.waiting("k"), exchange.sent) == (0, 0, [])
+
+
+async def test_a_response_that_cannot_be_sent_ends_the_task(
+    purgatory: Purgatory, registry: WaitRegistry, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing else would: the failure is logged, and whoever fired is not to blame."""
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("nothing wakes it")
+
+    async def send(message: Message) -> None:
+        raise RuntimeError("the transport is broken")
+
+    terms = WatchTerms(20.0)
+    wait = AsgiWait(WatchRequest(("k",), (0,), terms, None), registry, receive, send)
+    registry.park(wait)
+
+    async def serve() -> None:
+        await wait.begin()
+
+    serving = asyncio.ensure_future(serve())
+    await asyncio.sleep(0)
+    assert (await purgatory.fire("k")).completed == 1
+    await serving
+    assert "the transport is broken" in caplog.text
+    assert not serving.cancelled()
+
+
+async def test_a_task_that_is_cancelled_takes_its_wait_along(
+    app: FastAPI, purgatory: Purgatory
+) -> None:
+    """As by a server that stops."""
+    exchange = await _begun(app, "/purgatory/watch/k", "wait=20")
+    assert exchange.task is not None
+    exchange.task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await exchange.end()
+    assert purgatory.parked == 0
+
+
+async def test_a_wait_that_is_over_before_its_task_waits(
+    app: FastAPI, purgatory: Purgatory
+) -> None:
+    """The task sends the response by itself."""
+    await purgatory.fire("k", "there")
+    reply = await (await _begun(app, "/purgatory/watch/k", "cursor=0&wait=20")).reply()
+    assert reply.json()["signals"][0]["value"] == "there"
+    assert purgatory.statistics().fired <= 1
+
+
+async def test_a_trimmed_signal_is_410(make_purgatory: Callable[..., Purgatory]) -> None:
+    """Of a wait whose signal was trimmed before it could be read: lost, and said so."""
+    async with make_purgatory(limits=Limits(max_signals_per_key=1)) as purgatory:
+        registry = WaitRegistry(EndpointContext(purgatory), WaitSettings())
+        connection = Connection()
+        _park(registry, connection, positions=(0,), min_signals=3)
+        await purgatory.fire("k")
+        await purgatory.fire("k")
+        assert [response.status for response in connection.responses] == [410]
+
+
+def _make_with_jobs(make_purgatory: Callable[..., Purgatory]) -> Purgatory:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop)
+    purgatory = make_purgatory(jobs=MemoryJobStore(now_ms=loop.clock.wall_ms))
+    purgatory.handled_elsewhere(["later"])
+    return purgatory
+
+
+async def test_too_many_waits_for_jobs_of_a_client(
+    make_purgatory: Callable[..., Purgatory],
+) -> None:
+    """They count with its parked requests: one more is 429, and one that ends makes room."""
+    async with _make_with_jobs(make_purgatory) as purgatory:
+        app = FastAPI()
+        settings = WaitSettings(max_parked_per_client=1)
+        app.include_router(create_router(purgatory, settings=settings))
+        handle = await purgatory.defer("later", {}, delay=60)
+        path = f"/purgatory/jobs/{handle.id}"
+        etag = (await (await _begun(app, path)).reply()).headers["etag"]
+        conditions = {"if_none_match": etag, "prefer": "wait=20"}
+        waiting = await _begun(app, path, **conditions)
+        refused = await (await _begun(app, path, **conditions)).reply()
+        assert (refused.status, refused.json()["limit"]) == (429, "max_parked_per_client")
+        waiting.leave()
+        await waiting.end()
+        assert (purgatory.parked, waiting.sent) == (0, [])
+        changed = await _begun(app, path, **conditions)
+        await handle.cancel()
+        reply = await changed.reply()
+        assert (reply.status, reply.json()["state"]) == (200, "cancelled")
+
+
+async def test_a_wait_for_a_job_that_does_not_change(
+    make_purgatory: Callable[..., Purgatory],
+) -> None:
+    """304 at its end with the same ETag; 503 or 304 when the process drains."""
+    async with _make_with_jobs(make_purgatory) as purgatory:
+        app = FastAPI()
+        app.include_router(create_router(purgatory))
+        handle = await purgatory.defer("later", {}, delay=600)
+        path = f"/purgatory/jobs/{handle.id}"
+        etag = (await (await _begun(app, path)).reply()).headers["etag"]
+        reply = await (await _begun(app, path, if_none_match=etag, prefer="wait=20")).reply()
+        assert (reply.status, reply.headers["etag"]) == (304, etag)
+        waiting = await _begun(app, path, if_none_match=etag, prefer="wait=20")
+        await asyncio.sleep(1)
+        await purgatory.drain()
+        reply = await waiting.reply()
+        assert (reply.status, reply.headers["connection"]) == (304, "close")

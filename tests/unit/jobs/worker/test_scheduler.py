@@ -1,0 +1,180 @@
+"""The composed worker: errors of its steps, recovery, and history."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from purgatory.jobs import Claimed, JobContext, JobState, WorkerSettings
+from purgatory.jobs.worker import recovery
+from purgatory.jobs.worker.unhandled_jobs import NEAR_MS, UnhandledJobs
+from tests.unit.jobs.worker.failing_job_store import FailingJobStore
+from tests.unit.jobs.worker.parts import Parts
+from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
+
+
+async def test_a_step_that_raises_is_repeated(
+    store: FailingJobStore, make_purgatory: Make, log: Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An error of the store's own is logged, and the worker goes on a second later."""
+    claim, is_broken = store.claim, True
+
+    async def broken_claim(*args: Any, **options: Any) -> Claimed:
+        if is_broken:
+            raise ZeroDivisionError("a response that cannot be read")
+        return await claim(*args, **options)
+
+    store.claim = broken_claim  # type: ignore[method-assign] # a store with a defect
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    async with purgatory:
+        job = await purgatory.defer("note", delay=0)
+        await asyncio.sleep(2.5)
+        assert caplog.messages.count("a step of the scheduler failed") == 3
+        is_broken = False
+        assert (await job.wait(1)).state is JobState.DONE
+
+
+async def test_recovery_is_in_progress_until_all_overdue_jobs_are_claimed(
+    store: FailingJobStore,
+    make_purgatory: Make,
+    log: Log,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """`missing` and the log say how far it is."""
+    monkeypatch.setattr(recovery, "LOG_EVERY", 200)
+    async with make_purgatory(jobs=store) as before:
+        before.handled_elsewhere(["note"])
+        await store.add([before.job_spec("note", delay=1) for _ in range(600)])
+    leap(3_600_000)
+    claim, may_claim = store.claim, asyncio.Semaphore(1)
+
+    async def slow_claim(*args: Any, **options: Any) -> Claimed:
+        await may_claim.acquire()
+        return await claim(*args, **options)
+
+    store.claim = slow_claim  # type: ignore[method-assign] # in steps
+    after = make_purgatory(jobs=store)
+    after.handler("note")(log)
+    with caplog.at_level(logging.INFO, "purgatory.jobs"):
+        async with after:
+            assert "0 jobs" in after.missing[0]
+            await asyncio.sleep(1)
+            assert "250 jobs" in after.missing[0]
+            for _ in range(5):
+                may_claim.release()
+            await asyncio.sleep(5)
+            assert after.missing == []
+            for _ in range(100):
+                may_claim.release()
+    actions = [getattr(record, "action", "") for record in caplog.records]
+    assert actions.count("recovery-progress") == 3
+    assert actions.count("recovery-finished") == 1
+    assert len(log) == 600
+
+
+async def test_a_worker_that_slept_renews_its_leases_before_it_claims(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """Else the jobs that it holds would look abandoned, to others and to itself."""
+    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(lease_ms=3_000))
+    steps: list[str] = []
+
+    @purgatory.handler("work")
+    async def work(job: JobContext) -> None: ...
+
+    def noted(name: str, step: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            steps.append(name)
+            return step(*args, **options)
+
+        return call
+
+    store.claim = noted("claim", store.claim)  # type: ignore[method-assign] # to be noted
+    store.renew = noted("renew", store.renew)  # type: ignore[method-assign] # to be noted
+    async with purgatory:
+        await purgatory.defer("work", delay=50)
+        await asyncio.sleep(0.5)
+        steps.clear()
+        loop = asyncio.get_running_loop()
+        # As a suspended machine: nothing ran for two seconds.
+        loop.clock.advance(2_000)  # type: ignore[attr-defined] # the loop of the tests
+        await purgatory.defer("work", delay=0)
+        await asyncio.sleep(0.1)
+        assert steps.index("renew") < steps.index("claim")
+
+
+async def test_the_horizon_is_claimed_rarely_while_it_holds_jobs_of_others(parts: Parts) -> None:
+    """In between only what is near: each claim hides those jobs from their own workers."""
+    await parts.worker_store.now_ms()
+    unhandled = UnhandledJobs(parts.worker_store, parts.listener, parts.counters, 5_000)
+    assert (unhandled.ahead_ms(60_000, 15_000), unhandled.has_seen) == (60_000, False)
+    unhandled.note_horizon(has_seen=True)
+    assert (unhandled.ahead_ms(60_000, 15_000), unhandled.has_seen) == (NEAR_MS, True)
+    assert unhandled.ahead_ms(1_000, 15_000) == 1_000
+    await asyncio.sleep(15)
+    assert unhandled.ahead_ms(60_000, 15_000) == 60_000
+    unhandled.note_horizon(has_seen=False)
+    assert not unhandled.has_seen
+
+
+async def test_jobs_of_others_are_put_off_only_if_they_are_due_soon(parts: Parts) -> None:
+    """By the delay to twice that; the others are released as they are."""
+    soon, late = await parts.add(0, 30)
+    unhandled = UnhandledJobs(parts.worker_store, parts.listener, parts.counters, 5_000)
+    before_ms = now_ms()
+    await unhandled.release(await parts.claim())
+    assert 5_000 <= (await parts.job(soon)).due_ms - before_ms <= 10_000
+    job = await parts.job(late)
+    assert (job.due_ms, job.version, job.lease_until_ms) == (job.deadline_ms, 1, 0)
+    assert parts.counters.given_back == 2
+
+
+async def test_as_many_jobs_again_are_held_if_they_are_due_soon(
+    store: FailingJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """A worker that is full of jobs that are due later takes up to `max_held` more, and no more."""
+    settings = WorkerSettings(max_held=20, max_running=3)
+    purgatory = make_purgatory(jobs=store, job_settings=settings)
+    purgatory.handler("note")(log)
+
+    def held() -> int:
+        statistics = purgatory.statistics().jobs
+        assert statistics is not None
+        return statistics.held
+
+    async with purgatory:
+        await purgatory.add_jobs([purgatory.job_spec("note", delay=50) for _ in range(30)])
+        await asyncio.sleep(1)
+        assert held() == 20
+        await purgatory.add_jobs([purgatory.job_spec("note", delay=0.9) for _ in range(30)])
+        await asyncio.sleep(0.5)
+        assert held() == 40
+        # The rest when the next claim looks for it.
+        await asyncio.sleep(1.5)
+        assert len(log) == 30
+
+
+async def test_polling_finds_the_jobs_of_a_worker_that_died(
+    store: FailingJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """Though the store does not count them as due while their leases last."""
+    store.is_telling = False
+    await store.open()
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    async with purgatory:
+        spec = purgatory.job_spec("note", delay=1)
+        await store.add([spec])
+        await store.claim("dead", within_ms=2_000, limit=1, lease_ms=20_000)
+        start_ms = now_ms()
+        await asyncio.sleep(19)
+        assert (log, await store.next_due_ms()) == ([], None)
+        await purgatory.job(spec.id).wait(20)
+        [run] = log
+        assert 20_000 <= run.at_ms - start_ms <= 35_000

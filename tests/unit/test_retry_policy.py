@@ -1,0 +1,57 @@
+"""Delays between attempts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from purgatory.jobs import RetryPolicy
+
+
+def test_ceilings_double_up_to_the_maximum() -> None:
+    """However many attempts there were."""
+    policy = RetryPolicy(first_ms=100, max_ms=1_000)
+    assert [policy.ceiling_ms(attempt) for attempt in (1, 2, 3, 4, 5, 1_000)] == [
+        100, 200, 400, 800, 1_000, 1_000,
+    ]  # fmt: skip
+    slower = RetryPolicy(first_ms=100, max_ms=1_000, factor=1.5)
+    assert [slower.ceiling_ms(attempt) for attempt in (1, 2, 3, 10**6)] == [100, 150, 225, 1_000]
+
+
+@pytest.mark.parametrize(
+    ("jitter", "shortest_ms"), [(0.5, 51), (1.0, 0), (0.25, 76), (0.0, 101), (1 / 3, 68)]
+)
+def test_the_share_jitter_of_a_delay_is_random(jitter: float, shortest_ms: int) -> None:
+    """From the ceiling, both included, down to what is not random."""
+    drawn = 0.0
+    policy = RetryPolicy(first_ms=101, max_ms=101, jitter=jitter, random=lambda: drawn)
+    assert (policy.delay_ms(1), policy.delay_s(1)) == (101, 0.101)
+    drawn = 1 - 2**-53
+    assert policy.delay_ms(7) == shortest_ms
+
+
+def test_delays_differ() -> None:
+    """By default between a half and all of the ceiling."""
+    delays = {RetryPolicy(first_ms=100, max_ms=1_000).delay_ms(4) for _ in range(500)}
+    assert len(delays) > 100
+    assert 400 <= min(delays) <= max(delays) <= 800
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"first_ms": 0}, "first_ms"),
+        ({"first_ms": 2, "max_ms": 1}, "first_ms"),
+        ({"first_ms": 1e3}, "first_ms"),
+        ({"max_ms": 10**15}, "max_ms"),
+        ({"factor": 0.5}, "factor"),
+        ({"factor": float("nan")}, "factor"),
+        ({"jitter": 1.1}, "jitter"),
+        ({"jitter": -0.1}, "jitter"),
+    ],
+)
+def test_values_out_of_range_are_refused(options: dict[str, Any], name: str) -> None:
+    """With the name of the option."""
+    with pytest.raises(ValueError, match=f"{name} is "):
+        RetryPolicy(**options)
