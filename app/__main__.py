@@ -10,9 +10,9 @@ import uvicorn
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from app.files import raise_file_limit, shortage
+from app.file_limit import raise_file_limit, shortage
 from app.journal import JournalUnavailableError
-from app.log_lines import log_config
+from app.log_format import log_config
 from app.main import create_app
 from app.settings import Settings
 from purgatory.fastapi import BearerTokens, new_token

@@ -10,10 +10,10 @@ from importlib.metadata import version
 
 from fastapi import FastAPI
 
-from app.docs import add_docs
-from app.environment import unknown_variables
+from app.api_docs import add_docs
 from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
+from app.unknown_settings import unknown_variables
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
 from purgatory.jobs import CALLBACK

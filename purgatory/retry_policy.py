@@ -6,7 +6,7 @@ import random as _random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-MAX_DELAY_MS = 10 * 365 * 24 * 3_600 * 1_000
+MAX_RETRY_DELAY_MS = 10 * 365 * 24 * 3_600 * 1_000
 _MAX_FACTOR = 1_000
 # A thousand attempts are allowed: the power is bounded before it is computed.
 _MAX_EXPONENT = 64
@@ -32,10 +32,10 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         """Raise ValueError for delays below 1 ms or out of order, or a factor or jitter beyond."""
         are_whole = type(self.first_ms) is int and type(self.max_ms) is int
-        if not are_whole or not 0 < self.first_ms <= self.max_ms <= MAX_DELAY_MS:
+        if not are_whole or not 0 < self.first_ms <= self.max_ms <= MAX_RETRY_DELAY_MS:
             raise ValueError(
                 f"first_ms is {self.first_ms!r} and max_ms is {self.max_ms!r}: give whole numbers, "
-                f"the first above zero, the second not below the first and up to {MAX_DELAY_MS}"
+                f"the first above zero, the second from the first to {MAX_RETRY_DELAY_MS}"
             )
         # Written so that NaN, which compares as false, is refused.
         if not 1 <= self.factor <= _MAX_FACTOR:

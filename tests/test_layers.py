@@ -4,6 +4,7 @@ The table is in `tests/house/table.py`; imports point down a floor, stay in the 
 room of the same floor that the table names.
 """
 
+import ast
 import importlib
 import importlib.util
 import subprocess
@@ -15,6 +16,9 @@ from tests.house.imports import ROOT, cimports, files, imports_of_file, module_n
 from tests.house.picture import used_rooms
 from tests.house.rules import circle, is_within, violations, violations_of
 from tests.house.table import HOUSE, PUBLIC, USES, VENDORS
+
+# About 15: what a reader takes in at a glance.
+MAX_MODULES = 18
 
 
 def test_every_file_keeps_to_the_house() -> None:
@@ -48,6 +52,19 @@ def test_rooms_may_use_only_what_they_use() -> None:
     pairs = {(room, target) for room, targets in USES.items() for target in targets}
     assert {pair for pair in pairs if floors[pair[0]] != floors[pair[1]]} == set()
     assert {pair for pair in pairs if pair[1] not in used[pair[0]]} == set()
+
+
+def test_every_folder_is_a_room() -> None:
+    """A folder with modules is in the table, says what belongs there, and is small."""
+    packages = [path for path in files() if path.name == "__init__.py"]
+    assert {module_name(path) for path in packages} - HOUSE.keys() == set()
+    for path in packages:
+        documented = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        assert len(documented.split()) >= 6, f"{path} does not say what belongs there"
+        modules = [other.name for other in path.parent.glob("*.py") if other != path]
+        assert len(modules) <= MAX_MODULES or path.is_relative_to(ROOT / "examples"), (
+            f"{path.parent} has {len(modules)} modules: give some of them a room of their own"
+        )
 
 
 def test_examples_import_names_that_we_promise() -> None:

@@ -28,7 +28,7 @@ from purgatory.fastapi.long_poll.watch_dependency import watch
 from purgatory.fastapi.requested_access import AccessesDep, get_accesses
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.servers.drain import drain_on_stop_signals
-from purgatory.fastapi.watch.request import WaitSettings
+from purgatory.fastapi.watch.settings import WaitSettings
 
 __all__ = [
     "Access",

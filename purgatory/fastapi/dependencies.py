@@ -9,10 +9,15 @@ from typing import Annotated, Any
 
 from fastapi import Depends, HTTPException, Request
 from starlette.requests import ClientDisconnect, HTTPConnection
+from starlette.types import Receive
 
 from purgatory.errors import WrongThreadError
 from purgatory.fastapi.http.problems import draining_problem
-from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST
+from purgatory.fastapi.routing.request_internals import cache_body, cached_body
+from purgatory.fastapi.watch.interruptible_receive import (
+    CLIENT_CLOSED_REQUEST,
+    DisconnectListener,
+)
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
@@ -79,19 +84,10 @@ class Park:
         cursor: str | Mapping[str, str | None] | None,
     ) -> Outcome:
         await self._read_body()
-        parking = asyncio.ensure_future(
+        waiting = _WaitingEndpoint(self._request.receive)
+        outcome = await waiting.wait_for(
             self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
         )
-        leaving = asyncio.ensure_future(self._disconnected())
-        try:
-            await asyncio.wait((parking, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not parking.done():
-                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its response")
-            outcome = parking.result()
-        finally:
-            parking.cancel()
-            leaving.cancel()
-            await asyncio.gather(parking, leaving, return_exceptions=True)
         if outcome.status is Status.DRAINED:
             raise draining_problem()
         return outcome
@@ -101,7 +97,7 @@ class Park:
         if self._has_no_body():
             # Not awaited: a stream that is being sent listens, too, and may have taken the message.
             # And if it is taken here, a later reader of the body finds it read.
-            self._request._body = getattr(self._request, "_body", b"")
+            cache_body(self._request, cached_body(self._request) or b"")
             return
         try:
             await self._request.body()
@@ -119,9 +115,35 @@ class Park:
             and "transfer-encoding" not in headers
         )
 
-    async def _disconnected(self) -> None:
-        while (await self._request.receive())["type"] != "http.disconnect":
-            pass
+
+class _WaitingEndpoint(DisconnectListener):
+    """An endpoint that waits in its own task for the client to leave, and in another to be woken.
+
+    `receive()` stays in the task of the request, where middleware expects it.
+    """
+
+    __slots__ = ("_cancelling", "_parking", "_receive", "_task")
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._task = None
+        self._parking: asyncio.Task[Outcome]
+
+    async def wait_for(self, parking: Coroutine[Any, Any, Outcome]) -> Outcome:
+        """Return the outcome; raise HTTPException if the client leaves before."""
+        self._parking = asyncio.get_running_loop().create_task(parking)
+        self._parking.add_done_callback(lambda _: self.interrupt())
+        try:
+            await self.until_disconnect(self)
+            if not self._parking.done():
+                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its response")
+            return self._parking.result()
+        finally:
+            await asyncio.gather(self._parking, return_exceptions=True)
+
+    def abandon(self) -> None:
+        """Cancel the other task, unless it is done."""
+        self._parking.cancel()
 
 
 async def get_park(

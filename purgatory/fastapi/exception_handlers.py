@@ -1,4 +1,4 @@
-"""The application's own refusals, in the same shape as ours."""
+"""Exception handlers: the errors of the application as problem details."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from starlette.responses import Response
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.body_schema import pointer
+from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.routing.raw_endpoint import problem_of_exception
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -25,9 +25,9 @@ _DEFAULTS = (None, http_exception_handler, request_validation_exception_handler)
 
 
 def add_problem_handlers(app: FastAPI, prefix: str) -> None:
-    """Answer every refusal of `app` with problem details: 404 and 405, validation, and ours.
+    """Report every error of `app` as problem details: 404 and 405, validation, and ours.
 
-    `prefix` is where the kinds of problems are described. An HTTPException with headers keeps them.
+    `prefix` is where the kinds of problems are described. An HTTPException keeps its headers.
     Handlers that the application has registered already stay.
     """
     add_purgatory_handlers(app, prefix)
@@ -43,8 +43,8 @@ def add_problem_handlers(app: FastAPI, prefix: str) -> None:
         return _response(_validation_problem(exc), prefix, request)
 
     async def on_error(request: Request, exc: Exception) -> Response:
-        # The server logs the exception itself; its text is not for the client.
-        problem = Problem("internal-error", "the request failed for a reason that is in the log")
+        # The server logs the exception, whose text is not for the client.
+        problem = Problem("internal-error", "the request failed; the server's log has the reason")
         return _response(problem, prefix, request)
 
     _add(app, HTTPException, on_http_exception)
@@ -54,7 +54,7 @@ def add_problem_handlers(app: FastAPI, prefix: str) -> None:
 
 
 def add_purgatory_handlers(app: FastAPI, prefix: str) -> None:
-    """Answer what this library refuses, in endpoints of `app` too, with problem details."""
+    """Report the errors of this library as problem details, in endpoints of `app` too."""
 
     async def on_problem(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, Problem)
@@ -76,12 +76,12 @@ def _add(app: FastAPI, kind: type[Exception], handler: Handler) -> None:
 def _http_problem(request: Request, exc: HTTPException) -> Problem:
     headers = dict(exc.headers or {})
     if exc.status_code == 404 and exc.detail == "Not Found":
-        return Problem("not-found", f"there is nothing at {request.url.path}", headers=headers)
+        return Problem("not-found", f"nothing exists at {request.url.path}", headers=headers)
     if exc.status_code == 405:
         allowed = headers.get("Allow") or headers.get("allow", "")
         return Problem(
             "method-not-allowed",
-            f"{request.url.path} does not take {request.method}: it takes {allowed}",
+            f"{request.method} is not allowed at {request.url.path}; allowed: {allowed}",
             headers=headers,
         )
     return Problem.from_status(exc.status_code, exc.detail, headers=headers)
@@ -93,13 +93,13 @@ def _validation_problem(exc: RequestValidationError) -> Problem:
         "bad-parameter",
         f"{errors[0]['pointer']}: {errors[0]['detail']}",
         param=str(exc.errors()[0]["loc"][-1]),
-        allowed="what the API's documentation says",
+        allowed="as in the API's documentation",
         errors=errors,
     )
 
 
 def _response(problem: Problem, prefix: str, request: Request) -> Response:
-    answer = problem.response(prefix, request.url.path)
-    response = Response(answer.body, answer.status)
-    response.raw_headers = answer.headers
+    raw = problem.response(prefix, request.url.path)
+    response = Response(raw.body, raw.status)
+    response.raw_headers = raw.headers
     return response

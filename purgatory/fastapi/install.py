@@ -1,4 +1,4 @@
-"""Everything at once, for an application that exists."""
+"""Installation in an existing application."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from purgatory.fastapi.access.bearer_tokens import BearerTokens
 from purgatory.fastapi.exception_handlers import add_problem_handlers, add_purgatory_handlers
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
-from purgatory.fastapi.watch.request import WaitSettings
+from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
 
 
@@ -26,22 +26,23 @@ def install(
     problem_details: bool = True,
     authorize: BearerTokens | Callable[..., Any] | None = None,
 ) -> None:
-    """Put `purgatory` into `app`: endpoints under `prefix`, lifespan, drain, and error bodies.
+    """Install `purgatory` in `app`: endpoints under `prefix`, lifespan, drain, problem details.
 
-    Opens it when the application starts, answers every parked request when the process is told to
-    stop, and closes it in the end; `PurgatoryDep` and `ParkDep` find it. The application's own
+    It is opened when the application starts, ends every parked request when the process is told to
+    stop, and is closed in the end; `PurgatoryDep` and `ParkDep` find it. The application's own
     lifespan runs as before.
 
-    Where `app` has no middleware, requests for these endpoints reach them on a shorter way than
-    through all of FastAPI; with `bypass_middleware` also past its middleware, whatever that is
-    there for: access control, CORS headers, metrics. Dependencies always come first.
+    If `app` has no middleware, requests reach these endpoints by a shorter path than through all of
+    FastAPI; with `bypass_middleware` also past its middleware, whatever its purpose: access
+    control, CORS headers, metrics. Dependencies always run first.
 
-    `authorize` is `BearerTokens`, or a dependency of your own that raises where something is not
-    allowed; its parameter of type `AccessesDep` says what the request wants to do. Without it
-    everyone who reaches the endpoints may do everything.
+    `authorize` is `BearerTokens`, or a dependency of your own that raises if something is not
+    allowed; its parameter of type `AccessesDep` has what the request is about to do. Without it
+    every client that reaches the endpoints may do everything.
 
-    `problem_details=False` leaves the application's own errors as they are; ours are problem
-    details all the same. Raises ValueError for a prefix that does not begin with a slash.
+    `problem_details=False` leaves the application's own errors as they are; those of these
+    endpoints are problem details all the same. Raises ValueError for a prefix that does not begin
+    with a slash.
     """
     app.include_router(
         create_router(
@@ -63,7 +64,7 @@ def install(
 
 
 def _document_tokens(app: FastAPI) -> None:
-    """Have OpenAPI say that there are tokens, so that its pages offer to send one."""
+    """Declare bearer tokens in OpenAPI, so that its pages offer to send one."""
     described = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -1,32 +1,29 @@
-"""What a request wants to do, for an `authorize` of your own."""
+"""What a request is about to do, for an `authorize` of your own."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Depends, Request
 
-from purgatory.fastapi.http.json_bodies import parse_body, parse_list
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.jobs.batch_endpoint import in_turns, split_lines
-from purgatory.fastapi.jobs.schemas import job_body
-from purgatory.fastapi.keys.schemas import MAX_BATCH, BatchItem
-from purgatory.fastapi.routing.raw_endpoint import read_body
-from purgatory.fastapi.watch.schemas import watch_body
-from purgatory.purgatory import Purgatory
+from purgatory.fastapi.http.request_body import read_body
+from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint, in_turns, split_lines
+from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
+from purgatory.fastapi.routing.request_internals import cache_body, cached_body
 
 
 async def get_accesses(request: Request) -> list[Access]:
-    """Return what a request to one of our endpoints wants to do, for each key. For `Depends`.
+    """Return what a request to one of our endpoints is about to do, for each key. For `Depends`.
 
-    Nothing, for the description of a problem, which anyone may read.
-    Raises Problem where a body that names the keys is no good.
+    The list is empty for the description of a problem, which anyone may read.
+    Raises Problem if a body that names the keys is invalid.
     """
-    endpoint: Any = request.scope["route"].endpoint
-    action: Action | None = getattr(endpoint, "action", None)
-    if action is None:
+    endpoint = request.scope["route"].endpoint
+    if not isinstance(endpoint, DeclaredEndpoint) or endpoint.spec.action is None:
         return []
+    action = endpoint.spec.action
     key = request.path_params.get("key")
     if key is not None:
         return [Access(action, key)]
@@ -34,30 +31,29 @@ async def get_accesses(request: Request) -> list[Access]:
         return [Access(action, job=request.path_params["id"])]
     if request.method != "POST":
         return [Access(action)]
-    # The keys are in the body: read as the endpoint reads it, so that both see the same.
-    if not hasattr(request, "_body"):
-        # Request.body() would take whatever comes, of anyone; like this it gives what is read here.
-        request._body = await read_body(request.scope, request.receive, endpoint.raw.max_body)
+    # The keys are in the body: parsed as the endpoint parses it, so that both see the same.
+    if cached_body(request) is None:
+        # Request.body() has no bound: it is to return what is read here.
+        limit = endpoint.raw.max_body
+        cache_body(request, await read_body(request.scope, request.receive, limit))
     body = await request.body()
+    if isinstance(endpoint.raw, JobBatchEndpoint):
+        return [Access(action), *await _batch_waits(endpoint.raw, body)]
+    assert endpoint.spec.body is not None
+    parsed = endpoint.spec.body.parse(body)
     if action is Action.DEFER:
-        return [Access(action), *await _waits(request, endpoint.raw.context.purgatory, body)]
+        return [Access(action), *(Access(Action.WAIT, key) for key in parsed.keys)]
     if action is Action.WAIT:
-        model = watch_body(endpoint.raw.context.purgatory.limits)
-        return [Access(action, key) for key in parse_body(model, body).keys]
-    return [Access(action, item.key) for item in parse_list(BatchItem, body, MAX_BATCH)]
+        return [Access(action, key) for key in parsed.keys]
+    return [Access(action, item.key) for item in parsed]
 
 
-async def _waits(request: Request, purgatory: Purgatory, body: bytes) -> list[Access]:
-    """Return an access for each key that the jobs in a body are to wait on."""
-    assert purgatory.job_limits is not None
-    model = job_body(purgatory.job_limits)
-    if not request.url.path.endswith(":batch"):
-        keys = parse_body(model, body).keys
-        return [Access(Action.WAIT, key) for key in keys]
+async def _batch_waits(endpoint: JobBatchEndpoint, body: bytes) -> list[Access]:
+    """Return an access for each key that the jobs in a batch are to wait on."""
     found: dict[str, None] = {}
     async for line in in_turns(split_lines(body)):
         try:
-            found |= dict.fromkeys(parse_body(model, line).keys)
+            found |= dict.fromkeys(endpoint.job.parse(line).keys)
         except Problem:
             # The endpoint refuses that line by itself.
             continue

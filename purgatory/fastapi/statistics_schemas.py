@@ -1,7 +1,6 @@
-"""The JSON of the statistics, as it is documented.
+"""The JSON of the statistics, for OpenAPI.
 
-The numbers are those of `Purgatory.statistics()`. These models only describe them: the dataclasses
-that hold them are on floors where nothing knows of JSON.
+The values are those of `Purgatory.statistics()`, whose dataclasses are on floors without JSON.
 """
 
 from __future__ import annotations
@@ -12,76 +11,76 @@ from pydantic import BaseModel, Field
 class WheelLevel(BaseModel):
     """One level of the timing wheel."""
 
-    tick_ms: int = Field(description="Milliseconds that one of its buckets stands for.")
-    span_ms: int = Field(description="Milliseconds that the whole level reaches ahead.")
-    buckets: int = Field(description="Buckets with something in them.")
-    tasks: int = Field(description="Timers in those.")
+    tick_ms: int = Field(description="Milliseconds of one bucket.")
+    span_ms: int = Field(description="Milliseconds of the whole level.")
+    buckets: int = Field(description="Buckets that are not empty.")
+    tasks: int = Field(description="Timers in these buckets.")
 
 
 class SignalStatistics(BaseModel):
-    """The history of signals that is kept."""
+    """The signals that are kept."""
 
     signals: int = Field(description="Signals that are kept, of all keys.")
     bytes: int = Field(description="Bytes of their values, as JSON.")
-    keys: int = Field(description="Keys that have any.")
+    keys: int = Field(description="Keys with kept signals.")
 
 
 class LatenessStatistics(BaseModel):
-    """How long after they were due jobs were started by this process."""
+    """How late this process started jobs after they were due."""
 
     p50_ms: int = Field(description="The median of the last 1,024.")
     p99_ms: int = Field(description="The 99th percentile of the last 1,024.")
     longest_ms: int = Field(
-        description="The longest since the start, but for what was missed while nobody ran."
+        description="The longest since the start, without jobs that were due while no process ran."
     )
 
 
 class RecoveryStatistics(BaseModel):
-    """Taking up the jobs that were due while nobody ran."""
+    """The recovery of jobs that were due while no process ran."""
 
-    is_finished: bool = Field(description="All of them are taken up.")
-    overdue: int = Field(description="Jobs taken up so far that were due before the start.")
+    is_finished: bool = Field(description="All of them have been claimed.")
+    overdue: int = Field(description="Jobs claimed so far that were due before the start.")
     missed: int = Field(description='Of those, the ones that were skipped: `"misfire": "skip"`.')
     spread: int = Field(description='Of those, the ones that were put off: `"misfire": "spread"`.')
 
 
 class JobStatisticsResponse(BaseModel):
-    """The delayed jobs of this process since its start, and how many there are in all."""
+    """The delayed jobs of this process since its start, and the jobs of all processes."""
 
     held: int = Field(description="Claimed by this process: due soon, or running.")
-    running: int = Field(description="Of those, the ones that run in this process now.")
-    done: int = Field(description="Runs that ended well.")
-    failed: int = Field(description="Jobs that failed for good.")
-    retried: int = Field(description="Runs that failed and are tried again.")
+    running: int = Field(description="Of those, the ones that are running now.")
+    done: int = Field(description="Runs that succeeded.")
+    failed: int = Field(description="Jobs that failed and are not retried.")
+    retried: int = Field(description="Runs that failed and are retried.")
     given_back: int = Field(
-        description="Jobs left to others: on shutdown, or as this process lacks their handler."
+        description="Jobs left to other processes: on shutdown, or for lack of their handler."
     )
     lost: int = Field(
-        description="Runs whose end the store did not take: as a rule another process had taken "
-        "over the lease."
+        description="Runs whose result the store refused, as a rule because another process had "
+        "the lease."
     )
     lateness: LatenessStatistics
     recovery: RecoveryStatistics
-    outages: int = Field(description="How often the store of jobs was away.")
+    outages: int = Field(description="How often the job store was unavailable.")
     store_error: str | None = Field(
-        description="What the store said last, where it fails now; null where all is well."
+        description="The last error of the store if it is failing now, else null."
     )
     states: dict[str, int] | None = Field(
-        description="Jobs in each state, in all processes; null where the store does not say.",
+        description="Jobs in each state, in all processes; null if the store does not respond.",
         examples=[{"waiting": 3, "running": 1, "done": 9, "failed": 0, "cancelled": 2}],
     )
 
 
 class StatisticsResponse(BaseModel):
-    """This process now, and what it did since its start."""
+    """This process now and since its start."""
 
-    parked: int = Field(description="Operations that wait now: parked requests, as a rule.")
+    parked: int = Field(description="Operations that are waiting now: parked requests, as a rule.")
     keys: int = Field(description="Keys that are watched now.")
     watched: int = Field(description="Watches now: an operation counts once for each of its keys.")
     fired: int = Field(description="Operations that a key completed.")
-    expired: int = Field(description="Operations whose time was up.")
+    expired: int = Field(description="Operations that reached their deadline.")
     cancelled: int = Field(description="Operations that were cancelled, or whose client left.")
-    drained: int = Field(description="Operations that were ended because the process shuts down.")
+    drained: int = Field(description="Operations that ended because the process shuts down.")
     is_draining: bool = Field(description="The process is shutting down.")
     signals: SignalStatistics
     timers: int = Field(
@@ -90,14 +89,14 @@ class StatisticsResponse(BaseModel):
     levels: list[WheelLevel] = Field(description="The timing wheel, the finest level first.")
     wake_ups: int = Field(description="How often the event loop was woken for the timer.")
     longest_turn_ms: float = Field(
-        description="The longest that expirations have held the event loop at once."
+        description="The longest time for which expirations blocked the event loop."
     )
-    longest_lateness_ms: int = Field(description="The longest that a timer ran after its time.")
+    longest_lateness_ms: int = Field(description="The longest delay of a timer after its deadline.")
     is_compiled: bool = Field(description="The core runs compiled, not as plain Python.")
     jobs: JobStatisticsResponse | None = Field(
-        description="Delayed jobs; null where there is no store of jobs."
+        description="Delayed jobs; null without a job store."
     )
     refused: dict[str, int] = Field(
-        description="How often each bound on what is parked was reached, by the bound's name.",
+        description="How often each limit on parked requests was reached, by its name.",
         examples=[{"max_parked_per_client": 7}],
     )

@@ -1,4 +1,9 @@
-"""Delayed jobs: something to do at a deadline, when a key fires, or not at all because it fired."""
+"""Delayed jobs: handlers that run at a deadline or when a key fires, unless a key cancels them.
+
+In this folder: what a `Purgatory` does with jobs (`job_service`, `jobs_mixin`), and waits for jobs.
+Jobs themselves are in `model`, handlers in `handlers`, the worker in `worker`, stores in `stores`,
+`sql` and `redis`, and HTTP callbacks in `callbacks`.
+"""
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback
 from purgatory.jobs.callbacks.signature import sign, verify_signature

@@ -1,10 +1,11 @@
-"""The history of operations, as Parquet files: what waited, for what, for how long.
+"""The history of operations and jobs, as Parquet files or a Redis Stream.
 
     journal = Journal(ParquetFiles("history"))
     purgatory = Purgatory(listeners=[journal])
 
-`docs/journal.md` has the columns and what is promised. `purgatory.journal.redis_stream` is another
-sink, with a vendor of its own.
+`docs/journal.md` has the columns and the guarantees. Here belong rows, sinks and their threads;
+what is computed from them is in `purgatory.pipeline`. `purgatory.journal.redis_stream` is imported
+by itself, as it needs another package.
 """
 
 try:
@@ -15,9 +16,8 @@ except ImportError as exc:
     ) from exc
 
 from purgatory.journal.event_rows import KeyRule
-from purgatory.journal.hashed_keys import HashedKeys
 from purgatory.journal.journal import Journal
-from purgatory.journal.key_prefixes import KeyPrefixes
+from purgatory.journal.key_rules import HashedKeys, KeyPrefixes
 from purgatory.journal.parquet_files import ParquetFiles
 from purgatory.journal.schema import EVENT_SCHEMA, EVENTS, SCHEMA_VERSION, VERSION_KEY
 from purgatory.journal.sink import Sink

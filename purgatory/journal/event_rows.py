@@ -1,4 +1,4 @@
-"""From what the purgatory said to the rows of the journal."""
+"""Rows of the journal from the events of the purgatory."""
 
 from __future__ import annotations
 
@@ -20,36 +20,35 @@ KeyRule = Callable[[str], str]
 _PENDING: Final = Status.PENDING
 _NS_PER_US: Final = 1_000
 _US_PER_MS: Final = 1_000
-# How long one relation of the two clocks is kept. A leap of the wall clock shows after that.
+# How long one offset between the two clocks is used. A step of the wall clock shows after that.
 _OFFSET_KEPT_NS: Final = 60_000_000_000
-# An operation that is so long past its deadline ended, and its end was dropped.
+# An operation so long past its deadline has ended, and its end was dropped.
 _LOST_AFTER_MS: Final = 60_000
 
 
-# What is known of an operation that waits and has a row "watched": its number, since when on the
-# monotonic clock (ns), its deadline (ms), its keys, how many gaps there were before, and what the
-# monotonic clock lacked to UTC (us).
+# A waiting operation that has a row "watched": its number, its start on the monotonic clock (ns),
+# its deadline (ms), its keys, the number of gaps before it, and the offset from the monotonic clock
+# to UTC (us).
 _Waiting = tuple[int, int, int, tuple[Hashable, ...], int, int]
 
 
 class EventRows:
-    """Turns events into rows: gives identifiers, pairs, samples, hides keys, and dates.
+    """Turns events into rows: identifies, pairs, samples and dates them, and applies the key rule.
 
     Used by one thread. An operation has both of its rows or none: whether it is sampled is decided
-    when it is watched, and an end whose beginning was dropped is dropped as well.
+    when it is watched, and an end whose start was dropped is dropped as well.
 
-    All times of an operation, in both rows, come from the monotonic clock by way of one offset, so
-    that a wait is exact and never negative, and when it began the same in both, whatever the wall
-    clock does.
+    All times of an operation, in both rows, are monotonic times plus one offset: a wait is exact
+    and never negative, and its start is the same in both rows, whatever the wall clock does.
     """
 
-    # Invariant: every operation that waits is in `_waiting`; one left out by its deadline only.
+    # Invariant: every waiting operation is in `_waiting`; one that is sampled out as its deadline.
 
     def __init__(self, *, sample: Mapping[str, float], keys: KeyRule | None, clock: Clock) -> None:
         self.sampled_out = 0
-        """Events that were left out."""
+        """Events left out by sampling."""
         self.unpaired = 0
-        """Ends whose beginning was dropped."""
+        """Ends whose start was dropped."""
         self._worker = ""
         self._start = ""
         self._sample = sample
@@ -62,14 +61,14 @@ class EventRows:
         self._gaps = 0
         self._offset_us = 0
         self._offset_until_ns = 0
-        # The batch under way: its rows, and what only those of jobs have, by place.
+        # The current batch: its rows, and by index the columns that only rows of jobs have.
         self._rows: list[Row] = []
         self._jobs: dict[int, JobColumns] = {}
 
     def begin(self, worker: str) -> str:
-        """Begin in the name of `worker`; return what stands before every identifier from now on.
+        """Start as `worker`; return the prefix of every identifier from now on.
 
-        No other start of any worker has it.
+        It is unique to this start of this worker.
         """
         self._worker = worker
         self._start = secrets.token_hex(6)
@@ -77,11 +76,11 @@ class EventRows:
 
     @property
     def waiting(self) -> int:
-        """How many operations wait, as far as the journal knows."""
+        """The number of waiting operations that the journal knows."""
         return len(self._waiting)
 
     def batch(self, events: Iterable[RawEvent]) -> pa.RecordBatch | None:
-        """Return the rows of `events`, or None where there are none."""
+        """Return the rows of `events`, or None if there are none."""
         self._date()
         self._rows, self._jobs = [], {}
         for event in events:
@@ -100,7 +99,7 @@ class EventRows:
         try:
             return self._batch_of(self._rows, first_seq)
         except (pa.ArrowException, UnicodeError):
-            # Keys that are no text: so rare that not everybody's are looked at.
+            # Keys that are not valid text: too rare to check every row for.
             return self._batch_of([_as_text(row) for row in self._rows], first_seq)
 
     def _batch_of(self, rows: Sequence[Row], first_seq: int) -> pa.RecordBatch:
@@ -114,10 +113,10 @@ class EventRows:
         )
 
     def note_gap(self) -> None:
-        """Take note that events after those so far are missing: ends, maybe.
+        """Record that events are missing from here on, possibly ends.
 
-        An id is that of another operation once the first has ended. Whoever waits since before the
-        gap has to be told from those by the deadline and the keys.
+        An operation's id is reused once it has ended. An operation that waits since before the gap
+        is distinguished from a later one of the same id by its deadline and keys.
         """
         self._gaps += 1
 
@@ -160,11 +159,11 @@ class EventRows:
 
     def _add_job(self, job: JobEvent) -> None:
         kind = f"job:{job.handler}"
-        # By its id, so that every worker decides alike, in every start.
+        # By its id, so that every worker decides alike, after every restart.
         if self._sample and random.Random(job.job_id).random() >= self._sample.get(kind, 1.0):
             self.sampled_out += 1
             return
-        # The store's clock dates a job, this one its change: that may seem to come before.
+        # The store's clock dates the job, this process its change, which may seem earlier.
         deferred_ns = self._monotonic_ns(job.deferred_at_ms)
         self._jobs[len(self._rows)] = JobColumns(
             operation_id=f"job:{job.job_id}",
@@ -189,7 +188,7 @@ class EventRows:
         )
 
     def _monotonic_ns(self, wall_ms: int) -> int:
-        """Return when the monotonic clock had, or will have, that time; maybe below 0."""
+        """Return the monotonic time of a wall clock time; it may be negative."""
         return (wall_ms * _US_PER_MS - self._offset_us) * _NS_PER_US
 
     def _is_chosen(self, kind: str) -> bool:
@@ -198,15 +197,15 @@ class EventRows:
 
     def _kind(self, cls: type) -> str:
         kind: Any = getattr(cls, "kind", None)
-        # A property, or a slot: what each operation has for itself is not known here.
+        # Not a string: a property or a slot, whose value is that of an operation, unknown here.
         self._kinds[cls] = kind if isinstance(kind, str) else cls.__name__
         return self._kinds[cls]
 
     def _written(self, keys: tuple[Hashable, ...]) -> Sequence[str]:
-        """Return what is written for `keys`."""
+        """Return `keys` as they are written."""
         rule = self._key_rule
         if rule is None:
-            return keys  # type: ignore[return-value] # strings, or else see `batch`
+            return keys  # type: ignore[return-value] # strings; `batch` handles others
         return [rule(_text(key)) for key in keys]
 
     def _date(self) -> None:
@@ -219,7 +218,7 @@ class EventRows:
             self._forget_lost(now_ns // NS_PER_MS - _LOST_AFTER_MS)
 
     def _forget_lost(self, deadline_ms: int) -> None:
-        """Forget who was to expire before: the end of such an operation was dropped."""
+        """Remove operations with an earlier deadline: their ends were dropped."""
         self._waiting = {
             identity: waiting
             for identity, waiting in self._waiting.items()
@@ -236,6 +235,6 @@ def _as_text(row: Row) -> Row:
 
 
 def _text(key: Hashable) -> str:
-    """Return `key` as valid text: with a core of one's own, a key may be anything."""
+    """Return `key` as valid text: in a `DelayedOperationPurgatory` it may be any object."""
     text = key if isinstance(key, str) else str(key)
     return text if text.isascii() else text.encode("utf-8", "replace").decode()

@@ -1,4 +1,4 @@
-"""A change of a job, on its way to the journal."""
+"""Changes of delayed jobs that are to be journaled."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from purgatory.status import Status
 
 
 class JobEvent(NamedTuple):
-    """What `Journal.job_event` was told, and when. Times are UTC but for `at_ns`."""
+    """One call of `Journal.job_event`. Times are UTC, except for `at_ns`."""
 
     status: Status
     job_id: str
@@ -21,6 +21,6 @@ class JobEvent(NamedTuple):
     deferred_at_ms: int
     deadline_ms: int
     at_ns: int
-    """Monotonic, as that of operations."""
+    """Monotonic, as the times of operations are."""
     lateness_ms: int | None = None
-    """That of its first start, by its store; None where nobody says."""
+    """Of its first start, by its store; None if unknown."""

@@ -1,4 +1,4 @@
-"""The journal of a purgatory."""
+"""The journal: a buffer, a thread that makes rows, and a thread for each sink."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from purgatory.timer.clock import Clock, SystemClock
 
 logger = logging.getLogger("purgatory.journal")
 
-# How often the buffer is emptied. The purgatory wakes nobody: that would cost more than an event.
+# How often the buffer is emptied. The purgatory wakes no thread: it would cost more than an event.
 _INTERVAL_S: Final = 0.1
-# Events that become rows in one go, and seconds for which the event loop has the interpreter then.
+# Events converted at a time, and the pause after them in which the event loop can run.
 _SLICE: Final = 500
 _BREATH_S: Final = 0.000_1
 _NS_PER_SECOND: Final = 1_000_000_000
@@ -36,14 +36,14 @@ RETRY_POLICY: Final = RetryPolicy(first_ms=1_000, max_ms=10_000)
 
 
 class Journal:
-    """Writes down what becomes of every operation: `Purgatory(listeners=[journal])`.
+    """Records the start and the end of every operation: `Purgatory(listeners=[journal])`.
 
-    The purgatory's thread only puts what happened into a buffer. A thread makes rows of that, and
-    one for each sink writes them. All that waits in between is bounded; what there is no room for
-    is dropped, counted and logged, and neither the purgatory nor another sink notices.
+    The purgatory's thread only puts events into a buffer. A thread makes rows of them, and one
+    thread for each sink writes these. Every buffer is bounded; what does not fit is dropped,
+    counted and logged, and affects neither the purgatory nor another sink.
 
-    Open it before the purgatory and close it after, with `async with` or `with`: then the last rows
-    are those of who was drained. It is opened once.
+    Open it before the purgatory and close it after, with `async with` or `with`, so that drained
+    operations are recorded. It can be opened once.
     """
 
     def __init__(
@@ -57,18 +57,19 @@ class Journal:
         close_timeout: float = 10.0,
         clock: Clock | None = None,
     ) -> None:
-        """Write to `sinks`, in the name of `worker` (by default host and process).
+        """Write to `sinks`, as `worker` (default: host name and process id).
 
-        `sample` is the share of operations, from 0 to 1, that is written of a kind; others are
-        written all. `keys` is what is written for a key: HashedKeys, KeyPrefixes, or a function;
-        without, the key. `max_buffered` bounds the events before they are rows and, for each sink,
-        the rows before they are written. A sink that fails is tried again after the delays of
-        `retry`; closing takes up to `close_timeout` seconds. `clock` is the purgatory's.
+        `sample` maps a kind of operations to the share of them that is written, 0 to 1; a kind that
+        is not in it is written completely. `keys` maps a key to its written form: HashedKeys,
+        KeyPrefixes or a function; by default keys are written as they are. `max_buffered` bounds
+        the events before they are rows and, for each sink, the rows before they are written. A
+        failed sink is retried after the delays of `retry`; closing takes up to `close_timeout`
+        seconds. `clock` is the purgatory's.
 
-        Raises ValueError for what makes no sense.
+        Raises ValueError without a sink and for arguments out of range.
         """
         if not sinks:
-            raise ValueError("a journal without a sink writes nothing: give it ParquetFiles(...)")
+            raise ValueError("a journal needs a sink, such as ParquetFiles(...)")
         self._check(sample or {}, max_buffered, close_timeout)
         self._worker = worker
         self._clock = SystemClock() if clock is None else clock
@@ -83,17 +84,17 @@ class Journal:
         self._wake = threading.Event()
         self._is_closing = False
         self._rows_made = 0
-        # Events in slices of which no rows could be made.
+        # Events of slices that could not be converted.
         self._unwritable = 0
-        # What the buffer had dropped when it was emptied last, and when it last did not drop.
+        # The buffer's count of dropped events when it was emptied last, and before this episode.
         self._dropped_seen = 0
         self._dropped_before: int | None = None
-        # Who waits for what was recorded before to be safe.
+        # Callers of `flush`.
         self._flushes: SimpleQueue[tuple[threading.Event, list[threading.Event]]] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def __repr__(self) -> str:
-        """Name the sinks."""
+        """Return the sinks' names."""
         return f"<Journal to {', '.join(sink.sink.name for sink in self._sinks)}>"
 
     def __enter__(self) -> Self:
@@ -126,22 +127,22 @@ class Journal:
 
     @property
     def record(self) -> Record:
-        """What the purgatory calls for each event: half a microsecond, and it never waits."""
+        """The listener that the purgatory calls for each event; takes 0.5 us and never blocks."""
         return self._buffer.record
 
     def open(self) -> None:
-        """Begin to write. Raises what the sinks raise where they can never work, as OSError.
+        """Start the threads. Raises the error of a sink that can never work, such as OSError.
 
-        Raises RuntimeError for a journal that was opened before.
+        Raises RuntimeError if the journal was opened before.
         """
         if self._thread is not None:
-            raise RuntimeError("this journal was opened before: make a new one")
-        # Only now: a server may have made the journal before it forked its workers.
+            raise RuntimeError("this journal was opened before: create a new one")
+        # Only now: a server may create the journal before it forks its workers.
         worker = self._worker or f"{socket.gethostname()}:{os.getpid()}"
         start = self._rows.begin(worker)
         for sink in self._sinks:
             sink.sink.open(f"{worker}-{start}", self._clock)
-        # A daemon: whatever happens, the process can end.
+        # A daemon thread never keeps the process from ending.
         self._thread = threading.Thread(target=self._run, name="purgatory-journal", daemon=True)
         self._thread.start()
         for sink in self._sinks:
@@ -149,9 +150,9 @@ class Journal:
         logger.info("%r is open", self, extra={"action": "journal-opened"})
 
     def close(self) -> None:
-        """Write what is there, and end; after `close_timeout` seconds the rest is given up.
+        """Write what is buffered and stop; after `close_timeout` seconds the rest is dropped.
 
-        Blocks: off the event loop, please. Idempotent.
+        Blocks: do not call it on the event loop. Idempotent.
         """
         thread = self._thread
         if thread is None or self._is_closing:
@@ -165,9 +166,9 @@ class Journal:
         logger.info("%r is closed", self, extra={"action": "journal-closed"})
 
     def flush(self, timeout: float = 10.0) -> bool:
-        """Make all safe that was recorded so far; True iff that came to an end within `timeout`.
+        """Write everything recorded so far; return True iff that finished within `timeout` seconds.
 
-        Completes files early. Blocks: off the event loop, please.
+        Completes files early. Blocks: do not call it on the event loop.
         """
         if self._thread is None or self._is_closing:
             return False
@@ -197,12 +198,12 @@ class Journal:
         error: str | None = None,
         lateness_ms: int | None = None,
     ) -> None:
-        """Record that a job was deferred (status "pending"), or how it ended; of kind job:HANDLER.
+        """Record that a job was deferred (status "pending") or ended, as kind job:HANDLER.
 
         `Purgatory(listeners=[journal], jobs=...)` calls it for each job that ends in this process.
-        Times are milliseconds UTC, as the store has them; `key` is the one that completed it, and
-        `lateness_ms` how late an expired one was started, without which it is how late this call
-        is. Call it on the purgatory's thread. Never waits, nor raises for a journal that is slow.
+        Times are milliseconds UTC of the store's clock; `key` is the key that completed the job,
+        and `lateness_ms` how late an expired job started, by default how late this call is. Call it
+        on the purgatory's thread. Never blocks.
         """
         self._buffer.put(
             JobEvent(
@@ -222,7 +223,7 @@ class Journal:
         )
 
     def statistics(self) -> JournalStatistics:
-        """Return the counts of now."""
+        """Return the present counts."""
         return JournalStatistics(
             rows=self._rows_made,
             buffered=len(self._buffer),
@@ -237,7 +238,7 @@ class Journal:
         while not is_last:
             self._wake.wait(_INTERVAL_S)
             self._wake.clear()
-            # Asked for before the buffer is emptied: what was recorded by then is written.
+            # Read before the buffer is emptied: everything recorded by then is written.
             is_last = self._is_closing
             flushes = self._asked_flushes()
             self._empty_buffer()
@@ -256,8 +257,8 @@ class Journal:
             return asked
 
     def _empty_buffer(self) -> None:
-        """Make rows of all that is in the buffer by now."""
-        # And a place more, for what stands where events are missing.
+        """Make rows of the present contents of the buffer."""
+        # One more, for the mark in place of missing events.
         events = self._buffer.take(self._max_buffered + 1)
         for begin in range(0, len(events), _SLICE):
             self._write(events[begin : begin + _SLICE])
@@ -268,7 +269,7 @@ class Journal:
         try:
             batch = self._rows.batch(events)
         except Exception:
-            # A rule for keys that fails, say. The thread goes on.
+            # For example the user's key rule failed. The thread continues.
             self._unwritable += len(events) - events.count(GAP)
             self._rows.note_gap()
             logger.exception(
@@ -281,19 +282,19 @@ class Journal:
                 sink.offer(batch)
 
     def _note_dropped(self, dropped: int) -> None:
-        """Log the beginning and the end of an episode in which the buffer is full."""
+        """Log the start and the end of an episode in which the buffer is full."""
         is_dropping, before = dropped != self._dropped_seen, self._dropped_before
         if is_dropping and before is None:
             self._dropped_before = self._dropped_seen
             logger.warning(
-                "more happens than the journal can take: %d events wait, and more are dropped",
+                "the journal is too slow: %d events are buffered, further ones are dropped",
                 self._max_buffered,
                 extra={"action": "journal-dropping"},
             )
         elif not is_dropping and before is not None:
             self._dropped_before = None
             logger.info(
-                "the journal keeps up again; %d events were dropped meanwhile",
+                "the journal keeps up again; %d events were dropped",
                 dropped - before,
                 extra={"action": "journal-kept-up"},
             )

@@ -1,4 +1,4 @@
-"""The journal as files, in folders by date and hour."""
+"""A sink that writes Parquet files, in folders by date and hour."""
 
 from __future__ import annotations
 
@@ -20,21 +20,20 @@ logger = logging.getLogger("purgatory.journal")
 
 _US_PER_HOUR = 3_600_000_000
 _NS_PER_SECOND = 1_000_000_000
-# Bytes of rows that are kept in memory until they are a group, whatever their number.
+# Bytes of rows that are kept in memory before they are written as a group, whatever their number.
 _GROUP_BYTES = 32 * 1024 * 1024
-# What cannot be in the name of a file everywhere, and with what begins that of a hidden one.
+# Characters that some file systems refuse in a name, and the first characters of hidden names.
 _UNFIT = re.compile(r"[^A-Za-z0-9_.-]+")
 _HIDING = "._"
-# Of 255 that a name may have: what stands at the end makes it the only one.
+# Of 255 that a name may have; its end makes it unique.
 _MOST_CHARACTERS = 200
 
 
 class ParquetFiles(Sink):
     """Writes `DIRECTORY/date=YYYY-MM-DD/hour=HH/NAME.parquet`, by the UTC time of each row.
 
-    A file that is there is complete: it is written under a hidden name, synchronised and renamed.
-    So a crash loses the rows of the file that is not complete, and of no other. What a crash left
-    is removed, and logged, at the next start.
+    A visible file is complete: it is written under a hidden name, synchronised and renamed. A crash
+    loses the rows of the incomplete file only. The next start removes and logs incomplete files.
 
     Many processes may share a directory.
     """
@@ -83,11 +82,11 @@ class ParquetFiles(Sink):
 
     @property
     def due_ns(self) -> int | None:
-        """When the open file is old enough."""
+        """When the open file reaches its maximum age."""
         return self._due_ns
 
     def open(self, writer: str, clock: Clock) -> None:
-        """Make the directory, and clear it of leftovers; raises OSError where it cannot."""
+        """Create the directory and remove incomplete files; raises OSError."""
         self._writer = _UNFIT.sub("-", writer)[-_MOST_CHARACTERS:].lstrip(_HIDING)
         self._clock = clock
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -95,7 +94,7 @@ class ParquetFiles(Sink):
             self._remove_leftover(path)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take `batch`: into the open file, and the next where the hour changes."""
+        """Add `batch` to the open file, and to the next one when the hour changes."""
         self._taken += batch.num_rows
         for hour, part in _by_hour(batch):
             if self._hour is not None and hour != self._hour:
@@ -117,7 +116,7 @@ class ParquetFiles(Sink):
         self._forget()
 
     def abandon(self) -> int:
-        """Give up the open file, and what was to be in it."""
+        """Delete the open file; return how many rows that loses."""
         file = self._file
         self._forget()
         lost = self._taken - self.written - self._lost
@@ -126,9 +125,11 @@ class ParquetFiles(Sink):
             try:
                 file.abandon()
             except (OSError, pa.ArrowException):
-                # As where the folder cannot be written to any more; the next start sees to it.
+                # For example in a read-only folder; the next start removes it.
                 logger.exception(
-                    "%s: the incomplete file stays", self.name, extra={"action": "journal-leftover"}
+                    "%s: could not delete the incomplete file",
+                    self.name,
+                    extra={"action": "journal-leftover"},
                 )
         return lost
 
@@ -154,7 +155,7 @@ class ParquetFiles(Sink):
         if self._file is None:
             self._file = PartFile(self._next_path())
         table = pa.Table.from_batches(self._group).unify_dictionaries()
-        # Many small pieces cost twice as much to write.
+        # Many small chunks cost twice as much to write.
         self._file.write(table.combine_chunks())
         self._group = []
         self._group_count = 0
@@ -162,9 +163,9 @@ class ParquetFiles(Sink):
 
     def _next_path(self) -> Path:
         assert self._hour is not None
-        moment = datetime.fromtimestamp(self._hour * 3600, UTC)
+        start = datetime.fromtimestamp(self._hour * 3600, UTC)
         self._number += 1
-        folder = self.directory / f"date={moment:%Y-%m-%d}" / f"hour={moment:%H}"
+        folder = self.directory / f"date={start:%Y-%m-%d}" / f"hour={start:%H}"
         return folder / f"{self._writer}-{self._number:06d}.parquet"
 
     def _forget(self) -> None:
@@ -183,7 +184,7 @@ class ParquetFiles(Sink):
                 size = path.stat().st_size
                 path.unlink()
         except FileNotFoundError:
-            return  # Another process that starts just now was faster.
+            return  # Another starting process was faster.
         logger.warning(
             "removed %s (%d bytes): its writer died before the file was complete",
             path,

@@ -1,4 +1,4 @@
-"""A file that is there when it is complete, and not before."""
+"""Parquet files that become visible when they are complete."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ TEMPORARY_SUFFIX = ".parquet.tmp"
 
 
 class PartFile:
-    """Parquet under a hidden name that readers pass over, renamed once it is safely on the disk.
+    """A Parquet file under a hidden name that readers skip, renamed once it is on the disk.
 
-    While it is written it is locked, so that who finds it knows whether its writer still lives.
+    It is locked while it is written, so that another process can see whether its writer is alive.
     """
 
     def __init__(self, path: Path) -> None:
-        """Begin what is to be `path`; raises OSError."""
+        """Create the file that is to become `path`; raises OSError."""
         self.path = path
         self.rows = 0
         self._temporary = path.with_name(f".{path.stem}{TEMPORARY_SUFFIX}")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._lock = _create_locked(self._temporary)
         try:
-            # Written through Arrow rather than Python: without the interpreter's lock.
+            # Written by Arrow rather than Python: it does not hold the interpreter's lock.
             self._file = pa.OSFile(str(self._temporary), "wb")
             self._writer = pq.ParquetWriter(self._file, EVENT_SCHEMA, **WRITER_OPTIONS)
         except BaseException:
@@ -38,48 +38,48 @@ class PartFile:
 
     @property
     def size(self) -> int:
-        """How many bytes are written by now."""
+        """The number of bytes written so far."""
         size: int = self._file.tell()
         return size
 
     def write(self, table: pa.Table) -> None:
-        """Write `table` as a group of rows; after an exception there is only `abandon`."""
+        """Write `table` as a row group; after an exception only `abandon` may be called."""
         self._writer.write_table(table, row_group_size=table.num_rows)
         self.rows += table.num_rows
 
     def complete(self) -> int:
-        """Put the file in its place, for good; return its bytes. Raises OSError, as `write`."""
+        """Synchronise and rename the file; return its size in bytes. Raises OSError, as `write`."""
         self._writer.close()
         size = self.size
         self._file.close()
         os.fsync(self._lock.fileno())
         self._temporary.rename(self.path)
         self._lock.close()
-        # The name is in a folder, whose name is in another, down to the journal's own.
+        # The new name is an entry of its folder, whose own may be new, up to the journal's.
         for folder in self.path.parents[:3]:
             _sync_folder(folder)
         return size
 
     def abandon(self) -> None:
-        """Remove what there is of it."""
-        # Or it would write the end of the file, and fail once more, when it is collected.
+        """Delete the file."""
+        # Otherwise it would write the footer, and fail again, when it is garbage-collected.
         self._writer.is_open = False
         try:
             self._file.close()
         except (OSError, pa.ArrowException):
-            pass  # The disk, once more: nothing in the file is wanted.
+            pass  # The file is deleted in any case.
         self._remove()
 
     def _remove(self) -> None:
         try:
             self._temporary.unlink(missing_ok=True)
         finally:
-            # If it stays, the next start finds that nobody writes it.
+            # If it remains, the next start finds it unlocked.
             self._lock.close()
 
 
 def is_abandoned(temporary: IO[bytes]) -> bool:
-    """Lock a temporary file; return False where its writer, who lives, has the lock."""
+    """Lock a temporary file; return False if its writer is alive and holds the lock."""
     try:
         fcntl.flock(temporary, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -91,7 +91,7 @@ def _create_locked(path: Path) -> IO[bytes]:
     while True:
         file = path.open("xb")
         fcntl.flock(file, fcntl.LOCK_EX)
-        # Another process that starts just now may have taken it for a leftover in between.
+        # Another starting process may have deleted it as abandoned in between.
         if os.fstat(file.fileno()).st_nlink:
             return file
         file.close()

@@ -1,4 +1,4 @@
-"""The journal as a Redis Stream, for those who read along."""
+"""A sink that writes a Redis Stream."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ except ImportError as exc:
         "the journal's Redis Stream needs redis: pip install 'fastapi-purgatory[redis]'"
     ) from exc
 
-# Entries in one exchange with the server.
+# Entries of one round trip.
 _PIPELINE: Final = 500
 _TIMES: Final = frozenset(
     column.name for column in EVENT_SCHEMA if pa.types.is_timestamp(column.type)
@@ -31,11 +31,11 @@ Entry = dict[Any, Any]
 
 
 class RedisStream(Sink):
-    """Adds an entry to a Redis Stream for each row, and keeps about the last `max_length` of them.
+    """Adds an entry for each row to a Redis Stream that keeps about the last `max_length` of them.
 
-    An entry has the columns of the schema as its fields, those that are null left out: times as
-    microseconds since 1970, `keys` as JSON, and `schema` beside them. After a connection that
-    failed halfway some entries come twice; (`operation_id`, `event`) tells.
+    The fields of an entry are the columns that are not null: times as microseconds since 1970,
+    `keys` as JSON, and `schema`. After a broken connection some entries are added twice; they have
+    the same `operation_id` and `event`.
     """
 
     def __init__(
@@ -46,9 +46,9 @@ class RedisStream(Sink):
         max_length: int = 1_000_000,
         timeout: float = 5.0,
     ) -> None:
-        """Write to the server at `url`, waiting up to `timeout` seconds for each answer.
+        """Write to the server at `url`, waiting up to `timeout` seconds for each reply.
 
-        Raises ValueError for what is no URL of a Redis, and for a length below 1.
+        Raises ValueError for an invalid URL and for a length below 1.
         """
         if max_length < 1:
             raise ValueError(f"max_length is {max_length}: give 1 or more")
@@ -58,7 +58,7 @@ class RedisStream(Sink):
         address = urlsplit(url)
         # Without user and password.
         self._name = f"{address.scheme}://{address.netloc.rpartition('@')[2]}{address.path}"
-        # What was taken and not yet answered.
+        # Entries that the server has not acknowledged.
         self._entries: deque[Entry] = deque()
 
     @property
@@ -67,7 +67,7 @@ class RedisStream(Sink):
         return f"{self._name} {self.stream}"
 
     def open(self, writer: str, clock: Clock) -> None:
-        """Do nothing: a server that is away now may come."""
+        """Do nothing: the server may become available later."""
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Send `batch`."""
@@ -75,17 +75,17 @@ class RedisStream(Sink):
         self.roll()
 
     def roll(self) -> None:
-        """Send what there is."""
+        """Send all entries that are left."""
         while self._entries:
             self._send([self._entries[n] for n in range(min(_PIPELINE, len(self._entries)))])
 
     def abandon(self) -> int:
-        """Lose nothing: the connection is made anew, and the entries are sent once more."""
+        """Disconnect and lose nothing: the entries are sent again on a new connection."""
         self._client.close()
         return 0
 
     def close(self) -> int:
-        """Disconnect; what is not sent is lost."""
+        """Disconnect; return how many entries were not sent and are lost."""
         self._client.close()
         lost = len(self._entries)
         self._entries.clear()
@@ -95,7 +95,7 @@ class RedisStream(Sink):
         pipeline = self._client.pipeline(transaction=False)
         for entry in entries:
             pipeline.xadd(self.stream, entry, maxlen=self.max_length, approximate=True)
-        # Raises for the first that was refused: then all are sent again.
+        # Raises for the first that was rejected: then all are sent again.
         pipeline.execute()
         for _ in entries:
             self._entries.popleft()

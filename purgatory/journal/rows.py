@@ -1,4 +1,4 @@
-"""Rows become columns."""
+"""Arrow record batches from rows."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from purgatory.journal.schema import EVENT_SCHEMA, EVENTS
 from purgatory.status import Status
 
 CODES: Final = {Status(event): code for code, event in enumerate(EVENTS) if event != "watched"}
-"""The place of an outcome in EVENTS."""
+"""The index of an outcome in EVENTS."""
 WATCHED: Final = EVENTS.index("watched")
 
 Row = tuple[int, int, str, Sequence[str], int, int, int, str | None]
-"""(number, place in EVENTS, kind, keys, at_ns, watched_ns, deadline_us, completed_by).
+"""(number, index in EVENTS, kind, keys, at_ns, watched_ns, deadline_us, completed_by).
 
-A plain tuple, and times on the monotonic clock: rows come one at a time, and everything that can be
-done for all at once is done in `batch_of`.
+A plain tuple, with monotonic times: rows come one at a time, and everything that can be done for
+all at once is done in `batch_of`.
 """
 
 _EXPIRED: Final = CODES[Status.EXPIRED]
@@ -33,7 +33,7 @@ _FIRST: Final = pa.scalar(0, pa.int32())
 
 
 class JobColumns(NamedTuple):
-    """What only the row of a job has."""
+    """The columns that only rows of jobs have."""
 
     operation_id: str
     job_id: str
@@ -42,7 +42,7 @@ class JobColumns(NamedTuple):
     state: str
     error: str | None
     lateness_us: int | None
-    """Of its start; None: that of the row."""
+    """Of its start; None if it is that of the row."""
 
 
 def batch_of(
@@ -54,9 +54,9 @@ def batch_of(
     worker: str,
     offset_us: int,
 ) -> pa.RecordBatch:
-    """Return `rows` as EVENT_SCHEMA has them; `jobs` says which of them, by place, are of jobs.
+    """Return `rows` in EVENT_SCHEMA; `jobs` maps the indices of rows of jobs to their columns.
 
-    `offset_us` is what the monotonic clock lacks to UTC.
+    `offset_us` is the offset from the monotonic clock to UTC.
     """
     numbers, events, kinds, keys, at_ns, watched_ns, deadlines_us, completed_by = zip(
         *rows, strict=True
@@ -64,10 +64,10 @@ def batch_of(
     codes = pa.array(events, pa.int32())
     at = _microseconds(at_ns, offset_us)
     deadlines = pc.add(pa.array(deadlines_us, pa.int64()), offset_us)
-    # Never early, but for a microsecond of rounding.
+    # Never early, except for a microsecond of rounding.
     lateness = pc.max_element_wise(pc.subtract(at, deadlines), 0)
     if jobs:
-        # A job ends when its handler has, which says nothing of when it was started.
+        # A job ends when its handler has ended, later than it was started.
         known = [jobs[row].lateness_us if row in jobs else None for row in range(len(rows))]
         lateness = pc.coalesce(pa.array(known, pa.int64()), lateness)
     columns: dict[str, Any] = {
@@ -87,7 +87,7 @@ def batch_of(
         "completed_by": pa.array(completed_by, _STRING),
         **_job_columns(len(rows), jobs),
     }
-    # All of their types by now: to cast each would take longer than most take to make.
+    # All have their types already: casting them would take longer than creating most of them.
     arrays = [columns[name] for name in EVENT_SCHEMA.names]
     return pa.RecordBatch.from_arrays(arrays, schema=EVENT_SCHEMA)
 

@@ -1,4 +1,4 @@
-"""What a journal's files hold: one row for each event of an operation."""
+"""The schema of the journal: one row for each event of an operation."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, Final
 import pyarrow as pa
 
 SCHEMA_VERSION: Final = "1"
-"""Stands in every file's metadata; a reader refuses a version that it does not know."""
+"""Is in the metadata of every file; a reader refuses a version that it does not know."""
 
 VERSION_KEY: Final = b"purgatory.schema"
-"""Under which name it stands there."""
+"""Its name in the metadata."""
 
 EVENTS: Final = ("watched", "fired", "expired", "cancelled", "drained")
-"""What `event` may be. Each of the last four is the end of an operation."""
+"""The values of `event`. Each of the last four is the end of an operation."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")
@@ -43,11 +43,10 @@ EVENT_SCHEMA: Final = pa.schema(
 """The columns of a row, in order; docs/journal.md says what each means.
 
 An operation has a row "watched" and a row for its end; one that never waited has the latter only.
-`seq` numbers the events of one start of a worker, from 1 on: a gap is what was dropped or lost.
+`seq` numbers the events of one start of a worker, from 1: a gap means dropped or lost events.
 """
 
-# Few different values: as a dictionary, in the file too. Identifiers would fill a dictionary and be
-# written out in the end nevertheless.
+# Columns of few different values. Identifiers would fill a dictionary and then be written plainly.
 _DICTIONARIES: Final = [
     *("event", "kind", "keys.list.element", "worker", "completed_by"),
     *("handler", "attempt", "state", "error"),
@@ -57,8 +56,8 @@ WRITER_OPTIONS: Final[dict[str, Any]] = {
     "compression": "zstd",
     "compression_level": 1,
     "use_dictionary": _DICTIONARIES,
-    # What Spark, DuckDB and pandas all read without a word.
+    # Spark, DuckDB and pandas all read it without options.
     "coerce_timestamps": "us",
     "version": "2.6",
 }
-"""How the files are written: keyword arguments of `pyarrow.parquet.ParquetWriter`."""
+"""Keyword arguments of `pyarrow.parquet.ParquetWriter`."""

@@ -1,4 +1,4 @@
-"""Where rows go."""
+"""The interface of sinks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from purgatory.timer.clock import Clock
 class Sink(ABC):
     """Takes batches of rows, on a thread of its own, where it may block and fail.
 
-    Whoever writes a journal calls `open` first and then, on that thread, the rest.
+    The journal calls `open` first and then, on that thread, the other methods.
     """
 
-    # Rows that are safe, and what they are in.
+    # Rows that are written durably, and the files and bytes that they are in.
     written = 0
     files = 0
     bytes = 0
@@ -23,35 +23,35 @@ class Sink(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """For statistics and logs; without passwords."""
+        """The name in statistics and logs; without passwords."""
 
     @abstractmethod
     def open(self, writer: str, clock: Clock) -> None:
-        """Begin, for a writer whose name nobody else has, on the journal's clock.
+        """Prepare to write, as the uniquely named `writer`, on the journal's clock.
 
-        Raises what shows that it can never work.
+        Raises an error if the sink can never work.
         """
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take `batch`. Where this raises, `abandon` says what became of it."""
+        """Take `batch`. If this raises, the journal calls `abandon`."""
 
     @abstractmethod
     def roll(self) -> None:
-        """Make all rows safe that were taken."""
+        """Write all rows that were taken durably."""
 
     @abstractmethod
     def abandon(self) -> int:
-        """Let go of what failed; return how many rows that were taken are lost by it.
+        """Release what failed; return how many of the rows that were taken are lost.
 
-        The others are tried again by `roll`.
+        `roll` retries the others.
         """
 
     @property
     def due_ns(self) -> int | None:
-        """When `roll` is due, on the journal's clock; None while nothing is."""
+        """When `roll` is due, on the journal's clock; None if nothing is."""
         return None
 
     def close(self) -> int:
-        """Let go of everything; return how many rows that were taken are lost by it."""
+        """Release everything; return how many of the rows that were taken are lost."""
         return self.abandon()

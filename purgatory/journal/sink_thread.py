@@ -1,4 +1,4 @@
-"""The thread on which a sink may be as slow as it is."""
+"""The thread that feeds a sink."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _NS_PER_SECOND = 1_000_000_000
 
 
 class SinkThread:
-    """Feeds one sink: keeps a bounded number of rows for it, and counts what it cannot take.
+    """Feeds one sink from a bounded queue of rows, and counts those that it drops.
 
-    `offer` never blocks. When the sink fails, that is logged once, and so is its recovery; in
-    between it is retried as `retry` says.
+    `offer` never blocks. The first failure of the sink is logged, and so is its recovery; in
+    between it is retried after the delays of `retry`.
     """
 
     # Invariant: offered == sink.written + pending + dropped, and pending >= _queued.
@@ -33,36 +33,36 @@ class SinkThread:
         self._retry = retry
         self._clock = clock
         self._changed = threading.Condition()
-        # Batches, and those who wait for all before them to be safe.
+        # Batches, and events that are set when all before them is written.
         self._queue: deque[pa.RecordBatch | threading.Event] = deque()
         self._queued = 0
         self._offered = 0
         self._dropped = 0
         self._last_error: str | None = None
-        # An episode of dropping, and one of failing, are logged at their beginning and their end.
+        # Episodes of dropping and of failing are logged at their start and end.
         self._is_slow = False
         self._is_failing = False
         self._failed_attempts = 0
         self._has_to_pause = False
-        # What was dropped when either began, and what was written when the sink failed last.
+        # Counts when an episode began, and rows written when the sink failed last.
         self._dropped_before_slow = 0
         self._dropped_before_failing = 0
         self._written_before = 0
         self._is_closing = False
-        # A daemon: a disk that hangs does not keep the process from ending.
+        # A daemon thread: a disk that hangs does not keep the process from ending.
         self._thread = threading.Thread(
             target=self._run, name=f"purgatory-journal {sink.name}", daemon=True
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def offer(self, batch: pa.RecordBatch) -> None:
-        """Keep `batch` for the sink, or drop it where there is no room."""
+        """Queue `batch` for the sink, or drop it if the queue is full."""
         with self._changed:
             self._offered += batch.num_rows
-            # One batch always has room: it may be larger than the bound.
+            # A single batch always fits, even if it is larger than the bound.
             has_room = not self._queued or self._queued + batch.num_rows <= self._max_rows
             is_kept = has_room and not self._is_closing
             if is_kept:
@@ -77,7 +77,7 @@ class SinkThread:
             self._note_in_time()
 
     def flush(self) -> threading.Event:
-        """Return an event that is set once everything offered so far is safe, or dropped."""
+        """Return an event that is set once everything offered so far is written or dropped."""
         done = threading.Event()
         with self._changed:
             self._queue.append(done)
@@ -85,17 +85,17 @@ class SinkThread:
         return done
 
     def begin_close(self) -> None:
-        """Take no more; write what is there, without waiting for a sink that fails."""
+        """Take no more rows; write those queued, without waiting for a failing sink."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
 
     def join(self, timeout: float) -> None:
-        """Wait for the end; what is not safe after `timeout` seconds is given up."""
+        """Wait for the thread; rows not written after `timeout` seconds are dropped."""
         self._thread.join(timeout)
         if self._thread.is_alive():
             logger.error(
-                "%s did not finish within %.1f s: %d rows are given up",
+                "%s did not finish within %.1f s: %d rows are dropped",
                 self.sink.name,
                 timeout,
                 self.statistics().pending,
@@ -103,7 +103,7 @@ class SinkThread:
             )
 
     def statistics(self) -> SinkStatistics:
-        """Return the counts of now."""
+        """Return the present counts."""
         with self._changed:
             written, dropped = self.sink.written, self._dropped
             return SinkStatistics(
@@ -122,7 +122,7 @@ class SinkThread:
             try:
                 self._step()
             except Exception as exc:
-                # Whatever a disk or a server may say: the thread outlives it.
+                # Any error of a disk or a server: the thread continues.
                 self._on_failure(exc)
         self._give_up_rest()
 
@@ -130,7 +130,7 @@ class SinkThread:
         """Write one batch, or roll what is due, or wait for either."""
         if self._has_to_pause:
             self._pause()
-            # What the sink kept is tried before what is new.
+            # What the sink still holds comes before new rows.
             self.sink.roll()
         item = self._next()
         if isinstance(item, threading.Event):
@@ -170,7 +170,7 @@ class SinkThread:
 
     def _is_finished(self) -> bool:
         with self._changed:
-            # A sink that fails is tried once more at the end, and not for each batch.
+            # A failing sink is tried once more at the end, not for each batch.
             return self._is_closing and (self._has_to_pause or not self._queue)
 
     def _give_up_rest(self) -> None:
@@ -193,7 +193,7 @@ class SinkThread:
         self._is_slow = True
         self._dropped_before_slow = self._dropped
         logger.warning(
-            "%s is too slow: %d rows wait already, and more are dropped",
+            "%s is too slow: %d rows are queued, further ones are dropped",
             self.sink.name,
             self._queued,
             extra={"action": "journal-dropping"},
@@ -202,7 +202,7 @@ class SinkThread:
     def _note_in_time(self) -> None:
         self._is_slow = False
         logger.info(
-            "%s keeps up again; %d rows were dropped meanwhile",
+            "%s keeps up again; %d rows were dropped",
             self.sink.name,
             self._dropped - self._dropped_before_slow,
             extra={"action": "journal-kept-up"},
@@ -221,8 +221,8 @@ class SinkThread:
             self._last_error = f"{type(error).__name__}: {error}"
         if is_new:
             logger.error(
-                "%s failed, %d rows are lost; it is retried at least every %.1f s, and what there "
-                "is no room for until then is dropped: %s",
+                "%s failed, %d rows are lost; retrying at least every %.1f s, rows that do not fit "
+                "into the queue are dropped: %s",
                 self.sink.name,
                 lost,
                 self._retry.max_ms / 1000,

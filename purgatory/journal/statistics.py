@@ -1,4 +1,4 @@
-"""What a journal says of itself."""
+"""Counts of a journal and its sinks."""
 
 from __future__ import annotations
 
@@ -7,37 +7,37 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SinkStatistics:
-    """One place that the journal is written to."""
+    """Counts of one sink."""
 
     name: str
     written: int
-    """Rows that are safe: in a complete file, or taken by the server."""
+    """Rows in a complete file, or acknowledged by the server."""
     pending: int
-    """Rows on their way: they wait, or are in a file that is not complete."""
+    """Rows that are queued, or in an incomplete file."""
     dropped: int
-    """Rows that were given up, since it was slow, full or away."""
+    """Rows that were dropped, since the sink was slow, full or unavailable."""
     files: int
-    """Complete files; 0 where it has none."""
+    """Complete files; 0 for a sink without files."""
     bytes: int
-    """Of the complete files, or sent."""
+    """Bytes of the complete files, or sent."""
     is_failing: bool
-    """The last try failed; another one comes."""
+    """Whether the last attempt failed; it is being retried."""
     last_error: str | None
-    """What went wrong last, though it may be long ago."""
+    """The last error, however long ago."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalStatistics:
-    """A journal at one moment. `rows` equals written + pending + dropped of each sink."""
+    """Counts of a journal. `rows` equals written + pending + dropped of each sink."""
 
     rows: int
-    """Rows that were made."""
+    """Rows made of events."""
     buffered: int
-    """Events of which no row was made yet."""
+    """Events that are not rows yet."""
     dropped: int
-    """Events of which none will be: the buffer was full, or the beginning was dropped before."""
+    """Events that will not be rows: the buffer was full, or their start was dropped before."""
     sampled_out: int
-    """Events that were left out on purpose."""
+    """Events left out by sampling."""
     waiting: int
-    """Operations that were watched and have not ended."""
+    """Operations that are watched and have not ended."""
     sinks: tuple[SinkStatistics, ...]

@@ -1,6 +1,9 @@
 """Jobs over the history of operations, on Spark: from outcomes to a report, replay and streams.
 
 `python -m purgatory.pipeline` runs them. Each is also a function from DataFrames to a DataFrame.
+The rooms: `source` (tables of Spark), `outcomes`, `waits`, `advise`, `report`, `replay`,
+`schedule`, `stream`, on `spark`, `statistics` and `console`; `cli` has the commands. What runs in a
+service, such as writing the journal, is not here.
 """
 
 from purgatory.pipeline.advise.job import Advice, AdviceTargets, advise

@@ -15,21 +15,20 @@ from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.commands import COMMANDS
 from purgatory.pipeline.cli.interrupts import plain_interrupts
-from purgatory.pipeline.cli.option_types import LEAST_HEAP_MIB, heap, master
+from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, heap, master
 from purgatory.pipeline.console.progress import Progress
 from purgatory.pipeline.spark.error_message import error_message
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
 
 INTERRUPTED = 130
-"""As a shell has it: 128, and the number of the signal."""
+"""As in a shell: 128 plus the number of the signal."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that `arguments` name; return the exit status.
 
-    0 is success; 1 is what the user can mend, said in a sentence; 2 is a wrong argument; 130 an
-    interrupt.
+    0 is success, 1 an error that the user can correct, 2 a wrong argument, 130 an interrupt.
     """
     options = _parser().parse_args(arguments)
     command: Command = options.command
@@ -44,9 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         with plain_interrupts():
             _check_folders(spark, options)
-            said = command.run(Call(options=options, spark=spark, on_progress=on_progress))
+            output = command.run(Call(options=options, spark=spark, on_progress=on_progress))
     except (PurgatoryError, ValueError, Py4JJavaError, PySparkException) as error:
-        # For who has to look deeper; the sentence that follows is the answer.
+        # For debugging; the sentence that follows is meant for users.
         if options.verbose:
             traceback.print_exc()
         is_ours = isinstance(error, PurgatoryError | ValueError)
@@ -54,13 +53,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _failed(command, "interrupted", status=INTERRUPTED)
     on_progress("done")
-    if said:
-        sys.stdout.write(f"{said}\n")
+    if output:
+        sys.stdout.write(f"{output}\n")
     return 0
 
 
 def _check_folders(spark: SparkSession, options: argparse.Namespace) -> None:
-    # Else a table would be made from all of the journal before it is found out.
+    # Before a table is made from all of the journal.
     paths = {name: getattr(options, name, None) for name in ("journal", "out")}
     folders = {name: Folder(spark, path) for name, path in paths.items() if path}
     for name, folder in folders.items():
@@ -69,7 +68,7 @@ def _check_folders(spark: SparkSession, options: argparse.Namespace) -> None:
     if "journal" in folders and folders["journal"].holds(folders["out"]):
         raise ValueError(
             f"--out {paths['out']} is within --journal {paths['journal']}: give a folder outside, "
-            "or what is written there is taken for the journal"
+            "or the results would be read as the journal"
         )
 
 
@@ -108,7 +107,7 @@ def _add_session(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help=f"heap of the driver, {LEAST_HEAP_MIB}m or more (default %(default)s)",
     )
-    add("--verbose", action="store_true", help="if it fails, tell the trace too")
+    add("--verbose", action="store_true", help="print the traceback of an error")
 
 
 if __name__ == "__main__":

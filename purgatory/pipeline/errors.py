@@ -1,14 +1,14 @@
-"""What the pipeline refuses, and why.
+"""Errors of the pipeline.
 
 PurgatoryError
 +-- PipelineError (RuntimeError)
     +-- NoJavaError                        no Java that Spark could run on
-    +-- NothingToReadError (LookupError)   a folder without what a job reads
-    +-- BadFileError (ValueError)          a file that is broken, half-written or of another schema
-    +-- OutputInUseError                   another run published to the same folder meanwhile
+    +-- NothingToReadError (LookupError)   a folder without the input of a job
+    +-- BadFileError (ValueError)          a file that is damaged, incomplete or of another schema
+    +-- OutputInUseError                   another run published to the same folder
     +-- LostEntriesError                   entries of a stream were trimmed before they were read
-    +-- RefusedRowsError (ValueError)      rows of a table became no jobs
-    +-- AlertRefusedError                  a service did not take an alert
+    +-- RefusedRowsError (ValueError)      rows of a table that are not valid jobs
+    +-- AlertRefusedError                  a service did not accept an alert
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from purgatory.errors import PurgatoryError
 
 
 class PipelineError(PurgatoryError, RuntimeError):
-    """A job of the pipeline cannot go on."""
+    """A job of the pipeline failed."""
 
 
 class NoJavaError(PipelineError):
@@ -29,7 +29,7 @@ class NothingToReadError(PipelineError, LookupError):
 
 
 class BadFileError(PipelineError, ValueError):
-    """A file cannot be read as what it should be."""
+    """A file is damaged, incomplete or of another schema."""
 
 
 class OutputInUseError(PipelineError):
@@ -41,8 +41,8 @@ class LostEntriesError(PipelineError):
 
 
 class RefusedRowsError(PipelineError, ValueError):
-    """Rows of a table became no jobs."""
+    """Rows of a table are not valid jobs."""
 
 
 class AlertRefusedError(PipelineError):
-    """A service did not take an alert."""
+    """A service did not accept an alert."""

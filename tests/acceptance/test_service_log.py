@@ -42,7 +42,7 @@ async def test_each_line_has_its_time(tmp_path: Path) -> None:
 async def test_the_lines_of_what_it_uses_have_their_time_too() -> None:
     """Warnings and errors, whoever's they are; what is less than that is not said."""
     script = (
-        "import logging.config; from app.log_lines import log_config;"
+        "import logging.config; from app.log_format import log_config;"
         "logging.config.dictConfig(log_config('debug'));"
         "logging.getLogger('asyncio').error('a task failed');"
         "logging.getLogger('httpx').info('https://shop.example/hook?token=hunter2')"

@@ -16,25 +16,39 @@ from hypothesis import strategies as st
 from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
 from purgatory.fastapi.http.body_schema import pointer
-from purgatory.fastapi.http.idempotency import _parse as parse_idempotency_key
-from purgatory.fastapi.http.json_bodies import parse_body, parse_list
+from purgatory.fastapi.http.etag import parse_entity_tags
+from purgatory.fastapi.http.idempotency import parse_idempotency_key
+from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.parameters import (
+    MAX_LIMIT,
+    ParameterErrors,
+    read_query,
+    whole_number,
+)
 from purgatory.fastapi.http.preferences import (
-    parse_entity_tags,
-    parse_etag_cursor,
     parse_preferences,
     wait_seconds,
 )
-from purgatory.fastapi.http.problems import problem_of_error
-from purgatory.fastapi.http.raw_request import MAX_LIMIT, RawRequest, whole_number
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
-from purgatory.fastapi.keys.schemas import MAX_BATCH, BatchItem, SignalBody
-from purgatory.fastapi.watch.request import QUERY, parse_wait_id, parse_watch, parse_watch_many
-from purgatory.fastapi.watch.schemas import WatchBody
+from purgatory.fastapi.keys.schemas import MAX_BATCH, batch_json, signal_json
+from purgatory.fastapi.watch.parameters import parse_etag_cursor, parse_wait_id
+from purgatory.fastapi.watch.request_parser import WatchParser
+from purgatory.fastapi.watch.schemas import watch_json
 
 Result = TypeVar("Result")
 
 PURGATORY = Purgatory()
 SETTINGS = WaitSettings()
+PARSER = WatchParser(PURGATORY, SETTINGS)
+QUERY = frozenset({"cursor", "wait", "limit", "min"})
+NUMBER = whole_number("limit", default=1, description="A number.")
+BODIES: list[JsonBody[Any]] = [
+    signal_json(Limits()),
+    batch_json(Limits()),
+    watch_json(Limits()),
+]
 TOKENS = BearerTokens([("a-token-that-nobody-guesses", "*")])
 
 # Text that is likely to come close to what is meant.
@@ -135,7 +149,7 @@ def test_preferences(found: list[str]) -> None:
 @given(st.none() | headers_text)
 def test_etags(header: str | None) -> None:
     """A cursor, or none without the header."""
-    cursor = _result_or_problem(parse_etag_cursor, header)
+    cursor = None if header is None else _result_or_problem(parse_etag_cursor, header)
     assert cursor is None or (header is not None and cursor in header and '"' not in cursor)
 
 
@@ -144,7 +158,7 @@ def test_etags(header: str | None) -> None:
 @example('""')
 def test_idempotency_keys(header: str | None) -> None:
     """One to 255 characters of ASCII, with quotes around them or without."""
-    key = _result_or_problem(parse_idempotency_key, header)
+    key = None if header is None else _result_or_problem(parse_idempotency_key, header)
     if key is not None:
         assert header is not None and header.strip('"') == key
         assert key.isascii() and key.isprintable() and 0 < len(key) < 256
@@ -155,8 +169,8 @@ def test_if_match(header: str | None, key: str) -> None:
     """The head is where it says, or a refusal; whatever the header and the key are."""
     try:
         # As `RawRequest` reads it.
-        fields = [] if header is None else [header.encode("latin-1", "replace").decode("latin-1")]
-        tags = _result_or_problem(parse_entity_tags, fields, "If-Match")
+        text = "" if header is None else header.encode("latin-1", "replace").decode("latin-1")
+        tags = _result_or_problem(parse_entity_tags, text, "If-Match") if text else None
         KeyEndpoints(PURGATORY)._check_head(key, tags)
     except Problem as problem:
         _check(problem)
@@ -196,18 +210,24 @@ def test_wait_ids(text: str) -> None:
 @given(queries, st.sampled_from(sorted(QUERY)))
 def test_queries(query: bytes, name: str) -> None:
     """Known names, each once; and numbers within their bounds."""
-    raw = _raw(query)
-    parameters = _result_or_problem(raw.query, QUERY)
+    parameters = _result_or_problem(_read_query, query)
     if parameters is not None:
         assert parameters.keys() <= QUERY
-        number = _result_or_problem(whole_number, parameters, name, 1)
+        number = _result_or_problem(NUMBER.parse, parameters.get(name, "1"))
         assert number is None or 1 <= number <= MAX_LIMIT
+
+
+def _read_query(query: bytes) -> dict[str, str]:
+    errors = ParameterErrors()
+    parameters = read_query(query, QUERY, errors)
+    errors.raise_if_any()
+    return parameters
 
 
 @given(queries, headers, st.text(max_size=300))
 def test_watching_one_key(query: bytes, given_headers: Any, tail: str) -> None:
     """A request that can be parked as it is."""
-    request = _result_or_problem(parse_watch, _raw(query, given_headers, tail), PURGATORY, SETTINGS)
+    request = _result_or_problem(PARSER.parse, _raw(query, given_headers, tail))
     if request is not None:
         assert request.keys == (tail,) and len(request.positions) == 1
         terms = request.terms
@@ -221,7 +241,7 @@ def test_watching_one_key(query: bytes, given_headers: Any, tail: str) -> None:
 def test_watching_several_keys(body: Any, given_headers: Any) -> None:
     """A request that can be parked as it is."""
     raw = _raw(b"", given_headers, body=json.dumps(body).encode())
-    request = _result_or_problem(parse_watch_many, raw, PURGATORY, SETTINGS)
+    request = _result_or_problem(PARSER.parse_several, raw)
     if request is not None:
         terms = request.terms
         assert 1 <= terms.needed_keys <= len(request.keys) == len(request.positions) <= 100
@@ -236,19 +256,18 @@ def test_watching_several_keys(body: Any, given_headers: Any) -> None:
 @example(b'[{"key":1e999}]')
 def test_bodies_of_bytes(body: bytes) -> None:
     """Whatever the bytes are."""
-    for model in (SignalBody, WatchBody, BatchItem):
-        _result_or_problem(parse_body, model, body)
-        _result_or_problem(parse_list, model, body, MAX_BATCH)
+    for json_body in BODIES:
+        _result_or_problem(json_body.parse, body)
 
 
 @given(json_values)
 def test_bodies_of_json(value: Any) -> None:
     """Whatever the JSON is; and what is accepted is what was sent."""
     body = json.dumps({"value": value}).encode()
-    parsed = _result_or_problem(parse_body, SignalBody, body)
+    parsed = _result_or_problem(signal_json(Limits()).parse, body)
     if parsed is not None:
         assert json.dumps(parsed.value) == json.dumps(value)
-    batch = _result_or_problem(parse_list, BatchItem, json.dumps([value]).encode(), MAX_BATCH)
+    batch = _result_or_problem(batch_json(Limits()).parse, json.dumps([value]).encode())
     assert batch is None or len(batch) <= MAX_BATCH
 
 
@@ -275,4 +294,4 @@ def test_fewer_keys_may_be_allowed() -> None:
     purgatory = Purgatory(limits=Limits(max_keys_per_operation=2))
     body = json.dumps({"keys": dict.fromkeys("abc")}).encode()
     with pytest.raises(Problem, match=r"/keys: .*1 to 2"):
-        parse_watch_many(_raw(body=body), purgatory, SETTINGS)
+        WatchParser(purgatory, SETTINGS).parse_several(_raw(body=body))

@@ -37,6 +37,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.fastapi.long_poll": (4, "fastapi/long_poll"),
     "purgatory.fastapi.routing": (4, "fastapi/routing"),
     "purgatory.fastapi.servers": (4, "fastapi/servers"),
+    "purgatory.fastapi.servers.uvicorn": (4, "fastapi/servers/uvicorn"),
     "purgatory.fastapi.watch": (4, "fastapi/watch"),
     "purgatory.pipeline": (4, "pipeline"),
     "purgatory.pipeline.advise": (4, "pipeline/advise"),
@@ -155,12 +156,13 @@ USES: dict[str, set[str]] = {
     },
     "fastapi/access": {"fastapi/http"},
     "fastapi/jobs": {"fastapi/access", "fastapi/http", "fastapi/routing", "fastapi/watch"},
-    "fastapi/keys": {"fastapi/http"},
+    "fastapi/keys": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
     "fastapi/long_poll": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
     "fastapi/routing": {"fastapi/access", "fastapi/http"},
-    "fastapi/servers": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
+    "fastapi/servers": {"fastapi/routing", "fastapi/watch"},
+    "fastapi/servers/uvicorn": {"fastapi/http", "fastapi/servers"},
     "fastapi/watch": {"fastapi/access", "fastapi/http", "fastapi/routing"},
-    "uvicorn": {"fastapi/servers"},
+    "uvicorn": {"fastapi/servers/uvicorn"},
 }
 
 # What is imported in some places only -> those places. Everything outside the standard library is

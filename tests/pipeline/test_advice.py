@@ -61,14 +61,14 @@ def test_the_advised_timeout_is_the_quantile() -> None:
     assert found.low_us is not None and found.high_us is not None
     assert found.low_us <= truth_us <= found.high_us
     assert found.advised_us == pytest.approx(truth_us, rel=0.05)
-    assert "A shorter one would do" not in found.reason
+    assert "A shorter timeout is enough" not in found.reason
 
 
 def test_nothing_is_advised_beyond_what_was_seen() -> None:
     """If the timeout cuts the curve off above the share, the advice is to look further."""
     found = advice_on(exponential_steps(5_000, 10_000_000, TIMEOUT_US), 0.01)
     assert (found.advised_us, found.is_thin) == (None, False)
-    assert "No wait that was seen is long enough: after 5 s still " in found.reason
+    assert "No observed wait is long enough: after 5 s " in found.reason
 
 
 def test_few_fires_are_too_thin() -> None:
@@ -76,7 +76,7 @@ def test_few_fires_are_too_thin() -> None:
     steps = kaplan_meier([(number, 1, 0) for number in range(1, LEAST_FIRED)])
     few = advice_on(steps, 0.5, fired=LEAST_FIRED - 1)
     assert (few.advised_us, few.is_thin) == (None, True)
-    assert "29 operations fired, and 30 are the least" in few.reason
+    assert "29 operations fired, and at least 30 are needed" in few.reason
     tail = advice_on(exponential_steps(200, 1_000_000, 90_000_000), 0.001, fired=150)
     assert (tail.advised_us, tail.is_thin) == (None, True)
     assert "choose a larger share" in tail.reason
@@ -141,9 +141,9 @@ def test_workers_follow_littles_law() -> None:
     assert found.parked is not None
     assert (found.parked.value, found.parked.low, found.parked.high) == (200, 200, 200)
     assert found.workers == 4
-    assert "what is parked decides" in found.reason
+    assert "the number of parked operations" in found.reason
     busy = advise_workers(minutes(60, 60_000, 0.001), Capacity(cpu_us=1_000, utilisation=0.5))
-    assert (busy.workers, "CPU decides" in busy.reason) == (2, True)
+    assert (busy.workers, "bottleneck is CPU" in busy.reason) == (2, True)
 
 
 def test_the_busiest_hour_is_the_one_that_counts() -> None:
@@ -162,7 +162,7 @@ def test_a_short_look_is_too_thin() -> None:
     for few in (minutes(5, 10_000, 1), minutes(60, LEAST_OPERATIONS // 100, 1), []):
         found = advise_workers(few)
         assert (found.workers, found.is_thin) == (None, True)
-        assert "too thin" in found.reason
+        assert "Too little data" in found.reason
 
 
 def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:

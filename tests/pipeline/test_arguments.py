@@ -8,9 +8,9 @@ import pytest
 
 from purgatory.pipeline import __main__ as command_line
 from purgatory.pipeline.__main__ import main
-from purgatory.pipeline.cli import option_types
+from purgatory.pipeline.cli import options
 from purgatory.pipeline.cli.commands import COMMANDS
-from purgatory.pipeline.cli.option_types import heap, master
+from purgatory.pipeline.cli.options import heap, master
 from purgatory.pipeline.spark.machine_memory import machine_memory
 
 
@@ -50,18 +50,18 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
         (["replay", "--load", "kafka-low", "--seed", "-1"], "--seed: '-1': give a whole number"),
         (
             ["replay", "--load", "kafka-low", "--median-ms", "70"],
-            "--median-ms is 70 and --quartile-ms 60: the median is no greater than the quartile",
+            "--median-ms is 70 and --quartile-ms 60: the median must not be greater than the",
         ),
         (
             ["replay", "--operations", "5"],
-            "--operations is of a load that is drawn: give --load kafka-low or kafka-high too, or "
+            "--operations needs a synthetic load: give --load kafka-low or kafka-high too, or "
             "leave it out",
         ),
         (
             ["replay", "--load", "kafka-low", "--growth", "busier"],
-            "--growth is of recorded operations: give --load recorded, or leave it out",
+            "--growth needs recorded operations: give --load recorded, or leave it out",
         ),
-        (["stream"], "nothing to follow: give --journal DIR, or --from redis://HOST"),
+        (["stream"], "no journal: give --journal DIR, or --from redis://HOST"),
         (["stream", "--journal", "x", "--from", "redis://x"], "--journal or --from, not both"),
         (["stream", "--journal", "x", "--window", "0"], "--window: '0': give a whole number of 1"),
         (["stream", "--journal", "x", "--delay", "0"], "--delay: '0': give a whole number of 1"),
@@ -76,8 +76,8 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             "--service: the service is 'localhost': give http://HOST:PORT/purgatory",
         ),
         (["schedule", "--from", "x.csv"], "give --store, or set PURGATORY_STORE"),
-        (["schedule", "--from", "x.csv", "--store", "mysql://x"], "'mysql' is no store of jobs"),
-        (["schedule", "--from", "x.xls", "--store", "sqlite:///x"], "say what it is, --format csv"),
+        (["schedule", "--from", "x.csv", "--store", "mysql://x"], "'mysql' is no job store"),
+        (["schedule", "--from", "x.xls", "--store", "sqlite:///x"], "give --format csv"),
         (["schedule", "--from", "x.csv", "--tasks", "0"], "--tasks: '0': give"),
         (["schedule", "--from", "x.csv", "--store-shards", "0"], "--store-shards: '0': give"),
         (["schedule", "--from", "x.csv", "--max-waiting", "0"], "--max-waiting: '0': give"),
@@ -104,13 +104,13 @@ def test_a_heap_that_the_machine_has_not_is_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Java would take it, and be killed when it comes to use it."""
-    monkeypatch.setattr(option_types, "machine_memory", lambda: 24 * 2**30)
+    monkeypatch.setattr(options, "machine_memory", lambda: 24 * 2**30)
     assert heap("24g") == "24g"
     with pytest.raises(SystemExit, match="2"):
         main(["waits", "--out", "x", "--memory", "2T"])
     said = "--memory: '2T': this machine has 24.0 GiB of memory: give less, such as 12288m"
     assert said in capsys.readouterr().err
-    monkeypatch.setattr(option_types, "machine_memory", lambda: None)
+    monkeypatch.setattr(options, "machine_memory", lambda: None)
     assert heap("2T") == "2T"
 
 

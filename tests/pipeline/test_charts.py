@@ -115,9 +115,7 @@ def test_a_bar_is_as_wide_as_its_step_however_few_there_are() -> None:
 def test_captions_say_what_is_left_out() -> None:
     """Of many kinds, and of many days, some are drawn."""
     kinds = [kind_row(f"kind-{number}") for number in range(SHOWN_KINDS + 1)]
-    assert waits_chart(replace(NOTHING, by_kind=kinds[1:])).summary.endswith(
-        "kind-8 half within 1 s."
-    )
+    assert waits_chart(replace(NOTHING, by_kind=kinds[1:])).summary.endswith("kind-8 p50 1 s.")
     for draw in (waits_chart, survival_chart):
         assert "8 of 9 kinds" in draw(replace(NOTHING, by_kind=kinds)).summary
     day = datetime(2026, 11, 20, 6, tzinfo=UTC)

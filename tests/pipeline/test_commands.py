@@ -67,7 +67,7 @@ def test_one_command_does_everything(out: tuple[Path, str], small: Written) -> N
     """From the journal to the page; it says what was left out, what is advised, and where it is."""
     folder, said = out
     assert f"{small.truth.operations:,} operations" in said
-    assert "Files left out: 1" in said and "zz-truncated.parquet" in said
+    assert "Skipped files: 1" in said and "zz-truncated.parquet" in said
     assert re.search(r"^park: With [\d.]+ s, 1\.00% would expire", said, re.MULTILINE)
     assert f"The report is {folder}/report/report.html" in said
     advice = json.loads((folder / "advice" / "advice.json").read_text())

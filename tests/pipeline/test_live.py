@@ -176,7 +176,7 @@ def test_the_command_follows_to_the_end(
     arguments = ["stream", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out")]
     assert main([*arguments, "--once", "--least-ended", "4", "--service", service]) == 0
     said = capsys.readouterr().out
-    assert "Windows that are over, and alerts, are in" in said and "s after its end" in said
+    assert "Completed windows, and alerts, are in" in said and "s after its end" in said
 
 
 def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
@@ -185,7 +185,7 @@ def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
     """Both queries are stopped."""
     live = StreamingQueries(spark, str(tmp_path / "out"), WATCH)
     queries = live.start(streaming_events(spark, str(tmp_path / "nothing")), every_s=None)
-    with pytest.raises(PipelineError, match="no folder on this machine"):
+    with pytest.raises(PipelineError, match="not a folder on this machine"):
         wait_for(queries)
     assert not any(query.isActive for query in queries)
     assert issubclass(NothingToReadError, PipelineError)
@@ -203,7 +203,7 @@ def test_a_batch_that_breaks_off_says_so_in_a_sentence(
     monkeypatch.setattr(StreamingQueries, "_write_batch", break_off)
     live = StreamingQueries(spark, str(tmp_path / "out"), WATCH)
     queries = live.start(streaming_events(spark, str(tmp_path / "journal")), every_s=None)
-    with pytest.raises(PipelineError, match=r"stopped: Spark could not do it: the disk is full$"):
+    with pytest.raises(PipelineError, match=r"stopped: Spark failed: the disk is full$"):
         wait_for(queries)
     failed = [error for query in queries if (error := query.exception()) is not None]
     assert failed
@@ -258,7 +258,7 @@ def test_a_service_that_refuses_ends_it(moody: tuple[str, list[int], list[str]])
         AlertService(url).send(ALERT)
     assert len(keys) == 1
     pauses: list[float] = []
-    with pytest.raises(AlertRefusedError, match="mend that and start again"):
+    with pytest.raises(AlertRefusedError, match="correct that and start again"):
         AlertService("http://127.0.0.1:1/purgatory", sleep=pauses.append).send(ALERT)
     assert len(pauses) == 5
 

@@ -171,7 +171,7 @@ def test_a_csv_file_becomes_jobs(
     assert "0 jobs added, 0 replaced, 40 there already" in capsys.readouterr().out
     assert len(asyncio.run(jobs_in(address))) == 40
     assert main([*arguments, "--name", "another"]) == 1
-    assert "for another one give another --out" in capsys.readouterr().err
+    assert "or give another --out" in capsys.readouterr().err
 
 
 def test_other_tables_become_jobs(

@@ -26,13 +26,13 @@ from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, job_events, outcomes
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.schedule.job_adder import opened
 from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.source import journal_stream, register
 from purgatory.pipeline.source.journal_reader import Files, JournalReader, journal_files
 from purgatory.pipeline.source.journal_stream import JournalStreamReader
 from purgatory.pipeline.source.journal_writer import JournalWriter
-from purgatory.pipeline.source.rows import EVENTS
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.journal_batches import complete_files
 from tests.pipeline.synthetic import Written, write
@@ -119,7 +119,7 @@ def test_a_file_that_is_deleted_meanwhile_stops_no_stream(
     monkeypatch.setattr(journal_stream, "journal_files", lambda _: paths)
     reader = JournalStreamReader(str(tmp_path), EVENTS, OnBadFile.SKIP, None)
     assert reader.partitions({"changed_ns": 0}, {"changed_ns": 2**63}) == []
-    assert caplog.messages == [f"left out {paths[1]}: empty"]
+    assert caplog.messages == [f"skipped {paths[1]}: empty"]
 
 
 def test_a_folder_that_is_deleted_meanwhile_is_passed_over(
@@ -185,11 +185,11 @@ def test_a_broken_file_is_named(
     ("options", "said"),
     [
         ({"table": "job"}, "give one of events, jobs"),
-        ({"tabel": "jobs"}, "there is no option"),
+        ({"tabel": "jobs"}, "unknown option"),
         ({"path": "sqlite:///x", "table": "jobs", "tasks": "many"}, "give a whole number"),
-        ({"path": "s3://bucket/journal"}, "no folder of this machine"),
-        ({"path": "mysql://server", "table": "jobs"}, "no store of jobs"),
-        ({"path": "/nowhere/at/all"}, "no folder on this machine"),
+        ({"path": "s3://bucket/journal"}, "is not a local folder"),
+        ({"path": "mysql://server", "table": "jobs"}, "no job store"),
+        ({"path": "/nowhere/at/all"}, "not a folder on this machine"),
     ],
 )
 def test_an_option_that_makes_no_sense_is_refused(
@@ -235,7 +235,7 @@ def test_an_entry_that_is_no_event_is_named(spark: SparkSession, valkey: ValkeyS
     with redis.Redis.from_url(valkey.url) as client:
         client.xadd("strange", {"seq": "one", "keys": "[]"})
     reader = spark.read.format("purgatory").option("stream", "strange")
-    with pytest.raises(PySparkException, match="is no event"):
+    with pytest.raises(PySparkException, match="is not an event"):
         reader.load(valkey.url).collect()
 
 
@@ -269,7 +269,7 @@ def test_a_redis_stream_is_followed_from_where_one_was(
         for _ in range(3):
             client.xadd("followed", {"keys": "[]"})
         client.xtrim("followed", maxlen=1, approximate=False)
-    with pytest.raises(PySparkException, match="does not go back to"):
+    with pytest.raises(PySparkException, match="no longer has entry"):
         follow(spark, valkey.url, tmp_path, **stream)
 
 
@@ -389,7 +389,7 @@ def test_rows_that_became_no_jobs_are_told(spark: SparkSession, address: JobAddr
     frame = jobs_frame(spark, 5).withColumn(
         "delay", F.when(F.col("delay") == 3, -1.0).otherwise(F.col("delay"))
     )
-    with pytest.raises(PySparkException, match=r"1 row became no job.*delay is -1\.0"):
+    with pytest.raises(PySparkException, match=r"1 row refused.*delay is -1\.0"):
         frame.write.format("purgatory").mode("append").options(**options_of(address)).save(
             address.url
         )

@@ -7,8 +7,8 @@ from dataclasses import asdict
 import pytest
 from pydantic import ValidationError
 
-from app.environment import unknown_variables
 from app.settings import Settings
+from app.unknown_settings import unknown_variables
 from purgatory import Limits
 
 

@@ -1,1 +1,4 @@
-"""Who may do what: bearer tokens and their scopes, cross-site requests."""
+"""Access control before an endpoint runs: bearer tokens with scopes, cross-site requests.
+
+Not here: what a request may do once it is admitted (`http.permit`).
+"""

@@ -35,14 +35,14 @@ class Scope:
 
     @classmethod
     def parse(cls, text: str) -> Scope:
-        """Return the scope that `text` writes; raise ValueError for none, which it does not show.
+        """Return the scope that `text` names; raise ValueError, which does not show `text`.
 
-        What stands where a scope should be may be another token.
+        What stands in the place of a scope may be another token.
         """
         match = _SCOPE.fullmatch(text)
         if match is None:
             raise ValueError(
-                "that is no scope: write wait:PREFIX* or fire:PREFIX*, or either with a key and "
+                "that is not a scope: write wait:PREFIX* or fire:PREFIX*, or either with a key and "
                 "no star; operate, defer, or * for everything"
             )
         if match[1] is None:
@@ -67,7 +67,7 @@ class TokenPermit(Permit):
     __slots__ = ("_identity", "_scopes")
 
     def __init__(self, identity: str, scopes: tuple[Scope, ...]) -> None:
-        """Allow `scopes`; `identity` names the token without telling it."""
+        """Allow `scopes`; `identity` names the token without revealing it."""
         self._identity = identity
         self._scopes = scopes
 
@@ -89,18 +89,18 @@ class TokenPermit(Permit):
 
 
 class BearerTokens:
-    """Tokens, of which only hashes are kept, and what each allows. Pass it as `authorize=`.
+    """Bearer tokens, of which only hashes are kept, and their scopes. Pass it as `authorize=`.
 
     Every token is compared in constant time, and all of them whichever matches, so that the time
-    that a refusal takes tells nothing.
+    of a 401 reveals nothing.
     """
 
     def __init__(self, entries: Iterable[tuple[str, str]]) -> None:
         """Take pairs of a token, or `sha256:` and its hash in hex, and its scopes.
 
-        Scopes are separated by white space. Raises ValueError for a token that is too short to be
-        one or that no header can hold, for a scope that is none, for the same token twice, for
-        none at all and for more than 10,000. Tokens are named by their number, and never shown.
+        Scopes are separated by white space. Raises ValueError for a token that is too short or that
+        no header can hold, for an invalid scope, for the same token twice, for no tokens and for
+        more than 10,000. Tokens are named by their number, and never shown.
         """
         self._permits: list[tuple[bytes, TokenPermit]] = []
         for number, (token, scopes) in enumerate(entries, 1):
@@ -112,14 +112,14 @@ class BearerTokens:
         if not 0 < len(self._permits) <= MAX_TOKENS:
             raise ValueError(f"there are {len(self._permits)} tokens, not 1 to {MAX_TOKENS}")
         if len({digest for digest, _ in self._permits}) < len(self._permits):
-            raise ValueError("a token is there twice: give all of its scopes in one place")
+            raise ValueError("a token is given twice: give all of its scopes in one place")
 
     @classmethod
     def from_text(cls, text: str) -> BearerTokens:
         """Read lines (or parts between semicolons) of a token or its hash, and its scopes.
 
-        Empty lines are passed over, and what follows a # that begins a line or a word. Raises
-        ValueError as the constructor does; an empty line has no number.
+        A # that begins a line or a word begins a comment. Raises ValueError as the constructor
+        does; an empty line has no number.
         """
         entries = []
         for line in re.split(r"[\n;]", text):
@@ -134,11 +134,11 @@ class BearerTokens:
         return cls.from_text(path.read_text(encoding="utf-8"))
 
     def __len__(self) -> int:
-        """Return how many tokens there are."""
+        """Return the number of tokens."""
         return len(self._permits)
 
     def __call__(self, raw: RawRequest) -> Permit:
-        """Return what the token of a request allows; raise Problem 401 for none, or a wrong one."""
+        """Return what the token of a request allows; raise Problem 401 without a known token."""
         header = raw.header(b"authorization")
         match = None if header is None else _CREDENTIALS.fullmatch(header.strip())
         digest = b"" if match is None else hashlib.sha256(match[1].encode()).digest()
@@ -149,20 +149,20 @@ class BearerTokens:
         if found is None:
             raise Problem(
                 "unauthorized",
-                "this needs a token that is known here: send Authorization: Bearer <token>",
+                "this needs a known token: send Authorization: Bearer <token>",
                 headers={"WWW-Authenticate": "Bearer"},
             )
         return found
 
 
 def new_token() -> tuple[str, str]:
-    """Return a new token, and what stands for it in a file: its hash."""
+    """Return a new token, and its hash for a file of tokens."""
     token = secrets.token_urlsafe(32)
     return token, f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
 def _example_of(action: Action) -> str:
-    """Return a scope for `action`. It does not name the key, of which a refusal says nothing."""
+    """Return a scope for `action`, without the key, which a 403 does not reveal."""
     if action in (Action.WAIT, Action.FIRE):
         return f"{action}:PREFIX* with a prefix of the key"
     return str(action)
@@ -172,7 +172,7 @@ def _scope(text: str, number: int) -> Scope:
     try:
         return Scope.parse(text)
     except ValueError as exc:
-        raise ValueError(f"token {number} has a scope that is none: {exc}") from None
+        raise ValueError(f"token {number} has an invalid scope: {exc}") from None
 
 
 def _digest(token: str, number: int) -> bytes:
@@ -180,11 +180,11 @@ def _digest(token: str, number: int) -> bytes:
         return bytes.fromhex(token.removeprefix("sha256:"))
     if len(token) < MIN_TOKEN_LENGTH:
         raise ValueError(
-            f"token {number} has {len(token)} characters, fewer than {MIN_TOKEN_LENGTH}: anybody "
-            "could guess it"
+            f"token {number} has {len(token)} characters, fewer than {MIN_TOKEN_LENGTH}: "
+            "it could be guessed"
         )
     if re.fullmatch(_TOKEN, token) is None:
-        # A hash that is mistyped, too: taken for a token, it would be one that nobody has.
+        # A mistyped hash, too: taken for a token, no client would have it.
         raise ValueError(
             f"token {number} is neither sha256: and 64 digits of 0-9a-f, nor a token: up to 512 of "
             "A-Z a-z 0-9 . _ ~ + / = -"

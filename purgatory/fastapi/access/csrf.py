@@ -1,4 +1,4 @@
-"""What a web page of another site can send here without asking first."""
+"""Requests that pages of other web sites can send without a CORS preflight."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Final
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 
-# For these a browser asks nobody (Fetch: CORS-safelisted request header).
+# Sent without a preflight (Fetch: CORS-safelisted request header).
 _OF_FORMS: Final = frozenset(
     {"application/x-www-form-urlencoded", "multipart/form-data", "text/plain"}
 )
-_ALLOWED: Final = "application/json, or another that is not a form's"
+_ALLOWED: Final = "application/json, or another type that forms do not have"
 _WAY_OUT: Final = (
     "send Content-Type: application/json; with curl, --json in place of -d, or "
     "-H 'Content-Type: application/json'"
 )
 
 
-def refuse_foreign_pages(raw: RawRequest) -> None:
-    """Raise Problem for a body whose type a page of any site may send; JSON, and none, are fine.
+def refuse_cross_site(raw: RawRequest) -> None:
+    """Raise Problem for a body of a type that pages of any site may send; JSON, and none, are fine.
 
-    Without tokens, whoever opens a page would fire keys for it, from inside the network that the
-    service is in. For a Content-Type that no form has, the page's browser asks this site first
-    (CORS). A page can also send none, and then says where it is from.
+    Without tokens, a page could fire keys through the browser of its reader, which may be inside
+    the network of the service. For a Content-Type that forms do not have, the browser sends a
+    preflight first (CORS). A page can also send no Content-Type, but then its origin is known.
     """
     header = raw.header(b"content-type") or ""
     media_type = header.partition(";")[0].strip(" \t").lower()
     if media_type in _OF_FORMS:
         said = f"Content-Type is {header[:64]!r}, which a page of any web site can send"
-    elif not media_type and _is_foreign(raw):
+    elif not media_type and _is_cross_site(raw):
         said = "there is no Content-Type, and the request is from a page of another web site"
     else:
         return
@@ -38,12 +38,12 @@ def refuse_foreign_pages(raw: RawRequest) -> None:
     )
 
 
-def _is_foreign(raw: RawRequest) -> bool:
-    """Return True iff a browser says that the page is of another site than this."""
+def _is_cross_site(raw: RawRequest) -> bool:
+    """Return True iff the headers of a browser name another site."""
     origin = raw.header(b"origin")
     if origin is None:
         return False
-    # Where a browser sends it, proxies that change the Host make no difference.
+    # It holds even behind proxies that change the Host.
     site = raw.header(b"sec-fetch-site")
     if site is not None:
         return site not in ("same-origin", "none")

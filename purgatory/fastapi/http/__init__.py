@@ -1,5 +1,5 @@
-"""Requests and responses as bytes and messages: parsing, headers, problem details, entity tags.
+"""Requests and responses as bytes and messages: parameters, bodies, headers, problem details.
 
-Here: what RFC 9110, 7240 and 9457 say, whatever the endpoint. Not here: what an endpoint does, and
-who may call it (`access`).
+Here: RFC 9110, 7240 and 9457, for every endpoint, and the permit that a request carries. Not here:
+what an endpoint does, how FastAPI routes to it (`routing`), and who gets a permit (`access`).
 """

@@ -1,4 +1,4 @@
-"""A request as ASGI has it."""
+"""Requests of an ASGI server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from purgatory.fastapi.http.raw_request import RawRequest
 
 
 class AsgiRequest(RawRequest):
-    """Reads the scope when it is asked for something, which is little as a rule."""
+    """A request that reads its ASGI scope on demand."""
 
     __slots__ = ("_scope",)
 
@@ -31,11 +31,11 @@ class AsgiRequest(RawRequest):
 
     @property
     def raw_path(self) -> bytes:  # type: ignore[override] # read only
-        """The path as it was sent, as far as the server tells."""
+        """The path as it was sent, if the server provides it."""
         raw_path: bytes | None = self._scope.get("raw_path")
         return raw_path or self.path.encode("utf-8", "surrogatepass")
 
     @property
     def client(self) -> str:  # type: ignore[override] # read only
-        """The address of who asks; empty where it is not known."""
+        """The address of the client; empty if unknown."""
         return (self._scope.get("client") or ("",))[0]

@@ -1,4 +1,4 @@
-"""What may stand where in a body, in words, from the body's JSON schema."""
+"""What the JSON schema of a body allows where, in words."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ _REFERENCE = "#/$defs/"
 
 
 def pointer(location: Location) -> str:
-    """Return a place in a document as a JSON pointer (RFC 6901); a long name is cut."""
+    """Return a location in a document as a JSON pointer (RFC 6901); long names are cut."""
     parts = (str(part).replace("~", "~0").replace("/", "~1") for part in location)
     return "".join(f"/{part[:64]}" for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A place in a body."""
+class BodyField:
+    """A field of a body, and what it allows."""
 
     path: Location
-    """As the client has it: of the schema's own words nothing."""
+    """The location in the document that the client sent."""
     param: str
-    """The names of the fields that lead there; an item of a list is called as the list is."""
+    """The names of the fields that lead there; an item of a list has the name of the list."""
     allowed: str
 
     @property
     def pointer(self) -> str:
-        """The place as a JSON pointer."""
+        """The location as a JSON pointer."""
         return pointer(self.path)
 
 
-class BodyPlaces:
-    """The places of the bodies that fit one schema."""
+class BodySchema:
+    """The fields of the bodies of one schema."""
 
     def __init__(self, schema: Schema) -> None:
         """Take a schema as pydantic makes it."""
         self._schema = schema
         self._definitions: Schema = schema.get("$defs", {})
 
-    def find(self, location: Location, *, is_unknown: bool = False) -> Place:
-        """Return the place that pydantic means by `location`, of a field unknown to the schema too.
+    def field_at(self, location: Location, *, is_unknown: bool = False) -> BodyField:
+        """Return the field at a location of pydantic's, which may be unknown to the schema.
 
-        Where a field may be one of several things, pydantic says which of them it tried: that is no
-        part of the body, and is left out.
+        Of a union pydantic adds the alternative that it tried, which is not part of the body and is
+        left out.
         """
         path: list[int | str] = []
         names: list[str] = []
@@ -62,19 +62,19 @@ class BodyPlaces:
             path.append(part)
             schemas = children
         names += [str(part)[:64] for part in unknown]
-        return Place(
+        return BodyField(
             (*path, *unknown),
             ".".join(names) or "body",
             _fields(schemas) if is_unknown else self._words(schemas),
         )
 
     def _alternatives(self, schema: Schema) -> list[Schema]:
-        """Return what a value may be: one of these."""
+        """Return the alternatives of a schema."""
         if "$ref" in schema:
             return self._alternatives(self._definitions[schema["$ref"].removeprefix(_REFERENCE)])
         if "anyOf" in schema:
             rest = {"examples": schema["examples"]} if "examples" in schema else {}
-            # The examples are of the whole: they are told once, behind the last that they may be.
+            # The examples are of the union: they follow its last alternative, once.
             *others, last = [one for part in schema["anyOf"] for one in self._alternatives(part)]
             return [*others, {**last, **rest}]
         return [schema]
@@ -90,7 +90,7 @@ class BodyPlaces:
         return ", or ".join(self._word(schema) for schema in schemas)
 
     def _word(self, schema: Schema) -> str:
-        # A whole body would be too much of an example.
+        # A whole body is too long for an example.
         given = () if "properties" in schema else schema.get("examples", ())
         examples = ", ".join(map(json.dumps, given))
         return self._kind(schema) + (f" such as {examples}" if examples else "")
@@ -106,7 +106,7 @@ class BodyPlaces:
             case {"type": "number"}:
                 return f"a number{_range(schema)}"
             case {"type": "string", "format": "date-time"}:
-                return "a moment as RFC 3339 has it, with a zone"
+                return "a time as in RFC 3339, with a zone"
             case {"type": "string"}:
                 is_printable = ", none of them control" if "pattern" in schema else ""
                 return f"a text{_size(schema, 'Length', 'characters')}{is_printable}"

@@ -1,4 +1,4 @@
-"""Sending an answer from outside the request's own task."""
+"""Sending a response from outside the task of its request."""
 
 from __future__ import annotations
 
@@ -19,18 +19,25 @@ logger = logging.getLogger("purgatory.fastapi")
 _unfinished: set[asyncio.Task[None]] = set()
 
 
-async def send_response(send: Send, answer: RawResponse) -> None:
-    """Send `answer` whole."""
-    await send({"type": "http.response.start", "status": answer.status, "headers": answer.headers})
-    await send({"type": "http.response.body", "body": answer.body})
+async def send_response(send: Send, response: RawResponse) -> None:
+    """Send a whole response."""
+    await send(
+        {
+            "type": "http.response.start",
+            "status": response.status,
+            "headers": response.headers,
+        }
+    )
+    await send({"type": "http.response.body", "body": response.body})
 
 
 def send_eagerly(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]) -> None:
-    """Run `coroutine` here and now; what is left of it, where it has to wait, in a task.
+    """Run `coroutine` at once; if it waits for something, finish it in a task.
 
-    Servers send a small answer without waiting, so that waking a parked request costs no turn of
-    the event loop; under a middleware that hands messages on through a queue it does wait. What it
-    raises is logged, and `on_failure` called: whoever completed the operation is not to blame.
+    Servers send a small response without waiting, so that waking a parked request costs no turn of
+    the event loop; under a middleware that passes messages through a queue it does wait. An
+    exception is logged and followed by `on_failure`: the caller, which completed an operation, did
+    not cause it.
     """
     try:
         pending = coroutine.send(None)
@@ -44,12 +51,12 @@ def send_eagerly(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], 
 
 
 def run_in_task(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]) -> None:
-    """Run `coroutine` in a task of its own, as what it awaits may need; else as `send_eagerly`."""
+    """Run `coroutine` in a task, for what needs a current task; else as `send_eagerly`."""
     finish_in_task(_finish(coroutine, on_failure))
 
 
 def finish_in_task(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run `coroutine` in a task that nobody waits for; it must not raise."""
+    """Run `coroutine` in a task that is not awaited; it must not raise."""
     task = asyncio.get_running_loop().create_task(coroutine)
     _unfinished.add(task)
     task.add_done_callback(_unfinished.discard)
@@ -64,11 +71,11 @@ async def _finish(rest: Awaitable[None], on_failure: Callable[[], object]) -> No
 
 
 def _log_failure() -> None:
-    logger.exception("an answer was not sent", extra={"action": "answer-failed"})
+    logger.exception("could not send a response", extra={"action": "answer-failed"})
 
 
 class Resumed(Generic[Result]):
-    """Awaits a coroutine that has been run up to `pending`, the first thing that it waits for."""
+    """Awaits the rest of a coroutine that has run until it yielded `pending`."""
 
     def __init__(self, coroutine: Coroutine[Any, Any, Result], pending: Any) -> None:
         self._coroutine = coroutine
@@ -78,18 +85,18 @@ class Resumed(Generic[Result]):
         pending = self._pending
         step: Callable[[Any], Any]
         while True:
-            # As `yield from`, for a coroutine that has begun already.
+            # As `yield from`, for a coroutine that has begun.
             try:
                 sent = yield pending
             except GeneratorExit:
                 self._coroutine.close()
                 raise
             except BaseException as exc:
-                step, told = self._coroutine.throw, exc
+                step, argument = self._coroutine.throw, exc
             else:
-                step, told = self._coroutine.send, sent
+                step, argument = self._coroutine.send, sent
             try:
-                pending = step(told)
+                pending = step(argument)
             except StopIteration as finished:
                 result: Result = finished.value
                 return result

@@ -1,4 +1,4 @@
-"""Entity tags, and whether a client has the one that there is (RFC 9110, 8.8.3 and 13.1.2)."""
+"""Entity tags, and their comparison in conditional requests (RFC 9110, 8.8.3 and 13.1)."""
 
 from __future__ import annotations
 
@@ -7,22 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from purgatory.fastapi.http.problems import bad_parameter
+
 # etagc: no spaces and no quotes; commas are allowed, so that a list cannot be split at them.
 _TAG: Final = re.compile(rb'(?:W/)?("[\x21\x23-\x7e\x80-\xff]*")')
-# What a field may be, for OpenAPI, without the empty elements that are taken all the same.
+# A field in OpenAPI, without the empty elements that are accepted all the same.
 ENTITY_TAGS_PATTERN: Final = r'^(\*|(W/)?"[!#-~]*"( *, *(W/)?"[!#-~]*")*)$'
 _SEPARATOR: Final = re.compile(rb"[ \t]*(?:,[ \t]*)+|[ \t]*$")
 
 
 def opaque_tag(etag: bytes) -> bytes | None:
-    """Return what weak comparison looks at: the tag in its quotes; None for what is no tag."""
+    """Return the quoted part of a tag, for weak comparison; None if it is not a tag."""
     match = _TAG.fullmatch(etag.strip(b" \t"))
     return None if match is None else match[1]
 
 
 @dataclass(frozen=True, slots=True)
 class EntityTags:
-    """What an If-None-Match or If-Match names: some tags or, with `*`, whatever there is."""
+    """The tags of an If-None-Match or If-Match field, or `*` for any."""
 
     opaque_tags: frozenset[bytes]
     is_any: bool = False
@@ -31,7 +33,7 @@ class EntityTags:
 
     @classmethod
     def parse(cls, fields: Sequence[bytes]) -> EntityTags | None:
-        """Return what the fields say together; None for what does not follow the RFC."""
+        """Return the tags of several field lines; None if they do not follow the RFC."""
         text = b",".join(fields).strip(b" \t")
         if text == b"*":
             return cls(frozenset(), is_any=True)
@@ -51,16 +53,28 @@ class EntityTags:
         return cls(frozenset(tags), strong_tags=frozenset(strong)) if tags else None
 
     def match(self, etag: bytes) -> bool:
-        """Return True iff a representation with this ETag is one that the client has.
+        """Return True iff the client has the representation with this ETag.
 
-        Compared weakly: `W/"1"` and `"1"` are the same. What is no entity tag matches nothing.
+        Compared weakly: `W/"1"` and `"1"` are equal. An invalid ETag matches nothing.
         """
         opaque = opaque_tag(etag)
         return opaque is not None and (self.is_any or opaque in self.opaque_tags)
 
     def match_strongly(self, etag: bytes) -> bool:
-        """Return True iff If-Match lets a change of the representation with this ETag pass.
+        """Return True iff If-Match permits a change of the representation with this ETag.
 
-        Compared strongly (8.8.3.2): the same octets, and weak on neither side.
+        Compared strongly (8.8.3.2): the same octets, and neither side weak.
         """
         return opaque_tag(etag) == etag and (self.is_any or etag in self.strong_tags)
+
+
+def parse_entity_tags(text: str, name: str) -> EntityTags:
+    """Return the tags in the header `name`; raise Problem if it is not a list of tags."""
+    tags = EntityTags.parse([text.encode("latin-1")])
+    if tags is None:
+        raise bad_parameter(
+            name,
+            f"{name} is {text[:64]!r}",
+            "ETags of earlier responses, in quotes and with commas between them, or *",
+        )
+    return tags

@@ -1,72 +1,74 @@
-"""JSON bodies, checked."""
+"""JSON bodies: parsed strictly, with the location of every error."""
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Annotated, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from purgatory.fastapi.http.body_schema import BodyPlaces, Location, Place
+from purgatory.fastapi.http.body_schema import BodyField, BodySchema, Location
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 
-Model = TypeVar("Model", bound=BaseModel)
+Value = TypeVar("Value")
 
-MAX_ERRORS_SHOWN = 20
+MAX_ERRORS_SHOWN: Final = 20
 # Characters of what a client sent.
-MAX_SHOWN = 64
+MAX_SHOWN: Final = 64
 
 
-def parse_body(model: type[Model], body: bytes) -> Model:
-    """Return a JSON object as `model`; raise Problem that says what is wrong with it, and where."""
-    try:
-        parsed = model.model_validate_json(body)
-    except ValidationError as exc:
-        raise _problem(exc, _places_of(model)) from exc
-    _refuse_repeated_names(body)
-    return parsed
+class JsonBody(Generic[Value]):
+    """The JSON body of an endpoint: how it is parsed, and what OpenAPI is made of."""
 
+    def __init__(
+        self,
+        annotation: Any,
+        *,
+        max_bytes: int,
+        bounds: Mapping[str, Any] | None = None,
+        default: Any = inspect.Parameter.empty,
+    ) -> None:
+        """Declare a body of the type `annotation`.
 
-def parse_list(model: type[Model], body: bytes, maximum: int) -> list[Model]:
-    """Return a JSON array of 1 to `maximum` objects as `model`; raise Problem."""
-    try:
-        parsed: list[Model] = _list_of(model, maximum).validate_json(body)
-    except ValidationError as exc:
-        raise _problem(exc, _places_of_list(model, maximum)) from exc
-    _refuse_repeated_names(body)
-    return parsed
+        `bounds` are keywords of pydantic's `Field`; with a `default` the body may be
+        left out.
+        """
+        self.annotation = annotation
+        self.max_bytes = max_bytes
+        self.bounds = dict(bounds or {})
+        self.default = default
+        bounded: Any = Annotated[annotation, Field(**self.bounds)]
+        self._adapter: TypeAdapter[Value] = TypeAdapter(bounded)
+
+    def parse(self, body: bytes) -> Value:
+        """Return the parsed body; raise Problem with the errors and their locations."""
+        try:
+            parsed = self._adapter.validate_json(body)
+        except ValidationError as exc:
+            raise _problem(exc, self._schema) from exc
+        _refuse_repeated_names(body)
+        return parsed
+
+    @cached_property
+    def _schema(self) -> BodySchema:
+        return BodySchema(self._adapter.json_schema())
 
 
 def bad_field(path: Location, detail: str, allowed: str) -> Problem:
-    """Return the refusal of one field of a body, for a reason that its schema does not know."""
+    """Return the problem of one field of a body, for a reason beyond its schema."""
     names = [part for part in path if isinstance(part, str)]
-    place = Place(path, ".".join(names) or "body", allowed)
-    return _refusal([(place, detail)])
-
-
-@lru_cache(maxsize=64)
-def _list_of(model: type[Model], maximum: int) -> TypeAdapter[list[Model]]:
-    bounded: Any = Annotated[list[model], Field(min_length=1, max_length=maximum)]  # type: ignore[valid-type] # a type made at run time
-    return TypeAdapter(bounded)
-
-
-@lru_cache(maxsize=64)
-def _places_of(model: type[BaseModel]) -> BodyPlaces:
-    return BodyPlaces(model.model_json_schema())
-
-
-@lru_cache(maxsize=64)
-def _places_of_list(model: type[BaseModel], maximum: int) -> BodyPlaces:
-    return BodyPlaces(_list_of(model, maximum).json_schema())
+    field = BodyField(path, ".".join(names) or "body", allowed)
+    return _problem_of([(field, detail)])
 
 
 def _refuse_repeated_names(body: bytes) -> None:
-    # Pydantic takes the last of them without a word. It has found the body to be JSON.
+    # Pydantic silently takes the last of them. It has checked that the body is JSON.
     if body.count(b":") > 1:
-        _look_for_repeated_names(body.decode())
+        _check_repeated_names(body.decode())
 
 
 def _without_repeated_names(members: list[tuple[str, Any]]) -> None:
@@ -80,28 +82,28 @@ def _without_repeated_names(members: list[tuple[str, Any]]) -> None:
 
 
 # Made once: `json.loads` makes a decoder for each call, which takes as long as a small body.
-_look_for_repeated_names = json.JSONDecoder(object_pairs_hook=_without_repeated_names).decode
+_check_repeated_names = json.JSONDecoder(object_pairs_hook=_without_repeated_names).decode
 
 
-def _problem(exc: ValidationError, places: BodyPlaces) -> Problem:
+def _problem(exc: ValidationError, schema: BodySchema) -> Problem:
     errors = exc.errors(include_url=False, include_context=False)
     if errors[0]["type"] == "json_invalid":
         return Problem("bad-json", f"the body is not JSON: {errors[0]['msg']}")
-    found: dict[Location, tuple[Place, str]] = {}
+    found: dict[Location, tuple[BodyField, str]] = {}
     for error in errors[: 2 * MAX_ERRORS_SHOWN]:
-        place = places.find(error["loc"], is_unknown=error["type"] == "extra_forbidden")
-        # Of a field that may be one of several things there is an error for each of them.
+        field = schema.field_at(error["loc"], is_unknown=error["type"] == "extra_forbidden")
+        # Of a union there is an error for each alternative.
         sentence = _sentence(error)
-        if place.path in found:
+        if field.path in found:
             sentence = f"it is {_shown(error['input'])}, none of what is allowed"
-        found[place.path] = (place, sentence)
-    return _refusal(_deepest(found)[:MAX_ERRORS_SHOWN])
+        found[field.path] = (field, sentence)
+    return _problem_of(_deepest(found)[:MAX_ERRORS_SHOWN])
 
 
-def _deepest(found: dict[Location, tuple[Place, str]]) -> list[tuple[Place, str]]:
-    """Leave out the errors of a field in which another error was found.
+def _deepest(found: dict[Location, tuple[BodyField, str]]) -> list[tuple[BodyField, str]]:
+    """Leave out the errors of fields that contain the field of another error.
 
-    It may be one of several things, and what the client sent is nearly one of them.
+    Those are of the other alternatives of a union, one of which the client nearly sent.
     """
     outer = {path[:end] for path in found for end in range(len(path))}
     return [error for path, error in found.items() if path not in outer]
@@ -128,15 +130,15 @@ def _shown(value: Any) -> str:
     return json.dumps(value)[:MAX_SHOWN]
 
 
-def _refusal(errors: Sequence[tuple[Place, str]]) -> Problem:
-    place, sentence = errors[0]
+def _problem_of(errors: Sequence[tuple[BodyField, str]]) -> Problem:
+    field, sentence = errors[0]
     return Problem(
         "bad-parameter",
-        f"{place.pointer or 'the body'}: {sentence}; allowed: {place.allowed}",
-        param=place.param,
-        allowed=place.allowed,
+        f"{field.pointer or 'the body'}: {sentence}; allowed: {field.allowed}",
+        param=field.param,
+        allowed=field.allowed,
         errors=[
-            {"pointer": place.pointer, "detail": detail, "allowed": place.allowed}
-            for place, detail in errors
+            {"pointer": field.pointer, "detail": detail, "allowed": field.allowed}
+            for field, detail in errors
         ],
     )

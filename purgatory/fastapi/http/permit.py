@@ -1,4 +1,4 @@
-"""Who may do what to which key."""
+"""Actions, the access that a request needs, and the permit that it carries."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What a request wants to do."""
+    """What a request does."""
 
     WAIT = "wait"
-    """Watch a key, ask where it is at, end a wait by its id."""
+    """Watch a key, get its cursor, end a wait by its id."""
     FIRE = "fire"
     """Fire a key."""
     DEFER = "defer"
-    """Add a job; ask for one by its id, move, run or cancel it. Its keys are waited on besides."""
+    """Add a job; get one by its id, reschedule, run or cancel it. Its keys need WAIT besides."""
     OPERATE = "operate"
     """Drop a key, list keys and jobs, read statistics."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One thing that a request wants to do: an action, on a key where it is about one."""
+    """One action of a request, on a key or a job if it is about one."""
 
     action: Action
     key: str | None = None
     job: str | None = None
-    """The job, where it is about one."""
+    """The id of the job, if it is about one."""
 
 
 class Permit:
-    """What one request may do. Subclasses say what; this one allows everything, to anyone."""
+    """What one request may do. Subclasses restrict it; this class allows everything."""
 
     __slots__ = ()
 
     @property
     def identity(self) -> str | None:
-        """Who asks, never a secret; None where that is not known and the address has to do."""
+        """The client, never a secret; None if unknown, and its address has to do."""
         return None
 
     def check(self, access: Access) -> None:
@@ -57,16 +57,16 @@ class _Everything(Permit):
     __slots__ = ()
 
     def check_keys(self, action: Action, keys: Iterable[str]) -> None:
-        """Allow it, without a look: this is on the way of every request."""
+        """Allow all, without a loop: every request comes by."""
 
 
 UNRESTRICTED = _Everything()
-"""Everyone may do everything."""
+"""The permit of everyone if there is no access control."""
 
 Authenticate = Callable[["RawRequest"], Permit]
-"""Says what a request may do; raises Problem 401 where it is not known who asks."""
+"""Returns the permit of a request; raises Problem 401 for an unknown client."""
 
 
 def allow_anyone(raw: RawRequest) -> Permit:
-    """Ask for nothing."""
+    """Return the permit that allows everything."""
     return UNRESTRICTED

@@ -1,4 +1,4 @@
-"""An HTTP answer, encoded, for whichever server interface is to send it."""
+"""HTTP responses, encoded once for any server interface."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 Headers = list[tuple[bytes, bytes]]
 
 CLOSE: Final = b"connection: close\r\n"
-# What an answer of JSON has, as HTTP/1.1 has it and as ASGI does.
+# The headers of a JSON response, for HTTP/1.1 and for ASGI.
 _JSON: Final = (
     b"%bcontent-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n"
     b"%b%b\r\n%b"
@@ -23,14 +23,14 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 class RawResponse:
     """A status, headers with lower-case names, and a body.
 
-    Headers are kept as lines, for one answer may be for thousands of connections. What every answer
-    of JSON has is added when it is known for which interface.
+    Headers are kept as lines: one response may go to thousands of connections. Those of every JSON
+    response are added when the interface is known.
     """
 
     __slots__ = ("_headers", "_is_json", "_lines", "body", "status")
 
     def __init__(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
-        """Make an answer of headers as ASGI has them."""
+        """Take headers in ASGI's form."""
         self.status = status
         self.body = body
         self._headers: Headers | None = None
@@ -39,31 +39,31 @@ class RawResponse:
 
     @classmethod
     def from_json(cls, status: int, body: bytes, more: bytes = b"") -> RawResponse:
-        """Make an answer of a body that is JSON already, never to be cached; `more` are lines."""
-        # Without a call of the constructor, which would put headers together.
-        answer = cls.__new__(cls)
-        answer.status = status
-        answer.body = body
-        answer._headers = None
-        answer._is_json = True
-        answer._lines = more
-        return answer
+        """Return a response with an encoded JSON body, not cached; `more` are header lines."""
+        # Without the constructor, which would join headers.
+        response = cls.__new__(cls)
+        response.status = status
+        response.body = body
+        response._headers = None
+        response._is_json = True
+        response._lines = more
+        return response
 
     @classmethod
     def from_document(cls, document: Any) -> RawResponse:
-        """Make an answer of what `json` can encode, as compact as the others."""
+        """Return a response with `document` as compact JSON."""
         return cls.from_json(200, _encode(document).encode("ascii"))
 
     @classmethod
     def empty(cls, status: int, more: bytes = b"") -> RawResponse:
-        """Make an answer without a body; `more` are header lines."""
-        answer = cls(status, (_NO_STORE,), b"")
-        answer._lines += more
-        return answer
+        """Return a response without a body; `more` are header lines."""
+        response = cls(status, (_NO_STORE,), b"")
+        response._lines += more
+        return response
 
     @property
     def headers(self) -> Headers:
-        """The headers as ASGI has them, in a list that is the caller's: middleware edits it."""
+        """The headers in ASGI's form, in a new list: middleware edits it."""
         if self._headers is None:
             self._headers = _pairs(self._lines) if self._lines else []
             if self._is_json:
@@ -73,28 +73,28 @@ class RawResponse:
 
     @property
     def is_last(self) -> bool:
-        """True iff the connection closes behind it."""
+        """True iff the connection closes after it."""
         return CLOSE in self._lines
 
     def encoded(self, start: bytes, more: bytes = b"") -> bytes:
-        """Return `start`, the headers, `more` lines of them and the body, as HTTP/1.1 has them."""
+        """Return `start`, the headers, `more` header lines and the body, in HTTP/1.1's form."""
         if self._is_json:
             return _JSON % (start, len(self.body), self._lines, more, self.body)
         return b"".join((start, self._lines, more, b"\r\n", self.body))
 
 
 def encoded(headers: Mapping[str, str]) -> Headers:
-    """Return headers as ASGI has them."""
+    """Return headers in ASGI's form."""
     return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
 
 
 def header_lines(headers: Mapping[str, str]) -> bytes:
-    """Return headers as lines, such as `RawResponse.from_json` takes."""
+    """Return headers as lines, as `RawResponse.from_json` takes them."""
     lines = [f"{name.lower()}: {value}\r\n" for name, value in headers.items()]
     return "".join(lines).encode("latin-1")
 
 
 def _pairs(lines: bytes) -> Headers:
-    """Return header lines as ASGI has them."""
+    """Return header lines in ASGI's form."""
     parts = [line.partition(b": ") for line in lines.split(b"\r\n")]
     return [(name, value) for name, _, value in parts if name]

@@ -17,7 +17,7 @@ KEY_ROOM: Final = 12 * MAX_KEY_LENGTH + 128
 # Bytes around a value in its body.
 ENVELOPE: Final = 1024
 
-# For the documentation; what is refused, and why, is said by `check_key`.
+# For OpenAPI; `check_key` validates keys, with its own messages.
 KEY_PATTERN = r"^[^\x00-\x1f\x7f-\x9f]+$"
 Key = Annotated[
     str,
@@ -31,7 +31,7 @@ Key = Annotated[
 Cursor = Annotated[
     StrictStr,
     Field(
-        description="Opaque, from an earlier answer; 0: the earliest kept.",
+        description="Opaque, from an earlier response; 0: the earliest kept.",
         examples=["8c1f0a9be2d4-1", "0"],
     ),
 ]
@@ -46,9 +46,9 @@ Timestamp = Annotated[
 
 
 class RequestBody(BaseModel):
-    """What every body has in common: no field that is not known, and no number that is none."""
+    """The base of bodies: no unknown field, no NaN or Infinity."""
 
-    # hide_input: what a client sent is not repeated at length to whoever reads the answer.
+    # hide_input: a response does not repeat at length what the client sent.
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
@@ -61,7 +61,7 @@ class ProblemDetails(BaseModel):
     title: str = Field(description="What kind of problem it is; the same for all of a `type`.")
     status: int = Field(description="The HTTP status.")
     detail: str = Field(description="The value, the limit and the way out.")
-    instance: str = Field(description="What was asked for.")
+    instance: str = Field(description="The path of the request.")
 
 
 def any_json(max_bytes: int) -> tuple[Any, Any]:

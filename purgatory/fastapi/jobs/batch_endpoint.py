@@ -12,38 +12,39 @@ from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.content_type import check_content
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import send_response
-from purgatory.fastapi.http.json_bodies import parse_body
+from purgatory.fastapi.http.parameters import NO_PARAMETERS
 from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.jobs.endpoints import job_spec, refusal
-from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine, job_body, max_job_batch_body
+from purgatory.fastapi.http.request_body import read_body
+from purgatory.fastapi.jobs.endpoints import add_problem, job_spec
+from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine, job_json, max_batch_bytes
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.routing.raw_endpoint import problem_of_exception, read_body
 from purgatory.jobs import AddStatus, JobError, JobLimits, JobSpec
 
-# Lines that are stored and answered together: one step of a store.
+# Lines that are stored and reported together: one step of a store.
 CHUNK = 250
-# Of lines that are large, fewer than a chunk are read in one turn.
+# Of large lines, fewer than a chunk are parsed in one turn of the event loop.
 TURN_BYTES = 64 * 1024
 
 
 class JobBatchEndpoint:
     """Acknowledges or refuses each line by itself, in order, as soon as it is stored.
 
-    The body is read whole, and bounded, before the first line is answered: most clients send all of
-    theirs before they read any of ours.
+    The whole body, which is bounded, is read before the first result is sent: most clients send all
+    of it before they read anything.
     """
 
     def __init__(self, context: EndpointContext, limits: JobLimits) -> None:
         """Add to the jobs of the purgatory of `context`, whose store has `limits`."""
         self.context = context
-        self.max_body = max_job_batch_body(limits)
-        self._model = job_body(limits)
+        self.max_body = max_batch_bytes(limits)
+        self.job = job_json(limits)
         self.tail = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, a chunk of lines at a time."""
+        """Respond to one request, a chunk of lines at a time."""
         raw = AsgiRequest(scope, "")
         try:
             lines = await self._lines(raw, scope, receive)
@@ -62,18 +63,18 @@ class JobBatchEndpoint:
         await send({"type": "http.response.body", "body": b""})
 
     async def _lines(self, raw: RawRequest, scope: Scope, receive: Receive) -> list[bytes]:
-        # Before the body: who has no token need not send one.
+        # Before the body: a client without a token need not send one.
         raw.permit = self.context.authenticate(raw)
         check_content(raw)
         raw.permit.check(Access(Action.DEFER))
-        raw.query(frozenset())
+        NO_PARAMETERS.parse(raw)
         if raw.header(b"idempotency-key") is not None:
             raise bad_parameter(
                 "Idempotency-Key",
-                "a batch has no Idempotency-Key, as each of its lines is done by itself",
-                "none here; a dedupe_key with on_conflict keep in each line",
+                "a batch has no Idempotency-Key, as each of its lines is stored by itself",
+                "none; use a dedupe_key with on_conflict keep in each line",
             )
-        # Whoever is to be told that the purgatory is closed or the store away is told so first.
+        # A closed purgatory or an unavailable store is reported before the body is read.
         self.context.purgatory.job_service().ready()
         return split_lines(await read_body(scope, receive, self.max_body))
 
@@ -93,7 +94,7 @@ class JobBatchEndpoint:
             yield [results[number] for number in sorted(results)]
 
     def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
-        body = parse_body(self._model, line)
+        body = self.job.parse(line)
         raw.permit.check_keys(Action.WAIT, body.keys)
         return job_spec(self.context.purgatory, body)
 
@@ -102,13 +103,13 @@ class JobBatchEndpoint:
         try:
             added = await self.context.purgatory.add_jobs(list(specs.values()))
         except (PurgatoryError, Problem) as exc:
-            # None of them is acknowledged; whether any is stored is not known.
+            # None is acknowledged; whether any is stored is unknown.
             problem = problem_of_exception(exc)
             return {number: self._refused(raw, number, problem) for number in specs}
         path = raw.path.removesuffix(":batch")
         for number, result in zip(specs, added, strict=True):
             if isinstance(result, JobError):
-                results[number] = self._refused(raw, number, refusal(result, path))
+                results[number] = self._refused(raw, number, add_problem(result, path))
             else:
                 status = 201 if result.status is AddStatus.ADDED else 200
                 results[number] = BatchLine(line=number, status=status, id=result.job.id)
@@ -120,10 +121,10 @@ class JobBatchEndpoint:
 
 
 def split_lines(body: bytes) -> list[bytes]:
-    """Return the lines of a body; empty ones at the end are none. Raise Problem for too many."""
-    # At line feeds only: JSON may hold what else Unicode takes for the end of a line.
+    """Return the lines of a body, without empty ones at its end; raise Problem for too many."""
+    # At line feeds only: JSON may contain other line separators of Unicode.
     body = body.rstrip(b" \t\r\n")
-    # Counted first: a body of nothing else would be millions of lines.
+    # Counted first: a body of line feeds would be millions of lines.
     count = body.count(b"\n") + 1 if body else 0
     if not 0 < count <= MAX_JOB_LINES:
         raise bad_parameter(
@@ -133,7 +134,7 @@ def split_lines(body: bytes) -> list[bytes]:
 
 
 async def in_turns(lines: Sequence[bytes]) -> AsyncIterator[bytes]:
-    """Go through lines that take some time each, and leave others their turns of the loop."""
+    """Yield lines that take time to parse, and give way to the event loop between them."""
     read = 0
     for line in lines:
         yield line

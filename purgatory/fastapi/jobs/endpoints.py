@@ -1,4 +1,4 @@
-"""What can be done with delayed jobs: add, ask, change, cancel, run, list."""
+"""The handlers of delayed jobs: add, change, cancel, run, list."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from urllib.parse import urlencode
 
 from purgatory.errors import InvalidKeyError
 from purgatory.fastapi.http.body_schema import Location
-from purgatory.fastapi.http.idempotency import RepeatedRequests, request_name, used_otherwise
-from purgatory.fastapi.http.json_bodies import bad_field, parse_body
+from purgatory.fastapi.http.etag import EntityTags
+from purgatory.fastapi.http.idempotency import RepeatedRequests, key_reused, request_name
+from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.permit import Access, Action
-from purgatory.fastapi.http.preferences import parse_entity_tags
-from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter, problem_of_error
-from purgatory.fastapi.http.raw_request import RawRequest, read_query, whole_number
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.http.validation_errors import ParameterErrors
+from purgatory.fastapi.jobs import parameters
 from purgatory.fastapi.jobs.responses import entity_tag, job_response, listed_job
 from purgatory.fastapi.jobs.schemas import (
     CallbackBody,
     JobBody,
     JobsResponse,
-    RescheduleBody,
-    job_body,
+    job_json,
+    reschedule_json,
 )
 from purgatory.jobs import (
     CALLBACK,
@@ -33,55 +34,50 @@ from purgatory.jobs import (
     InvalidPayloadError,
     Job,
     JobError,
-    JobFilter,
     JobLimits,
     JobNotFoundError,
     JobSpec,
-    JobState,
 )
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
-NO_QUERY: Final = frozenset[str]()
-LIST_QUERY: Final = frozenset({"state", "handler", "key", "limit", "after"})
-DEFAULT_LIST_LIMIT: Final = 100
 # As `new_job_id` makes them.
 _JOB_ID: Final = re.compile("[0-9a-f]{32}")
 
 
 class JobEndpoints:
-    """The handlers under `/jobs`, but for those that wait or stream."""
+    """The handlers under `/jobs`, except those that wait or stream."""
 
     def __init__(self, purgatory: Purgatory, limits: JobLimits) -> None:
         """Work on the jobs of `purgatory`, whose store has `limits`."""
         self._purgatory = purgatory
         self._limits = limits
-        self._model = job_body(limits)
+        self._job = job_json(limits)
+        self._deadline = reschedule_json(limits)
         self._repeats = RepeatedRequests(purgatory.clock)
 
     async def add(self, raw: RawRequest) -> RawResponse:
         """Add a job."""
         raw.permit.check(Access(Action.DEFER))
-        raw.query(NO_QUERY)
-        # Before anything is remembered: those who may not are told so, whatever was done before.
-        body = parse_body(self._model, raw.body)
+        key = parameters.ADD.parse(raw)[parameters.IDEMPOTENCY_KEY]
+        # Before a kept response: a client without permission gets none.
+        body = self._job.parse(raw.body)
         raw.permit.check_keys(Action.WAIT, body.keys)
-        # A repeat that comes to this process soon is given the very same answer. Others are told of
-        # the job that the store has.
-        return await self._repeats.respond(raw, lambda: self._add(body, raw))
+        # A repeat to this process soon gets the very same response, others the job in the store.
+        return await self._repeats.respond(key, raw, lambda: self._add(key, body, raw))
 
-    async def _add(self, body: JobBody, raw: RawRequest) -> RawResponse:
+    async def _add(self, key: str | None, body: JobBody, raw: RawRequest) -> RawResponse:
         spec = job_spec(self._purgatory, body)
-        name = request_name(raw)
-        if name is not None:
+        if key is not None:
             wall_ms = self._purgatory.clock.wall_ms()
-            spec = spec.of_request(json.dumps(["POST jobs", *name]), wall_ms=wall_ms)
+            name = json.dumps(["POST jobs", *request_name(raw, key)])
+            spec = spec.of_request(name, wall_ms=wall_ms)
         [added] = await self._purgatory.add_jobs([spec])
         if isinstance(added, JobError):
-            raise refusal(added, raw.path)
+            raise add_problem(added, raw.path)
         is_repeat = added.status is AddStatus.KEPT and added.job.id in spec.ids
-        if name is not None and is_repeat and not spec.may_be(added.job, self._limits):
-            raise used_otherwise(name)
+        if key is not None and is_repeat and not spec.may_be(added.job, self._limits):
+            raise key_reused(key)
         is_new = is_repeat or added.status is AddStatus.ADDED
         location = {"Location": f"{raw.path}/{added.job.id}"}
         return job_response(added.job, 201 if is_new else 200, location)
@@ -89,89 +85,86 @@ class JobEndpoints:
     async def change(self, raw: RawRequest) -> RawResponse:
         """Move a job's deadline."""
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
-        raw.query(NO_QUERY)
-        body = parse_body(RescheduleBody, raw.body)
+        tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
+        body = self._deadline.parse(raw.body)
         job = await self._purgatory.reschedule(
-            raw.tail, delay=body.delay, at=body.at, if_version=await self._if_version(raw)
+            raw.tail, delay=body.delay, at=body.at, if_version=await self._version(raw, tags)
         )
         return job_response(job)
 
     async def run(self, raw: RawRequest) -> RawResponse:
         """Have a job run now."""
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
-        raw.query(NO_QUERY)
-        if_version = await self._if_version(raw)
+        tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
+        if_version = await self._version(raw, tags)
         return job_response(await self._purgatory.run_now(raw.tail, if_version=if_version))
 
     async def cancel(self, raw: RawRequest) -> RawResponse:
         """Cancel a job."""
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
-        raw.query(NO_QUERY)
-        if_version = await self._if_version(raw)
+        tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
+        if_version = await self._version(raw, tags)
         return job_response(await self._purgatory.cancel_job(raw.tail, if_version=if_version))
 
     async def list_jobs(self, raw: RawRequest) -> RawResponse:
         """List jobs, a page at a time."""
         raw.permit.check(Access(Action.OPERATE))
-        wrong = ParameterErrors()
-        query = read_query(raw.query_string, LIST_QUERY, wrong)
-        limit = wrong.read(whole_number, query, "limit", DEFAULT_LIST_LIMIT)
-        where = _filter(query, wrong)
-        wrong.refuse()
-        assert limit
-        after = query.get("after")
+        values = parameters.LIST.parse(raw)
+        after = values[parameters.AFTER]
         if after is not None:
             await self._check_after(after)
         page = await self._purgatory.jobs(
-            state=where.state, handler=where.handler, key=where.key, after=after, limit=limit
+            state=values[parameters.STATE],
+            handler=values[parameters.HANDLER],
+            key=values[parameters.KEY],
+            after=after,
+            limit=values[parameters.LIMIT],
         )
         following, more = None, b""
         if page.next is not None:
-            following = f"{raw.path}?{urlencode({**query, 'after': page.next})}"
+            following = f"{raw.path}?{urlencode({**values.by_name(), 'after': page.next})}"
             more = f'link: <{following}>; rel="next"\r\n'.encode("ascii")
         document = JobsResponse(jobs=[listed_job(job) for job in page.jobs], next=following)
         return RawResponse.from_json(200, document.model_dump_json().encode(), more)
 
     async def _check_after(self, after: str) -> None:
-        """Raise Problem for what no page can have had as its last job."""
+        """Raise Problem unless a page can have ended with that job."""
         if _JOB_ID.fullmatch(after):
             return
         try:
-            # Who adds jobs in Python may give them ids of their own.
+            # Jobs that are added in Python may have ids of their own.
             await self._purgatory.job(after).get()
         except JobNotFoundError as exc:
             raise bad_parameter(
                 "after",
                 f"after is {after[:64]!r}, which no page ended with",
-                "that of a `next` address, as it is; none for the first page",
+                "the `after` of a `next` address, as it is; left out for the first page",
             ) from exc
 
-    async def _if_version(self, raw: RawRequest) -> int | None:
-        """Return the version that If-Match names; raise Problem where the job is not at it."""
-        headers = raw.headers_named(b"if-match")
-        tags = parse_entity_tags(headers, "If-Match")
+    async def _version(self, raw: RawRequest, tags: EntityTags | None) -> int | None:
+        """Return the version that If-Match names; raise Problem if the job has another one."""
         if tags is None or tags.is_any:
             return None
         if len(tags.strong_tags) == 1:
             version = _version_of(*tags.strong_tags)
             if version is not None:
                 return version
-        # One of several, or none of ours.
+        # One of several, or a tag that is no version.
         job = await self._purgatory.job(raw.tail).get()
         if not tags.match_strongly(entity_tag(job).encode()):
-            raise changed(job, ", ".join(headers))
+            raise changed(job, ", ".join(raw.headers_named(b"if-match")))
         return job.version
 
 
 def _version_of(tag: bytes) -> int | None:
-    """Return the version that has this ETag; None where none has."""
+    """Return the version that has this ETag; None if no version has it."""
     digits = tag[1:-1]
     is_version = digits.isdigit() and len(digits) < 16 and not digits.startswith(b"0")
     return int(digits) if is_version else None
 
 
 def job_spec(purgatory: Purgatory, body: JobBody) -> JobSpec:
-    """Return what `body` asks for, checked; raise Problem or PurgatoryError."""
+    """Return the job that `body` describes; raise Problem or PurgatoryError."""
     if (body.handler is None) == (body.callback is None):
         given = "neither is" if body.handler is None else "both are"
         raise bad_parameter(
@@ -206,13 +199,13 @@ def _callback(body: CallbackBody, payload: Any) -> Callback:
     try:
         return Callback.of(body.url, method=body.method, headers=body.headers, payload=payload)
     except InvalidPayloadError as exc:
-        # As the client calls it: to the library a callback is a payload.
+        # By the client's name: to the library a callback is a payload.
         exc.param = f"callback.{exc.param}"
         raise
 
 
 def _check_keys(body: JobBody) -> None:
-    """Raise Problem that says which of the keys of a job is none."""
+    """Raise Problem that names the first invalid key of a job."""
     named: list[tuple[Location, str]] = [
         (("keys", index), key) for index, key in enumerate(body.keys)
     ]
@@ -225,8 +218,8 @@ def _check_keys(body: JobBody) -> None:
             raise bad_field(path, exc.detail, ALLOWED_KEY) from exc
 
 
-def refusal(error: JobError, path: str) -> Problem:
-    """Return why a job was not added, with the address of the one that is in its way."""
+def add_problem(error: JobError, path: str) -> Problem:
+    """Return the problem of a job that was not added, with the address of its duplicate."""
     problem = problem_of_error(error)
     if isinstance(error, DuplicateJobError):
         address = f"{path}/{error.job.id}"
@@ -236,35 +229,9 @@ def refusal(error: JobError, path: str) -> Problem:
 
 
 def changed(job: Job, header: str) -> Problem:
-    """Return the refusal of an If-Match that is not the job's ETag."""
+    """Return the problem of an If-Match that is not the job's ETag."""
     return Problem(
         "job-changed",
-        f"job {job.id} is at {entity_tag(job)}, not {header[:64]}: read it and decide anew",
+        f"job {job.id} has the ETag {entity_tag(job)}, not {header[:64]}: read it and decide again",
         etag=entity_tag(job),
     )
-
-
-def _check_name(param: str, text: str) -> None:
-    try:
-        check_key(text)
-    except InvalidKeyError as exc:
-        raise bad_parameter(param, f"{param}: {exc.detail}", ALLOWED_KEY) from exc
-
-
-def _filter(query: dict[str, str], wrong: ParameterErrors) -> JobFilter:
-    """Return which jobs to list; keep in `wrong` what names none."""
-    for name in ("handler", "key"):
-        if name in query:
-            wrong.read(_check_name, name, query[name])
-    return JobFilter(
-        state=wrong.read(_state, query.get("state")),
-        handler=query.get("handler"),
-        key=query.get("key"),
-    )
-
-
-def _state(name: str | None) -> JobState | None:
-    states = [str(known) for known in JobState]
-    if name is not None and name not in states:
-        raise bad_parameter("state", f"state is {name[:64]!r}", ", ".join(states))
-    return None if name is None else JobState(name)

@@ -1,4 +1,4 @@
-"""Jobs as the web sees them."""
+"""Jobs as responses."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def entity_tag(job: Job) -> str:
 def job_response(
     job: Job, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> RawResponse:
-    """Return a job as an answer, with its ETag and `headers`."""
+    """Return the response with a job, its ETag and `headers`."""
     more = header_lines({"ETag": entity_tag(job), **(headers or {})})
     document = JobResponse(**_listed(job), **_large(job))
     return RawResponse.from_json(status, document.model_dump_json().encode(), more)
 
 
 def listed_job(job: Job) -> ListedJob:
-    """Return a job as lists show it."""
+    """Return a job as lists show it: without its payload."""
     return ListedJob(**_listed(job))
 
 
@@ -38,11 +38,11 @@ def _listed(job: Job) -> dict[str, Any]:
         "outcome": None if job.outcome is None else str(job.outcome),
         "by_hand": job.is_by_hand,
         "version": job.version,
-        "deadline": _moment(job.deadline_ms),
-        "due": _moment(job.due_ms),
-        "created": _moment(job.created_ms),
-        "finished": _moment(job.finished_ms),
-        "ceiling": _moment(job.ceiling_ms),
+        "deadline": _timestamp(job.deadline_ms),
+        "due": _timestamp(job.due_ms),
+        "created": _timestamp(job.created_ms),
+        "finished": _timestamp(job.finished_ms),
+        "ceiling": _timestamp(job.ceiling_ms),
         "keys": list(job.keys),
         "on_fire": str(job.on_fire),
         "dedupe_key": job.dedupe_key,
@@ -68,5 +68,5 @@ def _large(job: Job) -> dict[str, Any]:
     return {"payload": payload, "callback": callback, "fired_value": job.fired_value}
 
 
-def _moment(wall_ms: int | None) -> str | None:
+def _timestamp(wall_ms: int | None) -> str | None:
     return None if wall_ms is None else rfc3339(utc(wall_ms))

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr
 
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import (
     ESCAPED,
     KEY_ROOM,
@@ -20,7 +21,7 @@ from purgatory.jobs import CALLBACK, JobLimits
 
 MAX_JOB_LINES: Final = 10_000
 MIN_JOB_BATCH_BODY: Final = 16 * 1024 * 1024
-# All of a job but its payload and its keys.
+# Bytes of a job without its payload and keys.
 JOB_ENVELOPE: Final = 16 * 1024
 
 Delay = Annotated[
@@ -30,7 +31,7 @@ Delay = Annotated[
 At = Annotated[
     Annotated[AwareDatetime, Field(strict=True)] | None,
     Field(
-        description="A moment, RFC 3339 with a zone. This or `delay`.",
+        description="A time, RFC 3339 with a zone. This or `delay`.",
         examples=["2026-11-21T15:04:05Z"],
     ),
 ]
@@ -81,7 +82,7 @@ class JobBody(RequestBody):
     keys: list[Key] = Field(
         default_factory=list, description="Watch keys that decide the job when one of them fires."
     )
-    on_fire: Literal["run", "cancel"] = Field("run", description="What it does then.")
+    on_fire: Literal["run", "cancel"] = Field("run", description="What happens to the job then.")
     dedupe_key: Key | None = Field(None, description="One job waits with it at a time.")
     on_conflict: Literal["error", "replace", "keep"] = Field(
         "error",
@@ -89,10 +90,10 @@ class JobBody(RequestBody):
         "`keep` need one.",
     )
     max_attempts: Annotated[StrictInt, Field(ge=1)] = Field(
-        10, description="How often it is started at most, where it fails."
+        10, description="How often it is started at most, if it fails."
     )
     misfire: Literal["run", "skip", "spread"] = Field(
-        "run", description="What to do where nobody was there at the deadline."
+        "run", description="What to do if no process ran at the deadline."
     )
     ceiling: Annotated[StrictFloat | None, Field(ge=0)] = Field(
         None, description="Seconds from now beyond which the deadline is never moved."
@@ -100,22 +101,12 @@ class JobBody(RequestBody):
 
 
 class RescheduleBody(RequestBody):
-    """Another deadline: one of the two."""
+    """A new deadline: one of the two."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"delay": 900}]})
 
     delay: Delay = None
     at: At = None
-
-
-def max_job_body(limits: JobLimits) -> int:
-    """Return the maximum size of a JobBody in bytes."""
-    return ESCAPED * limits.max_payload_bytes + limits.max_keys * KEY_ROOM + JOB_ENVELOPE
-
-
-def max_job_batch_body(limits: JobLimits) -> int:
-    """Return the maximum size of a batch in bytes: many small jobs, or one of the largest."""
-    return max(MIN_JOB_BATCH_BODY, max_job_body(limits))
 
 
 @lru_cache(maxsize=64)
@@ -145,18 +136,39 @@ def job_body(limits: JobLimits) -> type[JobBody]:
     )
 
 
+@lru_cache(maxsize=64)
+def job_json(limits: JobLimits) -> JsonBody[JobBody]:
+    """Return the body of one job."""
+    return JsonBody(job_body(limits), max_bytes=_max_job_bytes(limits))
+
+
+@lru_cache(maxsize=64)
+def reschedule_json(limits: JobLimits) -> JsonBody[RescheduleBody]:
+    """Return the body of another deadline."""
+    return JsonBody(RescheduleBody, max_bytes=_max_job_bytes(limits))
+
+
+def max_batch_bytes(limits: JobLimits) -> int:
+    """Return the maximum size of a batch: many small jobs, or one of the largest."""
+    return max(MIN_JOB_BATCH_BODY, _max_job_bytes(limits))
+
+
+def _max_job_bytes(limits: JobLimits) -> int:
+    return ESCAPED * limits.max_payload_bytes + limits.max_keys * KEY_ROOM + JOB_ENVELOPE
+
+
 class JobCallback(BaseModel):
     """The HTTP request of a job."""
 
     url: str = Field(description="Where it goes.", examples=["https://shop.example/hook"])
-    method: str = Field(description="How it is asked.", examples=["POST"])
+    method: str = Field(description="The method of the request.", examples=["POST"])
     headers: list[str] = Field(description="The names of its headers; values are not shown.")
 
 
 State = Literal["waiting", "running", "done", "failed", "cancelled"]
 
 
-# One that has everything: FastAPI leaves null out of examples.
+# With a value in every field: FastAPI leaves null out of examples.
 _LISTED_EXAMPLE: dict[str, Any] = {
     "id": "019aa6d0f48b3f6c2e9d1a7b4c5d6e7f",
     "handler": CALLBACK,
@@ -182,7 +194,7 @@ _LISTED_EXAMPLE: dict[str, Any] = {
 
 
 class ListedJob(BaseModel):
-    """A job, without what may be large."""
+    """A job, without its payload and values, which may be large."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [_LISTED_EXAMPLE]})
 
@@ -191,37 +203,39 @@ class ListedJob(BaseModel):
         examples=["019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"],
     )
     handler: str = Field(
-        description="Its name; that of a callback is `purgatory.callback`.",
+        description="The name of its handler; `purgatory.callback` for a callback.",
         examples=["cancel-order", CALLBACK],
     )
-    state: State = Field(description="Where it is; the last three are final.")
+    state: State = Field(description="The last three are final.")
     outcome: Literal["fired", "expired", "cancelled", "missed"] | None = Field(
         description="What decided it: recorded once, and never changed."
     )
     by_hand: bool = Field(
-        description="Somebody had it run before its deadline: `POST .../run`. Its outcome is then "
-        "`expired`. False again once another attempt is due behind the deadline."
+        description="It was run by hand before its deadline: `POST .../run`. Its outcome is then "
+        "`expired`. False again once another attempt is due after the deadline."
     )
     version: int = Field(description="Changes with every change; the ETag.")
-    deadline: Timestamp = Field(description="When it is to run unless a key fires first.")
+    deadline: Timestamp = Field(description="When it runs unless a key fires first.")
     due: Timestamp = Field(
-        description="When it is to run next, or was last: before the deadline if a key fired or it "
-        "was run by hand, behind it if it was spread or is tried again."
+        description="When it runs next, or ran last: before the deadline if a key fired or it was "
+        "run by hand, after it if it was spread or is retried."
     )
     created: Timestamp = Field(description="When it was added.")
     finished: Timestamp | None = Field(description="When it was done, failed or cancelled.")
     ceiling: Timestamp | None = Field(description="The deadline is never moved beyond this.")
     keys: list[str] = Field(description="The watch keys that decide it when one of them fires.")
-    on_fire: Literal["run", "cancel"] = Field(description="What it does then.")
+    on_fire: Literal["run", "cancel"] = Field(description="What happens to the job then.")
     dedupe_key: str | None = Field(description="One job waits with it at a time.")
     misfire: Literal["run", "skip", "spread"] = Field(
-        description="What becomes of it where nobody was there at its deadline."
+        description="What happens to it if no process ran at its deadline."
     )
     attempt: int = Field(description="How often it was started.")
     max_attempts: int = Field(description="How often it is started at most.")
-    fired_key: str | None = Field(description="The key that decided it; null where none did.")
-    lateness_ms: int | None = Field(description="First start minus when it was due.")
-    error: str | None = Field(description="What the last failed attempt said.")
+    fired_key: str | None = Field(description="The key that decided it; null if none did.")
+    lateness_ms: int | None = Field(
+        description="Milliseconds from its due time to its first start."
+    )
+    error: str | None = Field(description="The error of the last failed attempt.")
 
 
 class JobResponse(ListedJob):
@@ -245,10 +259,10 @@ class JobResponse(ListedJob):
     )
 
     callback: JobCallback | None = Field(
-        description="The request that it makes; null where it has a handler of another name."
+        description="The request that it makes; null for a job with a handler of its own."
     )
-    payload: Any = Field(description="What it was given: any JSON value.")
-    fired_value: Any = Field(description="What `fired_key` was fired with.")
+    payload: Any = Field(description="The payload of the job: any JSON value.")
+    fired_value: Any = Field(description="The value with which `fired_key` was fired.")
 
 
 class JobsResponse(BaseModel):
@@ -261,9 +275,11 @@ class JobsResponse(BaseModel):
 
 
 class BatchLine(BaseModel):
-    """What became of one line."""
+    """The result of one line."""
 
     line: int = Field(description="Its number, from 1.")
-    status: int = Field(description="201, 200, or that of its refusal.")
-    id: str | None = Field(None, description="The job's, where it was added.")
-    problem: dict[str, Any] | None = Field(None, description="Why it was refused.")
+    status: int = Field(description="201, 200, or the status of its problem.")
+    id: str | None = Field(None, description="The id of the job, if it was added.")
+    problem: dict[str, Any] | None = Field(
+        None, description="Why it was refused, as problem details."
+    )

@@ -8,13 +8,13 @@ from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.permit import Access, Action
-from purgatory.fastapi.http.preferences import Preferences, parse_entity_tags, parse_preferences
+from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import retry_after
-from purgatory.fastapi.http.raw_request import RawRequest, read_query
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
-from purgatory.fastapi.http.validation_errors import ParameterErrors
+from purgatory.fastapi.jobs.parameters import GET, IF_NONE_MATCH, PREFER
 from purgatory.fastapi.jobs.responses import entity_tag, job_response
-from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_of_exception
+from purgatory.fastapi.routing.raw_endpoint import path_parameter
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
 from purgatory.fastapi.watch.request import jittered
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
@@ -54,7 +54,8 @@ class JobWatchEndpoint:
         raw.permit = self.context.authenticate(raw)
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
         purgatory = self.context.purgatory
-        tags, asked = _conditions(raw)
+        values = GET.parse(raw)
+        tags, asked = values[IF_NONE_MATCH], values[PREFER].wait
         wait = min(asked or 0.0, self._registry.settings.max_wait)
         applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
         if tags is None:
@@ -71,16 +72,6 @@ class JobWatchEndpoint:
         if watch.is_news(job):
             return job_response(job, headers=applied)
         return _not_modified(job, applied, status)
-
-
-def _conditions(raw: RawRequest) -> tuple[EntityTags | None, float | None]:
-    """Return the entity tags that the client has, and its wait; raise Problem."""
-    wrong = ParameterErrors()
-    read_query(raw.query_string, frozenset(), wrong)
-    tags = wrong.read(parse_entity_tags, raw.headers_named(b"if-none-match"), "If-None-Match")
-    preferences = wrong.read(parse_preferences, raw.headers_named(b"prefer")) or Preferences()
-    wrong.refuse()
-    return tags, preferences.wait
 
 
 class _JobWatch(DisconnectListener):

@@ -1,1 +1,4 @@
-"""The endpoints of keys: fire, describe, drop, list."""
+"""The endpoints of keys: fire, describe, drop, list, each with its parameters and schemas.
+
+Not here: waiting for a key (`watch`).
+"""

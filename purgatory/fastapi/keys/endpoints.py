@@ -1,4 +1,4 @@
-"""What can be done with keys: fire, ask, drop, list."""
+"""The handlers of keys: fire, describe, drop, list."""
 
 from __future__ import annotations
 
@@ -9,29 +9,28 @@ from typing import Any, Final
 from purgatory.errors import InvalidKeyError, InvalidValueError, PurgatoryError
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import RepeatedRequests
-from purgatory.fastapi.http.json_bodies import bad_field, parse_body, parse_list
+from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.permit import Access, Action
-from purgatory.fastapi.http.preferences import parse_entity_tags
-from purgatory.fastapi.http.problems import (
-    ALLOWED_KEY,
-    ALLOWED_VALUE,
-    Problem,
-    bad_parameter,
-    problem_of_error,
-)
-from purgatory.fastapi.http.raw_request import RawRequest, read_query, whole_number
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problems import ALLOWED_KEY, ALLOWED_VALUE, Problem
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.http.validation_errors import ParameterErrors
-from purgatory.fastapi.keys.schemas import MAX_BATCH, BatchItem, SignalBody
+from purgatory.fastapi.keys.parameters import (
+    FIRE,
+    FIRE_BATCH,
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    LIMIT,
+    LIST,
+    ONE_KEY,
+    PREFIX,
+)
+from purgatory.fastapi.keys.schemas import BatchItem, batch_json, signal_json
 from purgatory.fire_result import FireResult
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
-NO_QUERY: Final = frozenset[str]()
-LIST_QUERY: Final = frozenset({"prefix", "limit"})
-DEFAULT_LIST_LIMIT: Final = 100
-CONDITIONS: Final = frozenset({b"idempotency-key", b"if-match"})
-# Keys that are fired in one turn of the event loop.
+# Keys fired in one turn of the event loop.
 FIRED_TOGETHER: Final = 100
 
 
@@ -41,36 +40,43 @@ class KeyEndpoints:
     def __init__(self, purgatory: Purgatory) -> None:
         """Work on the keys of `purgatory`."""
         self._purgatory = purgatory
+        self._signal = signal_json(purgatory.limits)
+        self._batch = batch_json(purgatory.limits)
         self._repeats = RepeatedRequests(purgatory.clock)
 
     async def fire(self, raw: RawRequest) -> RawResponse:
         """Fire one key."""
         key = raw.key()
         raw.permit.check_keys(Action.FIRE, (key,))
-        raw.query(NO_QUERY)
-        if raw.has_any(CONDITIONS):
-            return await self._repeats.respond(raw, lambda: self._fire_if(key, raw))
-        # _fire, written out: most fires have no condition.
-        fired = await self._purgatory.fire(key, _value(raw))
-        return RawResponse.from_json(201, _fired_json(fired))
+        values = FIRE.parse(raw)
+        if not values:
+            # Most fires have no condition.
+            return await self._fire(key, raw)
 
-    async def _fire_if(self, key: str, raw: RawRequest) -> RawResponse:
-        # A body that is none is refused first.
-        _value(raw)
-        self._check_head(key, parse_entity_tags(raw.headers_named(b"if-match"), "If-Match"))
-        return await self._fire(key, raw)
+        async def fire_if() -> RawResponse:
+            # An invalid body is reported before a condition that is not met.
+            self._value(raw)
+            self._check_head(key, values[IF_MATCH])
+            return await self._fire(key, raw)
+
+        return await self._repeats.respond(values[IDEMPOTENCY_KEY], raw, fire_if)
 
     async def _fire(self, key: str, raw: RawRequest) -> RawResponse:
-        fired = await self._purgatory.fire(key, _value(raw))
+        fired = await self._purgatory.fire(key, self._value(raw))
         return RawResponse.from_json(201, _fired_json(fired))
 
+    def _value(self, raw: RawRequest) -> Any:
+        return self._signal.parse(raw.body).value if raw.body else None
+
     async def fire_batch(self, raw: RawRequest) -> RawResponse:
-        """Fire several keys, all of them or, where one is no good, none."""
-        raw.query(NO_QUERY)
-        # Before anything is remembered: those who may not are told so, whatever was done before.
-        items = parse_list(BatchItem, raw.body, MAX_BATCH)
+        """Fire several keys: all of them or, if one is invalid, none."""
+        values = FIRE_BATCH.parse(raw)
+        # Before a kept response: a client without permission gets none.
+        items = self._batch.parse(raw.body)
         raw.permit.check_keys(Action.FIRE, (item.key for item in items))
-        return await self._repeats.respond(raw, lambda: self._fire_all(items))
+        return await self._repeats.respond(
+            values[IDEMPOTENCY_KEY], raw, lambda: self._fire_all(items)
+        )
 
     async def _fire_all(self, items: list[BatchItem]) -> RawResponse:
         for index, item in enumerate(items):
@@ -81,8 +87,8 @@ class KeyEndpoints:
         return RawResponse.from_json(201, b'{"results":[%b]}' % b",".join(map(_fired_json, fired)))
 
     async def _fire_together(self, items: list[BatchItem]) -> list[FireResult]:
-        # Those who ask a store of jobs at the same time share its round trip. They begin in order,
-        # so that a key's signals are in order too.
+        # At the same time, to share the round trips to a job store; begun in order, so that the
+        # signals of a key are in order too.
         fires = [self._purgatory.fire(item.key, item.value) for item in items]
         ends = await asyncio.gather(*fires, return_exceptions=True)
         fired = [end for end in ends if not isinstance(end, BaseException)]
@@ -92,10 +98,10 @@ class KeyEndpoints:
         return fired
 
     async def describe(self, raw: RawRequest) -> RawResponse:
-        """Say where a key is at and how many wait on it."""
+        """Return the cursor of a key, and the number of its waiters."""
         key = raw.key()
         raw.permit.check_keys(Action.WAIT, (key,))
-        raw.query(NO_QUERY)
+        ONE_KEY.parse(raw)
         check_key(key)
         signals = self._purgatory.signals
         waiting = self._purgatory.waiting(key)
@@ -103,32 +109,27 @@ class KeyEndpoints:
             "key": key,
             "cursor": signals.cursor(signals.head()),
             "earliest": signals.cursor(signals.earliest(key)),
-            # One process is everywhere, as long as signals are in its memory.
+            # Signals in memory are those of one process.
             "waiting": {"here": waiting, "everywhere": waiting},
         }
         return RawResponse.from_document(document)
 
     async def drop(self, raw: RawRequest) -> RawResponse:
-        """End the key's waiters, and drop its history."""
+        """End the waits on a key, and drop its history."""
         raw.permit.check(Access(Action.OPERATE))
-        raw.query(NO_QUERY)
+        ONE_KEY.parse(raw)
         cancelled = await self._purgatory.cancel(raw.key())
         signals = self._purgatory.signals
         document = {"cancelled": cancelled, "cursor": signals.cursor(signals.head())}
         return RawResponse.from_document(document)
 
     async def list_watched(self, raw: RawRequest) -> RawResponse:
-        """List the keys that are watched, in order."""
+        """List the watched keys, in order."""
         raw.permit.check(Access(Action.OPERATE))
-        wrong = ParameterErrors()
-        query = read_query(raw.query_string, LIST_QUERY, wrong)
-        limit = wrong.read(whole_number, query, "limit", DEFAULT_LIST_LIMIT)
-        prefix = query.get("prefix", "")
-        wrong.read(_check_prefix, prefix)
-        wrong.refuse()
-        assert limit
+        values = LIST.parse(raw)
+        limit, prefix = values[LIMIT], values[PREFIX]
         watched = self._purgatory.watched_keys()
-        # One more than are told of: 100,000 may be watched, and are not all to be sorted.
+        # One more than in the response: 100,000 may be watched, and need not all be sorted.
         keys = nsmallest(limit + 1, (key for key in watched if key.startswith(prefix)))
         document = {
             "keys": [{"key": key, "waiting": watched[key]} for key in keys[:limit]],
@@ -137,28 +138,28 @@ class KeyEndpoints:
         return RawResponse.from_document(document)
 
     def _check_head(self, key: str, tags: EntityTags | None) -> None:
-        """Raise Problem where `key` fired since each of the cursors that If-Match names."""
+        """Raise Problem if `key` fired since every cursor that If-Match names."""
         if tags is None or tags.is_any:
             return
         check_key(key)
         signals = self._purgatory.signals
         last = signals.last(key)
         passed: list[str] = []
-        refusals: list[PurgatoryError] = []
+        errors: list[PurgatoryError] = []
         for cursor in sorted(tag[1:-1].decode("latin-1") for tag in tags.strong_tags):
             try:
                 if last <= signals.position(key, cursor):
                     return
                 passed.append(cursor)
             except PurgatoryError as exc:
-                # One of several may be of before a restart, and another be where the key is at.
-                refusals.append(exc)
-        if refusals and not passed:
-            raise problem_of_error(refusals[0], "If-Match") from refusals[0]
+                # One of several may be from before a restart, while another one is current.
+                errors.append(exc)
+        if errors and not passed:
+            raise problem_of_error(errors[0], "If-Match") from errors[0]
         head = signals.cursor(last)
         raise Problem(
             "precondition-failed",
-            f"key {key!r} has fired since the cursor {passed[0]!r}: it is at {head!r} now"
+            f"key {key!r} has fired since the cursor {passed[0]!r}; its cursor is {head!r} now"
             if passed
             else "If-Match names weak tags only, which match nothing: leave out the W/",
             head=head,
@@ -172,19 +173,6 @@ class KeyEndpoints:
             raise bad_field((index, "key"), exc.detail, ALLOWED_KEY) from exc
         except InvalidValueError as exc:
             raise bad_field((index, "value"), exc.detail, ALLOWED_VALUE) from exc
-
-
-def _check_prefix(prefix: str) -> None:
-    """Raise Problem for what no key can begin with; all of them begin with nothing."""
-    try:
-        check_key(prefix or "any")
-    except InvalidKeyError as exc:
-        allowed = "up to 256 characters, none of them control"
-        raise bad_parameter("prefix", f"no key begins with it: {exc.detail}", allowed) from exc
-
-
-def _value(raw: RawRequest) -> Any:
-    return parse_body(SignalBody, raw.body).value if raw.body else None
 
 
 def _fired_json(fired: FireResult) -> bytes:

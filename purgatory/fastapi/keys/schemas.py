@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
     ESCAPED,
@@ -42,87 +43,87 @@ class BatchItem(RequestBody):
     value: Any = Field(None, description="Any JSON value.")
 
 
-def max_signal_body(limits: Limits) -> int:
-    """Return the maximum size of a SignalBody in bytes."""
+@lru_cache(maxsize=64)
+def signal_json(limits: Limits) -> JsonBody[SignalBody]:
+    """Return the body of a fire, which may be left out."""
+    model = with_fields(SignalBody, value=any_json(limits.max_value_bytes))
+    return JsonBody(model, max_bytes=_max_signal_bytes(limits), default=model())
+
+
+@lru_cache(maxsize=64)
+def batch_json(limits: Limits) -> JsonBody[list[BatchItem]]:
+    """Return the body of several fires: many small values, or one of the largest."""
+    item: Any = with_fields(BatchItem, value=any_json(limits.max_value_bytes))
+    return JsonBody(
+        list[item],
+        max_bytes=max(MIN_BATCH_BODY, _max_signal_bytes(limits) + KEY_ROOM),
+        bounds={"min_length": 1, "max_length": MAX_BATCH},
+    )
+
+
+def _max_signal_bytes(limits: Limits) -> int:
     return ESCAPED * limits.max_value_bytes + ENVELOPE
 
 
-def max_batch_body(limits: Limits) -> int:
-    """Return the maximum size of a batch in bytes: many small values, or one of the largest."""
-    return max(MIN_BATCH_BODY, max_signal_body(limits) + KEY_ROOM)
-
-
-@lru_cache(maxsize=64)
-def signal_body(limits: Limits) -> type[SignalBody]:
-    """Return SignalBody that says how large a value may be: for the documentation."""
-    return with_fields(SignalBody, value=any_json(limits.max_value_bytes))
-
-
-@lru_cache(maxsize=64)
-def batch_item(limits: Limits) -> type[BatchItem]:
-    """Return BatchItem that says how large a value may be: for the documentation."""
-    return with_fields(BatchItem, value=any_json(limits.max_value_bytes))
-
-
 class FireResponse(BaseModel):
-    """A signal was kept, and whoever waited for it was woken."""
+    """The signal is kept, and its waiters are woken."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"cursor": "8c1f0a9be2d4-1", "seq": 1, "completed": 1}]}
     )
 
     cursor: str = Field(
-        description="The cursor just behind the signal.", examples=["8c1f0a9be2d4-1"]
+        description="The cursor just after the signal.", examples=["8c1f0a9be2d4-1"]
     )
     seq: int = Field(description="The signal's number: counts up within its key.")
     completed: int = Field(description="Operations of this process that it completed.")
-    jobs: int = Field(0, description="Delayed jobs that it decided; left out where there are none.")
+    jobs: int = Field(0, description="Delayed jobs that it decided; left out if 0.")
 
 
 class FireBatchResponse(BaseModel):
-    """One entry a signal, in the order of the request."""
+    """One entry for each signal, in the order of the request."""
 
     results: list[FireResponse] = Field(description="In the order of the request.")
 
 
 class WaitingCount(BaseModel):
-    """How many wait on a key."""
+    """The number of waiters on a key."""
 
     here: int = Field(description="In this process.")
     everywhere: int = Field(description="In all processes.")
 
 
 class KeyResponse(BaseModel):
-    """What is known of a key."""
+    """The cursors and waiters of a key."""
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
     cursor: str = Field(
-        description="To go on with from now on, as the `cursor` of a wait.",
+        description="To continue from now, as the `cursor` of a wait.",
         examples=["8c1f0a9be2d4-1"],
     )
     earliest: str = Field(
-        description="To go on with from the earliest signal that is kept.",
+        description="To continue from the earliest signal that is kept.",
         examples=["8c1f0a9be2d4-0"],
     )
     waiting: WaitingCount
 
 
 class DropKeyResponse(BaseModel):
-    """The key's waiters were ended and its history dropped."""
+    """The waits on the key have ended, and its history is dropped."""
 
     cancelled: int = Field(description="Waits that were ended.")
     cursor: str = Field(description="From now on.", examples=["8c1f0a9be2d4-1"])
 
 
 class WatchedKey(BaseModel):
-    """A key that is watched."""
+    """A watched key."""
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
-    waiting: int = Field(description="How many wait on it.")
+    waiting: int = Field(description="The number of its waiters.")
 
 
 class WatchedKeysResponse(BaseModel):
-    """Keys that are watched."""
+    """Watched keys."""
 
     keys: list[WatchedKey] = Field(description="In order.")
     more: bool = Field(description="There are more than `limit`.")

@@ -11,10 +11,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.eager_send import send_eagerly, send_response
 from purgatory.fastapi.http.etag import EntityTags, opaque_tag
-from purgatory.fastapi.http.not_modified import not_modified
-from purgatory.fastapi.http.problems import Problem, draining_problem, problem_of_error, retry_after
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
+from purgatory.fastapi.long_poll.not_modified import not_modified
 from purgatory.fastapi.long_poll.operation import LongPollOperation
 from purgatory.fastapi.long_poll.request_messages import RequestMessages
 from purgatory.fastapi.long_poll.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes

@@ -12,7 +12,7 @@ from purgatory.fastapi.long_poll.unparked_routes import UnparkedRoutes
 from purgatory.fastapi.long_poll.watch_header import without_watch_header
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
-from purgatory.fastapi.watch.request import WaitSettings
+from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
 
 

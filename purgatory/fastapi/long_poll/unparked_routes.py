@@ -7,7 +7,8 @@ from typing import Final
 
 from starlette.types import Scope
 
-from purgatory.fastapi.routing.raw_endpoint import RawRoute
+from purgatory.fastapi.routing.raw_route import RawRoute
+from purgatory.fastapi.routing.request_internals import effective_route
 
 logger = logging.getLogger("purgatory.fastapi")
 
@@ -31,7 +32,7 @@ class UnparkedRoutes:
         if isinstance(route, RawRoute):
             # One of ours parks by itself, or has nothing to wait for.
             return
-        route = scope.get("fastapi", {}).get("effective_route_context") or route
+        route = effective_route(scope)
         name = getattr(route, "path", None) or repr(scope.get("endpoint"))
         if (name, reason) in self._said:
             return

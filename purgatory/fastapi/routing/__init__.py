@@ -1,1 +1,5 @@
-"""Endpoints as raw ASGI inside FastAPI's routes, with the dependencies in front of them."""
+"""Routes of FastAPI whose requests go to raw ASGI endpoints, declared once for OpenAPI and parsers.
+
+Not here: what an endpoint takes and does (`watch`, `keys`, `jobs`), and how values are parsed
+(`http`).
+"""

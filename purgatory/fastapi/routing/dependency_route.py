@@ -10,21 +10,23 @@ from fastapi.params import Depends
 from fastapi.routing import APIRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from purgatory.fastapi.routing.request_internals import cached_body
 
-def guarded(
+
+def behind_dependencies(
     raw: ASGIApp, path: str, dependencies: Sequence[Depends], overrides_provider: Any
 ) -> ASGIApp:
     """Return `raw` behind the dependencies of an application or of an included router.
 
-    FastAPI runs them, as in front of any endpoint: what they raise is the answer.
+    FastAPI runs them, as in front of any endpoint, and responds to what they raise.
     """
 
-    async def hand_over(request: Request) -> Response:
-        return _HandOver(raw, request)
+    async def delegate(request: Request) -> Response:
+        return _Delegated(raw, request)
 
     route = APIRoute(
         path,
-        hand_over,
+        delegate,
         response_model=None,
         dependencies=dependencies,
         dependency_overrides_provider=overrides_provider,
@@ -32,8 +34,8 @@ def guarded(
     return route.app
 
 
-class _HandOver(Response):
-    """The answer of `raw`, whatever that sends."""
+class _Delegated(Response):
+    """The response that `raw` sends."""
 
     def __init__(self, raw: ASGIApp, request: Request) -> None:
         super().__init__()
@@ -44,8 +46,8 @@ class _HandOver(Response):
         await self._raw(scope, self._receive_again(receive), send)
 
     def _receive_again(self, receive: Receive) -> Receive:
-        """Return `receive` with the body before it, if a dependency has read that."""
-        body: bytes | None = getattr(self._request, "_body", None)
+        """Return `receive`, preceded by the body if a dependency has read it."""
+        body = cached_body(self._request)
         if body is None:
             return receive
         messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]

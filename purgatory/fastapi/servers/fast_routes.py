@@ -13,7 +13,8 @@ from starlette.convertors import PathConvertor
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, RawRoute
+from purgatory.fastapi.routing.raw_endpoint import RawEndpoint
+from purgatory.fastapi.routing.raw_route import RawRoute
 from purgatory.fastapi.servers import fastapi_internals
 from purgatory.fastapi.watch.endpoint import WatchEndpoint
 

@@ -9,31 +9,31 @@ from starlette.types import Receive, Scope, Send
 from purgatory.fastapi.access.content_type import check_content
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.eager_send import send_response
+from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.routing.connection import Connection
-from purgatory.fastapi.routing.raw_endpoint import path_parameter, problem_of_exception, read_body
+from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.routing.raw_endpoint import path_parameter
 from purgatory.fastapi.watch.asgi_wait import AsgiWait
 from purgatory.fastapi.watch.direct_wait import DirectWait
-from purgatory.fastapi.watch.request import WaitSettings, WatchRequest
+from purgatory.fastapi.watch.request import WatchRequest
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
-from purgatory.purgatory import Purgatory
 
-Parser = Callable[[RawRequest, Purgatory, WaitSettings], WatchRequest]
+Parse = Callable[[RawRequest], WatchRequest]
 
 
 class WatchEndpoint:
     """Parks requests: as an `AsgiWait` or, on a connection without ASGI, as a `DirectWait`."""
 
-    def __init__(
-        self, registry: WaitRegistry, parse: Parser, *, tail: str = "", max_body: int = 0
-    ) -> None:
+    def __init__(self, registry: WaitRegistry, spec: EndpointSpec, parse: Parse) -> None:
         """Park requests in `registry`, once `parse` has checked them."""
         self.context = registry.context
         self.needs_client = registry.counts_clients
         self.registry = registry
-        self.tail = tail
-        self.max_body = max_body
+        self.tail = spec.tail
+        self.max_body = spec.max_body
         self._parse = parse
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -68,9 +68,7 @@ class WatchEndpoint:
     def _answer(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
         registry = self.registry
         try:
-            wait = AsgiWait(
-                self._parse(raw, registry.purgatory, registry.settings), registry, receive, send
-            )
+            wait = AsgiWait(self._parse(raw), registry, receive, send)
             registry.park(wait, registry.client(raw))
         except Exception as exc:
             return self._refuse(raw, send, exc)
@@ -89,9 +87,7 @@ class WatchEndpoint:
         registry = self.registry
         try:
             self._admit(raw)
-            wait = DirectWait(
-                self._parse(raw, registry.purgatory, registry.settings), registry, connection
-            )
+            wait = DirectWait(self._parse(raw), registry, connection)
             registry.park(wait, registry.client(raw))
         except Exception as exc:
             connection.respond(problem_of_exception(exc).response(self.context.prefix, raw.path))

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from starlette.types import Message, Receive
 
-from purgatory.operations.delayed_operation import DelayedOperation
-
 # The status that nginx logs for a client that left before its response.
 CLIENT_CLOSED_REQUEST: Final = 499
+
+
+class Abandonable(Protocol):
+    """What a client waits for: an operation, or a task that awaits one."""
+
+    def abandon(self) -> object:
+        """End it, if it is pending: the client has left."""
+        ...
 
 
 def is_disconnect(message: Message) -> bool:
@@ -69,7 +75,7 @@ class DisconnectListener(Interruptible):
     _receive: Receive
 
     # What a parked request keeps of its application: this frame, and no other of ours.
-    async def until_disconnect(self, operation: DelayedOperation) -> bool:
+    async def until_disconnect(self, operation: Abandonable) -> bool:
         """Return True once the client has left or has its response, False if interrupted.
 
         `operation` is pending no more then.

@@ -12,6 +12,23 @@ if TYPE_CHECKING:
     from purgatory.fastapi.watch.wait_registry import WaitRegistry
 
 
+class Registration:
+    """How a registry knows a parked request: by its Wait-Id, and by the client it is counted for.
+
+    Both are None for most requests, which share one object.
+    """
+
+    __slots__ = ("client", "registry", "wait_id")
+
+    def __init__(
+        self, registry: WaitRegistry, wait_id: str | None = None, client: str | None = None
+    ) -> None:
+        """Make the registration of one request or, without an id and a client, of any."""
+        self.registry = registry
+        self.wait_id = wait_id
+        self.client = client
+
+
 class ParkedRequest(WaitOperation):
     """The wait of a request, which is responded to when it ends.
 
@@ -22,19 +39,28 @@ class ParkedRequest(WaitOperation):
     kind: ClassVar[str] = "watch"
 
     # No more than this: there is one per client, and its memory is the cost of parking.
-    __slots__ = ("_registry", "client", "terms", "wait_id")
+    __slots__ = ("_registration", "terms")
 
     def __init__(self, request: WatchRequest, registry: WaitRegistry) -> None:
         """Prepare to wait as `request` says, in `registry`."""
         purgatory = registry.purgatory
-        # The id is the client's name for this wait.
-        keys, positions, self.terms, self.wait_id = request
+        keys, positions, self.terms, wait_id = request
         delay_ms = purgatory.delay_ms(self.terms.timeout)
         condition = self.terms.condition
         WaitOperation.__init__(self, delay_ms, purgatory.signals, keys, positions, condition)
-        self._registry = registry
-        # The client that this request is counted for; None if clients are not counted.
-        self.client: str | None = None
+        self._registration: Registration = (
+            registry.unnamed if wait_id is None else Registration(registry, wait_id)
+        )
+
+    @property
+    def wait_id(self) -> str | None:
+        """The client's name for this wait, if it gave one."""
+        return self._registration.wait_id
+
+    def count_for(self, client: str) -> None:
+        """Count this request for `client` until it ends."""
+        registration = self._registration
+        self._registration = Registration(registration.registry, registration.wait_id, client)
 
     def respond(self, answer: RawResponse) -> None:
         """Send the response: called once, on the purgatory's thread, unless the client has left."""
@@ -42,15 +68,14 @@ class ParkedRequest(WaitOperation):
 
     def on_end(self) -> None:
         """Respond, unless the client has left or was refused."""
-        if self.wait_id is not None:
-            self._registry.forget(self)
-        if self.client is not None:
-            self._registry.leave(self.client)
+        registration = self._registration
+        registry = registration.registry
+        if registration is not registry.unnamed:
+            registry.forget(self, registration)
         if not self.is_abandoned:
-            answer = self._registry.answer(
-                self.watched_keys, self.positions, self.terms, self.status
+            self.respond(
+                registry.response(self.watched_keys, self.positions, self.terms, self.status)
             )
-            self.respond(answer)
 
     def refuse(self, answer: RawResponse) -> bool:
         """End the wait with an error; return True iff it was pending."""

@@ -16,6 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.preferences import ALLOWED_WAIT, is_wait
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
@@ -62,10 +63,10 @@ class WatchBody(RequestBody):
         None, description="As the query parameter `wait`.", examples=[25, "500ms"]
     )
     until: Literal["any", "all"] | CountOfKeys = Field(
-        "any", description="How many of the keys have to fire before the answer comes."
+        "any", description="How many of the keys must fire to end the wait."
     )
     limit: Annotated[StrictInt, Field(ge=1, le=1000)] = Field(
-        100, description="Signals of each key in the answer."
+        100, description="Signals of each key in the response."
     )
     min: Annotated[StrictInt, Field(ge=1)] = Field(
         1, description="Signals that a key needs to count as fired."
@@ -80,13 +81,8 @@ class WatchBody(RequestBody):
 
 
 def wait_text(wait: float | str) -> str:
-    """Return a wait as a query would have it, so that both are checked in one place."""
+    """Return a wait as text, as in a query, so that both are validated in one place."""
     return wait if isinstance(wait, str) else f"{wait:f}"
-
-
-def max_watch_body(limits: Limits) -> int:
-    """Return the maximum size of a WatchBody in bytes."""
-    return limits.max_keys_per_operation * KEY_ROOM + ENVELOPE
 
 
 @lru_cache(maxsize=64)
@@ -119,15 +115,22 @@ def watch_body(limits: Limits) -> type[WatchBody]:
     )
 
 
+@lru_cache(maxsize=64)
+def watch_json(limits: Limits) -> JsonBody[WatchBody]:
+    """Return the body of a wait for several keys."""
+    max_bytes = limits.max_keys_per_operation * KEY_ROOM + ENVELOPE
+    return JsonBody(watch_body(limits), max_bytes=max_bytes)
+
+
 class Signal(BaseModel):
     """One signal."""
 
-    seq: int = Field(description="Counts up within its key; drop what you have seen before.")
+    seq: int = Field(description="Counts up within its key; ignore those you have seen.")
     cursor: str = Field(
-        description="The cursor just behind this signal.", examples=["8c1f0a9be2d4-1"]
+        description="The cursor just after this signal.", examples=["8c1f0a9be2d4-1"]
     )
     at: Timestamp = Field(description="When it was fired.")
-    value: Any = Field(description="What it was fired with: any JSON value.")
+    value: Any = Field(description="The value with which it was fired: any JSON value.")
 
 
 _SIGNAL_EXAMPLE: dict[str, Any] = {
@@ -159,22 +162,22 @@ class WatchResponse(BaseModel):
     )
 
     key: str = Field(examples=["order:42:paid"], description="The key.")
-    signals: list[Signal] = Field(description="Oldest first; none where it did not fire.")
+    signals: list[Signal] = Field(description="Oldest first; empty if the key did not fire.")
     cursor: str = Field(
-        description="For the next wait; it moves on although nothing fired.",
+        description="For the next wait; it advances even if nothing fired.",
         examples=["8c1f0a9be2d4-1"],
     )
     reason: Reason = Field(description="What ended the wait.")
-    more: bool = Field(description="There are other signals behind `cursor`.")
+    more: bool = Field(description="There are more signals after `cursor`.")
     poll_after_ms: int = Field(description="Wait this long before the next request.")
 
 
 class KeySignals(BaseModel):
-    """What one key of several has to tell."""
+    """The signals of one key of several."""
 
     signals: list[Signal] = Field(description="Oldest first.")
     cursor: str = Field(description="For the next wait.", examples=["8c1f0a9be2d4-1"])
-    more: bool = Field(description="There are other signals behind `cursor`.")
+    more: bool = Field(description="There are more signals after `cursor`.")
 
 
 class WatchManyResponse(BaseModel):

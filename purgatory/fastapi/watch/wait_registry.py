@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.problems import Problem, draining_problem, problem_of_error
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.fastapi.watch.parked_request import ParkedRequest
+from purgatory.fastapi.watch.parked_request import ParkedRequest, Registration
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
-from purgatory.fastapi.watch.request import WaitSettings, WatchTerms
+from purgatory.fastapi.watch.request import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
+from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.status import Status
 
 
@@ -25,6 +27,8 @@ class WaitRegistry:
         self.context = context
         self.purgatory = purgatory = context.purgatory
         self.settings = settings
+        # The registration of every request without a Wait-Id whose client is not counted.
+        self.unnamed = Registration(self)
         self._answers = WatchResponses(purgatory.signals)
         # {wait id: the request that is parked under it}
         self._named: dict[str, ParkedRequest] = {}
@@ -55,14 +59,15 @@ class WaitRegistry:
                 if client:
                     self._clients.check(client)
                 if not purgatory.watch(parked, parked.watched_keys) and client:
-                    parked.client = client
+                    parked.count_for(client)
                     self._clients.enter(client)
-            if parked.wait_id is not None:
-                self._name(parked, parked.wait_id)
+            wait_id = parked.wait_id
+            if wait_id is not None:
+                self._name(parked, wait_id)
         except PurgatoryError as exc:
             raise problem_of_error(exc) from exc
 
-    def answer(
+    def response(
         self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
     ) -> RawResponse:
         """Return the response to a wait that ended with `status`: 410 if a signal was trimmed."""
@@ -91,10 +96,13 @@ class WaitRegistry:
         """Count a parked request of `client` less."""
         self._clients.leave(client)
 
-    def forget(self, parked: ParkedRequest) -> None:
-        """Forget the Wait-Id of a wait that has ended."""
-        if parked.wait_id is not None and self._named.get(parked.wait_id) is parked:
-            del self._named[parked.wait_id]
+    def forget(self, parked: ParkedRequest, registration: Registration) -> None:
+        """Forget the Wait-Id of a wait that has ended, and count it for its client no longer."""
+        wait_id, client = registration.wait_id, registration.client
+        if wait_id is not None and self._named.get(wait_id) is parked:
+            del self._named[wait_id]
+        if client is not None:
+            self._clients.leave(client)
 
     def cancel(self, wait_id: str) -> None:
         """End the wait under `wait_id` with reason "cancelled"; raise Problem if there is none."""

@@ -1,4 +1,8 @@
-"""Jobs in SQLite or PostgreSQL."""
+"""The job store in SQLite or PostgreSQL: connections, statements, records, migrations.
+
+The only room that imports SQLAlchemy and Alembic. Not here: what a step makes of a job, which is
+the same in every store (`jobs.model`). Needs the extra `sql` or `postgresql`.
+"""
 
 try:
     from purgatory.jobs.sql.migrations import VERSION_TABLE, migrate, migrations_path

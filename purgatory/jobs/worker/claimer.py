@@ -106,7 +106,8 @@ class Claimer:
             if await self._claim_batch(within_ms, limit, unhandled) < limit:
                 self._recovery.finish()
                 break
-        await self._unhandled.release(unhandled)
+        if unhandled:
+            await self._unhandled.release(unhandled)
         if ahead_ms == self._horizon_ms:
             self._unhandled.note_horizon(has_seen=bool(unhandled))
         self._was_full = self._is_full

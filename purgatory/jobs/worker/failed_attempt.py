@@ -7,7 +7,7 @@ import logging
 from purgatory.jobs.model.errors import FailJobError, RetryJobError
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.stores.base import JobResult, JobReturn
-from purgatory.retry_policy import MAX_DELAY_MS, RetryPolicy
+from purgatory.retry_policy import MAX_RETRY_DELAY_MS, RetryPolicy
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -25,7 +25,7 @@ def failed_attempt(
     _log(job, error, logging.WARNING, "and is tried again", "job-retried")
     delay_ms = retry_policy.delay_ms(job.attempt)
     if isinstance(error, RetryJobError) and error.after is not None:
-        delay_ms = round(min(max(error.after * 1000, 0), MAX_DELAY_MS))
+        delay_ms = round(min(max(error.after * 1000, 0), MAX_RETRY_DELAY_MS))
     return JobReturn(job.claim, delay_ms=delay_ms, error=error_text(error))
 
 

@@ -61,6 +61,9 @@ class JobRecovery:
 
         Others may have decided some of them meanwhile: only what the store acknowledges counts.
         """
+        if not jobs:
+            self._count(overdue, 0, 0)
+            return
         lost = [job for job in jobs if self._is_lost(job)]
         missed = [job for job in jobs if not self._is_lost(job)]
         skipped = await self._skip([job for job in missed if job.misfire is Misfire.SKIP])

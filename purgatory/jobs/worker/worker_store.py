@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 from purgatory.jobs.model.job import Job, JobClaim
 from purgatory.jobs.stores.base import Claimed, JobResult, JobReturn, JobStore
@@ -19,6 +19,8 @@ class WorkerStore:
     The store's protocol makes every step safe to repeat. No method raises while the store is out of
     reach (`StoreRetry`), except `give_back_once`.
     """
+
+    # Methods that only pass a call on are no coroutines: a frame less for each step of each job.
 
     def __init__(
         self, store: JobStore, *, worker: str, lease_ms: int, clock: StoreClock, retry: StoreRetry
@@ -44,9 +46,9 @@ class WorkerStore:
         self.clock.note(now_ms, asked_ns)
         return now_ms
 
-    async def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> Awaitable[int | None]:
         """Return the earliest due_ms of the jobs that can be claimed now, or None."""
-        return await self._retry.call("next_due_ms", self._store.next_due_ms)
+        return self._retry.call("next_due_ms", self._store.next_due_ms)
 
     async def claim(self, *, within_ms: int, limit: int) -> Claimed:
         """Lease up to `limit` jobs that are due within `within_ms`, the earliest first."""
@@ -60,11 +62,9 @@ class WorkerStore:
         self.clock.note(claimed.now_ms, asked_ns)
         return claimed
 
-    async def renew(self, claims: Sequence[JobClaim]) -> list[JobClaim]:
+    def renew(self, claims: Sequence[JobClaim]) -> Awaitable[list[JobClaim]]:
         """Extend leases; return the claims that are lost or finished."""
-        return await self._retry.call(
-            "renew", lambda: self._store.renew(claims, lease_ms=self.lease_ms)
-        )
+        return self._retry.call("renew", lambda: self._store.renew(claims, lease_ms=self.lease_ms))
 
     async def start(self, claim: JobClaim) -> Job | None:
         """Start a job; None if the claim is lost; a job that is WAITING still if not due yet."""
@@ -73,17 +73,17 @@ class WorkerStore:
         )
         return job
 
-    async def finish(self, results: Sequence[JobResult]) -> list[bool]:
+    def finish(self, results: Sequence[JobResult]) -> Awaitable[list[bool]]:
         """Record how jobs ended; return for each whether it is recorded."""
-        return await self._retry.call("finish", lambda: self._store.finish(results))
+        return self._retry.call("finish", lambda: self._store.finish(results))
 
-    async def miss(self, claims: Sequence[JobClaim]) -> list[bool]:
+    def miss(self, claims: Sequence[JobClaim]) -> Awaitable[list[bool]]:
         """Record that jobs were missed; return for each whether it is recorded."""
-        return await self._retry.call("miss", lambda: self._store.miss(claims))
+        return self._retry.call("miss", lambda: self._store.miss(claims))
 
-    async def give_back(self, returns: Sequence[JobReturn]) -> list[bool]:
+    def give_back(self, returns: Sequence[JobReturn]) -> Awaitable[list[bool]]:
         """Release jobs; return for each whether this call did it."""
-        return await self._retry.call("give_back", lambda: self._store.give_back(returns))
+        return self._retry.call("give_back", lambda: self._store.give_back(returns))
 
     async def give_back_once(self, returns: Sequence[JobReturn]) -> list[bool]:
         """Release jobs without repeating the step; raises what the store raises."""

@@ -1,4 +1,4 @@
-"""The job `advise`: what should be set differently, and why."""
+"""The job `advise`: computes and writes the advice."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TIMERS = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceTargets:
-    """What the advice has to keep to."""
+    """The objectives and limits that the advice meets."""
 
     expired_share: float = 0.01
     """The share of operations that may expire rather than fire."""
@@ -41,7 +41,7 @@ class AdviceTargets:
     capacity: Capacity = field(default_factory=Capacity)
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a wish that cannot be met by anything."""
+        """Raise ValueError for a target out of range."""
         if not 0 < self.expired_share < 1:
             raise ValueError(f"expired_share is {self.expired_share}: give one between 0 and 1")
         if self.max_tick_ms < 1:
@@ -50,16 +50,16 @@ class AdviceTargets:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """All that is advised."""
+    """The whole advice."""
 
     timeouts: tuple[TimeoutAdvice, ...]
     geometry: GeometryAdvice
     workers: WorkerAdvice
     survival: Mapping[str, Sequence[Step]]
-    """The curve of each kind that the timeouts were read from."""
+    """The survival curve of each kind, which the timeouts were read from."""
 
     def as_json(self) -> str:
-        """Return everything but the curves, for programs."""
+        """Return everything except the curves as JSON."""
         content = {
             "timeouts": [asdict(timeout) for timeout in self.timeouts],
             "geometry": asdict(self.geometry),
@@ -71,11 +71,11 @@ class Advice:
 def run(
     outcome_table: OutcomeTable, tables: Tables, targets: AdviceTargets, on_progress: OnProgress
 ) -> Advice:
-    """Write the advice and return it. Raises NothingToReadError where `waits` has not run."""
+    """Write the advice and return it. Raises NothingToReadError if `waits` has not run."""
     on_progress("advice: timers")
     outcomes = outcome_table.read()
     as_of = outcome_table.manifest().as_of_time()
-    assert as_of is not None, "what was published has seen an event"
+    assert as_of is not None, "a published table has an event"
     timers = timer_sample(outcomes, as_of=as_of)
     found = advise(
         by_kind=tables.rows(WAITS, "by_kind"),
@@ -102,7 +102,7 @@ def advise(
 ) -> Advice:
     """Return the advice from the rows of the tables of the job `waits`, and a sample of timers.
 
-    Delayed jobs are parked nowhere, and where nothing ever fires them their deadline is no timeout.
+    Delayed jobs are not parked; their deadline is a timeout only if fires complete some of them.
     """
     survival = {kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()}
     timeouts = [
@@ -120,28 +120,28 @@ def advise(
 
 
 def waits_of_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[int, int, int]]]:
-    """Return what `kaplan_meier` takes, by kind, from the rows of the table wait_counts."""
+    """Return the arguments of `kaplan_meier` by kind, from the rows of the table wait_counts."""
     found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for row in rows:
-        # Of a lost operation it is not known how long it was at risk.
+        # How long a lost operation was at risk is unknown.
         if row["bucket"] is not None:
             is_fired = row["outcome"] == "fired"
             count = row["count"]
-            # The bucket's end: a timeout that is advised is long enough for all of the bucket.
+            # The bucket's end: an advised timeout is long enough for the whole bucket.
             time_us = bucket_end(row["bucket"])
             found[row["kind"]].append((time_us, count * is_fired, count * (not is_fired)))
     return dict(found)
 
 
 def is_job(row: Mapping[str, Any]) -> bool:
-    """Return whether a row with a `kind` is of delayed jobs."""
+    """Return whether the `kind` of a row is one of delayed jobs."""
     return str(row["kind"]).startswith(JOB_KIND)
 
 
 def timer_sample(outcomes: DataFrame, *, as_of: datetime, most: int = _TIMERS) -> list[Timer]:
-    """Return the timers of some operations, drawn evenly and always the same ones.
+    """Return the timers of a uniform, reproducible sample of operations.
 
-    What completed at once never had a timer, and a job has one for its last moments only.
+    An operation that completed at once had no timer, and a job has one only shortly before its end.
     """
     rows = (
         outcomes.where(F.coalesce("wait_us", F.lit(1)) > 0)
@@ -170,7 +170,7 @@ def _ended(row: Mapping[str, Any]) -> Ended:
 
 
 def _minutes(parked: Iterable[Mapping[str, Any]]) -> tuple[list[Minute], int]:
-    """Return the minutes of all kinds together, and the most that can have been parked at once."""
+    """Return the minutes of all kinds together, and an upper bound of their peak."""
     sums: dict[int, list[float]] = defaultdict(lambda: [0, 0.0, 0.0, 0])
     for row in parked:
         total = sums[int(row["minute"].timestamp())]

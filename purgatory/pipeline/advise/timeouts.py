@@ -1,4 +1,4 @@
-"""Which timeout a kind of operation should have."""
+"""Advice on the timeout of a kind of operations."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from purgatory.pipeline.statistics.binomial import clopper_pearson
 from purgatory.pipeline.statistics.survival import Step, survival_at
 
 LEAST_FIRED = 30
-"""With fewer fires nothing is advised: the tail would rest on a handful of operations."""
+"""With fewer fires there is no advice: the tail would rest on a handful of operations."""
 LEAST_AT_RISK = 20
-"""Of these so many have to be waiting still at the advised timeout, for the same reason."""
+"""Operations that must still wait at the advised timeout, for the same reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What became of the operations of one kind."""
+    """Counts of the operations of one kind."""
 
     kind: str
     operations: int
@@ -30,7 +30,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class TimeoutAdvice:
-    """A timeout for one kind, or why there is none."""
+    """The advised timeout of one kind, or the reason why there is none."""
 
     kind: str
     operations: int
@@ -44,7 +44,7 @@ class TimeoutAdvice:
     advised_us: int | None
     low_us: int | None
     high_us: int | None
-    """Between these the true one is, at 95 %; None is beyond what was seen."""
+    """The 95 % confidence interval; None is beyond the observed waits."""
     is_thin: bool
     reason: str
 
@@ -52,11 +52,11 @@ class TimeoutAdvice:
 def advise_timeout(ended: Ended, steps: Sequence[Step], chosen_share: float) -> TimeoutAdvice:
     """Return the least timeout at which at most `chosen_share` of the operations would expire.
 
-    `steps` is their Kaplan-Meier estimate. Where it does not come down to the share before the
-    longest wait that was seen, no timeout is advised, since nothing was seen of what is beyond.
+    `steps` is their Kaplan-Meier estimate. If it does not fall to the share before the longest
+    observed wait, no timeout is advised, since nothing is known of longer waits.
     """
     advised = next((step for step in steps if step.survival <= chosen_share), None)
-    # The curve's lower band comes down first: the earliest that the true timeout may be.
+    # The lower band falls first: the earliest that the true timeout may be.
     low_us = _first(step.time_us for step in steps if step.low <= chosen_share)
     high_us = _first(step.time_us for step in steps if step.high <= chosen_share)
     is_thin, reason = _judged(ended, steps, advised, chosen_share)
@@ -84,25 +84,25 @@ def _judged(
 ) -> tuple[bool, str]:
     if ended.fired < LEAST_FIRED:
         return True, (
-            f"The data is too thin: {counted(ended.fired, 'operation')} fired, and {LEAST_FIRED} "
-            "are the least to go by. Collect more."
+            f"Too little data: {counted(ended.fired, 'operation')} fired, and at least "
+            f"{LEAST_FIRED} are needed. Collect more."
         )
     if advised is None:
-        seen = steps[-1]
+        last = steps[-1]
         return False, (
-            f"No wait that was seen is long enough: after {duration(seen.time_us)} still "
-            f"{percent(seen.survival)} would be waiting, more than {percent(share)}. Timeouts cut "
-            "longer waits off; give some operations a longer one, and look again."
+            f"No observed wait is long enough: after {duration(last.time_us)} "
+            f"{percent(last.survival)} would still be waiting, more than {percent(share)}. "
+            "Timeouts cut longer waits off; give some operations a longer one, and run this again."
         )
     if advised.at_risk < LEAST_AT_RISK:
         return True, (
-            f"The data is too thin for {percent(share)}: only "
+            f"Too little data for {percent(share)}: only "
             f"{counted(advised.at_risk, 'operation')} waited as long as "
             f"{duration(advised.time_us)}. Collect more, or choose a larger share."
         )
     now = survival_at(steps, ended.timeout_us)
     return False, (
-        f"With {duration(advised.time_us)}, {percent(share)} would expire; with today's "
+        f"With {duration(advised.time_us)}, {percent(share)} would expire; with the present "
         f"{duration(ended.timeout_us)} it is {percent(now)} of those that nothing else ends. "
         f"{_direction(advised.time_us, ended.timeout_us)}"
     )
@@ -110,10 +110,10 @@ def _judged(
 
 def _direction(advised_us: int, timeout_us: int) -> str:
     if advised_us > timeout_us * 1.1:
-        return "A longer timeout would let more of them see what they wait for."
+        return "With a longer timeout more of them would fire."
     if advised_us < timeout_us * 0.9:
-        return "A shorter one would do, and free who waits in vain sooner."
-    return "Leave it as it is."
+        return "A shorter timeout is enough and ends vain waits sooner."
+    return "Keep it."
 
 
 def _first(times: Iterable[int]) -> int | None:

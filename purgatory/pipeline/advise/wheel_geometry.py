@@ -1,4 +1,4 @@
-"""Which wheel the timers of these operations should turn on."""
+"""Advice on the tick and the size of the timing wheel."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from purgatory.pipeline.console.formatting import counted
 TICKS_MS = (1, 2, 5, 10, 20, 50, 100)
 WHEEL_SIZES = (20, 64, 128, 256, 512, 1024)
 DEFAULT = (1, 256)
-"""The tick and size that a purgatory has unless it is told otherwise."""
+"""The default tick and size of a purgatory."""
 
 TIMER_BYTES = 75
-"""A pending timer, as docs/performance.md has it."""
+"""A pending timer, see docs/performance.md."""
 BUCKET_BYTES = 400
-"""A bucket that has, or had, a timer, and its start in the queue; measured."""
+"""A bucket that has or had a timer, with its entry in the queue; measured."""
 SLOT_BYTES = 8
-"""A bucket's place in its level, whether it is there or not."""
+"""A slot of a level, with or without a bucket."""
 
 LEAST_TIMERS = 100
-# To move a timer once costs about a third of what it costs to add it: a gain below a twentieth of a
-# move a timer is not to be seen anywhere.
+# Moving a timer once costs about a third of adding it: a gain below a twentieth of a move for each
+# timer cannot be measured.
 _WORTHWHILE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Timer:
-    """When a timer was added, when it was due, and when it left; ms of the wall clock."""
+    """The start, expiration and end of a timer; ms of the wall clock."""
 
     start_ms: int
     expiration_ms: int
@@ -37,10 +37,10 @@ class Timer:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What a wheel of this tick and size would have cost."""
+    """The costs that a wheel of this tick and size would have had."""
 
     tick_ms: int
-    """No timer is later than this, the event loop apart."""
+    """The maximum lateness of a timer, apart from the event loop's."""
     wheel_size: int
     levels: int
     cascades: float
@@ -53,24 +53,24 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class GeometryAdvice:
-    """A wheel, and what the others would cost."""
+    """The advised wheel, and the costs of the others."""
 
     advised: Geometry | None
     default: Geometry | None
     candidates: tuple[Geometry, ...]
     timers: int
-    """How many timers it was computed from."""
+    """The size of the sample."""
     peak_parked: int
     is_thin: bool
     reason: str
 
 
 def level_and_cascades(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int, int]:
-    """Return in which level a timer begins, and how often it moves before it ends.
+    """Return the level in which a timer begins, and how often it moves before it ends.
 
-    As `TimingWheel` does it: a timer goes to the finest level that reaches its expiration, from
-    that level's present, and moves down one level whenever its bucket opens, at the start of the
-    bucket's range. Each level's present is the time rounded down to its own tick.
+    As in `TimingWheel`: a timer goes to the finest level that reaches its expiration, from that
+    level's current time, and moves down one level when its bucket opens, at the start of the
+    bucket's range. A level's current time is the time rounded down to its own tick.
     """
     level = 0
     while timer.expiration_ms >= (timer.start_ms // tick_ms + wheel_size) * tick_ms:
@@ -84,8 +84,8 @@ def level_and_cascades(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int
 
 
 def measure(timers: Sequence[Timer], tick_ms: int, wheel_size: int, peak_parked: int) -> Geometry:
-    """Return what a wheel would cost for `timers`, with `peak_parked` pending at once."""
-    # SystemTimer rounds a deadline up to a tick, so that nothing is early.
+    """Return the costs of a wheel for `timers`, with `peak_parked` pending at once."""
+    # SystemTimer rounds a deadline up to a tick, so that no timer is early.
     rounded = [
         Timer(timer.start_ms, -(-timer.expiration_ms // tick_ms) * tick_ms, timer.end_ms)
         for timer in timers
@@ -94,7 +94,7 @@ def measure(timers: Sequence[Timer], tick_ms: int, wheel_size: int, peak_parked:
     levels = 1 + max(level for level, _ in found)
     cascades = [moves for _, moves in found]
     mean = fmean(cascades)
-    # Thousands of timers: the mean is normal, whatever they are.
+    # Thousands of timers: their mean is approximately normal.
     variance = fmean((moves - mean) ** 2 for moves in cascades)
     spread = 1.96 * (variance / len(cascades)) ** 0.5
     per_level = [0] * levels
@@ -115,10 +115,10 @@ def measure(timers: Sequence[Timer], tick_ms: int, wheel_size: int, peak_parked:
 def advise_geometry(
     timers: Sequence[Timer], peak_parked: int, max_tick_ms: int = 1
 ) -> GeometryAdvice:
-    """Return the wheel that moves timers least, of those with a tick of at most `max_tick_ms`.
+    """Return the wheel with the fewest moves, of those with a tick of at most `max_tick_ms`.
 
-    Of wheels that move them about as often it is the one that takes the least memory, and if the
-    default is about as good, it is the default. `timers` are a sample of all, evenly drawn.
+    Of wheels with about as few it is the one that takes the least memory, and the default if that
+    is among them. `timers` are a uniform sample.
     """
     if len(timers) < LEAST_TIMERS:
         return GeometryAdvice(
@@ -128,8 +128,8 @@ def advise_geometry(
             timers=len(timers),
             peak_parked=peak_parked,
             is_thin=True,
-            reason=f"The data is too thin: {counted(len(timers), 'timer')}, and {LEAST_TIMERS} are "
-            "the least to go by. Keep the default.",
+            reason=f"Too little data: {counted(len(timers), 'timer')}, and at least {LEAST_TIMERS} "
+            "are needed. Keep the default.",
         )
     found = tuple(
         measure(timers, tick_ms, size, peak_parked) for tick_ms in TICKS_MS for size in WHEEL_SIZES
@@ -154,12 +154,12 @@ def _reason(advised: Geometry, default: Geometry, max_tick_ms: int) -> str:
     if advised is default:
         return (
             f"Keep the default: a timer moves {default.cascades:.2f} times, and no wheel with a "
-            f"tick of at most {max_tick_ms} ms moves it less by {_WORTHWHILE} or more."
+            f"tick of at most {max_tick_ms} ms saves {_WORTHWHILE} moves or more."
         )
     return (
         f"With {advised.wheel_size:,} buckets of {advised.tick_ms} ms, rather than "
         f"{default.wheel_size:,} of {default.tick_ms} ms, a timer would move "
         f"{advised.cascades:.2f} times rather than {default.cascades:.2f}, and "
         f"{advised.bytes / 1024:,.0f} KiB would be taken at the peak rather than "
-        f"{default.bytes / 1024:,.0f}; the tick is at most the {max_tick_ms} ms that were allowed."
+        f"{default.bytes / 1024:,.0f}; a tick of up to {max_tick_ms} ms was allowed."
     )

@@ -1,4 +1,4 @@
-"""How many workers it takes to hold what waits, and to serve it."""
+"""Advice on the number of workers."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from purgatory.pipeline.console.formatting import counted, figure, percent
 
 LEAST_OPERATIONS = 1_000
 LEAST_MINUTES = 20
-"""With less than this, the busiest hour is whatever happened to be seen."""
+"""With less data the busiest hour means nothing."""
 
 _RESAMPLES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """The operations that began to wait within one minute, and for how long they did, in all."""
+    """The operations that began to wait within one minute, and the sum of their waits."""
 
     start_s: int
     operations: int
     wait_s: float
     parked_mean: float
-    """How many were parked in this minute, counted; whenever they began."""
+    """The counted mean of parked operations in this minute, whenever they began."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What one worker can do."""
+    """The capacity of one worker."""
 
     parked: int = 100_000
     """Operations at once: `Limits.max_parked`."""
     cpu_us: float = 500.0
-    """Of CPU for one operation, its request included."""
+    """CPU time of one operation, its request included."""
     utilisation: float = 0.7
     """The share of both that is to be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure, and between which two it is at 95 %."""
+    """A value and its 95 % interval."""
 
     value: float
     low: float
@@ -59,7 +59,7 @@ class WorkerAdvice:
     parked: Estimate | None
     """By Little's law, L = lambda W."""
     parked_counted: float | None
-    """The same, counted rather than computed: the two agree if nothing is missing."""
+    """The same, counted: the two agree if no data is missing."""
     capacity: Capacity
     is_thin: bool
     reason: str
@@ -68,12 +68,12 @@ class WorkerAdvice:
 def advise_workers(
     minutes: Sequence[Minute], capacity: Capacity | None = None, seed: int = 1
 ) -> WorkerAdvice:
-    """Return how many workers the busiest sixty minutes of those in `minutes` need.
+    """Return the number of workers that the busiest sixty minutes in `minutes` need.
 
-    Little's law gives how many are parked from how many come and how long they stay; it holds for
-    any distribution. The intervals are a bootstrap's over the minutes of the hour, which takes
-    minutes for independent; where they are not, the truth varies more. `seed` makes them the same
-    from run to run.
+    Little's law gives the number of parked operations from their arrival rate and their mean wait;
+    it holds for any distribution. The intervals are bootstrapped over the minutes of the hour as if
+    these were independent; if they are not, the intervals are too narrow. `seed` makes them
+    reproducible.
 
     Source: Little, Operations Research 9 (1961); Efron, Annals of Statistics 7 (1979).
     """
@@ -90,10 +90,9 @@ def advise_workers(
             parked_counted=None,
             capacity=capacity,
             is_thin=True,
-            reason="The data is too thin: the busiest hour has "
-            f"{counted(operations, 'operation')} in {counted(len(hour), 'minute')}, and "
-            f"{LEAST_OPERATIONS:,} operations, over {LEAST_MINUTES} minutes, are the least to go "
-            "by.",
+            reason="Too little data: the busiest hour has "
+            f"{counted(operations, 'operation')} in {counted(len(hour), 'minute')}, and at least "
+            f"{LEAST_OPERATIONS:,} operations in {LEAST_MINUTES} minutes are needed.",
         )
     arrivals, wait, parked = _estimates(hour, random.Random(seed))
     by_parked = parked.high / (capacity.parked * capacity.utilisation)
@@ -113,7 +112,7 @@ def advise_workers(
 
 
 def _busiest(minutes: Sequence[Minute]) -> list[Minute]:
-    """Return the minutes of the sixty in a row in which waits sum to most."""
+    """Return the sixty consecutive minutes with the largest sum of waits."""
     ordered = sorted(minutes, key=lambda minute: minute.start_s)
     best: tuple[float, int, int] = (-1.0, 0, 0)
     first, total = 0, 0.0
@@ -128,7 +127,7 @@ def _busiest(minutes: Sequence[Minute]) -> list[Minute]:
 
 
 def _without_gaps(minutes: Sequence[Minute]) -> list[Minute]:
-    """Add the minutes in which nothing was, which count as much as the others."""
+    """Return `minutes` with the empty ones, which count as much as the others."""
     if not minutes:
         return []
     known = {minute.start_s: minute for minute in minutes}
@@ -155,7 +154,7 @@ def _figures(hour: Sequence[Minute]) -> tuple[float, float, float]:
 
 
 def _middle(ordered: Sequence[float]) -> tuple[float, float]:
-    """Return between which figures the middle 95 % are."""
+    """Return the bounds of the middle 95 %."""
     aside = round(len(ordered) * 0.025)
     return ordered[aside], ordered[-1 - aside]
 
@@ -168,11 +167,12 @@ def _reason(
     parked: Estimate,
     capacity: Capacity,
 ) -> str:
-    binding = "what is parked" if by_parked > by_cpu else "CPU"
+    bottleneck = "the number of parked operations" if by_parked > by_cpu else "CPU"
     return (
-        f"In the busiest hour {figure(arrivals.high)} operations a second come and "
-        f"{figure(parked.high)} are parked, at the upper end of what is likely. At "
-        f"{percent(capacity.utilisation, 0)} use, {capacity.parked:,} parked and "
+        f"In the busiest hour {figure(arrivals.high)} operations a second arrive and "
+        f"{figure(parked.high)} are parked, at the upper end of the intervals. At "
+        f"{percent(capacity.utilisation, 0)} utilisation, {capacity.parked:,} parked and "
         f"{figure(capacity.cpu_us)} us of CPU each, "
-        f"{counted(workers, 'worker does', 'workers do')}; {binding} decides."
+        f"{counted(workers, 'worker is enough', 'workers are enough')}; the bottleneck is "
+        f"{bottleneck}."
     )

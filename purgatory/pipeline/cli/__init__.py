@@ -1,1 +1,4 @@
-"""The command line of the pipeline: commands, options, and how results are printed."""
+"""The command line of the pipeline: commands and their options.
+
+What the commands do is in the rooms of the jobs, which do not import this one.
+"""

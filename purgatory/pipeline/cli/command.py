@@ -1,4 +1,4 @@
-"""What a command of the pipeline is."""
+"""Commands of the pipeline, and their calls."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from purgatory.pipeline.spark.tables import Tables
 
 
 def no_check(options: argparse.Namespace) -> None:
-    """Find nothing wrong with `options`."""
+    """Accept all `options`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """One job as a command: `python -m purgatory.pipeline NAME`.
 
-    A new job is a `Command` more in `purgatory.pipeline.cli.commands`.
+    A new one is added to `purgatory.pipeline.cli.commands.COMMANDS`.
     """
 
     name: str
     help: str
     run: Callable[[Call], str | None]
-    """Does the work; returns what there is to say on stdout. Raises PurgatoryError or ValueError
-    for what the user can mend."""
+    """Runs the job and returns its output on stdout, if any. Raises PurgatoryError or ValueError
+    for errors that the user can correct."""
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    """Adds to --out and the options of the session, which all have."""
+    """Adds the options that not all commands have."""
     check: Callable[[argparse.Namespace], object] = field(default=no_check)
-    """Raises ValueError for options that do not go together, before Spark is started."""
+    """Raises ValueError for options that contradict each other, before Spark is started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A command that was called: its options, and what it works with."""
+    """One call of a command: its options, session and progress log."""
 
     options: argparse.Namespace
     spark: SparkSession

@@ -1,4 +1,4 @@
-"""The commands: each a thin one around the job of its name."""
+"""All commands; those that need only a few options are defined here."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from purgatory.pipeline.advise import job as advise_job
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli import replay_command, schedule_command, stream_command
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.journal_options import add_journal
-from purgatory.pipeline.cli.option_types import number, whole
+from purgatory.pipeline.cli.options import add_journal, add_numbers, number, whole
 from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import job as report_job
@@ -20,7 +19,7 @@ _TARGETS = advise_job.AdviceTargets()
 
 
 def run_outcomes(call: Call) -> str:
-    """Bring the outcomes up to date with the journal."""
+    """Update the outcomes from the journal."""
     update = call.outcomes.update(
         call.options.journal,
         on_bad_file=call.options.on_bad_file,
@@ -33,22 +32,22 @@ def run_outcomes(call: Call) -> str:
         f"{counted(len(update.written_hours), 'hour')} written."
     ]
     if update.unknown_rows:
-        lines.append(f"Records that are no event that we know: {update.unknown_rows:,}")
+        lines.append(f"Records of unknown events: {update.unknown_rows:,}")
     if update.bad:
-        lines.append(f"Files left out: {len(update.bad):,}")
+        lines.append(f"Skipped files: {len(update.bad):,}")
         lines += [f"  {path}: {reason}" for path, reason in sorted(update.bad.items())]
     return "\n".join(lines)
 
 
 def run_waits(call: Call) -> str:
-    """Write the tables of waits, and the outcomes before that if there is a journal."""
+    """Write the tables of waits; with a journal, update the outcomes first."""
     said = _after_outcomes(call)
     waits_job.run(call.outcomes, call.tables, call.on_progress)
     return f"{said}Tables are in {call.tables.folder}/{waits_job.JOB}."
 
 
 def run_advise(call: Call) -> str:
-    """Write and tell the advice, and do all before that if there is a journal."""
+    """Write and return the advice; with a journal, run the jobs before it first."""
     said = f"{run_waits(call)}\n" if call.options.journal else ""
     found = advise_job.run(call.outcomes, call.tables, _targets(call.options), call.on_progress)
     lines = [f"{timeout.kind}: {timeout.reason}" for timeout in found.timeouts]
@@ -57,7 +56,7 @@ def run_advise(call: Call) -> str:
 
 
 def run_report(call: Call) -> str:
-    """Write the report, and do all before that if there is a journal."""
+    """Write the report; with a journal, run the jobs before it first."""
     said = f"{run_advise(call)}\n" if call.options.journal else ""
     where = report_job.run(call.outcomes, call.tables, call.on_progress, call.options.title)
     return f"{said}The report is {where}"
@@ -90,53 +89,20 @@ def _add_waits(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_grace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--grace",
-        type=number(least=0),
-        default=DEFAULT_GRACE_S,
-        metavar="SECONDS",
-        help="after its deadline, until an operation without an end is lost (default %(default)g)",
-    )
+    until = "after its deadline, until an operation without an end is lost"
+    add_numbers(parser, ("--grace", number(least=0), "SECONDS", DEFAULT_GRACE_S, until))
 
 
 def _add_advise(parser: argparse.ArgumentParser) -> None:
     _add_waits(parser)
-    add = parser.add_argument
     share = number(above=0, below=1)
-    add(
-        "--expired-share",
-        type=share,
-        default=_TARGETS.expired_share,
-        metavar="SHARE",
-        help="the share of operations that may expire (default %(default)s)",
-    )
-    add(
-        "--max-tick-ms",
-        type=whole(1),
-        default=_TARGETS.max_tick_ms,
-        metavar="MS",
-        help="how late a timer may be (default %(default)s)",
-    )
-    add(
-        "--parked-per-worker",
-        type=whole(1),
-        default=_CAPACITY.parked,
-        metavar="COUNT",
-        help="operations that a worker may hold (default %(default)s)",
-    )
-    add(
-        "--cpu-us",
-        type=number(above=0),
-        default=_CAPACITY.cpu_us,
-        metavar="US",
-        help="CPU for one operation, its request included (default %(default)g)",
-    )
-    add(
-        "--utilisation",
-        type=share,
-        default=_CAPACITY.utilisation,
-        metavar="SHARE",
-        help="the share of a worker that is to be used (default %(default)s)",
+    add_numbers(
+        parser,
+        ("--expired-share", share, "SHARE", _TARGETS.expired_share, "of operations, may expire"),
+        ("--max-tick-ms", whole(1), "MS", _TARGETS.max_tick_ms, "how late a timer may be"),
+        ("--parked-per-worker", whole(1), "COUNT", _CAPACITY.parked, "operations in a worker"),
+        ("--cpu-us", number(above=0), "US", _CAPACITY.cpu_us, "CPU of an operation with request"),
+        ("--utilisation", share, "SHARE", _CAPACITY.utilisation, "of a worker that is to be used"),
     )
 
 
@@ -148,25 +114,25 @@ def _add_report(parser: argparse.ArgumentParser) -> None:
 COMMANDS = (
     Command(
         name="outcomes",
-        help="one row for each operation, kept up with the journal",
+        help="one row for each operation, updated from the journal",
         run=run_outcomes,
         add_arguments=_add_outcomes,
     ),
     Command(
         name="waits",
-        help="counts, waits, hot keys and what was parked; with --journal, outcomes first",
+        help="counts, waits, hot keys and concurrency; with --journal, outcomes first",
         run=run_waits,
         add_arguments=_add_waits,
     ),
     Command(
         name="advise",
-        help="timeouts, wheel and workers; with --journal, all before it first",
+        help="timeouts, wheel and workers; with --journal, outcomes and waits first",
         run=run_advise,
         add_arguments=_add_advise,
     ),
     Command(
         name="report",
-        help="an HTML page with all of it; with --journal, all before it first",
+        help="an HTML page with charts and advice; with --journal, all jobs before it first",
         run=run_report,
         add_arguments=_add_report,
     ),

@@ -1,4 +1,4 @@
-"""Ctrl-C, as a person means it."""
+"""Interrupts (Ctrl-C) while Spark works."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from contextlib import contextmanager
 def plain_interrupts() -> Iterator[None]:
     """Let SIGINT raise KeyboardInterrupt, and do nothing else, until the end of a `with`.
 
-    Spark's own handler asks the JVM to cancel its jobs in the midst of another question to it:
-    neither is answered then, and py4j logs a trace of each. Of a plain interrupt it logs some too;
-    what it logs is kept back, as it raises it besides. To cancel what runs is up to the caller.
-    Does nothing beside the main thread, which is the only one that signals come to.
+    Spark's own handler asks the JVM to cancel its jobs in the middle of another call to it: both
+    fail then, and py4j logs a trace of each. py4j's logs of the interrupt itself are suppressed, as
+    it is raised besides. Cancelling jobs is up to the caller. Does nothing outside the main thread,
+    the only one that receives signals.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -35,5 +35,5 @@ def plain_interrupts() -> Iterator[None]:
 
 
 def _is_of_others(record: logging.LogRecord) -> bool:
-    # py4j has loggers of its own, but for an interrupt.
+    # py4j logs interrupts to the root logger rather than to its own.
     return record.module != "java_gateway"

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.option_types import number, whole
+from purgatory.pipeline.cli.options import NumberOption, add_numbers, number, whole
 from purgatory.pipeline.console.formatting import counted, duration, figure, percent
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.replay.replay import replay, replay_synthetic
@@ -28,7 +28,7 @@ JOB = "replay"
 RECORDED = "recorded"
 
 _KAFKA = {"kafka-low": KAFKA_LOW, "kafka-high": KAFKA_HIGH}
-# The options of a load that is drawn, and the fields of SyntheticLoad that they are.
+# The options of a synthetic load, and the fields of SyntheticLoad that they set.
 _DRAWN = {
     "--operations": "operations",
     "--rate": "rate_per_s",
@@ -40,15 +40,24 @@ _DRAWN = {
     "--seed": "seed",
 }
 _WHAT_IF = WhatIf()
-# What an answer to "how far is it" is given for. There is none from a replay of which the start was
-# a large part, nor for more than so many times its operations: it would mean nothing.
+_FACTOR = number(above=0, most=MOST_FACTOR)
+_NUMBERS: tuple[NumberOption, ...] = (
+    ("--traffic", _FACTOR, "FACTOR", _WHAT_IF.traffic, "so many times the operations"),
+    ("--timeout", _FACTOR, "FACTOR", _WHAT_IF.timeout, "so many times each timeout"),
+    ("--tick-ms", whole(1), "MS", _WHAT_IF.tick_ms, "of the wheel"),
+    ("--wheel-size", whole(2), "COUNT", _WHAT_IF.wheel_size, "buckets of each level of the wheel"),
+    ("--shards", whole(1), "COUNT", 16, "workers that share the keys"),
+    ("--slice", whole(1), "SECONDS", 60, "of simulated time that a row of a shard sums up"),
+)
+# Numbers of operations whose time is estimated; not from a replay of which the start was a large
+# part, and not for more than so many times its operations.
 _FAR = {"100 M": 1e8, "1 B": 1e9, "1 T": 1e12}
 _LEAST_S = 60
 _MOST_TIMES = 1_000
 
 
 def run_replay(call: Call) -> str:
-    """Replay the outcomes, or a load that is drawn, and say what it came to."""
+    """Replay the outcomes, or a synthetic load, and return a summary."""
     options = call.options
     what_if = WhatIf(
         traffic=options.traffic,
@@ -65,21 +74,21 @@ def run_replay(call: Call) -> str:
 
 
 def described(summary: ReplaySummary, seconds: float) -> str:
-    """Return what a person wants to know of a replay that took so many `seconds`."""
+    """Return the summary of a replay that took so many `seconds`, as text."""
     count = max(1, summary.operations)
     lines = [
         f"{counted(summary.operations, 'operation')} in "
         f"{counted(round(summary.seconds), 'simulated second')}: {summary.fired:,} fired, "
         f"{summary.expired:,} expired ({percent(summary.expired / count, 1)}), "
         f"{summary.cancelled:,} cancelled or drained.",
-        f"Of the expired, {summary.newly_expired:,} had ended otherwise; of {summary.unknown:,} "
-        "the load does not say what would have become of them.",
+        f"Of the expired, {summary.newly_expired:,} had ended otherwise; for {summary.unknown:,} "
+        "the load does not show how they would have ended.",
         _late(summary),
-        f"The most that waited at once: {_between(summary.peak_at_least, summary.peak_at_most)}; "
-        f"{summary.cascaded / count:.2f} moves down the wheel for each, "
+        f"Peak of waiting operations: {_between(summary.peak_at_least, summary.peak_at_most)}; "
+        f"{summary.cascaded / count:.2f} moves down the wheel each, "
         f"{counted(summary.buckets, 'bucket')} opened, "
         f"{counted(summary.longest_run, 'task')} in the fullest.",
-        f"{summary.cpu_ns_per_operation / 1000:.2f} us of CPU for each; a worker with the busiest "
+        f"{summary.cpu_ns_per_operation / 1000:.2f} us of CPU each; a worker with the busiest "
         f"of {counted(summary.shards, 'shard')} is busy {percent(summary.busiest_shard, 1)} of its "
         "worst slice.",
         _how_far(summary.operations, seconds),
@@ -89,9 +98,9 @@ def described(summary: ReplaySummary, seconds: float) -> str:
 
 def _late(summary: ReplaySummary) -> str:
     if not summary.lateness_us:
-        return "None expired, so none was late."
+        return "None expired."
     half, most, all_ = (duration(summary.lateness_us[at]) for at in (50.0, 99.0, 100.0))
-    return f"Half of the expired were late by {half} or less, 99 % by {most}, all by {all_}."
+    return f"Lateness of the expired: p50 {half}, p99 {most}, maximum {all_}."
 
 
 def _between(low: int, high: int) -> str:
@@ -100,21 +109,21 @@ def _between(low: int, high: int) -> str:
 
 def _how_far(operations: int, seconds: float) -> str:
     rate = operations / seconds
-    said = f"Replayed in {duration(seconds * 1e6)}, the start included: {figure(rate)} a second."
+    text = f"Replayed in {duration(seconds * 1e6)}, the start included: {figure(rate)} a second."
     ahead = {
         name: far for name, far in _FAR.items() if operations < far <= operations * _MOST_TIMES
     }
     if seconds < _LEAST_S or not ahead:
-        return said
+        return text
     times = (f"{name} take {duration(far / rate * 1e6)}" for name, far in ahead.items())
-    return f"{said} At that rate {', '.join(times)}."
+    return f"{text} At that rate {', '.join(times)}."
 
 
 def _replayed(call: Call, what_if: WhatIf) -> DataFrame:
     options = call.options
     if options.load != RECORDED:
         return replay_synthetic(call.spark, _drawn(options), what_if, slice_s=options.slice)
-    # Jobs waited in their store, and would be parked here for as long.
+    # Delayed jobs wait in their store and are not parked.
     parked = call.outcomes.read().where(~F.col("kind").startswith(JOB_KIND))
     return replay(parked, what_if, shards=options.shards, slice_s=options.slice)
 
@@ -128,8 +137,8 @@ def _drawn(options: argparse.Namespace) -> SyntheticLoad:
     quartile_ms = given.get("quartile_ms", kafka.quartile_ms)
     if median_ms > quartile_ms:
         raise ValueError(
-            f"--median-ms is {median_ms:g} and --quartile-ms {quartile_ms:g}: the median is no "
-            "greater than the quartile, so give both"
+            f"--median-ms is {median_ms:g} and --quartile-ms {quartile_ms:g}: the median must not "
+            "be greater than the quartile, so give both"
         )
     return replace(kafka, **given)
 
@@ -138,20 +147,20 @@ def _check(options: argparse.Namespace) -> None:
     if options.load != RECORDED:
         if options.growth is not None:
             raise ValueError(
-                "--growth is of recorded operations: give --load recorded, or leave it out"
+                "--growth needs recorded operations: give --load recorded, or leave it out"
             )
         _drawn(options)
         return
     for flag, name in _DRAWN.items():
         if getattr(options, name) is not None:
             raise ValueError(
-                f"{flag} is of a load that is drawn: give --load {' or '.join(_KAFKA)} too, or "
+                f"{flag} needs a synthetic load: give --load {' or '.join(_KAFKA)} too, or "
                 "leave it out"
             )
 
 
 def _write(call: Call, new: str, replayed: DataFrame) -> None:
-    call.on_progress(f"{JOB}: playing")
+    call.on_progress(f"{JOB}: replaying")
     at = call.tables.folder.at
     replayed.write.mode("overwrite").parquet(at(f"{new}/slices"))
     slices = call.spark.read.parquet(call.tables.folder.pattern(f"{new}/slices"))
@@ -169,65 +178,24 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--load",
         choices=[RECORDED, *_KAFKA],
         default=RECORDED,
-        help="the outcomes below --out, or one that is drawn (default %(default)s)",
-    )
-    add(
-        "--traffic",
-        type=number(above=0, most=MOST_FACTOR),
-        default=_WHAT_IF.traffic,
-        metavar="FACTOR",
-        help="so many times the operations (default %(default)g)",
-    )
-    add(
-        "--timeout",
-        type=number(above=0, most=MOST_FACTOR),
-        default=_WHAT_IF.timeout,
-        metavar="FACTOR",
-        help="so many times each timeout (default %(default)g)",
+        help="the outcomes below --out, or a synthetic load (default %(default)s)",
     )
     add(
         "--growth",
         type=Growth,
         choices=list(Growth),
-        help="of recorded operations: where more traffic comes from, more keys or the same "
+        help="of recorded operations: more traffic has more keys, or the same "
         f"(default {_WHAT_IF.growth})",
     )
-    add(
-        "--tick-ms",
-        type=whole(1),
-        default=_WHAT_IF.tick_ms,
-        metavar="MS",
-        help="of the wheel (default %(default)s)",
-    )
-    add(
-        "--wheel-size",
-        type=whole(2),
-        default=_WHAT_IF.wheel_size,
-        metavar="COUNT",
-        help="buckets of each level of the wheel (default %(default)s)",
-    )
-    add(
-        "--shards",
-        type=whole(1),
-        default=16,
-        metavar="COUNT",
-        help="workers that share the keys (default %(default)s)",
-    )
-    add(
-        "--slice",
-        type=whole(1),
-        default=60,
-        metavar="SECONDS",
-        help="of simulated time, for each of which a shard has a row (default %(default)s)",
-    )
-    _add_drawn(parser.add_argument_group("a load that is drawn"))
+    add_numbers(parser, *_NUMBERS)
+    _add_drawn(parser.add_argument_group("synthetic loads"))
 
 
 def _add_drawn(group: argparse._ArgumentGroup) -> None:
-    # Without defaults: what is given with a recorded load would do nothing, and is refused.
+    # Without defaults: with a recorded load these options would do nothing, and are refused.
     add = group.add_argument
     low, high = KAFKA_LOW, KAFKA_HIGH
-    for flag, kind, unit, said in (
+    for flag, kind, unit, text in (
         ("--operations", whole(1), "COUNT", f"before --traffic (default {low.operations})"),
         ("--rate", number(above=0), "A_SECOND", f"before --traffic (default {low.rate_per_s:g})"),
         ("--timeout-ms", whole(1), "MS", f"before --timeout (default {low.timeout_ms})"),
@@ -246,14 +214,14 @@ def _add_drawn(group: argparse._ArgumentGroup) -> None:
         ),
         ("--key-sets", whole(1), "COUNT", f"of each shard (default {low.key_sets})"),
         ("--keys-each", whole(1), "COUNT", f"of each operation (default {low.keys_each})"),
-        ("--seed", whole(0), "NUMBER", f"another one draws other numbers (default {low.seed})"),
+        ("--seed", whole(0), "NUMBER", f"of the random numbers (default {low.seed})"),
     ):
-        add(flag, dest=_DRAWN[flag], type=kind, metavar=unit, help=said)
+        add(flag, dest=_DRAWN[flag], type=kind, metavar=unit, help=text)
 
 
 COMMAND = Command(
     name="replay",
-    help="the outcomes, or a load that is drawn, through the real timer: what if",
+    help="what if: the outcomes, or a synthetic load, through the real timer",
     run=run_replay,
     add_arguments=_add_arguments,
     check=_check,

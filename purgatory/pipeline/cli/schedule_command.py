@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.jobs import JobLimits, OnConflict
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.option_types import whole
+from purgatory.pipeline.cli.options import add_numbers, whole
 from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.errors import OutputInUseError, PipelineError
 from purgatory.pipeline.schedule.job_address import JobAddress
@@ -32,7 +32,7 @@ _MOST_REASONS = 10
 
 
 def run_schedule(call: Call) -> str:
-    """Add the jobs, write what became of each row, and sum it up."""
+    """Add the jobs, write the result of each row, and return a summary."""
     options = call.options
     address = _address(options)
     name, started_ms = started(call.tables.folder, options.name)
@@ -52,14 +52,14 @@ def run_schedule(call: Call) -> str:
         result.write.mode("overwrite").parquet(call.tables.folder.at(f"{new}/rows"))
 
     call.tables.fill(JOB, fill)
-    return summed_up(call.spark.read.parquet(call.tables.folder.pattern(f"{JOB}/rows")))
+    return summary(call.spark.read.parquet(call.tables.folder.pattern(f"{JOB}/rows")))
 
 
 def started(folder: Folder, name: str | None) -> tuple[str, int]:
-    """Return the name and the time of this run, or of the one that it goes on with.
+    """Return the name and the start of this run, or of the earlier run that it resumes.
 
-    Both are what the ids of the jobs are made of: kept below --out, so that to run again is to go
-    on. Raises PipelineError where --out is of a run with another name.
+    The ids of jobs are made from both. They are stored below --out, so that running again resumes.
+    Raises PipelineError if --out belongs to a run with another name.
     """
     if not folder.exists(STARTED):
         now_ms = time.time_ns() // 1_000_000
@@ -67,26 +67,25 @@ def started(folder: Folder, name: str | None) -> tuple[str, int]:
         try:
             folder.write_new(STARTED, text)
         except OutputInUseError:
-            # Somebody else began at the same moment: go on with theirs.
+            # Another run began at the same time: resume that one.
             if not folder.exists(STARTED):
                 raise
     found = json.loads(folder.read_text(STARTED))
     if name not in (None, found["name"]):
         raise PipelineError(
-            f"{folder} is of the run {found['name']!r}, not of {name!r}: to go on with that one "
-            "leave --name out, for another one give another --out"
+            f"{folder} belongs to the run {found['name']!r}, not to {name!r}: leave --name out to "
+            "resume it, or give another --out"
         )
     return found["name"], found["started_ms"]
 
 
 def format_of(source: str, given: str | None) -> str:
-    """Return the format that was given, else that of the name's ending. Raises ValueError."""
+    """Return the given format, else the suffix of `source`. Raises ValueError."""
     ending = given or PurePosixPath(source.rstrip("/")).suffix.lstrip(".").lower()
     found = {"jsonl": "json", "ndjson": "json"}.get(ending, ending or "parquet")
     if found not in (*_FORMATS, TABLE):
         raise ValueError(
-            f"{source} ends with .{found}: say what it is, --format {', '.join(_FORMATS)} or "
-            f"{TABLE}"
+            f"{source} ends with .{found}: give --format {', '.join(_FORMATS)} or {TABLE}"
         )
     return found
 
@@ -97,13 +96,13 @@ def read_table(spark: SparkSession, source: str, source_format: str) -> DataFram
         return spark.read.table(source)
     reader = spark.read.format(source_format)
     if source_format == "csv":
-        # As RFC 4180 has it: a quote within quotes is doubled. Spark's own way is a backslash.
+        # RFC 4180: a quote within quotes is doubled. Spark's default is a backslash.
         reader = reader.option("header", True).option("escape", '"')
     return reader.load(source)
 
 
-def summed_up(scheduled: DataFrame) -> str:
-    """Return how many rows became jobs, and why the others did not."""
+def summary(scheduled: DataFrame) -> str:
+    """Return how many rows became jobs, and why the others were refused."""
     counts = {
         row["status"]: row["rows"]
         for row in scheduled.groupBy("status").agg(F.sum("rows").alias("rows")).collect()
@@ -129,7 +128,7 @@ def summed_up(scheduled: DataFrame) -> str:
 def _address(options: argparse.Namespace) -> JobAddress:
     url = options.store or os.environ.get(STORE_VARIABLE)
     if not url:
-        raise ValueError(f"no store of jobs: give --store, or set {STORE_VARIABLE}")
+        raise ValueError(f"no job store: give --store, or set {STORE_VARIABLE}")
     return JobAddress(
         url=url, prefix=options.prefix, shards=options.store_shards, max_waiting=options.max_waiting
     )
@@ -147,7 +146,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         dest="source_format",
         choices=(*_FORMATS, TABLE),
-        help="of --from; by default what its name ends with",
+        help="of --from; by default the suffix of its name",
     )
     add(
         "--store",
@@ -156,21 +155,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         f"{STORE_VARIABLE}, if it has a password",
     )
     add("--prefix", default="purgatory", help="of the keys in Redis (default %(default)s)")
-    add(
-        "--store-shards",
-        type=whole(1),
-        default=1,
-        metavar="COUNT",
-        help="in Redis, as the service has it (default %(default)s)",
+    most = JobLimits().max_waiting
+    add_numbers(
+        parser,
+        ("--store-shards", whole(1), "COUNT", 1, "in Redis, as in the service"),
+        ("--max-waiting", whole(1), "COUNT", most, "jobs that may wait in all"),
     )
-    add(
-        "--max-waiting",
-        type=whole(1),
-        default=JobLimits().max_waiting,
-        metavar="COUNT",
-        help="jobs that may wait in all (default %(default)s)",
-    )
-    add("--name", help="of this run; rows of another name are other jobs")
+    add("--name", help="of this run; under another name the same rows are other jobs")
     add(
         "--on-conflict",
         choices=[str(choice) for choice in OnConflict],
@@ -181,7 +172,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
         "--tasks",
         type=whole(1),
         metavar="COUNT",
-        help="that add at the same time; by default those that read",
+        help="that add jobs in parallel; by default as many as read",
     )
 
 

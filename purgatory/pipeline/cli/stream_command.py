@@ -6,8 +6,7 @@ import argparse
 import os
 
 from purgatory.pipeline.cli.command import Call, Command
-from purgatory.pipeline.cli.journal_options import add_journal
-from purgatory.pipeline.cli.option_types import number, whole
+from purgatory.pipeline.cli.options import NumberOption, add_journal, add_numbers, number, whole
 from purgatory.pipeline.stream.alerts import AlertService
 from purgatory.pipeline.stream.queries import FOLDER, StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import Watch
@@ -15,10 +14,27 @@ from purgatory.pipeline.stream.windows import Watch
 TOKEN_VARIABLE = "PURGATORY_TOKEN"
 
 _WATCH = Watch()
+_NUMBERS: tuple[NumberOption, ...] = (
+    ("--every", number(least=0, most=86_400), "SECONDS", 10.0, "between two batches"),
+    ("--window", whole(1), "SECONDS", _WATCH.window_s, "of time that a row sums up"),
+    ("--delay", whole(1), "SECONDS", _WATCH.delay_s, "that an event may be late"),
+    (
+        *("--expired-share", number(above=0, most=1), "SHARE", _WATCH.expired_share),
+        "of what ended in a window, by kind, that is an alert",
+    ),
+    (
+        *("--least-ended", whole(1), "COUNT", _WATCH.least_ended),
+        "of ends in a window, for such an alert",
+    ),
+    (
+        *("--least-expired", whole(1), "COUNT", _WATCH.least_expired),
+        "in a window, for an alert on a stuck key",
+    ),
+)
 
 
 def run_stream(call: Call) -> str:
-    """Follow the journal until it is interrupted; or, with --once, up to its end."""
+    """Follow the journal until interrupted, or with --once up to its end."""
     options = call.options
     source = options.source or options.journal
     watch = Watch(
@@ -43,23 +59,23 @@ def run_stream(call: Call) -> str:
         call.spark, options.out, watch, service=service, on_progress=call.on_progress
     )
     queries = live.start(events, every_s=None if options.once else options.every)
-    call.on_progress(f"following {source}" + ("" if options.once else "; end it with Ctrl-C"))
+    call.on_progress(f"following {source}" + ("" if options.once else "; Ctrl-C stops it"))
     try:
         wait_for(queries)
     except KeyboardInterrupt:
-        call.on_progress("interrupted; the next run goes on from here")
-    # A young journal has none yet: unsaid, an empty folder would look like a failure.
+        call.on_progress("interrupted; the next run continues from here")
+    # A young journal has none yet: without this, an empty folder would look like a failure.
     return (
-        f"Windows that are over, and alerts, are in {options.out}/{FOLDER}; "
-        f"a window is over {options.delay} s after its end."
+        f"Completed windows, and alerts, are in {options.out}/{FOLDER}; "
+        f"a window is complete {options.delay} s after its end."
     )
 
 
 def _check(options: argparse.Namespace) -> None:
     if options.source and options.journal:
-        raise ValueError("two journals to follow: give --journal or --from, not both")
+        raise ValueError("two journals: give --journal or --from, not both")
     if not (options.source or options.journal):
-        raise ValueError("nothing to follow: give --journal DIR, or --from redis://HOST")
+        raise ValueError("no journal: give --journal DIR, or --from redis://HOST")
 
 
 def _service_url(text: str) -> str:
@@ -72,64 +88,27 @@ def _service_url(text: str) -> str:
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add_journal(parser)
     add = parser.add_argument
-    add("--from", dest="source", metavar="URL", help="a Redis server, instead of --journal")
-    add("--stream", default="purgatory:journal", help="in Redis (default %(default)s)")
+    add("--from", dest="source", metavar="URL", help="URL of a Redis server, instead of --journal")
+    add("--stream", default="purgatory:journal", help="its name in Redis (default %(default)s)")
     add(
         "--at-a-time",
         type=whole(1),
         metavar="COUNT",
-        help="files, or entries, of one batch; by default all",
+        help="files, or entries, of a batch; by default all",
     )
-    add("--once", action="store_true", help="read what is there, and end")
-    add(
-        "--every",
-        type=number(least=0, most=86_400),
-        default=10.0,
-        metavar="SECONDS",
-        help="how often to look for what is new (default %(default)g)",
-    )
-    add(
-        "--window",
-        type=whole(1),
-        default=_WATCH.window_s,
-        metavar="SECONDS",
-        help="the time that is summed up in a row (default %(default)s)",
-    )
-    add(
-        "--delay",
-        type=whole(1),
-        default=_WATCH.delay_s,
-        metavar="SECONDS",
-        help="how late an event may come (default %(default)s)",
-    )
-    add(
-        "--expired-share",
-        type=number(above=0, most=1),
-        default=_WATCH.expired_share,
-        metavar="SHARE",
-        help="of what ended in a window, by kind, that is too much (default %(default)s)",
-    )
-    add(
-        "--least-ended",
-        type=whole(1),
-        default=_WATCH.least_ended,
-        metavar="COUNT",
-        help="in a window, for that to be said (default %(default)s)",
-    )
-    add(
-        "--least-expired",
-        type=whole(1),
-        default=_WATCH.least_expired,
-        metavar="COUNT",
-        help="in a window, on a key that is stuck (default %(default)s)",
-    )
+    add("--once", action="store_true", help="read the present journal and stop")
+    add_numbers(parser, *_NUMBERS)
     add(
         "--service",
         type=_service_url,
         metavar="URL",
-        help="of a purgatory's router, to fire the alerts there",
+        help="of a purgatory's router, where the alerts are fired",
     )
-    add("--name", default="live", help="whose alerts they are, there (default %(default)s)")
+    add(
+        "--name",
+        default="live",
+        help="part of the Idempotency-Keys of alerts (default %(default)s)",
+    )
 
 
 COMMAND = Command(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-# A unit in microseconds, and from where on it is used. Up to two of a unit are more exact in the
-# smaller one: 90 s, not 1.5 min. What would be rounded to a thousand is one of the larger unit.
+# A unit in microseconds, and from which duration on it is used. Up to two of a unit are more exact
+# in the smaller one: 90 s, not 1.5 min. What would be rounded to a thousand is one of the larger
+# unit.
 _UNITS = (
     (86_400_000_000, 2 * 86_400_000_000, "d"),
     (3_600_000_000, 2 * 3_600_000_000, "h"),
@@ -19,7 +20,7 @@ def counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def percent(share: float, digits: int = 2) -> str:
-    """Return a share as 12.34%; of what is not none, or not all, <0.01% and >99.99% at the most."""
+    """Return a share as 12.34%; one that is not 0 or 1 as at least <0.01% and at most >99.99%."""
     text = f"{share:.{digits}%}"
     if share > 0 and text == f"{0:.{digits}%}":
         return f"<{10**-digits:.{digits}f}%"
@@ -29,7 +30,7 @@ def percent(share: float, digits: int = 2) -> str:
 
 
 def figure(value: float, digits: int = 3) -> str:
-    """Return a number of so many digits that count, and all of those before the point."""
+    """Return a number with so many significant digits, and all digits before the point."""
     return f"{value:,.0f}" if value >= 10**digits - 0.5 else f"{value:.{digits}g}"
 
 

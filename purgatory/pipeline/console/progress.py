@@ -1,4 +1,4 @@
-"""What a command says while it works."""
+"""Progress of a command, on stderr."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Progress:
     def __init__(
         self, write: Callable[[str], object] | None = None, clock: Clock | None = None
     ) -> None:
-        """Write with `write`, which takes a line with its end; on stderr by default."""
+        """Write with `write`, which takes a line with its end; default: stderr."""
         self._write = write or sys.stderr.write
         self._clock = clock or SystemClock()
         self._start_ns = self._clock.now_ns()

@@ -1,1 +1,5 @@
-"""From the events of the journal to the table of outcomes: one row for each operation."""
+"""The table of outcomes: one row for each operation, from the events of the journal.
+
+Tables that are computed from it are in `waits`; reading the journal as a table of Spark is in
+`source`.
+"""

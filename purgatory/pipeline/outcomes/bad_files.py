@@ -1,4 +1,4 @@
-"""What is to be done about a file that cannot be read."""
+"""The treatment of files that cannot be read."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from enum import StrEnum
 
 
 class OnBadFile(StrEnum):
-    """Whether a broken file is left out, or ends the job."""
+    """Whether a bad file is skipped or fails the job."""
 
     SKIP = "skip"
-    """Leave it out, name it and count it; the next run looks at it again."""
+    """Skip, name and count it; the next run tries it again."""
     REFUSE = "refuse"
     """Raise BadFileError; nothing is written."""

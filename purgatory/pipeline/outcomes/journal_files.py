@@ -1,4 +1,4 @@
-"""The journal's files, looked at before they are read."""
+"""Checks of the journal's files before they are read."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ _COLUMNS = {
 
 
 class JournalFiles:
-    """Opens the footers of Parquet files: what says that a file is whole and of our schema.
+    """Reads the footers of Parquet files, which show whether a file is complete and of our schema.
 
-    On the driver, file by file, about a millisecond each; Spark would fail a job as a whole.
+    On the driver, file by file, in about a millisecond each; Spark would fail the whole job.
     """
 
     def __init__(self, spark: SparkSession, folder: Folder) -> None:
-        """Look at the files of `folder`."""
+        """Check the files of `folder`."""
         # Any: py4j's objects have the methods of the Java objects behind them.
         jvm: Any = spark._jvm
         self._parquet: Any = jvm.org.apache.parquet.hadoop
         self._folder = folder
 
     def rows(self, path: str) -> int:
-        """Return how many rows the file at `path` has. Raises ValueError, which says what is wrong.
+        """Return the number of rows of the file at `path`. Raises ValueError if it is bad.
 
-        Nothing of the rows themselves is read: damage in the middle shows when they are.
+        The rows themselves are not read: damage in the middle of the file is found later.
         """
         try:
             footer, rows = self._footer(path)
@@ -69,9 +69,9 @@ class JournalFiles:
 
 
 def unreadable_file(error: Exception) -> tuple[str, str] | None:
-    """Return the URI of the file whose rows Spark could not read, and why; None if it was not that.
+    """Return the URI of the file whose rows Spark could not read, and why; None for other errors.
 
-    The path is only in the text: Spark gives no other way to learn which file it was.
+    The path is only in the text of the error.
     """
     text = str(error)
     found = re.search(r"\[FAILED_READ_FILE[^\]]*\].*? file (\S+?\.parquet)", text)
@@ -84,8 +84,8 @@ def unreadable_file(error: Exception) -> tuple[str, str] | None:
 def _reason(error: Py4JJavaError) -> str:
     thrown = error.java_exception
     text = str(thrown.getMessage() or thrown.toString()).splitlines()[0]
-    # How Parquet's reader refuses a footer; what else there is, such as a lack of rights, is said
-    # as it is.
+    # The error of Parquet's reader for a footer; others, such as missing rights, are kept as they
+    # are.
     if thrown.getClass().getName() == "java.lang.RuntimeException":
         _, _, detail = text.partition(" is not a Parquet file. ")
         return f"not a Parquet file, or cut off: {detail or text}"

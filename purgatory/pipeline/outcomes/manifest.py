@@ -1,4 +1,10 @@
-"""The manifest: which files make up the table of outcomes, and what they were made from."""
+"""The manifest of the table of outcomes: its folders, and the journal files they were made from.
+
+An own format rather than Spark's dynamic overwrite of partitions, which replaces one partition
+after the other: a crash in between would leave some hours merged with the new events and some
+without, and no record of which journal files are merged, so that the next run would count them
+twice.
+"""
 
 from __future__ import annotations
 
@@ -23,37 +29,37 @@ class Hour:
     """The outcomes of the operations that began to wait in one hour."""
 
     run: str
-    """The run that wrote them, as `run_name` has it."""
+    """The run that wrote them, see `run_name`."""
     operations: int
     records: int
-    """Of the journal, that these were made from."""
+    """Of the journal, from which these were made."""
     open: int
     first_open_deadline: str | None
-    """The earliest deadline of those that are open: when it is past, they may be lost."""
+    """The earliest deadline of the open operations; after it some may be lost."""
 
 
 @dataclass(slots=True)
 class Manifest:
-    """What one run published. The one with the highest run is what counts."""
+    """What one run published. The manifest with the highest run is valid."""
 
     run: int = 0
     as_of: str | None = None
-    """The latest event of the journal, which is what tells lost operations from open ones."""
+    """The latest event of the journal, which separates lost operations from open ones."""
     grace_s: float = 0.0
     files: dict[str, set[str]] = field(default_factory=dict)
-    """Of the journal's files those that are in it and were there when it was written, by folder: a
-    fingerprint of each, since a journal has many files."""
+    """The journal's files that are merged and existed at that time, by folder: a fingerprint of
+    each, since a journal has many files."""
     read_files: int = 0
-    """How many were read, also such as are gone."""
+    """The number of files read, deleted ones included."""
     rows: int = 0
-    """In what was read."""
+    """In the files that were read."""
     bad: dict[str, str] = field(default_factory=dict)
-    """The journal's files that were left out, and why."""
+    """The journal's files that were skipped, and why."""
     hours: dict[str, Hour] = field(default_factory=dict)
     """By hour, such as "2026-11-20T06"."""
 
     def is_known(self, file: File) -> bool:
-        """Return whether this very file is in it."""
+        """Return whether this file, unchanged, is merged."""
         folder, fingerprint = _fingerprint(file)
         return fingerprint in self.files.get(folder, ())
 
@@ -66,7 +72,7 @@ class Manifest:
         return sum(self.hours[hour].records for hour in hours if hour in self.hours)
 
     def paths(self, hours: set[str] | None = None) -> list[str]:
-        """Return the folders that have the outcomes, of all hours or of these."""
+        """Return the folders of the outcomes, of all hours or of these."""
         return [
             hour_path(self.hours[hour].run, hour)
             for hour in sorted(self.hours)
@@ -74,12 +80,12 @@ class Manifest:
         ]
 
     def runs(self) -> set[str]:
-        """Return the runs whose folders have something of it."""
+        """Return the runs whose folders are part of the table."""
         return {hour.run for hour in self.hours.values()}
 
 
 def fingerprints(files: Iterable[File]) -> dict[str, set[str]]:
-    """Return what a manifest keeps of `files`."""
+    """Return the fingerprints of `files`, by folder."""
     found: dict[str, set[str]] = {}
     for folder, fingerprint in map(_fingerprint, files):
         found.setdefault(folder, set()).add(fingerprint)
@@ -87,18 +93,18 @@ def fingerprints(files: Iterable[File]) -> dict[str, set[str]]:
 
 
 def _fingerprint(file: File) -> tuple[str, str]:
-    """Return a file's folder, and 11 characters that tell it from others and from its changes."""
+    """Return a file's folder, and 11 characters that identify its name, size and time."""
     folder, _, name = file.path.rpartition("/")
     text = f"{name}/{file.size}/{file.modified_ms}"
-    # 64 bits: of a million files in one folder two are alike with a chance of 1 in 37 million.
+    # 64 bits: among a million files of a folder two are equal with a chance of 1 in 37 million.
     digest = hashlib.blake2b(text.encode(), digest_size=8).digest()
     return folder, base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def run_name(number: int) -> str:
-    """Return the name of the run that is to publish the manifest of this number, if it can.
+    """Return the unique name of a run that is to publish the manifest of this number.
 
-    Several may try at once: no other has the same name, so that none writes over another's files.
+    Several runs may try at once; with different names they write to different folders.
     """
     return f"{number:06d}-{secrets.token_hex(4)}"
 
@@ -134,15 +140,15 @@ def read_manifest(folder: Folder) -> Manifest:
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadFileError(
             f"{folder.at(path)} is not a manifest of this release ({error}). "
-            "Write to another folder, or delete this one and run again: the journal has it all."
+            "Write to another folder, or delete this one and run again on the whole journal."
         ) from error
 
 
 def publish(folder: Folder, manifest: Manifest) -> None:
-    """Make `manifest` the one that counts, in one step. Raises OutputInUseError.
+    """Make `manifest` the valid one, atomically. Raises OutputInUseError.
 
-    Then delete what no manifest names any more. A reader that began before may lose its files, as
-    it would with any table that is rewritten; it reads the next manifest and begins again.
+    Then delete what no manifest names any more. A reader that began before may lose its files; it
+    has to read the new manifest and start again.
     """
     check_is_newest(folder, manifest.run - 1)
     files = {name: " ".join(sorted(known)) for name, known in manifest.files.items()}
@@ -154,23 +160,23 @@ def publish(folder: Folder, manifest: Manifest) -> None:
 
 
 def check_is_newest(folder: Folder, run: int) -> None:
-    """Raise OutputInUseError where another run has published since the manifest of `run`."""
+    """Raise OutputInUseError if another run has published since the manifest of `run`."""
     if _newest_run(folder) != run:
         raise output_in_use(str(folder))
 
 
 def sweep(folder: Folder, manifest: Manifest) -> None:
-    """Delete what the manifest does not name: of runs before it, and of runs that broke off.
+    """Delete the folders of earlier and of failed runs that the manifest does not name.
 
-    What may be published after it stays: another run may be writing it.
+    Folders of later numbers stay: another run may be writing them.
     """
     paths = set(manifest.paths())
-    kept = {run_folder(run) for run in manifest.runs()}
+    current = {run_folder(run) for run in manifest.runs()}
     for name in folder.names():
         number = re.match(r"run=(\d+)", name)
-        if number and name not in kept and int(number[1]) <= manifest.run:
+        if number and name not in current and int(number[1]) <= manifest.run:
             folder.delete(name)
-    for run in kept:
+    for run in current:
         for date in folder.names(run):
             for hour in folder.names(f"{run}/{date}"):
                 path = f"{run}/{date}/{hour}"
@@ -179,7 +185,7 @@ def sweep(folder: Folder, manifest: Manifest) -> None:
 
 
 def _newest_run(folder: Folder) -> int:
-    """Return the number of the newest manifest, 0 where there is none."""
+    """Return the number of the newest manifest, 0 if there is none."""
     names = folder.names(FOLDER)
     return max((int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name)), default=0)
 

@@ -1,4 +1,4 @@
-"""The table of outcomes: kept up with the journal, partition by partition."""
+"""The table of outcomes, updated from the journal hour by hour."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
 from purgatory.pipeline.spark.folder import File, Folder
 
 DEFAULT_GRACE_S = 900.0
-"""Longer than a journal keeps a file open: an end that is not there by then will not come."""
+"""Longer than a journal keeps a file open: an end that is missing by then will not come."""
 
-# What one task sorts: a million records are some 200 MB, of which it keeps a part in memory.
+# That one task sorts: a million are about 200 MB, of which a part is in memory.
 _RECORDS_A_TASK = 1_000_000
 _MOST_TASKS = 2_000
 _HOURS_OF_DAY = [f"{hour:02d}" for hour in range(24)]
@@ -42,34 +42,34 @@ _HOURS_OF_DAY = [f"{hour:02d}" for hour in range(24)]
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What one run did."""
+    """The result of `OutcomeTable.update`."""
 
     new_files: int
     known_files: int
     bad: dict[str, str]
-    """The files that were left out, and why."""
+    """The files that were skipped, and why."""
     rows: int
-    """In the new files."""
+    """Records in the new files."""
     unknown_rows: int
-    """Of these, such as are no event that we know; left out."""
+    """Of these, records of unknown events, which are skipped."""
     written_hours: tuple[str, ...]
     operations: int
-    """In the whole table."""
+    """Operations in the whole table."""
 
 
 class OutcomeTable:
-    """A folder of outcomes that follows a journal. One run at a time writes to it.
+    """A folder of outcomes that is updated from a journal by one run at a time.
 
-    A run reads the files that are new since the last one, merges them into the hours that they
-    belong to and rewrites these hours only. What is published is named by a manifest, which is
-    written last and in one step: a run that breaks off has changed nothing, and its successor
-    sweeps away what it left. To run twice is to run once.
+    A run reads the files that are new since the last one, merges them into their hours and rewrites
+    only these hours. Published folders are named by a manifest, which is written last and
+    atomically: a run that fails has changed nothing, and the next one deletes what it left. Running
+    twice has the effect of running once.
 
-    The journal's files may be deleted once they are in: hours are merged, not made anew.
+    The journal's files may be deleted once they are merged.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        """Take the table in the folder at `path`, which need not exist."""
+        """Use the folder at `path`, which need not exist."""
         self._spark = spark
         self.folder = Folder(spark, path)
 
@@ -81,21 +81,21 @@ class OutcomeTable:
         grace_s: float = DEFAULT_GRACE_S,
         on_progress: OnProgress = lambda _: None,
     ) -> Update:
-        """Bring the table up to date with the journal in the folder `journal`.
+        """Update the table from the journal in the folder `journal`.
 
-        Raises NothingToReadError where there is no file, BadFileError for the first bad one if
-        `on_bad_file` is REFUSE, OutputInUseError if another run published meanwhile.
+        Raises NothingToReadError if there is no file, BadFileError for the first bad one if
+        `on_bad_file` is REFUSE, OutputInUseError if another run published in between.
         """
         return _Run(self._spark, self.folder, Folder(self._spark, journal), on_progress).update(
             on_bad_file, grace_s
         )
 
     def manifest(self) -> Manifest:
-        """Return what the table is made of."""
+        """Return the valid manifest."""
         return read_manifest(self.folder)
 
     def read(self) -> DataFrame:
-        """Return all outcomes. Raises NothingToReadError where nothing was published."""
+        """Return all outcomes. Raises NothingToReadError if nothing was published."""
         manifest = self.manifest()
         if not manifest.hours:
             raise NothingToReadError(
@@ -105,7 +105,7 @@ class OutcomeTable:
 
 
 class _Run:
-    """One run of `outcomes`."""
+    """One run of `OutcomeTable.update`."""
 
     def __init__(
         self, spark: SparkSession, table: Folder, journal: Folder, on_progress: OnProgress
@@ -144,14 +144,14 @@ class _Run:
             try:
                 return self._merged(good, bad, known, grace_s)
             except (Py4JJavaError, PySparkException) as error:
-                # Whoever published meanwhile has swept away what this run was reading.
+                # Another run that published in between has deleted files that this one reads.
                 check_is_newest(self._table, self._before.run)
                 path, reason = self._damaged(error)
                 self._note(path, reason, bad, on_bad_file)
                 good = [(file, rows) for file, rows in good if file.path != path]
 
     def _remove_unpublished(self) -> None:
-        # The disk may be full of it, and then nothing is ever published that would sweep it away.
+        # It may fill the disk, and then no later run could publish and delete it.
         if self._name not in read_manifest(self._table).runs():
             self._table.delete(run_folder(self._name))
 
@@ -173,13 +173,13 @@ class _Run:
         if on_bad_file is OnBadFile.REFUSE:
             raise BadFileError(
                 f"{self._journal.at(path)}: {reason}. "
-                "Nothing was written. Mend or remove it, or leave it out: --on-bad-file skip"
+                "Nothing was written. Repair or remove it, or skip it: --on-bad-file skip"
             )
         bad[path] = reason
-        self._on_progress(f"left out {path}: {reason}")
+        self._on_progress(f"skipped {path}: {reason}")
 
     def _damaged(self, error: Exception) -> tuple[str, str]:
-        """Return the journal's file that an error is about, and why; raise what it is else."""
+        """Return the journal's damaged file that `error` names, and why; raise other errors."""
         found = unreadable_file(error)
         if found is None:
             raise error
@@ -187,8 +187,8 @@ class _Run:
         path = self._journal.relative_of_uri(uri)
         if path is None:
             raise BadFileError(
-                f"{uri}: {reason}. It is not of the journal but of the outcomes: delete "
-                f"{self._table} and run again, if the journal is all there."
+                f"{uri}: {reason}. It belongs to the outcomes, not to the journal: delete "
+                f"{self._table} and run again on the whole journal."
             ) from error
         return path, reason
 
@@ -213,7 +213,7 @@ class _Run:
             self._write(events, hours, rows, as_of, grace_s)
             written = self._described()
             manifest.hours.update(written)
-            # Every event that was read is in one of the hours that it changed.
+            # Every known event that was read is in one of the rewritten hours.
             unknown_rows = rows - (manifest.records(hours) - before.records(hours))
         if manifest != before:
             manifest.run = before.run + 1
@@ -232,14 +232,14 @@ class _Run:
     def _events(self, paths: Sequence[str]) -> DataFrame:
         if not paths:
             return self._spark.createDataFrame([], EVENT_SCHEMA)
-        # The path's date and hour are left alone: rows say themselves when they were written.
+        # The path's date and hour are ignored: rows have their own times.
         reader = self._spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
         return reader.parquet(*(self._journal.pattern(path) for path in paths))
 
     def _touched(self, events: DataFrame) -> tuple[set[str], datetime | None]:
-        """Return the hours that have new events, and the time of the latest event of all."""
-        # What else an event has is looked at when all columns are read: here they would be read for
-        # that alone, and an hour too many is written as it was.
+        """Return the hours with new events, and the time of the latest event of the journal."""
+        # Other columns of the events are checked when all columns are read. An hour without a valid
+        # event is rewritten unchanged.
         found = (
             events.where(has_times())
             .groupBy(watched_hour().alias("hour"))
@@ -260,7 +260,7 @@ class _Run:
         as_of: datetime | None,
         grace_s: float,
     ) -> None:
-        """Write the hours as they are with the new events."""
+        """Write the hours, merged with the new events."""
         assert as_of is not None, "hours change only where there is an event"
         before = self._before
         known_paths = before.paths(hours)
@@ -268,7 +268,7 @@ class _Run:
         records = rows + sum(
             before.hours[hour].operations for hour in hours if hour in before.hours
         )
-        # For each core a few, and no task too large to sort.
+        # A few for each core, and none too large to sort.
         tasks = max(4 * self._spark.sparkContext.defaultParallelism, -(-records // _RECORDS_A_TASK))
         files_per_hour = -(-tasks // len(hours))
         found = outcomes(
@@ -279,7 +279,7 @@ class _Run:
             tasks=min(_MOST_TASKS, len(hours) * files_per_hour),
             files_per_hour=files_per_hour,
         )
-        # Asked for each row: a date and a place in a list, as to format a time takes far longer.
+        # For each row: a date and an element of a list, as formatting a time takes far longer.
         hour_of_day = F.element_at(F.lit(_HOURS_OF_DAY), F.hour("watched_at") + 1)
         placed = found.withColumns({"date": F.to_date("watched_at"), "hour": hour_of_day})
         placed.write.partitionBy("date", "hour").option("compression", "zstd").mode(
@@ -287,7 +287,7 @@ class _Run:
         ).parquet(self._table.at(run_folder(self._name)))
 
     def _described(self) -> dict[str, Hour]:
-        """Return what is in the hours that were written; it reads them, so they can be read."""
+        """Return the contents of the written hours; reading them also verifies them."""
         is_open = F.col("outcome") == "open"
         rows = (
             _read(self._spark, self._table, [run_folder(self._name)])
@@ -345,8 +345,8 @@ def _with_files(
         before,
         as_of=as_of.isoformat() if as_of else None,
         grace_s=grace_s,
-        # What is gone is forgotten: should it come back, it changes nothing. A journal that is gone
-        # as a whole is a disk that is not there.
+        # Deleted files are forgotten: if one comes back, it changes nothing. An empty journal means
+        # a disk that is not mounted.
         files=fingerprints([*known, *(file for file, _ in good)]) or before.files,
         read_files=before.read_files + len(good),
         rows=before.rows + sum(rows for _, rows in good),

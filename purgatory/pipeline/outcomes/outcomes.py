@@ -1,4 +1,4 @@
-"""Outcomes: from the events of operations to one row for each operation."""
+"""Outcomes: one row for each operation, from its events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.outcomes.schema import COMPLETIONS, EVENT_SCHEMA, OUTCOME_SCHEMA, WATCHED
 
-# In which order two records of one operation are preferred: an end before a "watched", the earlier
-# before the later. The rest settles what is left, so that the order of reading never matters.
+# The order in which records of one operation are preferred: an end before a "watched", then the
+# earlier. The rest breaks ties, so that the order of reading never matters.
 _PREFERENCE = ("is_watched", "at", "seq", "event")
 _CARRIED = (
     *("kind", "keys", "worker", "watched_at", "deadline", "completed_at", "lateness_us"),
@@ -31,14 +31,14 @@ def outcomes(
 ) -> DataFrame:
     """Return one row for each operation (OUTCOME_SCHEMA) of `events` (EVENT_SCHEMA).
 
-    Neither order nor repeats in `events` change the result: the earliest end wins, and whatever was
-    recorded of an operation but one "watched" and one end is in its `records`. An operation without
-    an end is "lost" if its deadline and `grace_s` seconds are before `as_of`, else "open". Events
-    that are not of EVENT_SCHEMA's words are left out: see `is_event`.
+    Neither the order of `events` nor repeats change the outcomes: the earliest end wins, and
+    `records` counts all records of an operation. An operation without an end is "lost" if its
+    deadline plus `grace_s` seconds is before `as_of`, else "open". Unknown events are skipped: see
+    `is_event`.
 
-    `known` are outcomes from before, of the same operations or of others: the result is that of all
-    events at once. `tasks` and `files_per_hour` say into how many tasks, and how many of them for
-    each hour, the work is cut; they change no row.
+    `known` are earlier outcomes, of the same operations or of others: the result is that of all
+    events at once. `tasks` is the number of tasks, `files_per_hour` how many of them work on each
+    hour; they change no row.
     """
     records = _records_of_events(events.where(is_event()))
     if known is not None:
@@ -48,12 +48,12 @@ def outcomes(
 
 
 def is_event() -> Column:
-    """Return whether a row has what every event has, and an event that we know."""
+    """Return whether a row is of a known event and has all columns that every event has."""
     return has_times() & _has("operation_id", "seq", "kind", "keys", "worker", "deadline")
 
 
 def has_times() -> Column:
-    """Return whether a row is of an event that we know, and says when that and its wait began."""
+    """Return whether a row is of a known event, with its time and that of the start of the wait."""
     is_known = F.coalesce(F.col("event").isin(WATCHED, *COMPLETIONS), F.lit(False))
     return is_known & _has("at", "watched_at")
 
@@ -63,9 +63,9 @@ def _has(*names: str) -> Column:
 
 
 def watched_hour() -> Column:
-    """Return the hour in which an operation began to wait: the partition that it belongs to.
+    """Return the hour in which an operation began to wait, which is its partition.
 
-    Every event has `watched_at`, so all events of an operation agree, however late they come.
+    Every event has `watched_at`, so all events of an operation agree, however late they arrive.
     """
     return F.date_trunc("hour", F.col("watched_at"))
 
@@ -84,7 +84,7 @@ def _records_of_events(events: DataFrame) -> DataFrame:
 
 
 def _records_of_outcomes(known: DataFrame) -> DataFrame:
-    """Return outcomes as if each were the one record of its operation."""
+    """Return outcomes as if each were the only record of its operation."""
     is_watched = ~F.col("outcome").isin(*COMPLETIONS)
     return known.select(
         "operation_id",
@@ -99,10 +99,10 @@ def _records_of_outcomes(known: DataFrame) -> DataFrame:
 
 
 def _gathered(records: DataFrame, tasks: int, files_per_hour: int) -> DataFrame:
-    """Bring the records of each operation together, and those of an hour into few tasks.
+    """Return `records` with those of an operation in one task, and those of an hour in few tasks.
 
-    By operation alone every task would hold some of every hour and write a file for each. Tasks are
-    numbered rather than hashed: a few hours hashed into a few tasks would leave cores idle.
+    Partitioned by operation alone, every task would write a file for every hour. Tasks are numbered
+    rather than hashed: a few hours hashed into a few tasks would leave cores idle.
     """
     hour = F.unix_seconds(watched_hour()) / F.lit(3600)
     file = F.pmod(F.hash("operation_id"), F.lit(files_per_hour))
@@ -112,17 +112,17 @@ def _gathered(records: DataFrame, tasks: int, files_per_hour: int) -> DataFrame:
 
 def _best_record(records: DataFrame) -> DataFrame:
     is_end = ~F.col("is_watched")
-    # The end of a job may be told by a worker's journal and by the jobs' store: it is the same one.
+    # A worker's journal and the job store may both record the end of a job: it is the same end.
     is_job = F.col("job_id").isNotNull()
-    teller = [F.when(~is_job, F.col(name)) for name in ("seq", "worker")]
-    # A number stands for an end: cheaper to compare than its words, for each record.
-    end = F.when(is_end, F.xxhash64("event", *teller))
-    # One struct, compared from its left: the best record as a whole, in one aggregate.
+    recorder = [F.when(~is_job, F.col(name)) for name in ("seq", "worker")]
+    # A hash of an end is cheaper to compare, for each record, than its columns.
+    end = F.when(is_end, F.xxhash64("event", *recorder))
+    # One struct, compared from the left: the best record as a whole, in one aggregate.
     best = F.min(F.struct(*_PREFERENCE, *_CARRIED)).alias("best")
-    # The task is where the rows lie already: named here, nothing is moved again. The rows of a task
-    # are sorted for it, and sorting compares the first column: a number, of which each operation of
-    # a start has one of its own and which grows with time, is compared in a fraction of the time
-    # that identifiers take, and what began together lies together in the file.
+    # The rows are partitioned by task already: grouping by it avoids another shuffle. The rows of a
+    # task are sorted, and sorting compares the first column: a number, unique to each operation of
+    # a start and growing with time, compares in a fraction of the time that identifiers take, and
+    # operations that began together are together in the file.
     return (
         records.withColumn("number", _number())
         .groupBy("number", "task", "operation_id")
@@ -138,7 +138,7 @@ def _best_record(records: DataFrame) -> DataFrame:
 
 
 def _number() -> Column:
-    """Return the number that an operation's identifier ends with, or one made from all of it."""
+    """Return the number at the end of an operation's identifier, else a hash of it."""
     number = F.substring_index("operation_id", "-", -1).try_cast("long")
     return F.coalesce(number, F.xxhash64("operation_id"))
 
@@ -148,8 +148,8 @@ def _as_outcomes(best: DataFrame, as_of: datetime, grace_s: float) -> DataFrame:
     without_end = F.when(F.col("deadline") < silent_since, "lost").otherwise("open")
     completed_at = F.when(~F.col("is_watched"), F.coalesce("completed_at", "at"))
     micros = F.unix_micros
-    # A clock that was set back between two records must not make a wait negative.
-    # `greatest` passes over what is null, so what has not ended is asked for by itself.
+    # A clock that was set back between two records must not make a wait negative. `greatest`
+    # ignores null, so operations without an end are handled separately.
     waited_us = F.greatest(micros(completed_at) - micros("watched_at"), F.lit(0).cast("long"))
     wait_us = F.when(completed_at.isNotNull(), waited_us)
     return best.withColumns(
@@ -162,5 +162,5 @@ def _as_outcomes(best: DataFrame, as_of: datetime, grace_s: float) -> DataFrame:
     )
 
 
-# Invariant: what is carried from an event is what an event has.
+# Invariant: the carried columns are columns of events.
 assert set(_CARRIED) < set(EVENT_SCHEMA.names)

@@ -1,80 +1,55 @@
-"""What the journal's files and the table of outcomes hold, in Spark's words."""
+"""The schemas of the journal and of the table of outcomes, as Spark types."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import BooleanType, LongType, StringType, StructField, StructType
+
+from purgatory.journal import schema as journal
 
 SCHEMA_VERSIONS: Final = ("1",)
-"""The versions of the journal's schema that the jobs can read."""
+"""The readable versions of the journal's schema."""
 
-VERSION_KEY: Final = "purgatory.schema"
-"""Under which name a journal file's metadata has its version."""
+VERSION_KEY: Final = journal.VERSION_KEY.decode()
+"""The name of the version in the metadata of a journal file."""
 
-WATCHED: Final = "watched"
-COMPLETIONS: Final = ("fired", "expired", "cancelled", "drained")
+WATCHED: Final = journal.EVENTS[0]
+COMPLETIONS: Final = journal.EVENTS[1:]
 OUTCOMES: Final = (*COMPLETIONS, "lost", "open")
-"""What became of an operation. Lost: its worker ended without a word. Open: it may still wait."""
+"""The outcomes of operations. Lost: without a record of an end. Open: it may still wait."""
 
 JOB_KIND: Final = "job:"
-"""How the kind of a delayed job begins. It waits in a store of jobs, and is parked nowhere."""
+"""The prefix of the kinds of delayed jobs, which wait in a job store and are not parked."""
 
-_STRING, _LONG, _TIME = StringType(), LongType(), TimestampType()
-
-EVENT_SCHEMA: Final = StructType(
+ARROW_EVENT_SCHEMA: Final = pa.schema(
     [
-        StructField("operation_id", _STRING),
-        StructField("event", _STRING),
-        StructField("seq", _LONG),
-        StructField("kind", _STRING),
-        StructField("keys", ArrayType(_STRING)),
-        StructField("worker", _STRING),
-        StructField("at", _TIME),
-        StructField("watched_at", _TIME),
-        StructField("deadline", _TIME),
-        StructField("completed_at", _TIME),
-        StructField("lateness_us", _LONG),
-        StructField("completed_by", _STRING),
-        StructField("job_id", _STRING),
-        StructField("handler", _STRING),
-        StructField("attempt", IntegerType()),
-        StructField("state", _STRING),
-        StructField("error", _STRING),
+        pa.field(name, type_.value_type if pa.types.is_dictionary(type_) else type_)
+        for name, type_ in zip(journal.EVENT_SCHEMA.names, journal.EVENT_SCHEMA.types, strict=True)
     ]
 )
+"""The journal's columns without dictionaries, which Spark does not know."""
+
+EVENT_SCHEMA: Final[StructType] = from_arrow_schema(ARROW_EVENT_SCHEMA, prefer_timestamp_ntz=False)
 """One row for each event of an operation, as `purgatory.journal` writes it."""
+
+
+def _columns_of_events(*names: str) -> list[StructField]:
+    return [EVENT_SCHEMA[name] for name in names]
+
 
 OUTCOME_SCHEMA: Final = StructType(
     [
-        StructField("operation_id", _STRING),
-        StructField("kind", _STRING),
-        StructField("keys", ArrayType(_STRING)),
-        StructField("worker", _STRING),
-        StructField("watched_at", _TIME),
-        StructField("deadline", _TIME),
-        StructField("outcome", _STRING),
-        StructField("completed_at", _TIME),
-        StructField("wait_us", _LONG),
-        StructField("timeout_us", _LONG),
-        StructField("lateness_us", _LONG),
-        StructField("completed_by", _STRING),
-        StructField("job_id", _STRING),
-        StructField("handler", _STRING),
-        StructField("attempt", IntegerType()),
-        StructField("state", _STRING),
-        StructField("error", _STRING),
-        StructField("seq", _LONG),
-        StructField("records", _LONG),
+        *_columns_of_events("operation_id", "kind", "keys", "worker", "watched_at", "deadline"),
+        StructField("outcome", StringType()),
+        *_columns_of_events("completed_at"),
+        StructField("wait_us", LongType()),
+        StructField("timeout_us", LongType()),
+        *_columns_of_events("lateness_us", "completed_by", "job_id", "handler", "attempt"),
+        *_columns_of_events("state", "error", "seq"),
+        StructField("records", LongType()),
         StructField("is_contested", BooleanType()),
     ]
 )

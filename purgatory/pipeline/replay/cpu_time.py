@@ -1,4 +1,4 @@
-"""CPU time of a thread that works on something with breaks."""
+"""CPU time of a thread that works on something with pauses."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class CpuTime:
         self._from_ns = self._paused_ns = time.thread_time_ns()
 
     def resume(self) -> None:
-        """Go on; what passed since `pause` does not count."""
+        """Continue; time since `pause` does not count."""
         self._from_ns += time.thread_time_ns() - self._paused_ns
 
     def pause(self) -> None:
-        """Stand still."""
+        """Stop counting."""
         self._paused_ns = time.thread_time_ns()
 
     def lap_ns(self) -> int:
-        """Return what has been counted since the last lap, or the beginning, and begin anew."""
+        """Return the time counted since the last lap, or the start, and begin a new lap."""
         now_ns = time.thread_time_ns()
         lap_ns, self._from_ns = now_ns - self._from_ns, now_ns
         return lap_ns

@@ -1,4 +1,4 @@
-"""A part of a load: the operations that arrive within a stretch of time."""
+"""Batches of a load: the operations that arrive within an interval."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 Integers = NDArray[np.int64]
 
 NEVER_NS: Final = 2**62
-"""The end of an operation that nothing but its deadline ends."""
+"""The end of an operation that only its deadline ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadBatch:
-    """Operations in order of arrival, one for each place of the arrays."""
+    """Operations in order of arrival, one for each index of the arrays."""
 
     # Invariant: all arrays and lists have one length; arrival_ns never falls, within a batch and
     # from one to the next; end_ns is NEVER_NS where the fate is NONE or UNKNOWN.
@@ -28,11 +28,11 @@ class LoadBatch:
     fate: Integers
     keys: list[tuple[str, ...]]
     fired_keys: list[str | None]
-    """Through which key each was fired; None unless it was FIRED."""
+    """The key through which each was fired; None unless it was FIRED."""
 
     @classmethod
     def concatenated(cls, batches: Sequence[LoadBatch]) -> LoadBatch:
-        """Return one batch for several that follow each other."""
+        """Return one batch for several consecutive ones."""
         if len(batches) == 1:
             return batches[0]
         return cls(
@@ -45,5 +45,5 @@ class LoadBatch:
         )
 
     def __len__(self) -> int:
-        """Return how many operations there are."""
+        """Return the number of operations."""
         return len(self.arrival_ns)

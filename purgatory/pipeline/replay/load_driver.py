@@ -1,4 +1,4 @@
-"""What drives a load through a timer and a purgatory: each event at its time."""
+"""The driver of a load: every event at its time, through a timer and a purgatory."""
 
 from __future__ import annotations
 
@@ -14,20 +14,19 @@ from purgatory.pipeline.replay.time_slice import TimeSlice
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.timer.system_timer import SystemTimer
 
-# Second names, which the compiler may make plain C integers of.
+# Module variables that the compiler may turn into C integers.
 _FORCED = int(Fate.FORCED)
 _FIRED = int(Fate.FIRED)
 _NEVER_NS = NEVER_NS
-# Expired operations that are noted one by one before they are counted together.
+# Expired operations that are recorded one by one before they are counted together.
 _NOTES = 10_000
 
 
 class LoadDriver:
-    """A `SystemTimer` and a `DelayedOperationPurgatory` on a clock that leaps to the next event.
+    """A `SystemTimer` and a `DelayedOperationPurgatory` on a clock that jumps to the next event.
 
     Events are arrivals, ends and buckets of the wheel: as a reaper would, it advances the timer
-    exactly when a bucket opens. This is what a replay takes its time for, so it is compiled with
-    the core.
+    exactly when a bucket opens. A replay spends its time here, so it is compiled with the core.
     """
 
     # Invariant: the clock is before _next_ns, which is the earlier of _armed_ns, when the next
@@ -67,11 +66,11 @@ class LoadDriver:
         self._slice_ns: int = slice_ns
         self._slice_end_ns: int = start_ns + slice_ns
         self._next_ns: int = self._slice_end_ns
-        # Those that are over.
+        # Completed slices.
         self._slices: list[TimeSlice] = []
         self._slice = TimeSlice(start_ns)
         self._before: WatchStatistics = self._core.statistics()
-        # Of the slice that is under way.
+        # Counts of the current slice.
         self._arrived: int = 0
         self._at_once: int = 0
         self._peak: int = 0
@@ -89,11 +88,11 @@ class LoadDriver:
     ) -> None:
         """Let the operations of `batch` arrive, and those end whose numbers are in `ends`.
 
-        The number of an operation is its place in `operations`, `fired_keys` and `end_ns`, where
-        those of the batch come last; each is put there when it arrives, and taken out when it has
-        ended. `ends` is in order of time. Where two events are at once, arrivals come first.
+        The number of an operation is its index in `operations`, `fired_keys` and `end_ns`, where
+        those of the batch come last; each is added to `operations` when it arrives, and removed
+        when it has ended. `ends` is in order of time. At equal times, arrivals come first.
         """
-        # Views give integers, one at a time, where numpy's arrays would give integers of its own.
+        # Elements of views are Python integers, those of arrays numpy's.
         arrival_ns = batch.arrival_ns.data
         delay_ms = batch.delay_ms.data
         fate = batch.fate.data
@@ -141,20 +140,20 @@ class LoadDriver:
             ended = operations[number]
             operations[number] = None
             assert ended is not None, "an operation ends once, and not before it arrives"
-            # The most frequent without a call of ours.
+            # The most frequent case, without another call.
             if ended.fate == _FORCED:
                 ended.force_complete()
             else:
                 self._end(ended, fired_keys[number])
 
     def play_out(self) -> None:
-        """Let time pass until nobody waits."""
+        """Let time pass until no operation waits."""
         while self._core.delayed:
             self._pass_time(self._next_ns)
         self._close_slice()
 
     def taken(self) -> list[TimeSlice]:
-        """Return the slices that are over, once."""
+        """Return the slices completed since the last call."""
         taken, self._slices = self._slices, []
         return taken
 
@@ -162,7 +161,7 @@ class LoadDriver:
         if operation.fate != _FIRED:
             operation.cancel()
         elif not operation.is_completed:
-            # Whoever else watches the key is tried too, as it was when the key was fired.
+            # Other operations on the key are tried too, as they were when the key was fired.
             self._notes.fired_ns = self._clock.at_ns
             self._core.check_and_complete(fired_key)
 
@@ -177,7 +176,7 @@ class LoadDriver:
             self._next_ns = min(self._armed_ns, self._slice_end_ns)
 
     def _open_bucket(self) -> None:
-        # As the reaper does, which sleeps until then.
+        # Like the reaper, which sleeps until then.
         timer = self._timer
         notes = self._notes
         cascaded = timer.cascaded
@@ -193,7 +192,7 @@ class LoadDriver:
         self._armed_ns = NEVER_NS if next_ms is None else next_ms * NS_PER_MS
 
     def _on_earlier(self, expiration_ms: int) -> None:
-        # A bucket that opened meanwhile, or is opening, is at hand at once.
+        # A bucket whose time has come opens at once.
         self._armed_ns = max(expiration_ms * NS_PER_MS, self._clock.at_ns)
         self._next_ns = min(self._armed_ns, self._slice_end_ns)
 

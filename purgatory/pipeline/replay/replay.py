@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     IntegerType,
     LongType,
@@ -47,16 +48,9 @@ REPLAY_SCHEMA = StructType(
 `TimeSlice` has the same names.
 """
 
-_ARROW_SCHEMA = pa.schema(
-    [
-        pa.field("shard", pa.int32(), nullable=False),
-        pa.field("at", pa.timestamp("us", tz="UTC"), nullable=False),
-        *(pa.field(name, pa.int64(), nullable=False) for name in _COUNTS),
-        pa.field("lateness", pa.map_(pa.int32(), pa.int64()), nullable=False),
-    ]
-)
+_ARROW_SCHEMA = to_arrow_schema(REPLAY_SCHEMA, timezone="UTC")
 
-# Between two copies of one operation: so much of a minute, which never comes round to where it was.
+# The offset between two copies of an operation, in minutes: irrational, so that none coincide.
 _GOLDEN = 0.6180339887498949
 _MINUTE_NS = 60_000_000_000
 _SLICES_A_BATCH = 1_000
@@ -65,17 +59,17 @@ _SLICES_A_BATCH = 1_000
 def replay(
     outcomes: DataFrame, what_if: WhatIf | None = None, *, shards: int = 16, slice_s: int = 60
 ) -> DataFrame:
-    """Return what would become of `outcomes` (OUTCOME_SCHEMA): REPLAY_SCHEMA.
+    """Return the replay of `outcomes` (OUTCOME_SCHEMA): REPLAY_SCHEMA.
 
     Each operation goes to the shard of its first key. A shard is a worker of its own: its timer and
-    its purgatory see the operations of its keys and no others, in order of time. Of an operation
-    with several keys, the others are watched in that shard too, so it ends when it did; but who
-    fires one of them walks past the operations of this shard only.
+    its purgatory get only the operations of its keys, in order of time. The other keys of an
+    operation are watched in that shard too, so that it ends when it did; but a fire of one of them
+    tries only the operations of this shard.
 
-    An operation that fired does so again at the same time after its arrival, through the key that
-    did it, unless it expires before; one that was cancelled or drained, likewise. What would have
-    become of one that expired, was lost or is open, had it waited longer, nobody knows: it expires,
-    and is counted as `unknown`.
+    An operation that fired does so again at the same time after its arrival, through the same key,
+    unless it expires before; one that was cancelled or drained, likewise. How an operation that
+    expired, was lost or is open would have ended later is unknown: it expires, and counts as
+    `unknown`.
     """
     if shards < 1 or slice_s < 1:
         raise ValueError(f"shards is {shards} and slice_s {slice_s}: give 1 or more of each")
@@ -84,7 +78,7 @@ def replay(
     operations = _copies(outcomes, what_if).select(
         shard.alias("shard"),
         *_as_load(what_if),
-        # For an order that does not depend on where the rows lay.
+        # For an order that does not depend on the input's.
         "operation_id",
     )
     ordered = operations.repartitionById(shards, "shard").sortWithinPartitions(
@@ -99,9 +93,10 @@ def replay(
 def replay_synthetic(
     spark: SparkSession, load: SyntheticLoad, what_if: WhatIf | None = None, *, slice_s: int = 60
 ) -> DataFrame:
-    """Return what becomes of a load that is drawn where it is played: REPLAY_SCHEMA.
+    """Return the replay of a synthetic load: REPLAY_SCHEMA.
 
-    Nothing is read and nothing is moved; each shard of the load is a task. Times count from 1970.
+    Each shard of the load is a task that draws and replays it; nothing is read or shuffled. Times
+    count from 1970.
     """
     if slice_s < 1:
         raise ValueError(f"slice_s is {slice_s}: give 1 or more")
@@ -127,10 +122,10 @@ def simulation(what_if: WhatIf, slice_s: int = 60) -> Simulation:
 
 
 def load_batch(rows: pa.RecordBatch) -> LoadBatch:
-    """Return the operations of `rows`, which are as `replay` sorts them."""
+    """Return the operations of `rows`, which are sorted as in `replay`."""
     keys = _strings(rows.column("keys").flatten())
     edges = rows.column("keys").offsets.to_numpy()
-    # Of a slice the offsets begin where the slice does, and its keys at none.
+    # The offsets of a sliced batch do not start at 0, its flattened keys do.
     bounds = (edges - edges[0]).tolist()
     return LoadBatch(
         arrival_ns=rows.column("arrival_ns").to_numpy(),
@@ -143,7 +138,7 @@ def load_batch(rows: pa.RecordBatch) -> LoadBatch:
 
 
 def _strings(values: pa.Array) -> list[str]:
-    # Each different string once: they are compared by identity first, and kept while one waits.
+    # One object for each different string: they compare by identity, and take less memory.
     encoded = values.dictionary_encode()
     different = encoded.dictionary.to_pylist()
     return [different[number] for number in encoded.indices.to_pylist()]
@@ -154,7 +149,7 @@ def _replaying(
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     def play(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         _freeze_imports()
-        # A task may have several shards, one after the other.
+        # A task may have several consecutive shards.
         for shard, rows in _by_shard(batches):
             yield from _record_batches(shard, simulation(what_if, slice_s).run(rows))
 
@@ -163,15 +158,15 @@ def _replaying(
 
 @cache
 def _freeze_imports() -> None:
-    """Keep the garbage collector of a worker off what it has imported: once in its life."""
-    # Spark collects after each task, and would walk through all of that for 50 ms every time.
+    """Exclude the imports of a worker process from garbage collection, once."""
+    # Spark collects after each task, which would take 50 ms longer every time.
     gc.freeze()
 
 
 def _by_shard(
     batches: Iterable[pa.RecordBatch],
 ) -> Iterator[tuple[int, Iterator[LoadBatch]]]:
-    """Cut batches that are sorted by shard where the shard changes."""
+    """Return the batches of each shard, from batches that are sorted by shard."""
     pieces = (piece for batch in batches for piece in _pieces(batch))
     for shard, group in groupby(pieces, key=lambda piece: piece[0]):
         yield shard, (load_batch(rows) for _, rows in group)
@@ -208,9 +203,9 @@ def _first_key() -> Column:
 
 
 def _copies(outcomes: DataFrame, what_if: WhatIf) -> DataFrame:
-    """Return each operation as often as the traffic says, with the number of its `copy`."""
+    """Return the copies of each operation that the traffic asks for, with the number `copy`."""
     whole = int(what_if.traffic)
-    # The same for all operations of a key, which would not end by one fire otherwise.
+    # The same for all operations of a key, so that they can still end by one fire.
     place = F.pmod(F.xxhash64(_first_key(), F.lit("copies")), F.lit(1_000_000)) / 1_000_000
     copies = F.lit(whole) + (place < what_if.traffic - whole).cast("int")
     numbers = F.sequence(F.lit(0), copies - 1)
@@ -231,7 +226,7 @@ def _as_load(what_if: WhatIf) -> list[Column]:
     shift_ns = (F.col("copy") * _GOLDEN % 1 * _MINUTE_NS).cast("long")
     watched_ns = F.unix_micros("watched_at") * 1_000
     arrival_ns = watched_ns + shift_ns
-    # Rounded down, as the deadline was rounded up to a tick.
+    # Rounded down, since the deadline was rounded up to a tick.
     delay_ms = F.floor(F.col("timeout_us") * what_if.timeout / 1_000).cast("long")
     delay_ms = F.least(F.greatest(delay_ms, F.lit(0)), F.lit(MAX_DELAY_MS))
     fate = (
@@ -253,10 +248,10 @@ def _as_load(what_if: WhatIf) -> list[Column]:
 
 
 def _without_end(delay_ms: Column) -> Column:
-    # What expired was watched up to its deadline; what was lost may have ended the moment after.
+    # An expired operation was watched up to its deadline; a lost one may have ended any time.
     is_known = (F.col("outcome") == "expired") & (delay_ms * 1_000 <= F.col("timeout_us"))
     return F.when(is_known, int(Fate.NONE)).otherwise(int(Fate.UNKNOWN))
 
 
-# Invariant: what is counted is what there is a column for.
+# Invariant: every column of counts is an attribute of TimeSlice.
 assert set(_COUNTS) <= set(TimeSlice.__slots__)

@@ -6,9 +6,9 @@ from purgatory.timer.clock import NS_PER_MS
 
 
 class ReplayClock:
-    """Stands at the event that is being replayed: whoever drives the load sets `at_ns`.
+    """The time of the event that is being replayed, which the driver of the load sets.
 
-    `purgatory.testing.MockClock` with fewer ways to move, for a loop that moves it all the time.
+    A `purgatory.testing.MockClock` without methods to move it, for a loop that moves it constantly.
     """
 
     __slots__ = ("at_ns",)
@@ -16,7 +16,7 @@ class ReplayClock:
     at_ns: int
 
     def __init__(self, at_ns: int) -> None:
-        """Begin at `at_ns`, of monotonic and of wall time both."""
+        """Begin at `at_ns`, which is both monotonic and wall time."""
         self.at_ns = at_ns
 
     def now_ns(self) -> int:
@@ -24,5 +24,5 @@ class ReplayClock:
         return self.at_ns
 
     def wall_ms(self) -> int:
-        """Return it in whole milliseconds."""
+        """Return the time of the event in whole milliseconds."""
         return self.at_ns // NS_PER_MS

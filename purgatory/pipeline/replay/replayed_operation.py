@@ -1,4 +1,4 @@
-"""An operation whose end is known beforehand."""
+"""Operations whose end is known beforehand."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from purgatory.operations.delayed_operation import DelayedOperation
 
 
 class Fate(IntEnum):
-    """What the load says of the end of an operation."""
+    """The end of an operation, as the load knows it."""
 
     NONE = 0
     """Nothing ended it, up to its deadline in the replay."""
     UNKNOWN = 1
-    """Nothing is known from some moment before that deadline on."""
+    """Unknown from some time before that deadline on."""
     FORCED = 2
-    """It was completed by hand."""
+    """It was completed by force."""
     FIRED = 3
     """One of its keys was fired."""
     CANCELLED = 4
@@ -23,9 +23,9 @@ class Fate(IntEnum):
 
 
 class ReplayNotes:
-    """What the operations of a shard share: when a key fires, and what expired since the last look.
+    """State that the operations of a shard share: two times, and the latest expired operations.
 
-    Whoever drives the load sets the two times.
+    The driver of the load sets the two times.
     """
 
     __slots__ = ("fates", "fired_ns", "late_ns", "opened_ns")
@@ -37,41 +37,41 @@ class ReplayNotes:
 
     def __init__(self) -> None:
         """Begin before anything fired or expired."""
-        # Of each that expired.
+        # One element for each expired operation.
         self.fates = []
         self.late_ns = []
-        # The time of the key that fires, and of the bucket that opens.
+        # The times of the current fire and of the opening bucket.
         self.fired_ns = -1
         self.opened_ns = -1
 
 
 class ReplayedOperation(DelayedOperation):
-    """Completes when its moment has come: through its key, like any other, or by its deadline.
+    """Completes at its known end through its key, like any other operation, or by its deadline.
 
-    Whoever makes one sets all attributes that are declared here, before it is watched.
+    All attributes declared here must be set before it is watched.
     """
 
     __slots__ = ("deadline_ns", "end_ns", "fate", "notes")
 
-    # No __init__ that takes them: it would cost as much as the purgatory does with the operation.
+    # Not arguments of __init__: that would cost as much as the purgatory's work on the operation.
     deadline_ns: int
-    """To the nanosecond; the timer's own is rounded up to a tick."""
+    """Exact; the timer rounds it up to a tick."""
     end_ns: int
     fate: int
     notes: ReplayNotes
 
     def try_complete(self) -> bool:
-        """Complete iff the moment has come.
+        """Complete iff the current fire is not before its end.
 
-        Who fired at one moment through one key is completed by one check of it, as in the load.
+        Operations that one fire completed in the load are completed by one check here too.
         """
         return self.end_ns <= self.notes.fired_ns and self.force_complete()
 
     def on_complete(self) -> None:
-        """Do nothing: the purgatory counts."""
+        """Do nothing: the purgatory counts it."""
 
     def on_expiration(self) -> None:
-        """Note it."""
+        """Record the lateness."""
         notes = self.notes
         notes.late_ns.append(notes.opened_ns - self.deadline_ns)
         notes.fates.append(self.fate)

@@ -1,4 +1,4 @@
-"""One shard of a load through a real timer and a real purgatory, in simulated time."""
+"""The simulation of one shard of a load."""
 
 from __future__ import annotations
 
@@ -16,35 +16,32 @@ from purgatory.pipeline.replay.time_slice import TimeSlice
 from purgatory.timer.clock import NS_PER_MS
 
 _NOTHING: Integers = np.empty(0, np.int64)
-_NOBODY = LoadBatch(_NOTHING, _NOTHING, _NOTHING, _NOTHING, [], [])
-# A time behind which a batch of arrivals is due as a whole.
+_EMPTY = LoadBatch(_NOTHING, _NOTHING, _NOTHING, _NOTHING, [], [])
+# Later than every end.
 _ALL_OF_IT = NEVER_NS - 1
 
 
 class Simulation:
-    """A `SystemTimer` and a `DelayedOperationPurgatory` on a clock that leaps to the next event.
+    """Feeds a `LoadDriver` with batches, and carries waiting operations from batch to batch.
 
-    Events are arrivals, ends and buckets of the wheel: as a reaper would, it advances the timer
-    exactly when a bucket opens. Nothing in it depends on how long it takes, so the same batches
-    give the same figures, but for the CPU time.
-
-    In memory are one batch, and the operations that wait.
+    Nothing depends on real time, so the same batches give the same figures, except for the CPU
+    time. One batch and the waiting operations are in memory.
     """
 
     def __init__(self, *, tick_ms: int = 1, wheel_size: int = 256, slice_ms: int = 60_000) -> None:
         """Begin with an empty wheel; count for each `slice_ms` of simulated time."""
         self._slice_ns = slice_ms * NS_PER_MS
         self._geometry = (tick_ms, wheel_size)
-        # The operations of earlier batches of which we know the end, and these ends.
+        # The operations of earlier batches with a known end, and these ends.
         self._operations: list[ReplayedOperation | None] = []
         self._fired_keys: list[str | None] = []
         self._end_ns = _NOTHING
         self._cpu_time = CpuTime()
 
     def run(self, batches: Iterable[LoadBatch]) -> Iterator[TimeSlice]:
-        """Play `batches`, in order of time, and then go on until nobody waits.
+        """Replay `batches`, in order of time, and continue until no operation waits.
 
-        Yields what happened, a slice of time after the other; slices without an event are left out.
+        Yields the slices of time in order; slices without an event are left out.
         """
         driver: LoadDriver | None = None
         for batch in self._grown(batches):
@@ -59,9 +56,9 @@ class Simulation:
             yield from driver.taken()
 
     def _grown(self, batches: Iterable[LoadBatch]) -> Iterator[LoadBatch]:
-        """Put batches together until they are no less than what is carried from one to the next.
+        """Merge batches until they have at least as many operations as are carried over.
 
-        So what it costs to carry an operation does not grow with how many wait.
+        So the cost of carrying an operation does not grow with the number that wait.
         """
         gathered: list[LoadBatch] = []
         count = 0
@@ -80,7 +77,7 @@ class Simulation:
 
     def _play(self, driver: LoadDriver, batch: LoadBatch) -> None:
         until_ns = int(batch.arrival_ns[-1])
-        # Nothing ends before it arrives, whatever was recorded.
+        # No operation ends before it arrives, whatever was recorded.
         ends = np.maximum(batch.end_ns, batch.arrival_ns)
         self._end_ns = np.concatenate([self._end_ns, ends])
         self._operations += [None] * len(batch)
@@ -89,19 +86,19 @@ class Simulation:
         self._carry(until_ns)
 
     def _play_out(self, driver: LoadDriver) -> None:
-        """Let everything end that has an end, and the rest expire."""
-        self._drive(driver, _NOBODY, _ALL_OF_IT)
+        """Let operations with an end reach it, and the others expire."""
+        self._drive(driver, _EMPTY, _ALL_OF_IT)
         self._operations.clear()
         driver.play_out()
 
     def _drive(self, driver: LoadDriver, batch: LoadBatch, until_ns: int) -> None:
-        """Let the operations of `batch` arrive, and all end whose end is not after `until_ns`."""
+        """Let the operations of `batch` arrive, and those with an end up to `until_ns` end."""
         ends = np.flatnonzero(self._end_ns <= until_ns)
         ends = ends[np.argsort(self._end_ns[ends], kind="stable")]
         driver.play(batch, self._operations, self._fired_keys, self._end_ns.data, ends.data)
 
     def _carry(self, after_ns: int) -> None:
-        """Keep of the operations those that have an end ahead of them; the timer has the others."""
+        """Keep the operations whose end is still to come; the timer has the others."""
         ahead = np.flatnonzero((self._end_ns > after_ns) & (self._end_ns < NEVER_NS))
         found = ((number, self._operations[number]) for number in ahead.tolist())
         carried = [
@@ -116,9 +113,9 @@ class Simulation:
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
-        """Count the CPU time, and leave cycles alone.
+        """Count the CPU time, with the garbage collector off.
 
-        There are none, and looking for them takes longer than all the rest.
+        There are no cycles, and searching for them takes longer than everything else.
         """
         was_enabled = gc.isenabled()
         gc.disable()

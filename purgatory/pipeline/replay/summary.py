@@ -1,4 +1,4 @@
-"""What a replay comes to."""
+"""Summaries of a replay."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ _SUMMED = (
 
 @dataclass(frozen=True, slots=True)
 class ReplaySummary:
-    """A replay as a whole: all shards, all of the time."""
+    """The totals of a replay, over all shards and slices."""
 
     shards: int
-    """That had anything to do."""
+    """Shards with at least one event."""
     seconds: float
-    """From the first slice to the last, in simulated time."""
+    """From the start of the first slice to the end of the last, in simulated time."""
     operations: int
     fired: int
     expired: int
     cancelled: int
     newly_expired: int
-    """Of the expired: such as ended in another way in the load as it was."""
+    """Of the expired: those that ended otherwise in the original load."""
     unknown: int
-    """Of the expired: such of which the load does not say that they would have."""
+    """Of the expired: those whose end in the original load is unknown."""
     peak_at_least: int
-    """What waited at once, in all: at the end of a slice, or in one shard at its worst moment."""
+    """A lower bound of the peak of waiting operations: at ends of slices, or of one shard."""
     peak_at_most: int
-    """The sum of what waited in each shard at its worst moment of a slice."""
+    """An upper bound: the sum of the peaks of all shards in a slice."""
     buckets: int
     cascaded: int
     longest_run: int
-    """Tasks that one bucket ran or moved, at the most."""
+    """The maximum number of tasks that one bucket ran or moved."""
     lateness_us: dict[float, int]
-    """By percent: 50, 99 and 100. None of it is above a tick, as nobody holds up the timer here."""
+    """By percent: 50, 99 and 100. At most a tick, as nothing delays the timer here."""
     cpu_ns_per_operation: float
-    """Of the load's driver, the purgatory and the timer."""
+    """CPU time of the driver of the load, the purgatory and the timer."""
     busiest_shard: float
-    """CPU time by simulated time, of the shard and the slice where that is most."""
+    """The maximum of CPU time by simulated time, over all shards and slices."""
 
 
 def replay_by_time(replayed: DataFrame) -> DataFrame:
     """Return the sums over all shards, for each slice of time.
 
-    A shard that has no row for a slice had nobody waiting in it. `peak` is a sum of peaks, which
-    need not have been at the same moment.
+    In a shard without a row for a slice no operation waited. `peak` is the sum of peaks that may
+    have been at different times.
     """
     return (
         replayed.groupBy("at")
@@ -66,7 +66,7 @@ def replay_by_time(replayed: DataFrame) -> DataFrame:
 
 
 def replay_by_shard(replayed: DataFrame) -> DataFrame:
-    """Return what became of each shard: whether the keys share the work out evenly."""
+    """Return the totals of each shard, which show whether the keys share the work evenly."""
     summed = [name for name in _SUMMED if name not in ("waiting", "peak")]
     return (
         replayed.groupBy("shard")
@@ -81,9 +81,9 @@ def replay_by_shard(replayed: DataFrame) -> DataFrame:
 
 
 def replay_summary(replayed: DataFrame, *, slice_s: int) -> ReplaySummary:
-    """Return what a replay, made with slices of `slice_s` seconds, comes to.
+    """Return the totals of a replay with slices of `slice_s` seconds.
 
-    Reads `replayed` three times: write it to files first, or cache it, lest it be played anew.
+    Reads `replayed` three times: write it to files or cache it before, or it is replayed each time.
     """
     by_time = replay_by_time(replayed)
     totals = by_time.agg(

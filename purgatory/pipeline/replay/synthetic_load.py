@@ -1,4 +1,4 @@
-"""A load that is drawn: that of Kafka's benchmark of its purgatory, and others of its kind."""
+"""Synthetic loads, such as that of Kafka's benchmark of its purgatory."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _BATCH = 50_000
 class SyntheticLoad:
     """Poisson arrivals; each waits on a few keys, for a latency of a log-normal distribution.
 
-    The latencies are given by two of their percentiles. Whose latency is below the timeout is
-    completed by force at that time, and the others expire.
+    The latencies are given by two of their percentiles. An operation with a latency below the
+    timeout is completed by force at that time; the others expire.
 
-    `shards` are independent of one another: each has its part of the operations and of the rate,
-    which together are a Poisson process of the whole rate, and keys of its own. The same numbers
-    give the same load, shard by shard, wherever it is drawn.
+    `shards` are independent of each other: each has its part of the operations and of the rate,
+    which together are a Poisson process of the whole rate, and keys of its own. The same parameters
+    give the same load, shard by shard, on any machine.
 
     Source: Kafka's `TestPurgatoryPerformance`, whose published setting is the default: one set of 3
     keys that all requests of a broker share; 20 and 60 ms, or 200 and 400 ms.
-    Raises ValueError for numbers that make no load.
+    Raises ValueError for parameters out of range.
     """
 
     operations: int = 1_000_000
@@ -39,9 +39,9 @@ class SyntheticLoad:
     timeout_ms: int = 200
     median_ms: float = 20.0
     quartile_ms: float = 60.0
-    """Three quarters of the latencies are below."""
+    """The 75th percentile of the latencies."""
     key_sets: int = 1
-    """Of each shard; an operation is on all keys of one of them."""
+    """Of each shard; an operation watches all keys of one set."""
     keys_each: int = 3
     shards: int = 8
     seed: int = 22
@@ -67,7 +67,7 @@ class SyntheticLoad:
         )
 
     def batches(self, shard: int, *, timeout: float = 1.0) -> Iterator[LoadBatch]:
-        """Draw the operations of a shard, numbered from 0 on, with `timeout` times the timeout."""
+        """Yield the operations of a shard, numbered from 0, with `timeout` times the timeout."""
         random = np.random.default_rng([self.seed, shard])
         delay_ms = max(1, math.floor(self.timeout_ms * timeout))
         key_sets = self._key_sets(shard)

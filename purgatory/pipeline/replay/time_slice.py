@@ -1,4 +1,4 @@
-"""What happened in a slice of simulated time."""
+"""Counts of a slice of simulated time."""
 
 from __future__ import annotations
 
@@ -17,52 +17,52 @@ _CHANGED = (int(Fate.FORCED), int(Fate.FIRED), int(Fate.CANCELLED))
 
 @dataclass(slots=True)
 class TimeSlice:
-    """Counts of one shard, from `start_ns` on until the next slice."""
+    """Counts of one shard, from `start_ns` until the next slice."""
 
     start_ns: int
     operations: int = 0
-    """That arrived."""
+    """Arrivals."""
     fired: int = 0
     expired: int = 0
     cancelled: int = 0
     newly_expired: int = 0
-    """Of the expired: such as ended in another way in the load as it was."""
+    """Of the expired: those that ended otherwise in the original load."""
     unknown: int = 0
-    """Of the expired: such of which the load does not say that they would have."""
+    """Of the expired: those whose end in the original load is unknown."""
     waiting: int = 0
-    """At the end of the slice."""
+    """Operations that wait at the end of the slice."""
     peak: int = 0
-    """That waited at once, at the most."""
+    """The maximum of operations that waited at once."""
     buckets: int = 0
-    """That opened."""
+    """Buckets that opened."""
     cascaded: int = 0
     """Moves of a task down a level of the wheel."""
     longest_run: int = 0
-    """Tasks that one bucket ran or moved, at the most: how long nothing else gets its turn."""
+    """The maximum number of tasks that one bucket ran or moved, which delays everything else."""
     lateness: dict[int, int] = field(default_factory=dict)
     """Expired operations by microseconds after the deadline, in buckets of `histogram.bucket`."""
     latest_us: int = 0
     at_once: int = 0
-    """Of the fired: before they watched anything, which the purgatory does not count."""
+    """Of the fired: those completed before they watched, which the purgatory does not count."""
     cpu_ns: int = 0
-    """That the replay took for it: the load's driver, the purgatory and the timer."""
+    """CPU time of the driver of the load, the purgatory and the timer."""
 
     @property
     def has_events(self) -> bool:
-        """Whether anything happened, or somebody waited."""
+        """Whether there was an event, or an operation waited."""
         return bool(self.operations or self.buckets or self.waiting or self.fired or self.cancelled)
 
     def end(self, before: WatchStatistics, after: WatchStatistics) -> None:
-        """Complete the counts by those of the purgatory at both ends of the slice."""
+        """Set the counts that are differences of the purgatory's, at both ends of the slice."""
         self.fired = after.fired - before.fired + self.at_once
         self.expired = after.expired - before.expired
         self.cancelled = after.cancelled - before.cancelled
         self.waiting = after.delayed
-        # Those that were there at the beginning.
+        # Operations that waited at the start of the slice.
         self.peak = max(self.peak, before.delayed)
 
     def count_expired(self, late_ns: Sequence[int], fates: Sequence[int]) -> None:
-        """Count operations that expired so long after their deadlines, with the fates they had."""
+        """Count expired operations, with their lateness and their fates."""
         late_us = np.array(late_ns, np.int64) // 1_000
         known_fates = np.array(fates, np.int64)
         self.latest_us = max(self.latest_us, int(late_us.max()))

@@ -1,4 +1,4 @@
-"""What a replay changes."""
+"""The parameters that a replay changes."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ MOST_FACTOR = 1_000_000
 
 
 class Growth(StrEnum):
-    """Where more traffic comes from."""
+    """The keys of additional traffic."""
 
     WIDER = "wider"
-    """From more customers: each copy of an operation is on keys of its own."""
+    """More customers: each copy of an operation has keys of its own."""
     BUSIER = "busier"
-    """From the same ones: all copies are on the same keys."""
+    """Busier customers: all copies have the same keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """A question to a load: more of it, other timeouts, another wheel.
+    """Changes of a load: more traffic, other timeouts, another wheel.
 
-    Raises ValueError for what cannot be asked.
+    Raises ValueError for parameters out of range.
     """
 
     traffic: float = 1.0
-    """So many times the operations. A fraction keeps or repeats whole keys."""
+    """The factor of operations. A fraction keeps or repeats whole keys."""
     timeout: float = 1.0
-    """So many times each timeout, rounded down to a millisecond."""
+    """The factor of each timeout, which is rounded down to a millisecond."""
     growth: Growth = Growth.WIDER
     tick_ms: int = 1
     wheel_size: int = 256

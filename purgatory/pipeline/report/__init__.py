@@ -1,4 +1,7 @@
-"""The report on a journal: one HTML file with charts and advice."""
+"""The report on a journal: one HTML file with charts and advice.
+
+It only reads what `waits` and `advise` wrote; nothing is computed here.
+"""
 
 from purgatory.pipeline.report.job import run as write_report
 

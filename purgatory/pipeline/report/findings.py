@@ -1,4 +1,4 @@
-"""What the report is made from: small tables, whatever the size of the journal."""
+"""The input of the report: small tables, whatever the size of the journal."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from purgatory.pipeline.waits.job import JOB as WAITS
 Rows = Sequence[Mapping[str, Any]]
 
 SHOWN_KINDS = 8
-"""More curves than this nobody tells apart; the tables have all kinds."""
+"""More curves cannot be distinguished; the tables have all kinds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """The tables of the jobs before, and what they were made from."""
+    """The tables of the earlier jobs, the advice, and the manifest of the outcomes."""
 
     manifest: Manifest
     by_kind: Rows
@@ -33,7 +33,7 @@ class Findings:
     by_key_prefix: Rows
     hot_keys: Rows
     parked: Rows
-    """Without jobs, which wait in their store."""
+    """Without delayed jobs, which wait in their store."""
     timeline: Rows
     wait_counts: Rows
     lateness_counts: Rows
@@ -47,14 +47,14 @@ class Findings:
 
     @property
     def left_out(self) -> str:
-        """Which kinds charts do not show, as a sentence with a blank before it; or nothing."""
+        """A sentence, after a blank, on the kinds that charts do not show; "" if they show all."""
         if len(self.by_kind) <= SHOWN_KINDS:
             return ""
-        return f" Drawn are the {SHOWN_KINDS} of {len(self.by_kind):,} kinds with most operations."
+        return f" Shown are the {SHOWN_KINDS} of {len(self.by_kind):,} kinds with most operations."
 
     @property
     def operations(self) -> int:
-        """All of them."""
+        """The number of all operations."""
         return sum(row["operations"] for row in self.by_kind)
 
     def sum_of(self, column: str) -> int:
@@ -63,7 +63,7 @@ class Findings:
 
 
 def findings(outcome_table: OutcomeTable, tables: Tables) -> Findings:
-    """Read everything. Raises NothingToReadError, which names the job that has not run."""
+    """Read the input. Raises NothingToReadError, which names the job that has not run."""
     wait_counts = tables.rows(WAITS, "wait_counts")
     path = f"{ADVICE}/{ADVICE_FILE}"
     if not tables.folder.exists(path):

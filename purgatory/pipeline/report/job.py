@@ -1,4 +1,4 @@
-"""The job `report`: the page, and each chart beside it as SVG and PNG."""
+"""The job `report`: writes the page, and each chart as SVG and PNG."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ DEFAULT_TITLE = "What waited, and for how long"
 def run(
     outcome_table: OutcomeTable, tables: Tables, on_progress: OnProgress, title: str = DEFAULT_TITLE
 ) -> str:
-    """Write the report and return where the page is.
+    """Write the report and return the path of the page.
 
-    Raises NothingToReadError where a job before it has not run.
+    Raises NothingToReadError if an earlier job has not run.
     """
     found = findings(outcome_table, tables)
     drawings = charts(found)
@@ -38,7 +38,7 @@ def run(
 
 
 def charts(found: Findings) -> list[Chart]:
-    """Return the charts that there is something to show in."""
+    """Return the charts that have data."""
     drawn = (
         outcomes_chart(found),
         waits_chart(found),

@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing but itself."""
+"""The page: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CSS = Path(__file__).with_name("page.css")
 _SHOWN_FILES = 50
 _SHOWN_PREFIXES = 30
 
-# The browser itself refuses whatever would leave the file, now and after any later edit.
+# The browser blocks all requests of the page.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
 
@@ -83,12 +83,12 @@ def _notices(findings: Findings) -> str:
     if findings.manifest.bad:
         found.append(
             f'Files that could not be read: {len(findings.manifest.bad):,}. They <a href="#files">'
-            "are left out</a>, so counts are too low."
+            "are skipped</a>, so counts are too low."
         )
     if lost := findings.sum_of("lost"):
         found.append(
-            f"{counted(lost, 'operation was', 'operations were')} lost: past the deadline, without "
-            "a record of an end. A worker was killed, or its journal dropped records."
+            f"{counted(lost, 'operation was', 'operations were')} lost: past the deadline without "
+            "a record of the end. A worker was killed, or its journal dropped records."
         )
     if contested := findings.sum_of("contested"):
         having = counted(contested, "operation has", "operations have")
@@ -100,12 +100,11 @@ def _notices(findings: Findings) -> str:
 
 def _timeouts(timeouts: Sequence[dict[str, Any]]) -> str:
     if not timeouts:
-        return "<p>There is no kind that has a timeout.</p>"
+        return "<p>No kind has a timeout.</p>"
     rows = []
     for advice in timeouts:
-        between = (
-            f"{_time(advice['low_us'], '?')} to {_time(advice['high_us'], 'beyond what was seen')}"
-        )
+        high = _time(advice["high_us"], "beyond the observed waits")
+        between = f"{_time(advice['low_us'], '?')} to {high}"
         rows.append(
             [
                 _name(advice["kind"]),
@@ -117,36 +116,36 @@ def _timeouts(timeouts: Sequence[dict[str, Any]]) -> str:
                 if advice["advised_us"] is None
                 else f"<td><strong>{duration(advice['advised_us'])}</strong><br>"
                 f"<span class='faint'>{between}</span></td>",
-                _reason(advice),
+                f'<td class="text">{_reason(advice)}</td>',
             ]
         )
     share = percent(timeouts[0]["chosen_share"])
     return _table(
-        ("kind", "median timeout today", "expired (95 %)", f"timeout for {share} (95 %)", "why"),
+        ("kind", "median timeout", "expired (95 %)", f"timeout for {share} (95 %)", "why"),
         rows,
         "A timeout for each kind",
     )
 
 
 def _workers(advice: dict[str, Any]) -> str:
-    text = f"<h3>Workers</h3><p>{_thin(advice)}{escape(advice['reason'])}</p>"
+    text = f"<h3>Workers</h3><p>{_reason(advice)}</p>"
     if advice["workers"] is None:
         return text
     rows = [
         _cells(label, _estimate(advice[name], unit))
         for label, name, unit in (
-            ("come, a second", "arrivals_per_s", ""),
-            ("wait, on average", "wait_s", " s"),
+            ("arrivals, a second", "arrivals_per_s", ""),
+            ("wait, mean", "wait_s", " s"),
             ("parked, by Little's law", "parked", ""),
         )
     ]
     rows.append(_cells("parked, counted", figure(advice["parked_counted"], 4)))
     rows.append(_cells("workers", f"<strong>{advice['workers']:,}</strong>"))
-    return text + _table(("", "in the busiest hour (95 %)"), rows, "What the workers have to hold")
+    return text + _table(("", "in the busiest hour (95 %)"), rows, "The load of the workers")
 
 
 def _geometry(advice: dict[str, Any]) -> str:
-    text = f"<h3>Timing wheel</h3><p>{_thin(advice)}{escape(advice['reason'])}</p>"
+    text = f"<h3>Timing wheel</h3><p>{_reason(advice)}</p>"
     if advice["advised"] is None:
         return text
     rows = []
@@ -165,10 +164,10 @@ def _geometry(advice: dict[str, Any]) -> str:
     table = _table(
         ("tick x buckets", "levels", "moves of a timer (95 %)", "memory at the peak"),
         rows,
-        f"Computed from {counted(advice['timers'], 'timer')}, {advice['peak_parked']:,} pending at "
-        "once",
+        f"Computed from {counted(advice['timers'], 'timer')}, at most "
+        f"{advice['peak_parked']:,} pending",
     )
-    return f"{text}<details><summary>All wheels that were tried</summary>{table}</details>"
+    return f"{text}<details><summary>All candidates</summary>{table}</details>"
 
 
 def _figure(chart: Chart) -> str:
@@ -195,7 +194,7 @@ def _waits_table(rows: Rows, name: str, title: str) -> str:
         ]
         for row in rows
     ]
-    columns = ("fired", "expired", "wait: half", "90 %", "99 %", "longest", "late: 99 %")
+    columns = ("fired", "expired", "wait: p50", "p90", "p99", "maximum", "lateness: p99")
     return _table((name.replace("_", " "), "operations", *columns), body, title)
 
 
@@ -204,11 +203,11 @@ def _files(findings: Findings) -> str:
     files, rows = manifest.read_files, manifest.rows
     text = f"<p>{counted(files, 'file')} of the journal with {counted(rows, 'record')}.</p>"
     if not manifest.bad:
-        return text + "<p>None was left out.</p>"
+        return text + "<p>None was skipped.</p>"
     bad = sorted(manifest.bad.items())
     body = [[_name(path), f'<td class="text">{escape(reason)}</td>'] for path, reason in bad]
     rest = f"<p>And {len(bad) - _SHOWN_FILES:,} more.</p>" if len(bad) > _SHOWN_FILES else ""
-    return text + _table(("file", "why"), body[:_SHOWN_FILES], "Left out") + rest
+    return text + _table(("file", "why"), body[:_SHOWN_FILES], "Skipped") + rest
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
@@ -233,11 +232,12 @@ def _name(text: str) -> str:
 
 
 def _reason(advice: dict[str, Any]) -> str:
-    return f'<td class="text">{_thin(advice)}{escape(advice["reason"])}</td>'
-
-
-def _thin(advice: dict[str, Any]) -> str:
-    return '<strong class="thin">Too little data. </strong>' if advice["is_thin"] else ""
+    text = escape(advice["reason"])
+    if not advice["is_thin"]:
+        return text
+    # "Too little data: ..."
+    warning, colon, rest = text.partition(":")
+    return f'<strong class="thin">{warning}{colon}</strong>{rest}'
 
 
 def _estimate(estimate: dict[str, float], unit: str) -> str:

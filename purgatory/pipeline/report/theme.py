@@ -1,4 +1,4 @@
-"""Colours: of paper, and stand-ins that a page replaces by its own."""
+"""Colours: those of files, and placeholders that a page replaces by CSS variables."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ OUTCOME_SERIES: Final = {
     "lost": 5,
     "open": 7,
 }
-"""Which of the series' colours an outcome has, in every chart."""
+"""The index of the series colour of an outcome, in every chart."""
 
 
 @dataclass(frozen=True, slots=True)
 class Palette:
-    """The colours that a chart is drawn in, as #rrggbb."""
+    """The colours of a chart, as #rrggbb."""
 
     ink: str
     faint: str
@@ -33,7 +33,7 @@ class Palette:
         return self.series[OUTCOME_SERIES[name]]
 
     def of(self, position: int) -> str:
-        """Return the colour of the series at `position`; they begin again after the last."""
+        """Return the colour of the series at `position`; they repeat after the last."""
         return self.series[position % len(self.series)]
 
 
@@ -48,8 +48,8 @@ ON_PAPER: Final = Palette(
     ),
 )
 
-# Colours that nobody draws with. A drawing inside a page follows the page's light or dark theme.
-STAND_INS: Final = Palette(
+# Unused colours that stand for CSS variables: a drawing follows the page's light or dark theme.
+PLACEHOLDERS: Final = Palette(
     ink="#010203",
     faint="#020304",
     grid="#030405",
@@ -61,15 +61,15 @@ STAND_INS: Final = Palette(
 )
 
 _VARIABLES: Final[Mapping[str, str]] = {
-    STAND_INS.ink: "var(--ink)",
-    STAND_INS.faint: "var(--faint)",
-    STAND_INS.grid: "var(--grid)",
-    STAND_INS.paper: "var(--paper)",
-    **{colour: f"var(--series-{place})" for place, colour in enumerate(STAND_INS.series)},
+    PLACEHOLDERS.ink: "var(--ink)",
+    PLACEHOLDERS.faint: "var(--faint)",
+    PLACEHOLDERS.grid: "var(--grid)",
+    PLACEHOLDERS.paper: "var(--paper)",
+    **{colour: f"var(--series-{place})" for place, colour in enumerate(PLACEHOLDERS.series)},
 }
 
 
 def for_page(svg: str) -> str:
-    """Return a drawing in STAND_INS with the page's CSS variables in their place."""
-    stand_ins = re.compile("|".join(_VARIABLES))
-    return stand_ins.sub(lambda found: _VARIABLES[found[0]], svg)
+    """Return a drawing in PLACEHOLDERS in the CSS variables of the page."""
+    placeholders = re.compile("|".join(_VARIABLES))
+    return placeholders.sub(lambda found: _VARIABLES[found[0]], svg)

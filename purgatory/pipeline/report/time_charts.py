@@ -1,4 +1,4 @@
-"""Charts over the time of day, and of keys."""
+"""Charts of outcomes over time, of concurrency by hour, and of hot keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHOWN_DAYS = 31
 
 
 def outcomes_chart(findings: Findings) -> Chart:
-    """Draw what became of the operations, by when they began to wait."""
+    """Return the chart of outcomes by the start of the wait."""
     counts: dict[datetime, Counter[str]] = defaultdict(Counter)
     for row in findings.timeline:
         counts[row["start"]][row["outcome"]] += row["count"]
@@ -57,12 +57,11 @@ def outcomes_chart(findings: Findings) -> Chart:
             figure.legend(loc="outside upper center", ncols=len(shown))
 
     total = max(1, sum(totals.values()))
-    said = ", ".join(f"{percent(totals[name] / total)} {name}" for name in shown)
+    shares = ", ".join(f"{percent(totals[name] / total)} {name}" for name in shown)
     return Chart(
         name="outcomes",
-        title="What became of the operations",
-        summary="Outcomes by the time at which operations began to wait: "
-        f"{said or 'there are none'}.",
+        title="Outcomes over time",
+        summary=f"Outcomes by the start of the wait: {shares or 'no operations'}.",
         header=("outcome", "operations", "share"),
         rows=tuple((name, f"{totals[name]:,}", percent(totals[name] / total, 3)) for name in shown),
         draw=draw,
@@ -70,7 +69,7 @@ def outcomes_chart(findings: Findings) -> Chart:
 
 
 def heat_map(findings: Findings) -> Chart | None:
-    """Draw how many were parked in each hour of each day; None if nothing ever was."""
+    """Return the heat map of parked operations by day and hour; None if there were none."""
     sums: Counter[datetime] = Counter()
     peaks: Counter[datetime] = Counter()
     minutes: Counter[datetime] = Counter()
@@ -97,7 +96,7 @@ def heat_map(findings: Findings) -> Chart | None:
             axes.add_patch(
                 Rectangle((x, y), 1, 1, facecolor=palette.series[0], alpha=max(share, 0.03))
             )
-            # On the colour, once it is strong, paper is what can be read.
+            # Readable on a strong colour.
             colour = palette.paper if share > 0.55 else palette.ink
             axes.text(
                 x + 0.5, y + 0.5, _short(mean), ha="center", va="center", size=7, color=colour
@@ -110,15 +109,15 @@ def heat_map(findings: Findings) -> Chart | None:
         axes.set_xlabel("hour of the day (UTC)")
 
     left_out = len(all_days) - len(days)
-    fullest = max(shown, key=lambda hour: shown[hour])
+    busiest = max(shown, key=lambda hour: shown[hour])
     return Chart(
         name="parked",
-        title="How many were parked at once, by hour",
-        summary="Mean number of parked operations in each hour; the stronger the colour, the more. "
-        "An hour of which the journal has only a part is taken as a whole one. "
-        f"The fullest hour began at {fullest:%Y-%m-%d %H:%M} with {figure(most)}."
-        + (f" Drawn are the last {len(days)} of {len(all_days):,} days." if left_out else ""),
-        header=("hour (UTC)", "parked, on average", "most in a minute, at most"),
+        title="Parked operations, by hour",
+        summary="Mean number of parked operations in each hour; a stronger colour means more. "
+        "An hour that the journal covers only partly counts as a whole one. "
+        f"The busiest hour began at {busiest:%Y-%m-%d %H:%M} with {figure(most)}."
+        + (f" Shown are the last {len(days)} of {len(all_days):,} days." if left_out else ""),
+        header=("hour (UTC)", "parked, mean", "upper bound of the peak"),
         rows=tuple(
             (f"{hour:%Y-%m-%d %H:%M}", figure(mean), f"{peaks[hour]:,}")
             for hour, mean in shown.items()
@@ -129,7 +128,7 @@ def heat_map(findings: Findings) -> Chart | None:
 
 
 def hot_keys_chart(findings: Findings) -> Chart | None:
-    """Draw the keys with most operations; None if there are no keys."""
+    """Return the chart of the most frequent keys; None if there are no keys."""
     shown = findings.hot_keys[:SHOWN_KEYS]
     if not shown:
         return None
@@ -157,10 +156,10 @@ def hot_keys_chart(findings: Findings) -> Chart | None:
     first = shown[0]
     return Chart(
         name="hot-keys",
-        title="Which keys are waited for most",
-        summary=f"The {counted(len(shown), 'key')} with most operations. First is {first['key']} "
-        f"with {first['operations']:,}, {percent(first['share'])} of all; an operation with two "
-        "keys counts for both.",
+        title="Hot keys",
+        summary=f"The {counted(len(shown), 'key')} with most operations. The first is "
+        f"{first['key']} with {first['operations']:,}, {percent(first['share'])} of all; "
+        "an operation with two keys counts for both.",
         header=("key", "operations", "share of all", "fired", "expired", "mean wait"),
         rows=tuple(
             (

@@ -1,4 +1,4 @@
-"""Charts of how long operations waited, and how late they expired."""
+"""Charts of waits, survival and lateness."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from purgatory.pipeline.report.theme import Palette
 from purgatory.pipeline.statistics.histogram import bucket_end, bucket_start
 from purgatory.pipeline.statistics.survival import Step, survival_at, time_of_survival
 
-# What is shorter is drawn here: a logarithmic axis has no zero.
+# Shorter waits are drawn here: a logarithmic axis has no zero.
 _LEAST_US = 100
 _PER_DOUBLING = 4
 # Less than a pixel.
@@ -26,7 +26,7 @@ _VISIBLE = 0.003
 
 
 def waits_chart(findings: Findings) -> Chart:
-    """Draw the distribution of the waits that ended, by kind."""
+    """Return the chart of the distribution of completed waits, by kind."""
     by_kind = {kind: _columns(_ended_waits(findings, kind)) for kind in findings.kinds}
     rows = tuple(
         (
@@ -48,25 +48,25 @@ def waits_chart(findings: Findings) -> Chart:
                     times, shares, step="mid", color=palette.of(place), alpha=0.12, linewidth=0
                 )
         _time_axis(axes, "waited")
-        axes.set_ylabel("share of the kind's waits that ended")
+        axes.set_ylabel("share of the kind's completed waits")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.set_ylim(bottom=0)
         _legend(axes)
 
     return Chart(
         name="waits",
-        title="How long operations waited",
-        summary="Distribution of the waits that ended, whatever ended them, by kind. The axis of "
-        "time is logarithmic, with a step for each quarter of a doubling; what is shorter than "
-        f"{duration(_LEAST_US)} is drawn there. {_medians(findings)}{findings.left_out}",
-        header=("kind", "half within", "90 % within", "99 % within", "longest"),
+        title="Distribution of waits",
+        summary="Distribution of completed waits of all outcomes, by kind. The axis of time is "
+        "logarithmic, with a step for each quarter of a doubling; shorter waits are drawn at "
+        f"{duration(_LEAST_US)}. {_medians(findings)}{findings.left_out}",
+        header=("kind", "p50", "p90", "p99", "maximum"),
         rows=rows,
         draw=draw,
     )
 
 
 def survival_chart(findings: Findings) -> Chart:
-    """Draw how many would still wait, were there no timeout, with the intervals of 95 %."""
+    """Return the chart of survival curves, as if there were no timeout, with 95 % intervals."""
     curves = {kind: findings.survival.get(kind, ()) for kind in findings.kinds}
     lines = {kind: _thinned(curve) for kind, curve in curves.items()}
     timeouts = {row["kind"]: row["timeout_us_p50"] for row in findings.by_kind}
@@ -93,20 +93,19 @@ def survival_chart(findings: Findings) -> Chart:
             timeout_us = timeouts[kind]
             share = survival_at(curves[kind], timeout_us)
             axes.plot([timeout_us], [share], marker="o", markersize=6, color=colour)
-        _time_axis(axes, "time since it began to wait")
-        axes.set_ylabel("still waiting, were nothing else to end it")
+        _time_axis(axes, "time since the start of the wait")
+        axes.set_ylabel("still waiting, if only fires ended waits")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.set_ylim(0, 1.02)
         _legend(axes)
 
     return Chart(
         name="survival",
-        title="How long it takes until something fires",
-        summary="Kaplan-Meier estimate by kind, with intervals of 95 %: for which share nothing "
-        "has fired yet. What expired, was cancelled or drained counts as waiting until then. The "
-        "dot is the median of today's timeouts: whatever is above zero there expires."
-        + findings.left_out,
-        header=("kind", "half", "90 %", "99 %", "still waiting at today's median timeout"),
+        title="Time until a key fires",
+        summary="Kaplan-Meier estimate by kind, with 95 % intervals: the share for which no key "
+        "has fired yet. Expired, cancelled and drained operations are censored at that time. The "
+        "dot is the median timeout: the share at this point expires." + findings.left_out,
+        header=("kind", "p50", "p90", "p99", "still waiting at the median timeout"),
         rows=rows,
         draw=draw,
         height=3.9,
@@ -114,7 +113,7 @@ def survival_chart(findings: Findings) -> Chart:
 
 
 def lateness_chart(findings: Findings) -> Chart | None:
-    """Draw how late operations expired; None if none did."""
+    """Return the chart of the lateness of expired operations; None if none expired."""
     by_kind = {
         kind: columns
         for kind in findings.kinds
@@ -145,8 +144,8 @@ def lateness_chart(findings: Findings) -> Chart | None:
                     label=kind,
                     linewidth=1.6,
                 )
-        _time_axis(axes, "expired this long after the deadline, or earlier")
-        axes.set_ylabel("share of what expired")
+        _time_axis(axes, "at most this long after the deadline")
+        axes.set_ylabel("share of expired operations")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.set_ylim(0, 1.02)
         _legend(axes)
@@ -154,10 +153,10 @@ def lateness_chart(findings: Findings) -> Chart | None:
     worst = max(row["lateness_us_max"] or 0 for row in findings.by_kind)
     return Chart(
         name="lateness",
-        title="How late operations expired",
-        summary="Share of the expired operations that were at most so late, by kind. The worst was "
-        f"{duration(worst)} late.{findings.left_out}",
-        header=("kind", "expired", "half", "99 %", "99.9 %", "worst"),
+        title="Lateness of expired operations",
+        summary="Cumulative share of the expired operations by lateness, by kind. The maximum is "
+        f"{duration(worst)}.{findings.left_out}",
+        header=("kind", "expired", "p50", "p99", "p99.9", "maximum"),
         rows=rows,
         draw=draw,
         height=3.0,
@@ -165,16 +164,16 @@ def lateness_chart(findings: Findings) -> Chart | None:
 
 
 def _thinned(curve: Sequence[Step]) -> list[Step]:
-    """Leave out steps that nobody could see: thousands of them make a large file."""
-    kept: list[Step] = []
+    """Return the curve without steps too small to see, which would make a large file."""
+    shown: list[Step] = []
     for step in curve:
-        if not kept or abs(kept[-1].survival - step.survival) >= _VISIBLE or step is curve[-1]:
-            kept.append(step)
-    return kept
+        if not shown or abs(shown[-1].survival - step.survival) >= _VISIBLE or step is curve[-1]:
+            shown.append(step)
+    return shown
 
 
 def _ended_waits(findings: Findings, kind: str) -> Counter[int]:
-    """Count the waits of a kind by columns of a quarter of a doubling."""
+    """Return the completed waits of a kind, counted by quarters of a doubling."""
     counts: Counter[int] = Counter()
     for row in findings.wait_counts:
         if row["kind"] == kind and row["bucket"] is not None and row["outcome"] != "open":
@@ -183,14 +182,14 @@ def _ended_waits(findings: Findings, kind: str) -> Counter[int]:
 
 
 def _column(micros: int) -> int:
-    """Return the quarter of a doubling that holds a time, in whole numbers."""
+    """Return the index of the quarter of a doubling that holds a time."""
     micros = max(micros, _LEAST_US)
     bits = micros.bit_length() - 1
     return bits * _PER_DOUBLING + ((micros - (1 << bits)) * _PER_DOUBLING >> bits)
 
 
 def _columns(counts: Counter[int]) -> list[tuple[float, float]]:
-    """Return time and share, column by column, those without operations too."""
+    """Return time and share of each column, empty ones included."""
     total = sum(counts.values())
     if not total:
         return []
@@ -224,16 +223,16 @@ def _legend(axes: Axes) -> None:
 
 def _medians(findings: Findings) -> str:
     parts = [
-        f"{row['kind']} half within {_duration(row['wait_us_p50'])}"
+        f"{row['kind']} p50 {_duration(row['wait_us_p50'])}"
         for row in findings.by_kind[: len(findings.kinds)]
         if row["wait_us_p50"] is not None
     ]
-    return "; ".join(parts) + "." if parts else "Nothing has ended yet."
+    return "; ".join(parts) + "." if parts else "No wait is completed yet."
 
 
 def _time_of(curve: Sequence[Step], share: float) -> str:
     time_us = time_of_survival(curve, share)
-    return "longer than seen" if time_us is None else duration(time_us)
+    return "not observed" if time_us is None else duration(time_us)
 
 
 def _duration(micros: float | None) -> str:

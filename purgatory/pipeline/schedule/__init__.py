@@ -1,1 +1,4 @@
-"""Rows of a DataFrame as delayed jobs."""
+"""Delayed jobs from the rows of a DataFrame.
+
+Reading jobs back as a table of Spark is in `source`.
+"""

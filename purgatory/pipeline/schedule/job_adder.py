@@ -1,4 +1,4 @@
-"""Adds jobs to a store, from within a task."""
+"""Adding jobs to a store, within a task of Spark."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ _RETRY_POLICY = RetryPolicy(first_ms=250, max_ms=4_000)
 
 
 class Refused(NamedTuple):
-    """A row that became no job."""
+    """A row that is not a valid job, or that the store refused."""
 
     reason: str
-    """In a word, to be counted by."""
+    """One word, for counts."""
     detail: str
     row_json: str
 
 
 @dataclass(slots=True)
 class Result:
-    """What became of some rows."""
+    """The results of some rows."""
 
     counts: Counter[str] = field(default_factory=Counter)
     """By `AddStatus`, and "refused"."""
@@ -47,16 +47,16 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class JobAdder:
-    """Adds chunks of rows. A server that is away for a moment is waited for, and asked again."""
+    """Adds chunks of rows, with retries while the server is unavailable."""
 
     address: JobAddress
     rows: JobRows
 
     def add(self, chunks: Iterator[Sequence[Mapping[str, Any]]]) -> Generator[Result, None, None]:
-        """Add the rows of each chunk, in one step of the store; yield what became of them.
+        """Add the rows of each chunk, in one step of the store; yield their results.
 
-        Raises StoreUnavailableError when the server stays away; then the same rows can be added
-        again, and those that were there are kept.
+        Raises StoreUnavailableError if the server stays unavailable; then the same rows can be
+        added again, which keeps those already added.
         """
         with asyncio.Runner() as runner:
             store = runner.run(_opened(self.address))
@@ -75,9 +75,9 @@ class JobAdder:
                 specs.append(self.rows.spec(row))
                 good.append(row)
             except Exception as error:
-                # Whatever it is, it is of this row: the others go on, and this one says why not.
+                # Any error is one of this row: it is refused, and the others are added.
                 _refuse(result, row, error)
-        for row, added in zip(good, await _patiently(store, specs), strict=True):
+        for row, added in zip(good, await _added(store, specs), strict=True):
             if isinstance(added, Added):
                 result.counts[str(added.status)] += 1
             else:
@@ -101,7 +101,7 @@ async def _opened(address: JobAddress) -> JobStore:
     return store
 
 
-async def _patiently(store: JobStore, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+async def _added(store: JobStore, specs: Sequence[JobSpec]) -> list[Added | JobError]:
     if not specs:
         return []
     for attempt in range(1, _MAX_ATTEMPTS + 1):

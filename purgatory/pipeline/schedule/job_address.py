@@ -1,4 +1,4 @@
-"""Where jobs are: an address that can be sent to another process, and opened there."""
+"""Addresses of job stores, which can be sent to other processes and opened there."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from purgatory.jobs import JobLimits, JobStore
 class JobAddress:
     """A database or a Redis server with jobs.
 
-    `url` is one of sqlite:///FILE, postgresql://..., redis://... and its relatives. Raises
-    ValueError for another.
+    `url` is sqlite:///FILE, postgresql://..., redis://..., rediss://... or unix://... . Raises
+    ValueError for others.
     """
 
     url: str
     prefix: str = "purgatory"
-    """Redis only: as the service has it."""
+    """Redis only: the same as in the service."""
     shards: int = 1
-    """Redis only: likewise."""
+    """Redis only: the same as in the service."""
     max_waiting: int = 10_000_000
-    """Jobs that may wait in all: the service's own limit."""
+    """The limit of waiting jobs, the same as in the service."""
 
     def __post_init__(self) -> None:
         if not (self.is_redis or self.is_sqlite or self.url.startswith("postgresql")):
             scheme = self.url.partition(":")[0]
             raise ValueError(
-                f"{scheme!r} is no store of jobs: give sqlite:///FILE, postgresql://... or redis://..."
+                f"{scheme!r} is no job store: give sqlite:///FILE, postgresql://... or redis://..."
             )
 
     @property
@@ -37,13 +37,13 @@ class JobAddress:
 
     @property
     def is_sqlite(self) -> bool:
-        """Whether it is a file, to which one at a time writes."""
+        """Whether it is an SQLite file, which has one writer at a time."""
         return self.url.startswith("sqlite")
 
     def store(self) -> JobStore:
-        """Return a store, which is to be opened."""
+        """Return a store that is not open yet."""
         limits = JobLimits(max_waiting=self.max_waiting)
-        # Only the one that is asked for: the other's packages may not be installed.
+        # Imported here: the packages of the other store may not be installed.
         if self.is_redis:
             from purgatory.jobs.redis import RedisJobStore
 

@@ -1,4 +1,4 @@
-"""Rows of a table as jobs to be added."""
+"""Job specifications from rows of a table."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ COLUMNS = (
     *("handler", "payload", "delay", "at", "keys", "on_fire", "dedupe_key", "max_attempts"),
     *("misfire", "id"),
 )
-"""What a row may have; only `handler`, and one of `delay` and `at`, must be there."""
+"""The columns of a row; `handler`, and either `delay` or `at`, are required."""
 
 _OPTIONAL = ("on_fire", "misfire", "max_attempts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRows:
-    """Makes the same job of the same row, whenever it is asked.
+    """Makes the same job of the same row, every time.
 
-    The id of a job comes from `name` and from the row's `id`, else its `dedupe_key`, else all of
-    the row. So a row that was added before is found again, whatever became of its job; and rows
-    that are alike in everything are one job. A `delay` counts from `started_ms`; if it is over by
-    the time that its row comes to be added, the job is due at once.
+    The id of a job is derived from `name` and the row's `id`, else its `dedupe_key`, else the whole
+    row. So a row that was added before is recognised, whatever the state of its job; equal rows are
+    one job. A `delay` counts from `started_ms`; if it has passed when its row is added, the job is
+    due at once.
     """
 
     name: str
@@ -37,10 +37,10 @@ class JobRows:
     on_conflict: str = "keep"
     limits: JobLimits
     clock: Clock = field(default_factory=SystemClock, compare=False)
-    """The machine's; it makes no difference to an id."""
+    """Not part of an id."""
 
     def spec(self, row: Mapping[str, Any]) -> JobSpec:
-        """Return the job of a row. Raises ValueError, TypeError or PurgatoryError, saying why."""
+        """Return the job of a row. Raises ValueError, TypeError or PurgatoryError."""
         given = {name: row[name] for name in _OPTIONAL if row.get(name) is not None}
         spec = JobSpec.of(
             row.get("handler"),  # type: ignore[arg-type] # refused by name if it is missing
@@ -63,9 +63,9 @@ class JobRows:
             if not isinstance(at, datetime):
                 raise TypeError(f"at is {at!r}: give a timestamp")
             return at.astimezone(UTC)
-        # Checks what is too long, negative or no number at all.
+        # Refuses what is too long, negative or not a number.
         delay_ms = JobSpec.of("x", wall_ms=0, delay=delay, limits=self.limits).deadline.delay_ms
-        # Not in the past, which the store would refuse: it takes minutes to add millions.
+        # Not in the past, which the store would refuse: adding millions takes minutes.
         at_ms = max(self.started_ms + (delay_ms or 0), self.clock.wall_ms())
         return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=at_ms)
 
@@ -76,25 +76,25 @@ class JobRows:
         )
         text = json.dumps([self.name, identity], sort_keys=True, default=str)
         digest = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=10)
-        # Like all ids: the time first, and then what nobody can guess.
+        # Like all ids: first the time, then digits that cannot be guessed.
         return f"{self.started_ms & 0xFFFF_FFFF_FFFF:012x}{digest.hexdigest()}"
 
 
 def reason_of(error: Exception) -> tuple[str, str]:
-    """Return the kind of a refusal, to be counted by, and what it says."""
+    """Return the reason of a refusal, in one word for counts, and its message."""
     if isinstance(error, JobError | PurgatoryError):
         return type(error).__name__.removesuffix("Error"), str(error)
     return "InvalidRow", str(error)
 
 
 def _keys(keys: Any) -> Any:
-    # A string with commas is what a CSV file can say.
+    # In a CSV file keys are a string with commas.
     parts = keys.split(",") if isinstance(keys, str) else keys or ()
     return [part for key in parts if (part := key.strip())]
 
 
 def _payload(text: Any) -> Any:
-    # A struct or an array is taken as it is; text is JSON.
+    # A struct or an array is used as it is; text is JSON.
     if not isinstance(text, str):
         return text
     try:

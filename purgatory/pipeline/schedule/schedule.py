@@ -1,4 +1,4 @@
-"""Schedule: the rows of a DataFrame as delayed jobs."""
+"""Schedule: adds the rows of a DataFrame as delayed jobs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DoubleType,
@@ -33,17 +34,9 @@ SCHEDULED_SCHEMA = StructType(
         StructField("row_json", StringType()),
     ]
 )
-"""A row for each status and some jobs; and one for each row that was refused, with the reason."""
+"""The counts of jobs by status, for each chunk; and a row for each refused row, with the reason."""
 
-_ARROW_SCHEMA = pa.schema(
-    [
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("rows", pa.int64(), nullable=False),
-        pa.field("reason", pa.string()),
-        pa.field("detail", pa.string()),
-        pa.field("row_json", pa.string()),
-    ]
-)
+_ARROW_SCHEMA = to_arrow_schema(SCHEDULED_SCHEMA)
 
 _TYPES = {
     "delay": DoubleType(),
@@ -56,16 +49,16 @@ _TYPES = {
 def schedule(jobs: DataFrame, address: JobAddress, rows: JobRows) -> DataFrame:
     """Add a job for each row of `jobs` when the result is read; return SCHEDULED_SCHEMA.
 
-    Read it once, by writing it: whoever reads it adds the jobs. That is idempotent, as the same row
-    makes the same job: a task that failed, and a run that broke off, are repeated as they are.
+    Read the result once, by writing it: every read adds the jobs. That is idempotent, as the same
+    row makes the same job: a failed task or run can be repeated.
 
-    `jobs` has columns of `job_rows.COLUMNS`; `payload` is JSON, or a struct, map or array, of which
-    JSON is made; `keys` are an array, or a string with commas between them. Raises PipelineError
-    for a table without the columns that are needed.
+    `jobs` has columns of `job_rows.COLUMNS`; `payload` is JSON text, or a struct, map or array;
+    `keys` are an array, or a string with commas. Raises PipelineError for a table without the
+    required columns.
     """
     ready = as_jobs(jobs)
     if address.is_sqlite:
-        # One writes to it at a time: others would wait for the same lock.
+        # One writer at a time: others would wait for the lock.
         ready = ready.coalesce(1)
     adder = JobAdder(address, rows)
 
@@ -76,7 +69,7 @@ def schedule(jobs: DataFrame, address: JobAddress, rows: JobRows) -> DataFrame:
 
 
 def as_jobs(jobs: DataFrame) -> DataFrame:
-    """Return `jobs` with the columns and types that adding needs. Raises PipelineError."""
+    """Return `jobs` with the columns and types of JobRows. Raises PipelineError."""
     if "handler" not in jobs.columns or not {"delay", "at"} & set(jobs.columns):
         raise PipelineError(
             f"the table has {', '.join(jobs.columns)}: a job needs `handler`, and "
@@ -126,7 +119,7 @@ def _column(field: StructField | None, name: str) -> Column:
     elif name == "keys" and kind == "string":
         column = F.split(column, ",")
     elif kind == "string" and wanted != StringType():
-        # What cannot be read becomes null, and the row is refused for the want of it.
+        # Invalid text becomes null, and the row is refused.
         column = column.try_cast(wanted)
     else:
         column = column.cast(wanted)

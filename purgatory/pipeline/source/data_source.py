@@ -1,4 +1,4 @@
-"""`spark.read.format("purgatory")`: the journal and the jobs as ordinary tables."""
+"""The data source of Spark: its options, and the reader or writer that they select."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from pyspark.sql.types import StructType
 
 from purgatory.jobs import JobLimits
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
+from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
 from purgatory.pipeline.schedule.job_address import JobAddress
-from purgatory.pipeline.source.rows import EVENTS, JOBS, SPARK_EVENTS, SPARK_JOBS, chosen
+from purgatory.pipeline.source.rows import JOBS, SPARK_JOBS, chosen
 
 NAME = "purgatory"
 
@@ -31,10 +33,10 @@ _OPTIONS = (
 
 
 class PurgatoryDataSource(DataSource):
-    """One format for what a purgatory leaves: docs/sources.md has its options.
+    """The format "purgatory": docs/sources.md has its options.
 
-    `table` is "events" (the journal: a folder, or a Redis Stream) or "jobs" (SQL, or Redis); the
-    address is what is given to `load` or `save`.
+    `table` is "events" (the journal: a folder or a Redis Stream) or "jobs" (SQL or Redis); the
+    address is the argument of `load` or `save`.
     """
 
     @classmethod
@@ -43,12 +45,12 @@ class PurgatoryDataSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return all columns; a schema with some of them reads no more than these."""
-        return SPARK_JOBS if self._is_jobs else SPARK_EVENTS
+        """Return all columns; with a schema of fewer columns only these are read."""
+        return SPARK_JOBS if self._is_jobs else EVENT_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return what reads a table as it is now."""
-        # Here and below: only what is asked for is imported, and so has to be installed.
+        """Return the batch reader of the table."""
+        # Imported here and below: the packages of the other readers may not be installed.
         if self._is_jobs:
             from purgatory.pipeline.source.jobs_source import JobsReader
 
@@ -63,10 +65,10 @@ class PurgatoryDataSource(DataSource):
         return JournalReader(self._folder, chosen(EVENTS, schema), self._on_bad_file)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 # Spark's
-        """Return what follows the journal."""
+        """Return the streaming reader of the journal."""
         if self._is_jobs:
             raise ValueError(
-                "jobs cannot be followed, as they change: follow the journal, which says how"
+                "jobs cannot be followed, as they change: follow the journal, which has their ends"
             )
         events = chosen(EVENTS, schema)
         if self._is_redis:
@@ -87,9 +89,9 @@ class PurgatoryDataSource(DataSource):
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return what adds rows; nothing is ever overwritten."""
+        """Return the writer of the table, which only appends."""
         if overwrite:
-            raise ValueError('what is there stays: write with mode("append")')
+            raise ValueError('cannot overwrite: write with mode("append")')
         if self._is_jobs:
             from purgatory.pipeline.schedule.job_adder import JobAdder
             from purgatory.pipeline.schedule.job_rows import JobRows
@@ -120,7 +122,7 @@ class PurgatoryDataSource(DataSource):
         known = {name.lower() for name in _OPTIONS}
         for name in self.options:
             if name.lower() not in known:
-                raise ValueError(f"there is no option {name!r}: {', '.join(_OPTIONS)}")
+                raise ValueError(f"unknown option {name!r}: choose from {', '.join(_OPTIONS)}")
         address = self.options.get("path")
         if not address:
             raise ValueError("no address: give load() or save() a folder or a URL")
@@ -139,11 +141,11 @@ class PurgatoryDataSource(DataSource):
         parts = urlsplit(self._address)
         if parts.scheme not in ("", "file"):
             raise ValueError(
-                f"{self._address} is no folder of this machine: read Parquet elsewhere with "
-                "spark.read.parquet, whose files these are"
+                f"{self._address} is not a local folder: read the files of other file systems with "
+                "spark.read.parquet"
             )
         path = unquote(parts.path) if parts.scheme else self._address
-        # The processes that read have another folder to be in.
+        # The working directory of the reading processes is another one.
         return str(Path(path).absolute())
 
     @property
@@ -172,7 +174,7 @@ class PurgatoryDataSource(DataSource):
         if text is None:
             return None
         if not text.isascii() or not text.isdigit() or int(text) < 1:
-            raise ValueError(f"option {name} is {text!r}: give a whole number from 1 on")
+            raise ValueError(f"option {name} is {text!r}: give a whole number of 1 or more")
         return int(text)
 
     def _checked(self, name: str, default: str, allowed: tuple[str, ...]) -> str:
@@ -183,6 +185,6 @@ class PurgatoryDataSource(DataSource):
 
 
 def register(spark: SparkSession) -> None:
-    """Let `spark` know the format "purgatory", and let it hand filters to it."""
+    """Register the format "purgatory", and enable the pushdown of filters."""
     spark.conf.set(_PUSHDOWN, "true")
     spark.dataSource.register(PurgatoryDataSource)

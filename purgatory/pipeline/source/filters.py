@@ -1,4 +1,4 @@
-"""Spark's filters, as far as a source can use them to read less."""
+"""Spark's filters as expressions of Arrow and as time bounds."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ _COMPARISONS: dict[type[Filter], str] = {
 
 
 def column_of(given: Filter) -> str | None:
-    """Return the column that a filter is about; None for a part of a column, or several."""
+    """Return the column of a filter; None for a nested column."""
     path: tuple[str, ...] = getattr(given, "attribute", ())
     return path[0] if len(path) == 1 else None
 
 
 def utc(value: datetime) -> datetime:
-    """Return a time in UTC, which is what one without a zone is in."""
+    """Return a time in UTC; a naive one is taken for UTC."""
     return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
 
 
 def arrow_expression(filters: Iterable[Filter], schema: pa.Schema) -> pc.Expression | None:
-    """Return what Arrow can check of `filters`; None for nothing. Spark checks all of it again."""
+    """Return the part of `filters` that Arrow can evaluate, or None. Spark checks all again."""
     expression: pc.Expression | None = None
     for given in filters:
         part = _expression(given, schema)
@@ -52,7 +52,7 @@ def arrow_expression(filters: Iterable[Filter], schema: pa.Schema) -> pc.Express
 
 
 def time_bounds(filters: Iterable[Filter], column: str) -> tuple[datetime | None, datetime | None]:
-    """Return between which times a column is to be, both included; None for no bound."""
+    """Return the inclusive bounds of a time column; None for no bound."""
     low: datetime | None = None
     high: datetime | None = None
     for given in filters:

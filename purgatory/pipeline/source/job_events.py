@@ -1,4 +1,4 @@
-"""The history of delayed jobs, as their store has it, in the journal's words."""
+"""Events of delayed jobs, from their store, in the schema of the journal."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _NOBODY = "nobody"
 
 
 def job_events(jobs: DataFrame) -> DataFrame:
-    """Return an event (EVENT_SCHEMA) for each job of `jobs` that ended; the others are left out.
+    """Return an event (EVENT_SCHEMA) for each job of `jobs` that has ended.
 
-    `jobs` is the table "jobs" of the format "purgatory". The identifiers are those that a process
-    gives which writes a journal: with its events in one DataFrame, `outcomes` has each job once.
-    Keys are as the store has them, whatever the journal makes of keys.
+    `jobs` is the table "jobs" of the format "purgatory". The identifiers are the same as in a
+    journal: with its events in one DataFrame, `outcomes` has each job once. Keys are as in the
+    store, whatever the journal's key rule.
     """
-    # As `purgatory.jobs.end_listeners` has it: what was missed neither ran nor will.
+    # As in `purgatory.jobs.end_listeners`: a missed job has not run and will not.
     event = F.when(F.col("outcome") == "missed", "cancelled").otherwise(F.col("outcome"))
     lateness_us = F.greatest("lateness_ms", F.lit(0).cast("long")) * 1_000
-    # Two clocks may have had a hand in it.
+    # The two times may come from two clocks.
     at = F.greatest("finished", "created")
     columns = {
         "operation_id": F.concat(F.lit(JOB_KIND), "id"),

@@ -1,4 +1,4 @@
-"""Reads and writes delayed jobs, in SQL and in Redis."""
+"""The reader and the writer of delayed jobs, in SQL and in Redis."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.source.filters import column_of
 from purgatory.pipeline.source.rows import job_batch
 
-# The part of an id that is the time, in hexadecimal digits.
+# The leading hexadecimal digits of an id that are the time.
 _TIME_DIGITS = 12
 _MOST_EXAMPLES = 3
 
 
 @dataclass
 class IdRange(InputPartition):
-    """The jobs with ids below one and not below another; None for no bound."""
+    """Jobs with ids in [not_below, below); None for no bound."""
 
     below: str | None
     not_below: str | None
 
 
 class JobsReader(DataSourceReader):
-    """Reads jobs page by page, several ranges of ids at once.
+    """Reads jobs page by page, several ranges of ids in parallel.
 
-    An id begins with the time at which the job was made, so that a range is a stretch of that time.
-    Equality of `state` and `handler` is looked up by the store; Spark checks the rest.
+    An id begins with the time at which the job was created, so that a range of ids is one of time.
+    The store filters by equality of `state` and `handler`; Spark checks the rest.
     """
 
     def __init__(self, address: JobAddress, schema: pa.Schema, tasks: int) -> None:
@@ -52,7 +52,7 @@ class JobsReader(DataSourceReader):
         self._where = JobFilter()
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 # Spark's name
-        """Take what the store can look up; return the rest."""
+        """Take the filters that the store can apply; yield the others."""
         wanted: dict[str, str] = {}
         for given in filters:
             column = column_of(given)
@@ -70,12 +70,12 @@ class JobsReader(DataSourceReader):
         )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return ranges of ids of about the same time each."""
+        """Return ranges of ids of about equal intervals of time."""
         return asyncio.run(self._ranges())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the jobs of a range."""
-        # Where there are no partitions at all, Spark asks for one that is None.
+        # If there are no partitions, Spark asks for one that is None.
         if not isinstance(partition, IdRange):
             return
         with asyncio.Runner() as runner:
@@ -109,7 +109,7 @@ class JobsReader(DataSourceReader):
         return [IdRange(below=high, not_below=low) for low, high in pairwise(bounds)]
 
     async def _lowest_time(self, store: JobStore, high: int) -> int:
-        """Return the time of about the lowest id: there is no job at half of what is left of it."""
+        """Return about the time of the lowest id, by bisection."""
         low = 0
         while high - low > 1_000:
             middle = (low + high) // 2
@@ -122,7 +122,7 @@ class JobsReader(DataSourceReader):
 
 
 class JobsWriter(DataSourceArrowWriter):
-    """Adds jobs. Refused rows are told when all others are stored; to write again is safe."""
+    """Adds jobs. Refused rows are reported when all others are stored; writing again is safe."""
 
     def __init__(self, adder: JobAdder) -> None:
         self._adder = adder
@@ -141,23 +141,23 @@ class JobsWriter(DataSourceArrowWriter):
         return RefusedRows(refused, examples)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Raise RefusedRowsError if there was a row that became no job."""
+        """Raise RefusedRowsError if rows were refused."""
         found = [message for message in messages if isinstance(message, RefusedRows)]
         refused = sum(message.count for message in found)
         if refused:
             examples = [example for message in found for example in message.examples]
             raise RefusedRowsError(
-                f"{counted(refused, 'row')} became no job, all others are stored. Such as: "
-                f"{'; '.join(examples[:_MOST_EXAMPLES])}. The job `schedule` lists them all."
+                f"{counted(refused, 'row')} refused, all others are stored. For example: "
+                f"{'; '.join(examples[:_MOST_EXAMPLES])}. The job `schedule` lists all of them."
             )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: jobs that were added stay, and are kept when they come again."""
+        """Do nothing: added jobs stay, and adding them again keeps them."""
 
 
 @dataclass
 class RefusedRows(WriterCommitMessage):
-    """How many rows of a task became no jobs, and why some did not."""
+    """The number of refused rows of a task, and the reasons of some."""
 
     count: int
     examples: list[str]
@@ -182,6 +182,6 @@ def _time_of(job_id: str) -> int:
     try:
         time_ms = int(job_id[:_TIME_DIGITS], 16)
     except ValueError:
-        # An id that somebody else made: the ranges are uneven then, and none the worse.
+        # An id in another format: the ranges become uneven, but stay correct.
         return int(16**_TIME_DIGITS) - 1
     return time_ms

@@ -1,4 +1,4 @@
-"""Reads the journal's files."""
+"""The batch reader of the journal's files."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from purgatory.journal.schema import VERSION_KEY
 from purgatory.pipeline.errors import BadFileError, NothingToReadError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.outcomes.schema import SCHEMA_VERSIONS
 from purgatory.pipeline.source.filters import arrow_expression, time_bounds
-from purgatory.pipeline.source.rows import EVENTS
 from purgatory.pipeline.spark.folder import is_hidden
 
 logger = logging.getLogger("purgatory.pipeline")
 
-# Files that a task reads: so many bytes of them, or one.
+# The size of the files that a task reads, unless it is a single one.
 _BYTES_A_TASK = 64 * 1024 * 1024
 
 
 @dataclass
 class Files(InputPartition):
-    """Some files, for one task."""
+    """The files of one task."""
 
     paths: list[str]
 
 
 class JournalReader(DataSourceReader):
-    """Reads a folder of the journal: a task for some files, only the columns and hours asked for.
+    """Reads a folder of the journal, several files in a task; only the columns and hours needed.
 
-    Files are looked at before: a bad one is named and refused, or named and left out.
+    Files are checked before: a bad one is refused, or skipped with a warning.
     """
 
     def __init__(self, folder: str, schema: pa.Schema, on_bad_file: OnBadFile) -> None:
@@ -48,7 +48,7 @@ class JournalReader(DataSourceReader):
         self._filters: list[Filter] = []
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 # Spark's name
-        """Note what can be left unread; Spark checks every row again."""
+        """Use the filters to read less; Spark checks every row again."""
         self._filters = list(filters)
         return filters
 
@@ -63,20 +63,20 @@ class JournalReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the files of a task."""
-        # Where there are no partitions at all, Spark asks for one that is None.
+        # If there are no partitions, Spark asks for one that is None.
         if isinstance(partition, Files):
             yield from read_files(partition.paths, self._schema, self._filters)
 
 
 def journal_files(folder: Path) -> list[Path]:
-    """Return the files below a folder, but for hidden ones. Raises NothingToReadError.
+    """Return the files below a folder, except hidden ones. Raises NothingToReadError.
 
-    Names that begin with a dot or an underscore are hidden, and what is in such folders.
+    Names that begin with a dot or an underscore are hidden, with the contents of such folders.
     """
     if not folder.is_dir():
-        raise NothingToReadError(f"{folder} is no folder on this machine.")
+        raise NothingToReadError(f"{folder} is not a folder on this machine.")
     found: list[Path] = []
-    # Not by `rglob`, which fails where somebody deletes a folder meanwhile.
+    # Not by `rglob`, which fails if a folder is deleted at the same time.
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not is_hidden(name)]
         paths = (Path(place, name) for name in names if not is_hidden(name))
@@ -85,7 +85,7 @@ def journal_files(folder: Path) -> list[Path]:
 
 
 def good_files(paths: Iterable[Path], on_bad_file: OnBadFile) -> list[Path]:
-    """Return the whole files of our schema. Raises BadFileError, or skips the others."""
+    """Return the complete files of our schema. Raises BadFileError for others, or skips them."""
     good = []
     for path in paths:
         reason = _reason_against(path)
@@ -93,16 +93,16 @@ def good_files(paths: Iterable[Path], on_bad_file: OnBadFile) -> list[Path]:
             good.append(path)
         elif on_bad_file is OnBadFile.REFUSE:
             raise BadFileError(
-                f"{path}: {reason}. Mend or remove it, or leave it out: --on-bad-file skip, in "
-                "code the option onBadFile=skip"
+                f"{path}: {reason}. Repair or remove it, or skip it: --on-bad-file skip, or the "
+                "option onBadFile=skip"
             )
         else:
-            logger.warning("left out %s: %s", path, reason, extra={"action": "bad-file"})
+            logger.warning("skipped %s: %s", path, reason, extra={"action": "bad-file"})
     return good
 
 
 def grouped(paths: Iterable[Path]) -> list[Files]:
-    """Return the files in groups of about one size."""
+    """Return the files in groups of about equal size."""
     groups: list[Files] = []
     room = 0
     for path in paths:
@@ -118,9 +118,9 @@ def grouped(paths: Iterable[Path]) -> list[Files]:
 def read_files(
     paths: Sequence[str], schema: pa.Schema, filters: Sequence[Filter] = ()
 ) -> Iterator[pa.RecordBatch]:
-    """Read the columns of `schema` of some files, and of their rows those that may match."""
+    """Yield the columns of `schema` of the rows that may match `filters`."""
     for path in paths:
-        # The folder's date and hour are left alone: rows say themselves when they were written.
+        # The folder's date and hour are ignored: rows have their own times.
         dataset = ds.dataset(path, schema=EVENTS, format="parquet")
         expression = arrow_expression(filters, EVENTS)
         for batch in dataset.to_batches(columns=schema.names, filter=expression):
@@ -129,7 +129,7 @@ def read_files(
 
 
 def _is_within(path: Path, low: datetime | None, high: datetime | None) -> bool:
-    """Whether a file of `date=YYYY-MM-DD/hour=HH` may have rows of between two times."""
+    """Return whether a file of `date=YYYY-MM-DD/hour=HH` may have rows between two times."""
     hour, date = path.parent.name, path.parent.parent.name
     try:
         start = datetime.strptime(f"{date} {hour}", "date=%Y-%m-%d hour=%H").replace(tzinfo=UTC)

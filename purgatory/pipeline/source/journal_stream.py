@@ -1,4 +1,4 @@
-"""Follows a folder of the journal."""
+"""The streaming reader of the journal's files."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from purgatory.pipeline.source.journal_reader import (
     read_files,
 )
 
-# The clock of a file system ticks every few milliseconds: a file that came just now may be dated
-# like one that was there before, and is left for the next time.
+# File times have a resolution of some milliseconds: a new file may have the time of an earlier one,
+# so very recent files are left for the next batch.
 _SETTLED_NS = 100_000_000
 
 
@@ -34,10 +34,10 @@ class _Arrival:
 
 
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Follows a folder of this machine, file by file, in the order in which they were put there.
+    """Follows a local folder, file by file, in the order in which they appeared.
 
-    An offset is the moment at which the last file got its name: the journal writes a file under a
-    hidden name and renames it when it is complete. A copied or touched file comes once more.
+    An offset is the time at which the last file was renamed: the journal writes a file under a
+    hidden name and renames it when it is complete. A copied or touched file is read again.
     """
 
     def __init__(
@@ -47,19 +47,19 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = schema
         self._on_bad_file = on_bad_file
         self._max_files = max_files
-        # Where a query ends that takes what is there and no more.
+        # The end of a query with the trigger availableNow.
         self._end_ns: int | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
-        """End with the files that are there now."""
+        """End with the present files."""
         self._end_ns = time.time_ns() - _SETTLED_NS
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
-        """Begin before the first file."""
+        """Return the offset before the first file."""
         return {"changed_ns": 0}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 # Spark's name
-        """Take so many files at a time as the option maxFiles says."""
+        """Return the limit of the option maxFiles."""
         if self._max_files is None:
             return super().getDefaultReadLimit()
         return ReadMaxFiles(self._max_files)
@@ -67,7 +67,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(  # noqa: N802 # Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return the moment of the last file that there is, or that `limit` allows."""
+        """Return the time of the last file, or of the last one that `limit` allows."""
         settled_ns = time.time_ns() - _SETTLED_NS if self._end_ns is None else self._end_ns
         arrivals = self._arrivals(start["changed_ns"], settled_ns)
         if isinstance(limit, ReadMaxFiles) and len(arrivals) > limit.max_files:
@@ -76,7 +76,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"changed_ns": arrivals[-1].changed_ns} if arrivals else start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return groups of the good files that came between two moments."""
+        """Return groups of the good files between two offsets."""
         arrivals = self._arrivals(start["changed_ns"], end["changed_ns"])
         return grouped(good_files([arrival.path for arrival in arrivals], self._on_bad_file))
 
@@ -88,7 +88,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _arrivals(self, after_ns: int, until_ns: int) -> list[_Arrival]:
         found = []
         for path in journal_files(self._folder):
-            # Somebody may tidy up just now.
+            # The file may have been deleted in between.
             with suppress(FileNotFoundError):
                 # The change of the name, where the time of the last write would be before others'.
                 found.append(_Arrival(path.stat().st_ctime_ns, path))

@@ -1,4 +1,4 @@
-"""Adds files to a journal."""
+"""The writer of the journal's files."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from purgatory.journal.schema import EVENT_SCHEMA, WRITER_OPTIONS
 
 _ROWS_A_FILE = 1_000_000
-# Another than that of the journal's own, which a service that starts takes for leftovers unless
-# they are locked: these wait for the driver, when the task that could lock them is over.
+# Not that of the journal itself, whose unlocked files a starting service deletes: these wait for
+# the driver when the task that could lock them has ended.
 _SUFFIX = ".new"
 
 
@@ -29,17 +29,17 @@ class Written(WriterCommitMessage):
 
 
 class JournalWriter(DataSourceArrowWriter):
-    """Writes events as files of the journal, hour by hour; adds to what is there.
+    """Adds events as files of the journal, hour by hour.
 
-    The files are hidden until all tasks have written theirs. What breaks off before leaves none
-    that a reader sees; in between the renaming it may leave some.
+    The files are hidden until all tasks have written theirs. A failure before that leaves no
+    visible file; one during the renaming may leave some.
     """
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's events to hidden files, and return these."""
+        """Write one task's events to hidden files, and return their paths."""
         paths: list[str] = []
         rows: list[pa.RecordBatch] = []
         for batch in iterator:
@@ -52,7 +52,7 @@ class JournalWriter(DataSourceArrowWriter):
         return Written(paths)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Let readers see the files."""
+        """Make the files visible."""
         for path in _paths(messages):
             path.rename(path.with_name(path.name.removeprefix(".").removesuffix(_SUFFIX)))
 
@@ -71,8 +71,8 @@ class JournalWriter(DataSourceArrowWriter):
         ]
 
     def _write_hour(self, hour: pa.Scalar, table: pa.Table) -> str:
-        moment = datetime.fromtimestamp(hour.cast(pa.int64()).as_py() / 1e6, UTC)
-        folder = Path(self._folder, f"date={moment:%Y-%m-%d}", f"hour={moment:%H}")
+        start = datetime.fromtimestamp(hour.cast(pa.int64()).as_py() / 1e6, UTC)
+        folder = Path(self._folder, f"date={start:%Y-%m-%d}", f"hour={start:%H}")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f".spark-{secrets.token_hex(8)}.parquet{_SUFFIX}"
         pq.write_table(table, path, **WRITER_OPTIONS)

@@ -1,4 +1,4 @@
-"""Reads and writes the journal in a Redis Stream."""
+"""The readers and the writer of the journal in a Redis Stream."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _NUMBERS = frozenset(
 
 @dataclass
 class Range(InputPartition):
-    """The entries after one id, up to and with another."""
+    """The entries with ids in (after, until]."""
 
     after: str
     until: str
@@ -44,7 +44,7 @@ class Range(InputPartition):
 
 @dataclass
 class _Stream:
-    """A stream on a server. Connects anew for each use, as it is sent from process to process."""
+    """A stream on a server. It connects for each call, as it is sent to other processes."""
 
     url: str
     name: str
@@ -61,21 +61,21 @@ class _Stream:
         return entries[-1][0].decode() if entries else start
 
     def check_kept(self, start: str) -> None:
-        """Raise LostEntriesError where entries after `start` may have been trimmed."""
+        """Raise LostEntriesError if entries after `start` may have been trimmed."""
         if start == _FIRST:
             return
         with self._client() as client:
-            there: Any = client.xrange(self.name, start, start)
+            found: Any = client.xrange(self.name, start, start)
             first: Any = client.xrange(self.name, count=1)
-        if not there and (not first or _order(first[0][0].decode()) > _order(start)):
+        if not found and (not first or _order(first[0][0].decode()) > _order(start)):
             raise LostEntriesError(
-                f"Stream {self.name!r} does not go back to {start}: what came after that may have "
-                "been trimmed before it was read. Let the journal's RedisStream keep more "
-                "(max_length), or go on with what there is: option failOnDataLoss=false"
+                f"Stream {self.name!r} no longer has entry {start}: later entries may have been "
+                "trimmed before they were read. Let the journal's RedisStream keep more "
+                "(max_length), or continue with the entries left: option failOnDataLoss=false"
             )
 
     def ranges(self, after: str, until: str, count: int) -> list[Range]:
-        """Cut what lies between two ids into so many stretches of time."""
+        """Return about `count` ranges of equal time between two ids."""
         if _order(until) <= _order(after):
             return []
         low, high = max(_order(after)[0], self._first_ms()), _order(until)[0]
@@ -84,7 +84,7 @@ class _Stream:
         return [Range(start, end) for start, end in pairwise(ids)]
 
     def read(self, entries: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        # Where there are no partitions at all, Spark asks for one that is None.
+        # If there are no partitions, Spark asks for one that is None.
         if not isinstance(entries, Range):
             return
         after = entries.after
@@ -110,7 +110,7 @@ class _Stream:
 
 
 class RedisStreamReader(DataSourceReader):
-    """Reads all entries that are there when it begins, several stretches of time at once."""
+    """Reads all entries that exist when it begins, several ranges in parallel."""
 
     def __init__(self, url: str, stream: str, schema: pa.Schema, tasks: int) -> None:
         self._stream = _Stream(url, stream)
@@ -118,11 +118,11 @@ class RedisStreamReader(DataSourceReader):
         self._tasks = tasks
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return stretches of time."""
+        """Return ranges of ids."""
         return self._stream.ranges(_FIRST, self._stream.last_id(), self._tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of them."""
+        """Read one range."""
         return self._stream.read(partition, self._schema)
 
 
@@ -143,19 +143,19 @@ class RedisStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         self._tasks = tasks
         self._max_entries = max_entries
         self._fail_on_data_loss = fail_on_data_loss
-        # Where a query ends that takes what is there and no more.
+        # The end of a query with the trigger availableNow.
         self._end: str | None = None
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 # Spark's name
-        """End with the entries that are there now."""
+        """End with the present entries."""
         self._end = self._stream.last_id()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 # Spark's name
-        """Begin with the first entry that is kept."""
+        """Return the offset before the first entry."""
         return {"id": _FIRST}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 # Spark's name
-        """Take so many entries at a time as the option maxEntries says."""
+        """Return the limit of the option maxEntries."""
         if self._max_entries is None:
             return super().getDefaultReadLimit()
         return ReadMaxRows(self._max_entries)
@@ -163,9 +163,9 @@ class RedisStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
     def latestOffset(  # noqa: N802 # Spark's name
         self, start: dict[str, Any], limit: ReadLimit
     ) -> dict[str, Any]:
-        """Return the last id that there is, or that `limit` allows."""
+        """Return the id of the last entry, or of the last one that `limit` allows."""
         last = self._end or self._stream.last_id()
-        # A stream that was deleted begins anew, behind where we are: nothing new for now.
+        # The ids of a stream that was deleted may start behind the offset: nothing new.
         if _order(last) <= _order(start["id"]):
             return start
         if isinstance(limit, ReadMaxRows):
@@ -174,18 +174,18 @@ class RedisStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNo
         return {"id": last}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return stretches of time between two ids. Raises LostEntriesError."""
+        """Return ranges between two offsets. Raises LostEntriesError."""
         if self._fail_on_data_loss:
             self._stream.check_kept(start["id"])
         return self._stream.ranges(start["id"], end["id"], self._tasks)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Read one of them."""
+        """Read one range."""
         return self._stream.read(partition, self._schema)
 
 
 class RedisStreamWriter(DataSourceArrowWriter):
-    """Adds events to the stream. A task that is repeated adds its entries once more."""
+    """Adds events to the stream. A repeated task adds its entries again."""
 
     def __init__(self, url: str, stream: str, max_length: int) -> None:
         self._url = url
@@ -209,10 +209,10 @@ class RedisStreamWriter(DataSourceArrowWriter):
         return WriterCommitMessage()
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: what was added is there."""
+        """Do nothing: the entries are visible already."""
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Do nothing: entries that were added stay, and are recognised when they come again."""
+        """Do nothing: added entries stay, and repeated ones are recognised by `outcomes`."""
 
 
 def _order(entry_id: str) -> tuple[int, int]:
@@ -228,8 +228,8 @@ def _batch(stream: str, entries: Sequence[Any], schema: pa.Schema) -> pa.RecordB
                 values.append(_value(name, fields.get(name.encode())))
         except ValueError as error:
             raise BadFileError(
-                f"entry {entry_id.decode()} of stream {stream!r} is no event ({error}): delete it "
-                "(XDEL) and let the journal have the stream to itself"
+                f"entry {entry_id.decode()} of stream {stream!r} is not an event ({error}): delete "
+                "it (XDEL) and let only the journal write to the stream"
             ) from error
     arrays = [
         pa.array(columns[field.name], pa.int64()).cast(field.type)

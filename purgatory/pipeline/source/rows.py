@@ -1,4 +1,4 @@
-"""The rows of the sources: their schemas in Arrow's words and in Spark's."""
+"""The schemas of the sources, for Arrow and for Spark, and batches of jobs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from purgatory.jobs import Job
-from purgatory.journal.schema import EVENT_SCHEMA
-from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA as SPARK_EVENT_SCHEMA
 
 _TIME = pa.timestamp("us", tz="UTC")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
 
-# Columns that are moments, by the name that they have in a job.
-_MOMENTS = {
+# Columns that are times, by their field of Job.
+_TIMES = {
     "deadline_ms": "deadline",
     "due_ms": "due",
     "created_ms": "created",
@@ -32,42 +30,28 @@ _NUMBERS = ("max_attempts", "attempt", "epoch", "lateness_ms", "version")
 
 
 def _job_field(name: str) -> pa.Field:
-    if name in _MOMENTS:
-        return pa.field(_MOMENTS[name], _TIME)
+    if name in _TIMES:
+        return pa.field(_TIMES[name], _TIME)
     if name == "keys":
         return pa.field(name, pa.list_(pa.string()))
     return pa.field(name, pa.int64() if name in _NUMBERS else pa.string())
 
 
-EVENTS = pa.schema(
-    [
-        pa.field(field.name, _plain)
-        for field, _plain in (
-            (field, field.type.value_type if pa.types.is_dictionary(field.type) else field.type)
-            for field in EVENT_SCHEMA
-        )
-    ]
-)
-"""The journal's columns as Spark knows them: without dictionaries."""
-
 JOBS = pa.schema([_job_field(field.name) for field in fields(Job)])
-"""The columns of a delayed job; moments are times, and have no `_ms` in their names."""
+"""The columns of a delayed job; fields with `_ms` are times, under names without it."""
 
-SPARK_EVENTS: StructType = SPARK_EVENT_SCHEMA
 SPARK_JOBS: StructType = from_arrow_schema(JOBS, prefer_timestamp_ntz=False)
 
 
 def chosen(known: pa.Schema, schema: StructType) -> pa.Schema:
-    """Return the columns of `schema`, which a user may have given, out of those that are known.
+    """Return the columns of `known` that `schema`, possibly a user's, has.
 
-    Raises ValueError for another column, or one of another type.
+    Raises ValueError for unknown columns and other types.
     """
     wanted = to_arrow_schema(schema, timezone="UTC")
     for field in wanted:
         if field.name not in known.names:
-            raise ValueError(
-                f"there is no column {field.name!r}: choose from {', '.join(known.names)}"
-            )
+            raise ValueError(f"unknown column {field.name!r}: choose from {', '.join(known.names)}")
         type_ = known.field(field.name).type
         if not _is_like(field.type, type_):
             raise ValueError(f"column {field.name!r} is of type {type_}, not {field.type}")
@@ -76,12 +60,12 @@ def chosen(known: pa.Schema, schema: StructType) -> pa.Schema:
 
 def job_batch(jobs: Sequence[Job], schema: pa.Schema) -> pa.RecordBatch:
     """Return the columns of `schema` of some jobs."""
-    of_name = {_MOMENTS.get(field.name, field.name): field.name for field in fields(Job)}
+    of_name = {_TIMES.get(field.name, field.name): field.name for field in fields(Job)}
     arrays = []
     for field in schema:
         name = of_name[field.name]
         values: Iterable[Any] = (getattr(job, name) for job in jobs)
-        if name in _MOMENTS:
+        if name in _TIMES:
             values = (None if value is None else _EPOCH + value * _MS for value in values)
         elif field.type == pa.string():
             values = (None if value is None else str(value) for value in values)

@@ -1,1 +1,4 @@
-"""The Spark session, and the files and tables that every job of the pipeline uses."""
+"""The Spark session, and the folders, tables and errors that all jobs share.
+
+Nothing here knows operations or outcomes.
+"""

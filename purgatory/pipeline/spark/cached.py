@@ -1,4 +1,4 @@
-"""What is made once and read several times."""
+"""DataFrames that are cached while several queries read them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pyspark.sql import DataFrame
 
 
 class Cached:
-    """Keeps DataFrames, in memory and beyond that on disk, until the end of a `with`."""
+    """Caches DataFrames, in memory and then on disk, until the end of a `with`."""
 
     def __init__(self) -> None:
-        """Keep nothing yet."""
+        """Begin without any."""
         self._frames: list[DataFrame] = []
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return the cache."""
         return self
 
     def __exit__(
@@ -25,12 +25,12 @@ class Cached:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Let go of all of them."""
+        """Release all of them."""
         for frame in self._frames:
             frame.unpersist()
         self._frames.clear()
 
     def add(self, frame: DataFrame) -> DataFrame:
-        """Return `frame`, which is computed when it is first asked for, and then no more."""
+        """Return `frame`, which from now on is computed once, when it is first read."""
         self._frames.append(frame)
         return frame.persist()

@@ -17,22 +17,22 @@ from purgatory.pipeline.errors import OutputInUseError, PipelineError
 
 @dataclass(frozen=True, slots=True, order=True)
 class File:
-    """A file as it was when its folder was listed."""
+    """An entry of a listed folder."""
 
     path: str
-    """Below the folder, with slashes."""
+    """Relative to the folder, with slashes."""
     size: int
     modified_ms: int
 
 
 class Folder:
-    """A folder, through Hadoop's FileSystem: what Spark reads and writes itself.
+    """A folder, through Hadoop's FileSystem, as Spark itself reads and writes it.
 
-    Invariant: a file that `write_new` made is complete, and no other run wrote it.
+    Invariant: a file that `write_new` wrote is complete, and no other run wrote it.
     """
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        """Take the folder at `path`, which may have a scheme and need not exist."""
+        """Use the folder at `path`, which may have a scheme and need not exist."""
         # Any: py4j's objects have the methods of the Java objects behind them.
         jvm: Any = spark._jvm
         java_session: Any = spark._jsparkSession
@@ -40,25 +40,25 @@ class Folder:
         self.configuration: Any = java_session.sessionState().newHadoopConf()
         given: Any = self._hadoop.Path(path)
         self._files: Any = given.getFileSystem(self.configuration)
-        # Else a local folder gets a hidden .crc beside each file.
+        # Without this, a local folder gets a hidden .crc beside each file.
         self._files.setWriteChecksum(False)
         self.uri: str = self._files.makeQualified(given).toString()
         self._root: str = self._files.makeQualified(given).toUri().getPath()
 
     def __str__(self) -> str:
-        """Return where it is, as a person would write it."""
+        """Return the path, with a scheme unless it is local."""
         return self.uri.removeprefix("file:").replace("///", "/")
 
     def at(self, path: str) -> str:
-        """Return the full name of what is at `path` in this folder."""
+        """Return the URI of `path` in this folder."""
         return f"{self.uri}/{path}" if path else self.uri
 
     def pattern(self, path: str) -> str:
-        """Return what only matches what is at `path`: a reader of Spark's takes any name so."""
+        """Return the URI of `path` as a glob pattern, which Spark's readers take it for."""
         return re.sub(r"[\\{}\[\]*?]", r"\\\g<0>", self.at(path))
 
     def java_path(self, path: str) -> Any:
-        """Return the Java `Path` of what is at `path` in this folder."""
+        """Return the Java `Path` of `path` in this folder."""
         return self._hadoop.Path(self.at(path))
 
     def exists(self, path: str = "") -> bool:
@@ -66,7 +66,7 @@ class Folder:
         return bool(self._files.exists(self.java_path(path)))
 
     def is_file(self) -> bool:
-        """Return whether what is here is a file, and so no folder."""
+        """Return whether it is a file rather than a folder."""
         path = self._hadoop.Path(self.uri)
         return bool(self._files.exists(path) and self._files.getFileStatus(path).isFile())
 
@@ -89,7 +89,7 @@ class Folder:
         )
 
     def names(self, path: str = "") -> list[str]:
-        """Return the names of what is in the folder at `path`, hidden or not; [] if missing."""
+        """Return the names in the folder at `path`, hidden ones too; [] if it is missing."""
         if not self.exists(path):
             return []
         return sorted(
@@ -97,7 +97,7 @@ class Folder:
         )
 
     def read_text(self, path: str) -> str:
-        """Return what is in the file at `path`."""
+        """Return the content of the file at `path`."""
         stream = self._files.open(self.java_path(path))
         try:
             return bytes(stream.readAllBytes()).decode()
@@ -105,7 +105,7 @@ class Folder:
             stream.close()
 
     def write_bytes(self, path: str, content: bytes) -> None:
-        """Write a file, in place of one that may be there."""
+        """Write or overwrite a file."""
         stream = self._files.create(self.java_path(path), True)
         try:
             stream.write(content)
@@ -113,9 +113,9 @@ class Folder:
             stream.close()
 
     def write_new(self, path: str, text: str) -> None:
-        """Write a file in one step: it is there whole, or not at all.
+        """Write a file atomically.
 
-        Raises OutputInUseError where there is a file of that name.
+        Raises OutputInUseError if it exists.
         """
         folder, _, name = path.rpartition("/")
         unfinished = f"{folder}/.{name}.tmp" if folder else f".{name}.tmp"
@@ -125,43 +125,43 @@ class Folder:
             raise output_in_use(self.at(path))
 
     def replace(self, new: str, path: str) -> None:
-        """Put the folder `new` in the place of `path`, of which nothing is left.
+        """Delete `path` and rename the folder `new` to it.
 
-        Raises OutputInUseError where somebody else puts something there at the same time.
+        Raises OutputInUseError if another run writes to `path` at the same time.
         """
         self.delete(path)
         if not self._renamed(new, path):
             raise OutputInUseError(f"{self.at(path)} is being written by another run.")
 
     def delete(self, *paths: str) -> None:
-        """Delete files and folders, with all that is in them; what is not there is no error."""
+        """Delete files and folders with their contents; missing ones are ignored."""
         for path in paths:
             self._files.delete(self.java_path(path), True)
 
     def relative(self, path: str) -> str:
-        """Return the path below this folder of the full name `path`."""
+        """Return the URI or full path `path` relative to this folder."""
         return str(self._hadoop.Path(path).toUri().getPath()).removeprefix(self._root).lstrip("/")
 
     def relative_of_uri(self, uri: str) -> str | None:
-        """Return the path below this folder of what a percent-encoded URI names; None elsewhere."""
+        """Return a percent-encoded URI relative to this folder; None if it is elsewhere."""
         path, root = unquote(urlsplit(uri).path), f"{self._root.rstrip('/')}/"
         return path.removeprefix(root) if path.startswith(root) else None
 
     def _walked(self) -> Iterator[File]:
-        # By way of Java each file takes a dozen questions and their answers: minutes for a month.
+        # Through py4j each file takes a dozen calls: minutes for the files of a month.
         for folder, _, names in os.walk(self._root, onerror=_refuse, followlinks=True):
             for name in names:
                 path = os.path.join(folder, name)
                 try:
                     status = os.stat(path)
                 except FileNotFoundError:
-                    continue  # Somebody tidies up just now.
+                    continue  # It was deleted in between.
                 place = os.fsencode(path.removeprefix(self._root).lstrip("/"))
                 modified_ms = status.st_mtime_ns // 1_000_000
                 yield File(place.decode(errors="replace"), status.st_size, modified_ms)
 
     def _listed(self) -> Iterator[File]:
-        # Not by Spark's own listing, which passes over empty files.
+        # Not by Spark's own listing, which skips empty files.
         listing = self._files.listFiles(self._hadoop.Path(self.uri), True)
         while listing.hasNext():
             status = listing.next()
@@ -183,13 +183,12 @@ def _refuse(error: OSError) -> None:
 
 
 def output_in_use(place: str) -> OutputInUseError:
-    """Return what a run raises when another one was faster."""
+    """Return the error of a run that another run has overtaken."""
     return OutputInUseError(
-        f"{place} was written by another run meanwhile. "
-        "Let one run at a time write to a folder, and run this one again."
+        f"{place} was written by another run: run this one again, one at a time for each folder."
     )
 
 
 def is_hidden(path: str) -> bool:
-    """Return whether a file, or a folder that it is in, has a name that readers pass over."""
+    """Return whether readers skip a file, for its name or that of a folder it is in."""
     return any(name.startswith((".", "_")) for name in path.split("/"))

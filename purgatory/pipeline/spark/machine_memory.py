@@ -1,4 +1,4 @@
-"""How much memory there is."""
+"""The memory of this machine or container."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 
 _GROUP = Path("/sys/fs/cgroup")
-# In the second version of control groups, and in the first.
+# Of cgroup v2 and v1.
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 
 
 def machine_memory(group: Path = _GROUP) -> int | None:
     """Return the bytes of this machine, or of the container that `group` limits; None if unknown.
 
-    A container shows the machine's memory as its own, and kills who takes more than its limit.
+    A container shows the machine's memory as its own, and kills a process that exceeds its limit.
     """
     try:
         found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
@@ -24,7 +24,7 @@ def machine_memory(group: Path = _GROUP) -> int | None:
             limit = (group / name).read_text(encoding="ascii").strip()
         except OSError:
             continue
-        # Else it is "max": there is none.
+        # Otherwise it is "max": no limit.
         if limit.isdigit():
             found.append(int(limit))
     return min(found)

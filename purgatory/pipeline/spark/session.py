@@ -27,20 +27,20 @@ def spark_session(
 
     Under `spark-submit` (or in a notebook of a cluster) there is a JVM already: its master, memory
     and addresses stay as they are. Otherwise one is started here, on this machine unless `master`
-    says otherwise, with `memory` as the heap of the driver; `options` go to Spark as they are.
+    is another one, with `memory` as the heap of the driver; `options` are passed to Spark.
 
-    Raises NoJavaError where there is no Java.
+    Raises NoJavaError if there is no suitable Java.
     """
     builder = SparkSession.builder.appName(name)
     # Times are UTC throughout, whatever the machine's zone.
     builder = builder.config("spark.sql.session.timeZone", "UTC")
-    # What others read without guessing; Spark's own default is INT96, which has no zone.
+    # All readers understand it; Spark's default is INT96, which has no zone.
     builder = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
     if not _is_submitted():
         os.environ["JAVA_HOME"] = str(java_home())
-        # The machine's own name may lead nowhere.
+        # The host name may not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # The workers run what this process runs: another Python on the PATH may lack our packages.
+        # Workers run the same Python: another one on the PATH may lack our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master or DEFAULT_MASTER)
         for key, value in _local_options(memory).items():
@@ -53,7 +53,7 @@ def spark_session(
 
 
 def _is_submitted() -> bool:
-    # What spark-submit sets for the Python that it starts.
+    # spark-submit sets it for the Python process that it starts.
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -68,13 +68,13 @@ def _local_options(memory: str) -> dict[str, str]:
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         # Few cores: 200 partitions would be 200 small tasks. Adaptive execution merges them.
         "spark.sql.shuffle.partitions": "16",
-        # A task has one hour or two: no need to sort its rows by hour in order to write them.
+        # A task has one or two hours of rows, which need not be sorted by hour to be written.
         "spark.sql.maxConcurrentOutputFileWriters": "3",
     }
 
 
 def _same_path() -> dict[str, str]:
-    # A worker is started by `python -m`, which looks into the current folder first. Where this
-    # process does not (`python -P`), the workers would run another purgatory than it: of a checkout
-    # the sources, beside a compiled one that PYTHONPATH names.
+    # A worker is started by `python -m`, which searches the current folder first. If this process
+    # does not (`python -P`), the workers could run another purgatory: the sources of a checkout
+    # rather than the compiled package on PYTHONPATH.
     return {"spark.executorEnv.PYTHONSAFEPATH": "1"} if sys.flags.safe_path else {}

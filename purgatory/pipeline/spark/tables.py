@@ -1,4 +1,4 @@
-"""The tables that a job makes anew each time: written beside, then put in place together."""
+"""Tables that a job rewrites as a whole, and replaces together."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from purgatory.pipeline.spark.folder import Folder, output_in_use
 
 
 class Tables:
-    """The results of the jobs, in folders of a folder: `waits/by_kind` and so on."""
+    """The results of the jobs, such as `waits/by_kind`, as folders of plain Parquet files."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
-        """Take the folder at `path`, which need not exist."""
+        """Use the folder at `path`, which need not exist."""
         self._spark = spark
         self.folder = Folder(spark, path)
 
     def write(self, job: str, tables: Mapping[str, DataFrame], on_progress: OnProgress) -> None:
-        """Write the small tables of a job, each as one file, in place of those from before.
+        """Replace the small tables of a job, each with one file.
 
-        A run that breaks off leaves the old ones.
+        A run that fails leaves the old tables.
         """
 
         def fill(new: str) -> None:
@@ -38,14 +38,14 @@ class Tables:
         self.fill(job, fill)
 
     def fill(self, job: str, fill: Callable[[str], None]) -> None:
-        """Have `fill` write into the folder whose name it is given, then put that in place.
+        """Call `fill` with the name of a new folder, then replace the job's folder with it.
 
-        Raises OutputInUseError where another run has begun to fill it meanwhile.
+        Raises OutputInUseError if another run began to do the same in between.
         """
         prefix = f"_new-{job}-"
-        # A folder of its own: another run may still be writing into that which it had.
+        # A new name each time: another run may still be writing into its folder.
         new = f"{prefix}{secrets.token_hex(4)}"
-        # Whoever begins later deletes it, and what was written before would be missing.
+        # A run that begins later deletes this folder and the mark with it.
         mark = f"{new}/_begun"
         self.folder.delete(*(name for name in self.folder.names() if name.startswith(prefix)))
         self.folder.write_bytes(mark, b"")
@@ -59,7 +59,7 @@ class Tables:
     def rows(self, job: str, name: str) -> list[dict[str, Any]]:
         """Return all rows of a table, with times in UTC.
 
-        Raises NothingToReadError where the job has not run.
+        Raises NothingToReadError if the job has not run.
         """
         try:
             table = self._spark.read.parquet(self.folder.pattern(f"{job}/{name}"))
@@ -73,7 +73,7 @@ class Tables:
 
 
 def _in_utc(row: dict[str, Any]) -> dict[str, Any]:
-    """Give times their zone: Spark hands them out in the machine's, and without a word of it."""
+    """Return the row with times in UTC: Spark returns naive times in the zone of the machine."""
     return {
         name: value.astimezone(UTC) if isinstance(value, datetime) else value
         for name, value in row.items()

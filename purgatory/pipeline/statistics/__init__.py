@@ -1,1 +1,4 @@
-"""Statistics without Spark's or the journal's terms: histograms, percentiles, survival."""
+"""Statistics: histograms, percentiles, survival curves, confidence intervals.
+
+Nothing here knows operations or outcomes.
+"""

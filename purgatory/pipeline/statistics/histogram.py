@@ -1,4 +1,4 @@
-"""Buckets of a width in proportion to what is in them, as in an HDR histogram."""
+"""Log-linear buckets of proportional width, as in an HDR histogram."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 SUB_BITS: Final = 7
 SUB_BUCKETS: Final = 1 << SUB_BITS
-"""Buckets for each doubling of the value: none is wider than 1/128 of what is in it."""
+"""Buckets for each doubling of the value: none is wider than 1/128 of its values."""
 
 
 def bucket(value: int) -> int:
-    """Return the bucket of a whole number of zero or more; larger numbers, later buckets.
+    """Return the index of the bucket of a whole number of zero or more; it grows with the number.
 
     Below 256 each number has a bucket of its own.
     """
@@ -37,10 +37,10 @@ def bucket_end(index: int) -> int:
 
 
 def bucket_column(value: Column) -> Column:
-    """Return `bucket` of a column of whole numbers; one below zero counts as zero."""
-    # A logarithm may be off by one next to a power of two. There both shifts name the same bucket:
-    # 2 ** k - 1 is the last of its power whichever is taken, and 2 ** k the first. To mend it would
-    # be more code for each row than Java compiles.
+    """Return `bucket` of a column of whole numbers; a negative one counts as zero."""
+    # A logarithm may be off by one next to a power of two. There both shifts give the same bucket:
+    # 2 ** k - 1 is the last of its power with either, and 2 ** k the first. A correction would be
+    # more code for each row than Java compiles.
     bits = F.floor(F.log2(F.greatest(value, F.lit(1)))).cast("int")
     shift = F.greatest(bits - SUB_BITS, F.lit(0))
     index = shift * SUB_BUCKETS + F.call_function("shiftright", value, shift)
@@ -48,7 +48,7 @@ def bucket_column(value: Column) -> Column:
 
 
 def bucket_middle_column(index: Column) -> Column:
-    """Return the middle of a bucket: at most 1/256 away from each number in it."""
+    """Return the middle of a bucket: within 1/256 of each number in it."""
     shift = F.greatest(F.shiftright(index, SUB_BITS) - 1, F.lit(0))
     start = F.call_function("shiftleft", (index - shift * SUB_BUCKETS).cast("long"), shift)
     width = F.call_function("shiftleft", F.lit(1).cast("long"), shift)

@@ -15,14 +15,14 @@ def percentiles(
 ) -> DataFrame:
     """Return percentiles of the columns `measures` for each group of the columns `by`.
 
-    Measures are whole and not negative; rows without one do not count for it. One row a group,
-    measure and percent: `by`, `measure`, `percent`, `exact`, `approximate`. Exact is nearest-rank:
-    the least value that so many percent of the group do not exceed. Approximate is the middle of
-    its bucket, off by 0.4 % of the value at the most.
+    Measures are whole and not negative; null is ignored. One row for each group, measure and
+    percent: `by`, `measure`, `percent`, `exact`, `approximate`. Exact is nearest-rank: the least
+    value that so many percent of the group do not exceed. Approximate is the middle of its bucket,
+    off by at most 0.4 % of the value.
 
-    Two passes, no sort of everything: the first counts buckets, which says in which bucket each
-    percentile is; the second looks only into these. Spark's `percentile` would keep every different
-    value of a group in the memory of one task. A group that has most of the rows costs no more than
+    Two passes, no sort of all rows: the first counts buckets, which shows in which bucket each
+    percentile is; the second reads only these. Spark's `percentile` would keep every different
+    value of a group in the memory of one task. A group with most of the rows costs no more than
     another, since its rows are counted where they are.
     """
     values = _values(rows, by, measures)
@@ -32,9 +32,9 @@ def percentiles(
 
 
 def places(counts: DataFrame, by: Sequence[str], percents: Sequence[float]) -> DataFrame:
-    """Return where each percentile is: `by`, `measure`, `bucket`, `rank` in it, and `percent`.
+    """Return the place of each percentile: `by`, `measure`, `bucket`, `rank` in it, and `percent`.
 
-    `counts` are values by `by`, `measure` and `bucket`: counted where the rows are, and small.
+    `counts` has the number of values (`count`) by `by`, `measure` and `bucket`.
     """
     group = Window.partitionBy(*by, "measure")
     upto = group.orderBy("bucket").rowsBetween(Window.unboundedPreceding, Window.currentRow)
@@ -55,7 +55,7 @@ def places(counts: DataFrame, by: Sequence[str], percents: Sequence[float]) -> D
 def value_counts(
     rows: DataFrame, by: Sequence[str], measures: Sequence[str], where: DataFrame
 ) -> DataFrame:
-    """Return how often each value is there, of the groups' buckets that `where` has rows for.
+    """Return how often each value occurs, in the groups' buckets that `where` has rows for.
 
     Columns `by`, `measure`, `bucket`, `value` and `count`.
     """
@@ -69,9 +69,9 @@ def value_counts(
 
 
 def ranked(values: DataFrame, wanted: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return the percentiles, from `places` and the `value_counts` of these or of more.
+    """Return the percentiles, from `places` and the `value_counts` of these buckets or more.
 
-    `values` may be of finer groups than `by`: they are put together.
+    `values` may be of finer groups than `by`; they are merged.
     """
     bucket = [*by, "measure", "bucket"]
     counts = values.groupBy(*bucket, "value").agg(F.sum("count").alias("count"))

@@ -1,4 +1,4 @@
-"""Survival: how long it takes until a key fires, from waits that were often cut short."""
+"""Survival curves: how long it takes until a key fires, from censored waits."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from purgatory.pipeline.statistics.binomial import CONFIDENCE
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The share of operations that wait longer than a time, were nothing to end them but a fire."""
+    """A step of the curve: the share that would wait longer if only fires ended a wait."""
 
     time_us: int
     at_risk: int
-    """Still waiting just before."""
+    """Operations still waiting just before."""
     fired: int
     survival: float
     low: float
     high: float
-    """Between these it is, at 95 % for each time by itself."""
+    """The pointwise 95 % confidence interval."""
 
 
 def kaplan_meier(
@@ -30,12 +30,12 @@ def kaplan_meier(
 ) -> list[Step]:
     """Return the Kaplan-Meier estimate from `(time_us, fired, censored)`, one step for each time.
 
-    Censored are operations that ended, or are looked at, before anything fired: expired, cancelled,
-    drained, open. They were at risk until then and say nothing of later; to leave them out, or to
-    count them as fired, would make waits look shorter than they are. At one time those that fired
-    come first. Steps at which nothing fired are left out, but for the last time of all.
+    Censored are operations that had not fired when they ended or were observed: expired, cancelled,
+    drained, open. They were at risk until then; leaving them out, or counting them as fired, would
+    make waits look shorter than they are. At equal times fires come first. Steps without a fire are
+    left out, except for the last one.
 
-    The interval is Greenwood's, of the logarithm of -log S, which stays between 0 and 1.
+    The interval is Greenwood's, of the logarithm of -log S, which keeps it between 0 and 1.
 
     Source: Kaplan and Meier, JASA 53 (1958); Greenwood (1926); Kalbfleisch and Prentice.
     """
@@ -62,12 +62,12 @@ def kaplan_meier(
 
 
 def time_of_survival(steps: Sequence[Step], share: float) -> int | None:
-    """Return the first time beyond which at most `share` wait; None if none was seen that long."""
+    """Return the first time beyond which at most `share` wait; None if no step is that low."""
     return next((step.time_us for step in steps if step.survival <= share), None)
 
 
 def survival_at(steps: Sequence[Step], time_us: float) -> float:
-    """Return the share that waits longer than `time_us`; 1 before the first step."""
+    """Return the share that waits longer than `time_us`: 1 before the first step."""
     survival = 1.0
     for step in steps:
         if step.time_us > time_us:

@@ -1,1 +1,4 @@
-"""The journal as it grows: streaming queries by window, and alerts."""
+"""Streaming queries on the journal as it grows, by window, and alerts.
+
+The same figures over the whole history are in `waits`.
+"""

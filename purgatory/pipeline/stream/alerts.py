@@ -1,4 +1,4 @@
-"""Sends alerts to a service, as signals on its keys."""
+"""Alerts, and the service whose keys they are fired on."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MAX_ATTEMPTS = 6
 _RETRY_POLICY = RetryPolicy(first_ms=500, max_ms=30_000)
 _MAX_RETRY_AFTER_S = 30.0
 _TIMEOUT_S = 30
-# What a proxy or a service that is about to stop says; later it may say something else.
+# Temporary errors, for example of a proxy or a draining service.
 _FOR_NOW = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something that a person, or a program, ought to know of one window of time."""
+    """An alert on one window of time."""
 
     alert: str
     subject: str
@@ -36,11 +36,11 @@ class Alert:
 
     @property
     def key(self) -> str:
-        """The key that it is a signal on: one for all of its sort, so that it can be watched."""
+        """The key that it fires: the same for all alerts of a sort."""
         return f"alert:{self.alert}"
 
     def idempotency_key(self, name: str) -> str:
-        """Return what is the same whenever this alert of this window is sent by `name`."""
+        """Return the Idempotency-Key of this alert of this window, sent by `name`."""
         text = json.dumps([name, self.alert, self.subject, self._start()])
         return hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=16).hexdigest()
 
@@ -63,12 +63,12 @@ class Alert:
 class AlertService:
     """A service with a purgatory, at the URL of its router, such as http://host:8000/purgatory.
 
-    Raises ValueError for another scheme than http and https.
+    Raises ValueError for other schemes than http and https.
     """
 
     url: str
     name: str = "live"
-    """Whose alerts they are: part of each Idempotency-Key."""
+    """The sender: part of each Idempotency-Key."""
     token: str | None = field(default=None, repr=False)
     sleep: Callable[[float], None] = field(default=time.sleep, repr=False)
 
@@ -80,8 +80,8 @@ class AlertService:
     def send(self, alert: Alert) -> None:
         """Fire the alert's key; the service fires it once, however often it is sent.
 
-        Waits, and sends again, while the service is away. Raises AlertRefusedError when it stays
-        away, or will not have it.
+        Retries while the service is unavailable. Raises AlertRefusedError if it stays unavailable
+        or refuses the alert.
         """
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             pause_s = _RETRY_POLICY.delay_s(attempt)
@@ -91,8 +91,8 @@ class AlertService:
                 return
             except HTTPError as error:
                 with error:
-                    said = error.read(2_000).decode(errors="replace")
-                reason = f"{error.code} {said}"
+                    body = error.read(2_000).decode(errors="replace")
+                reason = f"{error.code} {body}"
                 if error.code not in _FOR_NOW:
                     break
                 pause_s = max(pause_s, _seconds(error.headers.get("Retry-After")))
@@ -101,8 +101,8 @@ class AlertService:
             if attempt < _MAX_ATTEMPTS:
                 self.sleep(min(pause_s, _MAX_RETRY_AFTER_S))
         raise AlertRefusedError(
-            f"{self.url} did not take the alert {alert.alert!r} of {alert.subject!r}: {reason}. "
-            "Nothing is lost: mend that and start again; what was sent is not sent twice"
+            f"{self.url} did not accept the alert {alert.alert!r} of {alert.subject!r}: {reason}. "
+            "Nothing is lost: correct that and start again; no alert is fired twice"
         )
 
     def _request(self, alert: Alert) -> Request:
@@ -117,5 +117,5 @@ class AlertService:
 
 
 def _seconds(text: str | None) -> float:
-    # An HTTP date is rare, and the pause grows in any case.
+    # An HTTP date is rare, and the delay grows anyway.
     return float(text) if text and text.isascii() and text.isdigit() else 0.0

@@ -25,7 +25,7 @@ from purgatory.pipeline.stream.windows import Watch, exploding, stuck, window_ke
 
 FOLDER = "live"
 
-# Alerts of one batch: more at once is one event, and a flood helps nobody.
+# Alerts of one batch: a flood would not help.
 _MOST_ALERTS = 1_000
 _PAUSE_S = 0.1
 
@@ -38,9 +38,9 @@ def streaming_events(
     on_bad_file: OnBadFile = OnBadFile.SKIP,
     at_a_time: int | None = None,
 ) -> DataFrame:
-    """Return the journal as a stream: a folder, or a Redis Stream by its server's URL.
+    """Return the journal as a stream, from a folder or from a Redis Stream by its server's URL.
 
-    `at_a_time` bounds the files, or entries, of one batch.
+    `at_a_time` limits the files, or entries, of one batch.
     """
     register(spark)
     scheme = urlsplit(source).scheme
@@ -51,7 +51,7 @@ def streaming_events(
         reader = spark.readStream.format("purgatory").option("stream", stream)
         limit = "maxEntries"
     else:
-        # Elsewhere Spark's own source, which keeps a list of the files that it has read.
+        # For other file systems Spark's own source, which keeps a list of the files it has read.
         reader = spark.readStream.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
         reader = reader.format("parquet")
         limit = "maxFilesPerTrigger"
@@ -62,11 +62,10 @@ class StreamingQueries:
     """Two queries on one stream of events, each with a checkpoint below `out`.
 
     `waits` writes a row for each window and kind, `keys` one for each window and stuck key; both
-    write alerts, and send them to the service if there is one. A window is told once, when nothing
-    of it can come any more. A batch that broke off is done again with the same rows under the same
-    number: its files are written in place of those from before. Its alerts are not sent again if
-    all were sent; else the service knows those that were by their Idempotency-Keys, for as long as
-    it remembers these.
+    write alerts, and send them to the service, if given. A window is written once, when it is
+    complete. A failed batch is repeated with the same rows and number, and overwrites its files.
+    Its alerts are not sent again if all were sent; otherwise the service recognises repeated ones
+    by their Idempotency-Keys, for as long as it keeps these.
     """
 
     def __init__(
@@ -84,7 +83,7 @@ class StreamingQueries:
         self._on_progress = on_progress
 
     def start(self, events: DataFrame, *, every_s: float | None = 10.0) -> list[StreamingQuery]:
-        """Start both, taking what is new `every_s` seconds; None takes what is there, and ends."""
+        """Start both, with a batch every `every_s` seconds; None reads what is there and ends."""
         watch = self._watch
         waits = self._writer("waits", window_waits(events, watch), lambda r: exploding(r, watch))
         keys = self._writer("keys", window_keys(events, watch), stuck)
@@ -103,11 +102,11 @@ class StreamingQueries:
         def write(batch: DataFrame, number: int) -> None:
             try:
                 with Cached() as frames:
-                    kept = frames.add(batch)
-                    self._write_batch(name, kept, alerts(kept), number)
+                    cached = frames.add(batch)
+                    self._write_batch(name, cached, alerts(cached), number)
             except (Py4JJavaError, PySparkException) as error:
-                # Without the traces: to learn whether it was stopped, Spark goes through the text
-                # with a regular expression that overflows the stack where it is long.
+                # Without the traces: Spark searches the text with a regular expression that
+                # overflows the stack on a long one.
                 raise PipelineError(error_message(error)) from None
 
         return (
@@ -124,7 +123,7 @@ class StreamingQueries:
                 f"{name}: more than {_MOST_ALERTS:,} alerts at once; sending the first"
             )
         place = f"alerts/{name}/{_batch(number)}"
-        # Written when all are sent: a batch that broke off after that sends none again.
+        # Written when all are sent: a batch that fails after that does not send them again.
         if found and not self._folder.exists(f"{place}/_SUCCESS"):
             for row in found[:_MOST_ALERTS]:
                 self._send(
@@ -149,14 +148,14 @@ def _batch(number: int) -> str:
 
 
 def wait_for(queries: list[StreamingQuery]) -> None:
-    """Wait until all queries have ended, or one has failed; then stop the others and raise.
+    """Wait until all queries have ended, or one has failed; then stop the others.
 
-    Raises PipelineError, which says what stopped it.
+    Raises PipelineError, with the cause, if one has failed.
     """
     try:
         left = list(queries)
         while left:
-            # Not by waiting in Java: an interrupt in the midst of a call breaks the connection.
+            # Not by waiting in Java: an interrupt during a call breaks the connection.
             time.sleep(_PAUSE_S)
             ended = [query for query in left if not query.isActive]
             for query in ended:
@@ -169,12 +168,12 @@ def wait_for(queries: list[StreamingQuery]) -> None:
 
 def _check(query: StreamingQuery) -> None:
     try:
-        # It has ended: this returns, or raises, at once.
+        # It has ended: this returns or raises at once.
         query.awaitTermination()
     except StreamingQueryException as error:
         raise PipelineError(f"{query.name} stopped: {_cause(str(error))}") from error
 
 
 def _cause(text: str) -> str:
-    """Return what a Python process died of, else the first line of what Spark says."""
+    """Return the error of a Python worker, else the first line of Spark's message."""
     return python_cause(text) or text.strip().splitlines()[0].strip()

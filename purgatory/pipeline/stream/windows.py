@@ -1,4 +1,4 @@
-"""Live: what the journal says as it comes in, window by window."""
+"""Windows of the stream: waits by kind, stuck keys, and the alerts on them."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ STUCK = "stuck-key"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watch:
-    """What to look out for. Raises ValueError for what cannot be."""
+    """Windows and thresholds of alerts. Raises ValueError for values out of range."""
 
     window_s: int = 60
     delay_s: int = 120
-    """How late an event may come: a window is told when nothing of it can come any more. A journal
-    that is read from files comes later than its files are old."""
+    """How late an event may arrive: a window is written when it is complete. The events of a
+    journal of files are as late as its files are old."""
     expired_share: float = 0.5
-    """Of what ended in a window, by kind: as much as this is too much."""
+    """The share of expired operations in a window, by kind, from which there is an alert."""
     least_ended: int = 20
-    """With fewer ends in the window nothing is said of their share."""
+    """With fewer ends in the window there is no such alert."""
     least_expired: int = 5
-    """A key on which so many operations expired in a window, and none fired, is stuck."""
+    """A key is stuck if so many operations on it expired in a window, and none fired."""
 
     def __post_init__(self) -> None:
         for name in ("window_s", "delay_s", "least_ended", "least_expired"):
@@ -38,9 +38,9 @@ class Watch:
 
 
 def window_waits(events: DataFrame, watch: Watch) -> DataFrame:
-    """Return one row for each window and kind: what began, what ended, how long it had waited.
+    """Return one row for each window and kind: counts of events, waits and lateness.
 
-    `events` is a stream (EVENT_SCHEMA) or a table of them. Events that come twice count once.
+    `events` is a stream or a table of EVENT_SCHEMA. Repeated events count once.
     """
     ended = F.col("event").isin(*COMPLETIONS)
     wait_us = F.when(
@@ -65,9 +65,9 @@ def window_waits(events: DataFrame, watch: Watch) -> DataFrame:
 
 
 def window_keys(events: DataFrame, watch: Watch) -> DataFrame:
-    """Return one row for each window and stuck key: so many expired on it, and none fired.
+    """Return one row for each window and stuck key.
 
-    Delayed jobs do not count: to come to their deadline is what they are for.
+    Delayed jobs do not count: they are meant to expire.
     """
     counted = (
         _once(events.where(~_is_job()), watch)
@@ -82,7 +82,7 @@ def window_keys(events: DataFrame, watch: Watch) -> DataFrame:
 
 
 def exploding(waits: DataFrame, watch: Watch) -> DataFrame:
-    """Return an alert for each row of `window_waits` in which too much expired; not of jobs."""
+    """Return an alert for each row of `window_waits`, except jobs, in which too many expired."""
     ended = sum((F.col(event) for event in COMPLETIONS[1:]), F.col(COMPLETIONS[0]))
     is_too_much = (ended >= watch.least_ended) & (F.col("expired") >= watch.expired_share * ended)
     return waits.where(is_too_much & ~_is_job()).select(
@@ -90,7 +90,7 @@ def exploding(waits: DataFrame, watch: Watch) -> DataFrame:
         F.col("kind").alias("subject"),
         "start",
         "end",
-        # Counts only: what a batch says that is done again is the same to the byte.
+        # Counts only: a repeated batch has the same text.
         F.to_json(F.struct("expired", ended.alias("ended"))).alias("detail"),
     )
 

@@ -1,4 +1,4 @@
-"""Cells: operations counted by group, outcome and how long, from which every table is added up."""
+"""Aggregates: counts by group, outcome and bucket, which every table is summed from."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def aggregates(
     *,
     as_of: datetime | None = None,
 ) -> DataFrame:
-    """Return the cells of `outcomes`: one pass over them, and few rows, whatever their number.
+    """Return the aggregates of `outcomes`: few rows, in one pass, whatever their number.
 
-    Columns `by`, `outcome`, `measure`, `bucket` (of the measure's value; null where there is none),
-    `count`, `contested`, and of the values themselves `valued` (how many there are), `total` and
-    `most`. Of WAIT, which is there whether it is among `measures` or not, every operation is in one
-    cell; of another measure those that have a value. With `as_of`, an open operation is in the
-    bucket of its wait until then, unless its deadline is past: then it has ended, in a way unknown.
+    Columns `by`, `outcome`, `measure`, `bucket` (of the measure's value; null without a value),
+    `count`, `contested`, and of the values themselves `valued` (their number), `total` and `most`.
+    WAIT is always among the measures and has every operation in one row; another measure has those
+    with a value. With `as_of`, an open operation is in the bucket of its wait until then, unless
+    its deadline is past: then it has ended in an unknown way.
 
-    Groups can be put together: the cells of a coarser `by` are sums of those of a finer one.
+    The aggregates of a coarser `by` are sums of those of a finer one.
     """
     pairs = F.array(*(_pair(name, as_of) for name in dict.fromkeys((WAIT, *measures))))
     values = outcomes.select(*by, "outcome", "is_contested", F.inline(pairs)).where(
@@ -48,9 +48,9 @@ def aggregates(
     )
 
 
-def bucket_counts(cells: DataFrame, by: Sequence[str]) -> DataFrame:
-    """Return how many values are in which bucket: `by`, `measure`, `bucket` and `count`."""
-    valued = cells.where(F.col("valued") > 0)
+def bucket_counts(counted: DataFrame, by: Sequence[str]) -> DataFrame:
+    """Return the number of values in each bucket: `by`, `measure`, `bucket` and `count`."""
+    valued = counted.where(F.col("valued") > 0)
     return valued.groupBy(*by, "measure", "bucket").agg(F.sum("valued").alias("count"))
 
 

@@ -1,4 +1,4 @@
-"""Parked: how many operations waited at once, over time."""
+"""Concurrency: how many operations were parked at once, over time."""
 
 from __future__ import annotations
 
@@ -9,27 +9,28 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 
 def concurrency(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
-    """Return for each kind and minute how many operations were parked.
+    """Return the number of parked operations for each kind and minute.
 
-    Columns `kind`, `minute`, `began` (operations that began to wait), `wait_s` (how long these
-    waited, together), `ended`, `parked_mean` and `parked_peak`, of the sixty moments at which a
-    second begins: what waits for less than a second may fall between two. Only minutes in which
-    something is parked, begins or ends are there.
+    Columns `kind`, `minute`, `began` (operations that began to wait), `wait_s` (the sum of their
+    waits), `ended`, `parked_mean` and `parked_peak`, over the sixty starts of seconds: a wait of
+    less than a second may fall between two. Minutes in which nothing is parked, begins or ends have
+    no row.
 
-    What has not ended is parked until `as_of`, or its deadline: of what is past that nobody knows.
+    An operation without an end counts as parked until `as_of` or its deadline, whichever is
+    earlier.
     """
     seconds = _with_level(_changes(outcomes, as_of))
     return _by_minute(_filled(seconds)).orderBy("kind", "minute")
 
 
 def parked_until(as_of: datetime) -> Column:
-    """Return when an operation was parked no more, as far as it is known at `as_of`."""
-    # One whose end has not come yet, or never will, is open or lost, but does not wait any longer.
+    """Return the end of an operation's wait, as far as it is known at `as_of`."""
+    # After its deadline an operation without an end is open or lost, but no longer waits.
     return F.coalesce("completed_at", F.least(F.lit(as_of), "deadline"))
 
 
 def _changes(outcomes: DataFrame, as_of: datetime) -> DataFrame:
-    """Return by kind and second how many began and ended in it: few rows, whatever waits."""
+    """Return how many operations began and ended, by kind and second."""
     end = parked_until(as_of)
     wait_us = F.unix_micros(end) - F.unix_micros("watched_at")
     changes = F.array(
@@ -56,10 +57,10 @@ def _change(at: Column | str, *, began: int, wait_us: Column) -> Column:
 
 
 def _with_level(changes: DataFrame) -> DataFrame:
-    """Add `level`, parked when the next second begins, and `next_second`, the next change.
+    """Add `level`, the number parked at the end of the second, and `next_second`, the next change.
 
-    First whole days, then the seconds within a day: a running sum over all seconds of a kind would
-    be one task's work, over years of them too.
+    First whole days, then the seconds of a day: a running sum over all seconds of a kind would be
+    the work of one task.
     """
     change = F.col("began") - F.col("ended")
     placed = changes.withColumn("day", F.floor(F.col("second") / 86_400))
@@ -88,11 +89,11 @@ def _with_level(changes: DataFrame) -> DataFrame:
 
 
 def _filled(seconds: DataFrame) -> DataFrame:
-    """Cut the time between two changes into minutes: a row for each minute that it touches.
+    """Return a row for each minute between two changes.
 
-    `count` is the number of moments, the starts of seconds, in the row's minute.
+    `count` is the number of starts of seconds in the row's minute.
     """
-    # The level holds from the moment after this second to the start of the next that changes.
+    # The level holds from the end of this second to the start of the next one with a change.
     first = F.col("second") + 1
     last = F.when(F.col("level") > 0, F.coalesce("next_second", F.col("second"))).otherwise(
         F.col("second")

@@ -1,4 +1,4 @@
-"""The job `waits`: from the table of outcomes to the tables that a person reads."""
+"""The job `waits`: writes the tables of waits from the table of outcomes."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ _MOST_STEPS = 300
 
 
 def run(outcome_table: OutcomeTable, tables: Tables, on_progress: OnProgress) -> None:
-    """Write the tables. Raises NothingToReadError where there are no outcomes."""
+    """Write the tables. Raises NothingToReadError if there are no outcomes."""
     outcomes = outcome_table.read()
     as_of = outcome_table.manifest().as_of_time()
-    assert as_of is not None, "what was published has seen an event"
-    with Cached() as kept:
-        found = wait_tables(outcomes, as_of=as_of, width_s=_width_s(outcomes), kept=kept)
+    assert as_of is not None, "a published table has an event"
+    with Cached() as cached:
+        found = wait_tables(outcomes, as_of=as_of, width_s=_width_s(outcomes), cached=cached)
         tables.write(JOB, found, on_progress)
 
 
 def wait_tables(
-    outcomes: DataFrame, *, as_of: datetime, width_s: int, kept: Cached
+    outcomes: DataFrame, *, as_of: datetime, width_s: int, cached: Cached
 ) -> dict[str, DataFrame]:
-    """Return every table of the job by its name.
+    """Return all tables of the job by name.
 
-    What several are made from is made once, by hour, and `kept` until all of them are written.
+    What several of them are made from is computed once, by hour, and added to `cached`.
     """
     hourly, measures = with_hours(outcomes), (*MEASURES, "timeout_us")
-    counted = kept.add(aggregates(hourly, _BY_HOUR, measures, as_of=as_of))
-    values = kept.add(value_counts(hourly, _BY_HOUR, measures, _places_by_hour_and_kind(counted)))
-    frequent = kept.add(frequent_prefixes(outcomes))
+    counted = cached.add(aggregates(hourly, _BY_HOUR, measures, as_of=as_of))
+    values = cached.add(value_counts(hourly, _BY_HOUR, measures, _places_by_hour_and_kind(counted)))
+    frequent = cached.add(frequent_prefixes(outcomes))
     return {
         "by_kind": waits_of_aggregates(counted, values, ["kind"], measures),
         "by_key_prefix": waits_by(with_prefixes(outcomes, frequent), ["key_prefix"]),
@@ -69,7 +69,7 @@ def wait_tables(
 
 
 def _places_by_hour_and_kind(counted: DataFrame) -> DataFrame:
-    """Return the buckets of each hour that have a percentile of the hour, or of its whole kind."""
+    """Return the buckets of each hour with a percentile of the hour or of the whole kind."""
     bucket = ["kind", "measure", "bucket"]
     hourly = bucket_counts(counted, _BY_HOUR)
     of_kinds = places(bucket_counts(counted, ["kind"]), ["kind"], PERCENTS)
@@ -80,7 +80,7 @@ def _places_by_hour_and_kind(counted: DataFrame) -> DataFrame:
 
 
 def _width_s(outcomes: DataFrame) -> int:
-    """Return a width of the timeline's steps with which they are not too many for a chart."""
+    """Return a width of the timeline's steps with which a chart has not too many."""
     seconds = F.unix_seconds("watched_at")
     span_s = outcomes.agg(F.max(seconds) - F.min(seconds)).first()[0] or 0  # type: ignore[index] # an aggregate has a row
     return next((width for width in _WIDTHS_S if span_s / width <= _MOST_STEPS), _WIDTHS_S[-1])

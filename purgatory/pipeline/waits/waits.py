@@ -1,4 +1,4 @@
-"""Waits: how many operations of what outcome, how long they waited, how late they expired."""
+"""Waits by group: counts by outcome, percentiles of waits and of lateness."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def waits_by(
 ) -> DataFrame:
     """Return one row for each group of `outcomes` by the columns `by`.
 
-    Its columns: `operations`, a count and a `share_` for each outcome, `contested`, the mean and
-    the maximum of each of `measures` (by default the `wait_us` of what ended and the `lateness_us`
-    of what expired), and for each of PERCENTS the exact `wait_us_p50` and the approximate
-    `wait_us_p50_approximate`, and so on.
+    Columns: `operations`, a count and a `share_` for each outcome, `contested`, the mean and the
+    maximum of each of `measures` (by default `wait_us` of ended operations and `lateness_us` of
+    expired ones), and for each of PERCENTS an exact value such as `wait_us_p50` and an approximate
+    one such as `wait_us_p50_approximate`.
     """
     counted = aggregates(outcomes, by, measures)
     wanted = places(bucket_counts(counted, by), by, PERCENTS)
@@ -37,9 +37,9 @@ def waits_by(
 def waits_of_aggregates(
     counted: DataFrame, values: DataFrame, by: Sequence[str], measures: Sequence[str] = MEASURES
 ) -> DataFrame:
-    """Return what `waits_by` does, from the `cells` and `value_counts` of these groups or finer.
+    """Return the same as `waits_by`, from the aggregates and `value_counts` of finer groups.
 
-    `values` has at least the buckets in which the percentiles are.
+    `values` has at least the buckets with the percentiles.
     """
     wanted = places(
         bucket_counts(counted.where(F.col("measure").isin(*measures)), by), by, PERCENTS
@@ -57,12 +57,12 @@ def waits_of_aggregates(
     )
     shares = {f"share_{name}": F.col(name) / F.col("operations") for name in OUTCOMES}
     wide = _wide(ranked(values, wanted, by), by, measures)
-    # From the left: a group in which nothing has ended has no percentile.
+    # A left join: a group without an ended operation has no percentile.
     return counts.withColumns(shares).join(wide, list(by), "left")
 
 
 def frequent_prefixes(outcomes: DataFrame, most: int = 200) -> DataFrame:
-    """Return the `key_prefix`es that most operations have a key of."""
+    """Return the `most` frequent `key_prefix`es."""
     return (
         _by_prefix(outcomes)
         .groupBy("key_prefix")
@@ -76,9 +76,8 @@ def frequent_prefixes(outcomes: DataFrame, most: int = 200) -> DataFrame:
 def with_prefixes(outcomes: DataFrame, frequent: DataFrame | None = None) -> DataFrame:
     """Return a row for each different `key_prefix` of each operation's keys.
 
-    A prefix is a key up to its first ":" or "/". Beyond the `frequent` ones, by default
-    `frequent_prefixes`, which are as many as a person reads, prefixes are OTHER: of random keys
-    there are as many prefixes as keys.
+    A prefix is a key up to its first ":" or "/". Prefixes that are not among `frequent`, by default
+    `frequent_prefixes`, become OTHER: random keys have as many prefixes as keys.
     """
     found = frequent_prefixes(outcomes) if frequent is None else frequent
     names = found.select("key_prefix", F.col("key_prefix").alias("frequent"))
@@ -93,9 +92,9 @@ def with_hours(outcomes: DataFrame) -> DataFrame:
 
 
 def timeline(outcomes: DataFrame, width_s: int) -> DataFrame:
-    """Return how many operations that began to wait in each `width_s` seconds had which outcome.
+    """Return the number of operations by outcome, for each `width_s` seconds of their start.
 
-    Steps in which none began have no row, so each row says how wide it is: `width_s`.
+    Steps in which none began have no row; every row has the `width_s`.
     """
     start = F.floor(F.unix_seconds("watched_at") / width_s) * width_s
     return outcomes.groupBy(F.timestamp_seconds(start).alias("start"), "outcome").agg(
@@ -104,18 +103,18 @@ def timeline(outcomes: DataFrame, width_s: int) -> DataFrame:
 
 
 def wait_counts(counted: DataFrame) -> DataFrame:
-    """Return how many operations of a kind and outcome waited how long, from `cells` by kind.
+    """Return a histogram of the waits of each kind and outcome, from aggregates by kind.
 
     Columns `kind`, `outcome`, `bucket` (of the wait in us) and `count`. An open operation has
-    waited until the `as_of` of the cells. Of one that is lost, or past its deadline, nobody knows,
-    and its bucket is null.
+    waited until the `as_of` of the aggregates. The bucket of a lost operation, or an open one past
+    its deadline, is null.
     """
     waits = counted.where(F.col("measure") == WAIT)
     return waits.groupBy("kind", "outcome", "bucket").agg(F.sum("count").alias("count"))
 
 
 def lateness_counts(counted: DataFrame) -> DataFrame:
-    """Return how many expired operations of a kind were how late: `kind`, `bucket`, `count`."""
+    """Return a histogram of the lateness of expired operations: `kind`, `bucket`, `count`."""
     late = counted.where(F.col("measure") == LATENESS)
     return late.groupBy("kind", "bucket").agg(F.sum("count").alias("count"))
 
@@ -123,8 +122,8 @@ def lateness_counts(counted: DataFrame) -> DataFrame:
 def hot_keys(outcomes: DataFrame, most: int = 100) -> DataFrame:
     """Return the `most` frequent keys: `key`, `operations`, `share`, `fired`, `expired`, waits.
 
-    A key that has most of all rows is no trouble: each task counts what it has, and one row a key
-    and task travels. `share` is of all operations; one with two keys counts for both.
+    Skewed keys are no problem: each task counts its own rows, and one row for each key and task is
+    shuffled. `share` is of all operations; one with two keys counts for both.
     """
     total = outcomes.agg(F.count("*").alias("all"))
     counted = (
@@ -151,7 +150,7 @@ def hot_keys(outcomes: DataFrame, most: int = 100) -> DataFrame:
 
 def _by_prefix(outcomes: DataFrame) -> DataFrame:
     several = F.array_distinct(F.transform("keys", _prefix))
-    # Most have one key, and a list of one needs no loop, which Spark does not compile.
+    # Most have one key, and a list of one avoids a lambda, which Spark does not compile.
     one = F.array(_prefix(F.get("keys", F.lit(0))))
     prefixes = F.when(F.size("keys") == 1, one).otherwise(several)
     return outcomes.withColumn("key_prefix", F.explode_outer(prefixes)).fillna(

@@ -11,7 +11,7 @@ from fastapi import FastAPI, Request
 from purgatory import Purgatory
 from tests.acceptance.thread_server import ServerKind, ThreadServer
 
-NAME = "purgatory.fastapi.servers.uvicorn_protocol:ParkingProtocol"
+NAME = "purgatory.uvicorn:ParkingProtocol"
 
 PARKING = [ServerKind(NAME, "uvloop"), ServerKind(NAME, "asyncio")]
 

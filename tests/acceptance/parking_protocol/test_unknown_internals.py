@@ -13,11 +13,12 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from purgatory import Purgatory
+from purgatory.fastapi import ParkDep, dependencies
 from purgatory.fastapi.servers import fastapi_internals, send_wrappers
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.uvicorn import parking_protocol
 from purgatory.fastapi.servers.uvicorn.fallback_protocol import missing_internals
-from purgatory.fastapi.servers.uvicorn_protocol import ParkingProtocol, choose_protocol
+from purgatory.fastapi.servers.uvicorn.protocol_choice import ParkingProtocol, choose_protocol
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.orders_application import Orders
@@ -166,3 +167,22 @@ async def test_starlette_with_another_wrapper_of_send(
             await server.call(orders.purgatory.fire, "k")
             answer: Reply = await connection.reply()
             assert (answer.status, answer.body) == (200, b"fired")
+
+
+async def test_a_body_that_starlette_caches_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endpoint that parks before its body is read gets its outcome all the same."""
+    monkeypatch.setattr(dependencies, "cache_body", lambda request, body: None)
+    monkeypatch.setattr(dependencies, "cached_body", lambda request: None)
+    purgatory = Purgatory()
+    app = create_app(purgatory)
+
+    @app.get("/wait")
+    async def wait(park: ParkDep) -> str:
+        return (await park("k", timeout=20.0)).status
+
+    with serve(app, purgatory, PARKING[0]) as server:
+        async with await Connection.open(server.address) as connection:
+            connection.write(get("/wait"))
+            await server.until_parked(1)
+            await server.call(purgatory.fire, "k")
+            assert (await connection.reply()).json() == "fired"

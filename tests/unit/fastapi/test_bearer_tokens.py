@@ -98,7 +98,7 @@ def test_what_is_no_scope_is_refused_and_not_shown(text: str) -> None:
     """What stands where a scope should be may be another token."""
     if text in ("*", "operate", "defer") or text.startswith(("wait:", "fire:")):
         return
-    with pytest.raises(ValueError, match=r"^that is no scope: write") as caught:
+    with pytest.raises(ValueError, match=r"^that is not a scope: write") as caught:
         Scope.parse(text)
     assert repr(text) not in str(caught.value)
 
@@ -236,7 +236,7 @@ def test_too_many_tokens_and_the_same_one_twice_are_refused() -> None:
     """Of two entries one would be without effect."""
     with pytest.raises(ValueError, match="10001 tokens, not 1 to 10000"):
         BearerTokens((_hash(str(number)), "*") for number in range(10_001))
-    with pytest.raises(ValueError, match="there twice"):
+    with pytest.raises(ValueError, match="given twice"):
         BearerTokens([(TOKENS[0], "operate"), (_hash(TOKENS[0]), "wait:*")])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from purgatory.fastapi import BearerTokens, Problem
 from purgatory.fastapi.http import idempotency
-from purgatory.fastapi.http.idempotency import RepeatedRequests
+from purgatory.fastapi.http.idempotency import RepeatedRequests, parse_idempotency_key
 from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
@@ -47,6 +47,12 @@ def _raw(
     return RawRequest(path, path.encode(), b"", headers, body=body, permit=permit)
 
 
+async def _respond(repeats: RepeatedRequests, raw: RawRequest, work: Work) -> RawResponse:
+    header = raw.header(b"idempotency-key")
+    key = None if header is None else parse_idempotency_key(header)
+    return await repeats.respond(key, raw, work)
+
+
 @pytest.fixture
 def repeats(clock: MockClock) -> RepeatedRequests:
     """What is remembered, at the time of `clock`."""
@@ -56,13 +62,13 @@ def repeats(clock: MockClock) -> RepeatedRequests:
 async def test_a_repeat_is_given_the_first_answer(repeats: RepeatedRequests) -> None:
     """And nothing is done; without a key, or with another one, it is."""
     work = Work()
-    first = await repeats.respond(_raw(), work)
-    assert await repeats.respond(_raw(), work) is first
-    assert await repeats.respond(_raw('"k"'), work) is first
+    first = await _respond(repeats, _raw(), work)
+    assert await _respond(repeats, _raw(), work) is first
+    assert await _respond(repeats, _raw('"k"'), work) is first
     assert work.done == 1
-    await repeats.respond(_raw("other"), work)
-    await repeats.respond(_raw(None), work)
-    await repeats.respond(_raw(None), work)
+    await _respond(repeats, _raw("other"), work)
+    await _respond(repeats, _raw(None), work)
+    await _respond(repeats, _raw(None), work)
     assert work.done == 4
 
 
@@ -70,7 +76,7 @@ async def test_a_repeat_waits_for_the_first_that_is_at_work(repeats: RepeatedReq
     """One of those who wait may leave: the others are answered all the same."""
     work = Work()
     work.may_go_on.clear()
-    asked = [asyncio.ensure_future(repeats.respond(_raw(), work)) for _ in range(4)]
+    asked = [asyncio.ensure_future(_respond(repeats, _raw(), work)) for _ in range(4)]
     await asyncio.sleep(0)
     asked[2].cancel()
     await asyncio.sleep(0)
@@ -90,15 +96,15 @@ async def test_another_request_with_the_same_key_is_refused(
     """422, while the first is at work too; and the first is still remembered."""
     work = Work()
     work.may_go_on.clear()
-    first = asyncio.ensure_future(repeats.respond(_raw(), work))
+    first = asyncio.ensure_future(_respond(repeats, _raw(), work))
     await asyncio.sleep(0)
     for _ in range(2):
         with pytest.raises(Problem) as caught:
-            await repeats.respond(other, work)
+            await _respond(repeats, other, work)
         assert (caught.value.status, caught.value.kind.slug) == (422, "idempotency-conflict")
         work.may_go_on.set()
         await first
-    assert await repeats.respond(_raw(), work) is await first
+    assert await _respond(repeats, _raw(), work) is await first
     assert work.done == 1
 
 
@@ -112,73 +118,41 @@ async def test_what_failed_may_be_tried_again(
     work = Work()
     work.error = error
     work.may_go_on.clear()
-    first = asyncio.ensure_future(repeats.respond(_raw(), work))
+    first = asyncio.ensure_future(_respond(repeats, _raw(), work))
     await asyncio.sleep(0)
-    repeated = asyncio.ensure_future(repeats.respond(_raw(), work))
+    repeated = asyncio.ensure_future(_respond(repeats, _raw(), work))
     await asyncio.sleep(0)
     work.may_go_on.set()
     told = await asyncio.gather(first, repeated, return_exceptions=True)
     assert type(told[0]) is type(error)
     assert isinstance(told[1], ValueError | Problem)
     work.error = None
-    assert (await repeats.respond(_raw(), work)).body == b"2"
-    assert (await repeats.respond(_raw(), work)).body == b"2"
-
-
-async def test_each_concurrent_repeat_is_told_what_was_raised(repeats: RepeatedRequests) -> None:
-    """The very refusal of the first call; whoever comes after that begins anew."""
-    work = Work()
-    work.error = Problem("unknown-handler", "nobody runs this")
-    work.may_go_on.clear()
-    first, second, third = [asyncio.ensure_future(repeats.respond(_raw(), work)) for _ in range(3)]
-    await asyncio.sleep(0)
-    assert work.done == 1
-    work.may_go_on.set()
-    told = await asyncio.gather(first, second, third, return_exceptions=True)
-    assert all(error is work.error for error in told)
-    work.error = None
-    fourth, fifth = [asyncio.ensure_future(repeats.respond(_raw(), work)) for _ in range(2)]
-    assert (await fourth) is (await fifth)
-    assert work.done == 2
-
-
-async def test_a_repeat_of_what_was_interrupted_is_told_so(repeats: RepeatedRequests) -> None:
-    """A cancellation is the first one's own: the repeat is not cancelled, but refused."""
-    work = Work()
-    work.may_go_on.clear()
-    first = asyncio.ensure_future(repeats.respond(_raw(), work))
-    await asyncio.sleep(0)
-    repeated = asyncio.ensure_future(repeats.respond(_raw(), work))
-    await asyncio.sleep(0)
-    first.cancel()
-    with pytest.raises(Problem, match="interrupted"):
-        await repeated
-    with pytest.raises(asyncio.CancelledError):
-        await first
+    assert (await _respond(repeats, _raw(), work)).body == b"2"
+    assert (await _respond(repeats, _raw(), work)).body == b"2"
 
 
 async def test_ten_minutes(repeats: RepeatedRequests, clock: MockClock) -> None:
     """From the first request; a repeat does not make it longer."""
     work = Work()
-    await repeats.respond(_raw(), work)
+    await _respond(repeats, _raw(), work)
     clock.advance(599_999)
-    assert (await repeats.respond(_raw(), work)).body == b"1"
+    assert (await _respond(repeats, _raw(), work)).body == b"1"
     clock.advance(1)
-    assert (await repeats.respond(_raw(), work)).body == b"2"
+    assert (await _respond(repeats, _raw(), work)).body == b"2"
 
 
 async def test_the_oldest_makes_way(
     repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of more answers than are kept; ten thousand of them are."""
-    assert idempotency.MAX_ANSWERS == 10_000
-    monkeypatch.setattr(idempotency, "MAX_ANSWERS", 3)
+    assert idempotency.MAX_RESPONSES == 10_000
+    monkeypatch.setattr(idempotency, "MAX_RESPONSES", 3)
     work = Work()
     for key in "abcd":
-        await repeats.respond(_raw(key), work)
-    assert [(await repeats.respond(_raw(key), work)).body for key in "dc"] == [b"4", b"3"]
+        await _respond(repeats, _raw(key), work)
+    assert [(await _respond(repeats, _raw(key), work)).body for key in "dc"] == [b"4", b"3"]
     assert len(repeats._remembered) <= 3
-    assert (await repeats.respond(_raw("a"), work)).body == b"5"
+    assert (await _respond(repeats, _raw("a"), work)).body == b"5"
 
 
 async def test_large_answers_make_way_sooner(
@@ -188,12 +162,12 @@ async def test_large_answers_make_way_sooner(
     monkeypatch.setattr(idempotency, "MAX_BYTES", 1000)
     work = Work(size=399)
     for number in range(20):
-        await repeats.respond(_raw(f"k{number}"), work)
+        await _respond(repeats, _raw(f"k{number}"), work)
         assert repeats._bytes == sum(
-            len(entry.answer.result().body) for entry in repeats._remembered.values()
+            len(entry.response.result().body) for entry in repeats._remembered.values()
         )
         assert len(repeats._remembered) <= 3
-    assert (await repeats.respond(_raw("k19"), work)).body.strip() == b"20"
+    assert (await _respond(repeats, _raw("k19"), work)).body.strip() == b"20"
 
 
 async def test_one_that_made_way_while_at_work_takes_no_other_with_it(
@@ -203,14 +177,14 @@ async def test_one_that_made_way_while_at_work_takes_no_other_with_it(
     slow, quick = Work(), Work()
     slow.may_go_on.clear()
     slow.error = ValueError("too late")
-    first = asyncio.ensure_future(repeats.respond(_raw(), slow))
+    first = asyncio.ensure_future(_respond(repeats, _raw(), slow))
     await asyncio.sleep(0)
     clock.advance(600_001)
-    kept = await repeats.respond(_raw(), quick)
+    kept = await _respond(repeats, _raw(), quick)
     slow.may_go_on.set()
     with pytest.raises(ValueError, match="too late"):
         await first
-    assert await repeats.respond(_raw(), quick) is kept
+    assert await _respond(repeats, _raw(), quick) is kept
     assert quick.done == 1
 
 
@@ -221,8 +195,8 @@ async def test_each_token_has_keys_of_its_own(repeats: RepeatedRequests) -> None
     tokens = BearerTokens([(name, "*") for name in names])
     for name in names:
         raw = RawRequest("/", b"/", b"", [(b"authorization", f"Bearer {name}".encode())])
-        await repeats.respond(_raw(permit=tokens(raw)), work)
-    await repeats.respond(_raw(), work)
+        await _respond(repeats, _raw(permit=tokens(raw)), work)
+    await _respond(repeats, _raw(), work)
     assert work.done == 3
 
 
@@ -231,6 +205,6 @@ async def test_a_key_that_is_none_is_refused(repeats: RepeatedRequests, key: str
     """Without doing anything."""
     work = Work()
     with pytest.raises(Problem) as caught:
-        await repeats.respond(_raw(key), work)
+        await _respond(repeats, _raw(key), work)
     assert (caught.value.status, caught.value.members["param"]) == (422, "Idempotency-Key")
     assert work.done == 0

@@ -11,7 +11,9 @@ from fastapi import FastAPI, HTTPException
 
 from purgatory import Purgatory, PurgatoryError, errors
 from purgatory.fastapi import Problem, install
-from purgatory.fastapi.http.problems import KINDS, draining_problem, problem_of_error
+from purgatory.fastapi.http.problem_kinds import KINDS
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problems import draining_problem
 
 ERRORS = [
     kind

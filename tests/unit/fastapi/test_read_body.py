@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.routing.raw_endpoint import MAX_DISCARDED, read_body
+from purgatory.fastapi.http.request_body import MAX_DISCARDED, read_body
 from tests.unit.exchange import Exchange
 
 

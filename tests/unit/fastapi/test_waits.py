@@ -133,7 +133,7 @@ async def test_a_name_that_a_newer_wait_has_is_not_forgotten(registry: WaitRegis
     """The end of the older one takes nothing from the newer one."""
     older = _park(registry, Connection(), wait_id=WAIT_ID)
     newer = _park(registry, Connection(), wait_id=WAIT_ID)
-    registry.forget(older)
+    registry.forget(older, older._registration)
     assert registry._named == {WAIT_ID: newer}
     newer.abandon()
 

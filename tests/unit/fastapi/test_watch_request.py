@@ -7,14 +7,18 @@ import pytest
 from purgatory import Purgatory
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.watch.request import WaitSettings, WatchRequest, parse_watch
+from purgatory.fastapi.watch.request import WatchRequest
+from purgatory.fastapi.watch.request_parser import WatchParser
+from purgatory.fastapi.watch.settings import WaitSettings
+
+PARSER = WatchParser(Purgatory(), WaitSettings())
 
 
 def _parsed(path: str) -> WatchRequest:
     # A string of its own, as each request has it.
     key = path[len("/watch/") :]
     raw = RawRequest(path, path.encode(), b"wait=2", [], key)
-    return parse_watch(raw, Purgatory(), WaitSettings())
+    return PARSER.parse(raw)
 
 
 def test_those_who_wait_for_the_same_share_it() -> None:

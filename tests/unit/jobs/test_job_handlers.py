@@ -22,8 +22,6 @@ from purgatory.jobs import (
     UnknownHandlerError,
     WorkerSettings,
 )
-from purgatory.jobs.worker.store_clock import StoreClock
-from purgatory.testing import MockClock
 
 
 class Order(BaseModel):
@@ -184,29 +182,6 @@ def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
 def test_errors_say_something(kind: type[JobError]) -> None:
     """Though nobody gave them a sentence."""
     assert len(str(kind())) > 10
-
-
-def test_the_store_s_clock_is_followed_from_below() -> None:
-    """Never ahead by what it knows; a store that steps back is believed."""
-    local = MockClock(5_000)
-    clock = StoreClock(local)
-    asked_ns = clock.local_ns()
-    local.advance(40)
-    clock.note(1_000_000, asked_ns)
-    assert clock.now_ms() == 1_000_000
-    local.advance(10)
-    assert (clock.now_ms(), clock.remaining_ms(1_000_015)) == (1_000_010, 5)
-    # A faster answer is a better one; it said so 40 ms after it was asked, at the latest.
-    clock.note(1_000_030, clock.local_ns())
-    assert clock.now_ms() == 1_000_030
-    # A slower one, which allows for what is known, changes nothing.
-    asked_ns = clock.local_ns()
-    local.advance(100)
-    clock.note(1_000_040, asked_ns)
-    assert clock.now_ms() == 1_000_130
-    # One that does not allow for it is a clock that was set.
-    clock.note(900_000, clock.local_ns())
-    assert clock.now_ms() == 900_000
 
 
 async def test_what_a_handler_has_open_is_closed() -> None:

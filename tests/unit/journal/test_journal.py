@@ -217,8 +217,8 @@ def test_what_the_buffer_cannot_take_is_counted_and_said_once(
     assert (statistics.rows, statistics.dropped, statistics.waiting) == (7, 15, 1)
     assert statistics.sinks[0].written == 7
     messages = [record.getMessage() for record in caplog.records]
-    assert sum("more happens than the journal can take" in message for message in messages) == 1
-    assert sum("15 events were dropped meanwhile" in message for message in messages) == 1
+    assert sum("the journal is too slow" in message for message in messages) == 1
+    assert sum("15 events were dropped" in message for message in messages) == 1
 
 
 def test_a_slow_sink_keeps_nobody_waiting(
@@ -280,7 +280,7 @@ def test_a_sink_that_fails_is_tried_again(
 def test_closing_does_not_wait_for_a_sink_that_hangs(
     make_core: MakeCore, clock: MockClock, sink: ListSink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It says how many rows are given up; the thread keeps no process from ending."""
+    """It says how many rows are dropped; the thread keeps no process from ending."""
     journal = Journal(sink, close_timeout=0.2, clock=clock)
     journal.open()
     sink.gate.clear()
@@ -289,7 +289,7 @@ def test_closing_does_not_wait_for_a_sink_that_hangs(
     journal.close()
     journal.close()
     assert "did not finish within" in caplog.text
-    assert "2 rows are given up" in caplog.text
+    assert "2 rows are dropped" in caplog.text
     [thread] = [thread for thread in threading.enumerate() if "journal list" in thread.name]
     assert thread.daemon
     sink.gate.set()
@@ -367,7 +367,7 @@ def test_options_that_make_no_sense_are_refused(
 
 def test_a_journal_is_opened_once_and_has_a_sink(sink: ListSink) -> None:
     """Its identifiers are those of one start."""
-    with pytest.raises(ValueError, match="without a sink"):
+    with pytest.raises(ValueError, match="needs a sink"):
         Journal()
     journal = Journal(sink, worker="w")
     assert (repr(journal), journal.flush()) == ("<Journal to list>", False)

@@ -1,5 +1,5 @@
 """The connections of `ParkingProtocol`: requests read, and responses written, without ASGI.
 
-`uvicorn_protocol`, beside this folder, is the module to import. Only `fallback_protocol` uses what
-is private to uvicorn.
+Users import `purgatory.uvicorn`, which takes the class from `protocol_choice`. Only
+`fallback_protocol` uses what is private to uvicorn.
 """

@@ -133,3 +133,48 @@ async def test_jobs_of_others_are_put_off_only_if_they_are_due_soon(parts: Parts
     job = await parts.job(late)
     assert (job.due_ms, job.version, job.lease_until_ms) == (job.deadline_ms, 1, 0)
     assert parts.counters.given_back == 2
+
+
+async def test_as_many_jobs_again_are_held_if_they_are_due_soon(
+    store: FailingJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """A worker that is full of jobs that are due later takes up to `max_held` more, and no more."""
+    settings = WorkerSettings(max_held=20, max_running=3)
+    purgatory = make_purgatory(jobs=store, job_settings=settings)
+    purgatory.handler("note")(log)
+
+    def held() -> int:
+        statistics = purgatory.statistics().jobs
+        assert statistics is not None
+        return statistics.held
+
+    async with purgatory:
+        await purgatory.add_jobs([purgatory.job_spec("note", delay=50) for _ in range(30)])
+        await asyncio.sleep(1)
+        assert held() == 20
+        await purgatory.add_jobs([purgatory.job_spec("note", delay=0.9) for _ in range(30)])
+        await asyncio.sleep(0.5)
+        assert held() == 40
+        # The rest when the next claim looks for it.
+        await asyncio.sleep(1.5)
+        assert len(log) == 30
+
+
+async def test_polling_finds_the_jobs_of_a_worker_that_died(
+    store: FailingJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """Though the store does not count them as due while their leases last."""
+    store.is_telling = False
+    await store.open()
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handler("note")(log)
+    async with purgatory:
+        spec = purgatory.job_spec("note", delay=1)
+        await store.add([spec])
+        await store.claim("dead", within_ms=2_000, limit=1, lease_ms=20_000)
+        start_ms = now_ms()
+        await asyncio.sleep(19)
+        assert (log, await store.next_due_ms()) == ([], None)
+        await purgatory.job(spec.id).wait(20)
+        [run] = log
+        assert 20_000 <= run.at_ms - start_ms <= 35_000

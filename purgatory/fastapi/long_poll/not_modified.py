@@ -1,4 +1,4 @@
-"""The answer to a client that has what there is (RFC 9110, section 15.4.5)."""
+"""304 Not Modified responses (RFC 9110, 15.4.5)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 
 from purgatory.fastapi.http.raw_response import RawResponse, encoded
 
-# What describes a body that is not sent. Everything else stays: what guides caches (Cache-Control,
-# Content-Location, ETag, Expires, Vary), as the RFC asks, and what is for the browser (CORS,
-# cookies, policies), without which a page could not even read the 304.
+# Headers of the body, which is not sent. All others stay: those for caches (Cache-Control,
+# Content-Location, ETag, Expires, Vary), as the RFC asks, and those for browsers (CORS, cookies,
+# policies), without which a page could not even read the 304.
 _OF_A_BODY: Final = frozenset(
     {
         b"accept-ranges",
@@ -22,7 +22,7 @@ _OF_A_BODY: Final = frozenset(
         b"content-range",
         b"content-type",
         b"digest",
-        b"last-modified",  # weaker than the ETag, which is there
+        b"last-modified",  # weaker than the ETag
         b"repr-digest",
         b"trailer",
         b"transfer-encoding",
@@ -31,6 +31,6 @@ _OF_A_BODY: Final = frozenset(
 
 
 def not_modified(headers: Iterable[tuple[bytes, bytes]], more: Mapping[str, str]) -> RawResponse:
-    """Return a 304 for an answer that had `headers`, with `more` of them."""
+    """Return the 304 for a response that had `headers`, with `more` headers."""
     kept = [(name, value) for name, value in headers if name.lower() not in _OF_A_BODY]
     return RawResponse(304, [*kept, *encoded(more)], b"")

@@ -1,11 +1,7 @@
-"""The protocol class for uvicorn: parking without an ASGI scope, a task or a frame.
+"""The choice of the protocol class that `purgatory.uvicorn` exports.
 
-    uvicorn --http purgatory.uvicorn:ParkingProtocol app:app
-
-The responses are those of the application, for a third of the memory per parked request. It needs
-httptools; with h11, and on any other server, the endpoints park as ASGI.
-
-It also needs names that are private to uvicorn. With a version of uvicorn that lacks one of them,
+`ParkingProtocol` needs httptools; with h11, and on any other server, the endpoints park as ASGI. It
+also needs names that are private to uvicorn. With a version of uvicorn that lacks one of them,
 `ParkingProtocol` is uvicorn's own protocol, and a warning says so.
 """
 
@@ -19,7 +15,7 @@ try:
     import uvicorn as _uvicorn
 except ImportError as exc:
     raise ImportError(
-        "purgatory.fastapi.servers.uvicorn_protocol needs uvicorn and httptools: pip install "
+        "purgatory.uvicorn needs uvicorn and httptools: pip install "
         "'fastapi-purgatory[fastapi]' httptools"
     ) from exc
 

@@ -1,4 +1,4 @@
-"""What the values of options may be: types for argparse."""
+"""Options that several commands have, and types of options for argparse."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable
 
+from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.spark.machine_memory import machine_memory
 
 LEAST_HEAP_MIB = 512
@@ -16,8 +17,38 @@ _MASTER = r"yarn|local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|(spark|k8s
 _MIB = {"": 2**-20, "k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
 
 
+NumberOption = tuple[str, Callable[[str], float], str, float, str]
+"""A flag, the type of its value, its unit, its default, and the text of its help."""
+
+
+def add_numbers(parser: argparse.ArgumentParser, *options: NumberOption) -> None:
+    """Add options that are numbers with defaults, which their help mentions."""
+    for flag, parse, unit, default, text in options:
+        shown = "%(default)s" if isinstance(default, int) else "%(default)g"
+        parser.add_argument(
+            flag, type=parse, metavar=unit, default=default, help=f"{text} (default {shown})"
+        )
+
+
+def add_journal(parser: argparse.ArgumentParser, *, is_required: bool = False) -> None:
+    """Add --journal, and how to treat those of its files that cannot be read."""
+    parser.add_argument(
+        "--journal",
+        required=is_required,
+        metavar="DIR",
+        help="folder of the journal, or any address that Spark can read",
+    )
+    parser.add_argument(
+        "--on-bad-file",
+        type=OnBadFile,
+        choices=list(OnBadFile),
+        default=OnBadFile.SKIP,
+        help="skip and name files that cannot be read, or fail (default %(default)s)",
+    )
+
+
 def whole(least: int) -> Callable[[str], int]:
-    """Return a type for whole numbers from `least` on."""
+    """Return a type for whole numbers of `least` or more."""
 
     def parse(text: str) -> int:
         try:
@@ -38,14 +69,14 @@ def number(
     most: float = math.inf,
     below: float = math.inf,
 ) -> Callable[[str], float]:
-    """Return a type for finite numbers within bounds: `least` and `most` are allowed themselves."""
+    """Return a type for finite numbers in a range, which includes `least` and `most`."""
     bounds = (
         f"of {least:,} or more" if least > -math.inf else "",
         f"above {above:,}" if above > -math.inf else "",
         f"up to {most:,}" if most < math.inf else "",
         f"below {below:,}" if below < math.inf else "",
     )
-    said = " and ".join(bound for bound in bounds if bound)
+    allowed = " and ".join(bound for bound in bounds if bound)
 
     def parse(text: str) -> float:
         try:
@@ -54,14 +85,14 @@ def number(
             found = math.nan
         # Written so that NaN, which compares as false, is refused.
         if not (math.isfinite(found) and least <= found <= most and above < found < below):
-            raise argparse.ArgumentTypeError(f"{text!r}: give a number {said}")
+            raise argparse.ArgumentTypeError(f"{text!r}: give a number {allowed}")
         return found
 
     return parse
 
 
 def master(text: str) -> str:
-    """Return the address of a master of Spark."""
+    """Return `text` if it is the URL of a Spark master."""
     if re.fullmatch(_MASTER, text, re.ASCII) is None:
         raise argparse.ArgumentTypeError(
             f"{text!r}: give local[2], spark://HOST:PORT, k8s://HOST:PORT or yarn"
@@ -70,18 +101,18 @@ def master(text: str) -> str:
 
 
 def heap(text: str) -> str:
-    """Return the size of a heap, as Java reads it: 1g, 1536m; no more than this machine has."""
+    """Return `text` if it is a heap size as Java reads it (1g, 1536m) that this machine has."""
     found = re.fullmatch(r"(\d+)([kmgt]?)", text.lower(), re.ASCII)
     mib = 0 if found is None else int(found[1]) * _MIB[found[2]]
     if mib < LEAST_HEAP_MIB:
         raise argparse.ArgumentTypeError(
             f"{text!r}: give {LEAST_HEAP_MIB}m or more, such as 1g or 1536m"
         )
-    # Java takes any, as long as it is not used.
-    there = machine_memory()
-    if there is not None and mib > there / 2**20:
+    # Java itself accepts any size, as long as it is not used.
+    available = machine_memory()
+    if available is not None and mib > available / 2**20:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: this machine has {there / 2**30:.1f} GiB of memory: give less, such as "
-            f"{max(LEAST_HEAP_MIB, there // 2**21)}m"
+            f"{text!r}: this machine has {available / 2**30:.1f} GiB of memory: give less, such as "
+            f"{max(LEAST_HEAP_MIB, available // 2**21)}m"
         )
     return text

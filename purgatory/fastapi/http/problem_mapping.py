@@ -1,0 +1,148 @@
+"""Which problem reports which exception."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from purgatory.errors import (
+    BadCursorError,
+    CursorExpiredError,
+    InvalidKeyError,
+    InvalidTimeoutError,
+    InvalidValueError,
+    LimitReachedError,
+    PurgatoryClosedError,
+    PurgatoryDrainingError,
+    PurgatoryError,
+    WaitSupersededError,
+)
+from purgatory.fastapi.http.problems import (
+    ALLOWED_KEY,
+    ALLOWED_VALUE,
+    Problem,
+    bad_parameter,
+    draining_problem,
+    retry_after,
+)
+from purgatory.jobs.model.errors import (
+    DuplicateJobError,
+    InvalidDeadlineError,
+    InvalidJobError,
+    InvalidPayloadError,
+    JobChangedError,
+    JobConflictError,
+    JobError,
+    JobNotFoundError,
+    JobsNotFiredError,
+    StoreError,
+    StoreFullError,
+    UnknownHandlerError,
+)
+
+logger = logging.getLogger("purgatory.fastapi")
+
+
+def problem_of_exception(error: Exception) -> Problem:
+    """Return the problem that reports an exception of an endpoint; log those that are faults."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, PurgatoryError):
+        problem = problem_of_error(error)
+    else:
+        problem = Problem("internal-error", "the request failed; the server's log has the reason")
+    if problem.status == 500:
+        logger.error("a request failed", exc_info=error, extra={"action": "request-failed"})
+    return problem
+
+
+def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
+    """Return the problem that reports an error of the library.
+
+    `cursor_from` names the header that had the cursor, if it was not a parameter.
+    """
+    match error:
+        case CursorExpiredError():
+            return Problem(
+                "cursor-expired",
+                error.detail,
+                key=error.key,
+                earliest=error.earliest,
+                head=error.head,
+            )
+        case BadCursorError():
+            before = f"{cursor_from}: " if cursor_from else ""
+            return Problem("bad-cursor", before + error.detail, param=cursor_from or "cursor")
+        case InvalidKeyError():
+            return bad_parameter("key", error.detail, ALLOWED_KEY)
+        case InvalidTimeoutError():
+            return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
+        case InvalidValueError():
+            return bad_parameter("value", error.detail, ALLOWED_VALUE)
+        case LimitReachedError(limit="max_parked"):
+            return Problem(
+                "full",
+                error.detail,
+                headers=retry_after(),
+                limit=error.limit,
+                maximum=error.maximum,
+            )
+        case LimitReachedError():
+            return Problem(
+                "too-many-waits",
+                error.detail,
+                headers=retry_after(),
+                limit=error.limit,
+                maximum=error.maximum,
+            )
+        case WaitSupersededError():
+            return Problem("superseded", error.detail)
+        case PurgatoryDrainingError():
+            return draining_problem()
+        case PurgatoryClosedError():
+            return Problem("not-open", error.detail, headers=retry_after())
+        case JobError():
+            return _of_job_error(error)
+    return Problem("internal-error", error.detail)
+
+
+# Valid values of the fields of a job, as far as the schema does not describe them. A store may have
+# other limits than the defaults: then `detail` has the number.
+_ALLOWED: Final = {
+    "at": "a time with its zone, by default up to a minute ago or ten years ahead; without `delay`",
+    "callback.headers": "up to 20 headers, except those of the callback or the connection, with "
+    "values of up to 4096 printable ASCII characters",
+    "callback.url": "an http or https address with a host, without user name or fragment",
+    "ceiling": "seconds, from 0 to ten years by default",
+    "delay": "seconds, from 0 to ten years by default; without `at`",
+    "handler": ALLOWED_KEY,
+    "keys": "watch keys, up to 100 by default",
+    "on_conflict": "replace or keep with a `dedupe_key`; error, or left out, without one",
+    "payload": "JSON of up to 64 KiB by default, as the handler expects it",
+}
+
+
+def _of_job_error(error: JobError) -> Problem:
+    match error:
+        case JobNotFoundError():
+            return Problem("unknown-job", error.detail)
+        case DuplicateJobError():
+            return Problem("duplicate-job", error.detail)
+        case JobConflictError(job=job):
+            outcome = None if job.outcome is None else str(job.outcome)
+            return Problem("job-decided", error.detail, state=str(job.state), outcome=outcome)
+        case JobChangedError(job=job):
+            return Problem("job-changed", error.detail, etag=f'"{job.version}"')
+        case UnknownHandlerError():
+            return Problem("unknown-handler", error.detail, param="handler")
+        case InvalidPayloadError() | InvalidDeadlineError() | InvalidJobError():
+            allowed = _ALLOWED.get(error.param, "as in the API's documentation")
+            return bad_parameter(error.param, error.detail, allowed)
+        case StoreFullError():
+            return Problem("jobs-full", error.detail, headers=retry_after())
+        case JobsNotFiredError():
+            members = {"key": error.key, "cursor": error.cursor}
+            return Problem("store-unavailable", error.detail, headers=retry_after(), **members)
+        case StoreError():
+            return Problem("store-unavailable", error.detail, headers=retry_after())
+    return Problem("internal-error", error.detail)

@@ -1,0 +1,65 @@
+"""Reading request bodies, bounded."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from starlette.types import Receive, Scope
+
+from purgatory.fastapi.http.problems import Problem
+
+# A rejected body of up to so many bytes is still read, and discarded: a connection that is closed
+# with unread data is reset, and a client that is still sending loses the response (RFC 9112, 9.6).
+MAX_DISCARDED: Final = 16 * 1024 * 1024
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """Return the whole body; raise Problem if it is larger than `limit` bytes."""
+    announced, expects_continue = _announced(scope)
+    if announced == 0:
+        return b""
+    if announced > limit and (announced > MAX_DISCARDED or expects_continue):
+        raise body_too_large(limit)
+    body = bytearray()
+    received = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Problem("bad-json", "the client left before the body was complete")
+        chunk = message.get("body", b"")
+        received += len(chunk)
+        if received <= limit:
+            body += chunk
+        elif received > MAX_DISCARDED:
+            raise body_too_large(limit)
+        if not message.get("more_body", False):
+            break
+    if received > limit:
+        raise body_too_large(limit)
+    return bytes(body)
+
+
+def _announced(scope: Scope) -> tuple[int, bool]:
+    """Return Content-Length, or -1, and whether the client waits for 100 Continue."""
+    # The last of each name: servers reject repeats of these.
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
+    length = headers.get(b"content-length")
+    # A Transfer-Encoding overrides it.
+    if length is None or b"transfer-encoding" in headers:
+        return -1, expects_continue
+    # A longer number is beyond every limit.
+    is_number = length.isdigit() and len(length) < 16
+    return int(length) if is_number else sys.maxsize, expects_continue
+
+
+def body_too_large(limit: int) -> Problem:
+    """Return the problem of a body of more than `limit` bytes."""
+    return Problem(
+        "body-too-large",
+        f"the body is larger than {limit} bytes, the limit of this endpoint",
+        # What is still on its way is not worth reading.
+        headers={"Connection": "close"},
+        limit=limit,
+    )

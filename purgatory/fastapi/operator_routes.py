@@ -1,0 +1,98 @@
+"""The routes of statistics, and of the descriptions of problems."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from typing import Any, Final
+
+from fastapi import APIRouter
+from pydantic import TypeAdapter
+
+from purgatory.errors import PurgatoryError
+from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
+from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.problem_kinds import KINDS
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.routing.endpoint_context import EndpointContext
+from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, TaskEndpoint
+from purgatory.fastapi.routing.raw_route import add_endpoint
+from purgatory.fastapi.statistics_schemas import StatisticsResponse
+from purgatory.purgatory import Purgatory
+
+# Seconds that statistics wait for the job store.
+STORE_TIMEOUT: Final = 2.0
+
+_SLUG: Final[Parameter[str]] = Parameter(
+    name="slug",
+    location="path",
+    description="The last part of a `type`.",
+    parse=str,
+    default="",
+    schema={"examples": ["cursor-expired"]},
+)
+_DESCRIBE: Final = Parameters(_SLUG)
+_STATISTICS: Final = EndpointSpec(
+    name="statistics",
+    method="GET",
+    path="/statistics",
+    summary="Statistics",
+    description="Return exact counts of this process, of now and since its start. Does not park.",
+    action=Action.OPERATE,
+    response=StatisticsResponse,
+    response_description="Counts of this process, and the jobs of all.",
+)
+_PROBLEM: Final = EndpointSpec(
+    name="problem",
+    method="GET",
+    path="/problems/{slug}",
+    summary="A kind of problem",
+    description="Describe a kind of problem, and what to do about it.",
+    action=None,
+    parameters=_DESCRIBE,
+    response_description="What it is and what to do, in a few sentences.",
+    responses={200: {"content": {"text/plain": {}}}},
+    problems=("not-found",),
+)
+_STATISTICS_JSON: Final = TypeAdapter(dict[str, Any])
+
+
+def add_operator_routes(router: APIRouter, context: EndpointContext) -> None:
+    """Add the routes of statistics and of kinds of problems to `router`."""
+    purgatory = context.purgatory
+
+    async def statistics(raw: RawRequest) -> RawResponse:
+        raw.permit.check(Access(Action.OPERATE))
+        NO_PARAMETERS.parse(raw)
+        document = asdict(purgatory.statistics())
+        if document["jobs"] is not None:
+            document["jobs"]["states"] = await _job_states(purgatory)
+        return RawResponse.from_json(200, _STATISTICS_JSON.dump_json(document))
+
+    add_endpoint(router, _STATISTICS, TaskEndpoint(context, _STATISTICS, statistics))
+    add_endpoint(router, _PROBLEM, RawEndpoint(context, _PROBLEM, _describe_problem))
+
+
+async def _describe_problem(raw: RawRequest) -> RawResponse:
+    _DESCRIBE.parse(raw)
+    kind = KINDS.get(raw.tail)
+    if kind is None:
+        raise Problem("not-found", f"there is no kind of problem called {raw.tail[:64]!r}")
+    body = f"{kind.title} ({kind.status} {kind.slug})\n\n{kind.remedy}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain; charset=utf-8"),
+        (b"content-length", str(len(body)).encode()),
+    ]
+    return RawResponse(200, headers, body)
+
+
+async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:
+    try:
+        async with asyncio.timeout(STORE_TIMEOUT):
+            return asdict(await purgatory.job_counts())
+    except (PurgatoryError, TimeoutError):
+        # The other figures matter all the more while the store is away.
+        return None

@@ -1,0 +1,235 @@
+"""Parsing requests to wait: what a client asks for, or one Problem with all that is wrong."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from purgatory.errors import BadCursorError, PurgatoryError
+from purgatory.fastapi.http.body_schema import pointer
+from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field
+from purgatory.fastapi.http.parameters import ParameterErrors, ParameterValues
+from purgatory.fastapi.http.permit import Action
+from purgatory.fastapi.http.preferences import Preferences, wait_seconds
+from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.watch.parameters import (
+    CURSOR,
+    IF_NONE_MATCH,
+    LIMIT,
+    PREFER,
+    WAIT_ID,
+    WATCH_SEVERAL,
+    WatchParameters,
+    parse_etag_cursor,
+    parse_wait_id,
+)
+from purgatory.fastapi.watch.request import WatchRequest, WatchTerms
+from purgatory.fastapi.watch.schemas import CountOfKeys, WatchBody, wait_text, watch_json
+from purgatory.fastapi.watch.settings import WaitSettings
+from purgatory.operations.watch_key import check_key
+from purgatory.purgatory import Purgatory
+
+_NO_PREFERENCES: Final = Preferences()
+# Characters of a query and an ETag: longer ones are parsed each time.
+MAX_CACHED: Final = 512
+
+
+class WatchParser:
+    """Parses the requests of one router that wait."""
+
+    def __init__(self, purgatory: Purgatory, settings: WaitSettings) -> None:
+        """Parse by the limits and cursors of `purgatory`."""
+        self._purgatory = purgatory
+        self._settings = settings
+        self.parameters = WatchParameters(purgatory.limits, settings)
+        self._header_names = self.parameters.all.header_names
+        self.body = watch_json(purgatory.limits)
+        # Cached: clients ask for few different things, each again and again.
+        self._cached_terms = lru_cache(maxsize=1024)(self._terms)
+
+    def parse(self, raw: RawRequest) -> WatchRequest:
+        """Return what `GET .../watch/{key}` asks for; raise Problem."""
+        # First: whether a cursor is valid says something about the key.
+        key = raw.key()
+        raw.permit.check_keys(Action.WAIT, (key,))
+        errors = ParameterErrors()
+        keys = errors.collect(_checked, key)
+        preferences = etag = wait_id = None
+        if raw.has_any(self._header_names):
+            headers = ParameterValues()
+            self.parameters.all.parse_headers(raw, headers, errors)
+            preferences, etag, wait_id = headers[PREFER], headers[IF_NONE_MATCH], headers[WAIT_ID]
+        size = len(raw.query_string) + len(etag or "")
+        terms_of = self._cached_terms if size <= MAX_CACHED else self._terms
+        found = errors.collect(terms_of, raw.query_string, preferences, etag)
+        errors.raise_if_any()
+        assert keys is not None and found is not None
+        terms, cursor = found
+        header = IF_NONE_MATCH.name if terms.is_conditional else ""
+        return WatchRequest(
+            keys,
+            self._position(key, cursor, header),
+            terms,
+            None if wait_id is None else owned_wait_id(raw, wait_id),
+        )
+
+    def _terms(
+        self, query_string: bytes, preferences: Preferences | None, etag: str | None
+    ) -> tuple[WatchTerms, str | None]:
+        """Return the terms of a wait, and its cursor; raise Problem."""
+        errors = ParameterErrors()
+        values = ParameterValues()
+        self.parameters.all.parse_query(query_string, values, errors)
+        cursor: str | None = values.get(CURSOR)
+        is_conditional = cursor is None and etag is not None
+        if is_conditional:
+            assert etag is not None
+            cursor = errors.collect(parse_etag_cursor, etag)
+        errors.raise_if_any()
+        preferences = preferences or _NO_PREFERENCES
+        wait, applied = self._granted_wait(preferences, values.get(self.parameters.wait))
+        terms = _shared_terms(
+            wait,
+            values[LIMIT],
+            values[self.parameters.min_signals],
+            is_conditional,
+            preferences.is_minimal,
+            applied,
+        )
+        return terms, cursor
+
+    def _position(self, key: str, cursor: str | None, header: str) -> tuple[int]:
+        signals = self._purgatory.signals
+        try:
+            position = signals.head() if cursor is None else signals.position(key, cursor)
+        except PurgatoryError as exc:
+            raise problem_of_error(exc, header) from exc
+        return _only_position(position)
+
+    def parse_several(self, raw: RawRequest) -> WatchRequest:
+        """Return what `POST .../watch` asks for; raise Problem."""
+        values = WATCH_SEVERAL.parse(raw)
+        body = self.body.parse(raw.body)
+        raw.permit.check_keys(Action.WAIT, body.keys)
+        asked = None if body.wait is None else wait_seconds(wait_text(body.wait), "wait")
+        wait, applied = self._granted_wait(values[PREFER], asked)
+        positions = _positions(self._purgatory, dict(body.keys))
+        terms = WatchTerms(
+            wait,
+            body.limit,
+            body.min,
+            _needed_keys(body),
+            is_single=False,
+            is_minimal=values[PREFER].is_minimal,
+            applied=applied,
+        )
+        wait_id = values[WAIT_ID]
+        return WatchRequest(
+            tuple(positions),
+            tuple(positions.values()),
+            terms,
+            None if wait_id is None else owned_wait_id(raw, wait_id),
+        )
+
+    def _granted_wait(
+        self, preferences: Preferences, asked: float | None
+    ) -> tuple[float, tuple[str, ...]]:
+        """Return how long to wait, in seconds, and which preferences were applied."""
+        if asked is None:
+            asked = preferences.wait
+        maximum = self._settings.max_wait
+        granted = self._settings.default_wait if asked is None else min(asked, maximum)
+        applied: tuple[str, ...] = ()
+        if preferences.wait is not None or (asked is not None and asked > maximum):
+            applied += (f"wait={granted:g}",)
+        if preferences.is_minimal:
+            applied += ("return=minimal",)
+        return granted, applied
+
+
+def owned_wait_id(raw: RawRequest, wait_id: str) -> str:
+    """Return a wait id with its owner, so that no client can end the wait of another."""
+    owner = raw.permit.identity
+    return wait_id if owner is None else f"{owner}/{wait_id}"
+
+
+def parse_ended_wait(raw: RawRequest) -> str:
+    """Return the owned id of the wait that `DELETE .../waits/{id}` ends; raise Problem."""
+    return owned_wait_id(raw, parse_wait_id(raw.tail))
+
+
+# Cached: each poll has another cursor, as a rule, and the terms of the one before.
+@lru_cache(maxsize=1024)
+def _shared_terms(
+    wait: float,
+    limit: int,
+    min_signals: int,
+    is_conditional: bool,
+    is_minimal: bool,
+    applied: tuple[str, ...],
+) -> WatchTerms:
+    return WatchTerms(
+        wait,
+        limit,
+        min_signals,
+        is_conditional=is_conditional,
+        is_minimal=is_minimal,
+        applied=applied,
+    )
+
+
+def _checked(key: str) -> tuple[str]:
+    try:
+        return _only_key(key)
+    except PurgatoryError as exc:
+        raise problem_of_error(exc) from exc
+
+
+# These two are cached so that equal waits share their tuples: 150 bytes each.
+@lru_cache(maxsize=1024)
+def _only_key(key: str) -> tuple[str]:
+    check_key(key)
+    return (key,)
+
+
+@lru_cache(maxsize=8)
+def _only_position(position: int) -> tuple[int]:
+    return (position,)
+
+
+def _positions(purgatory: Purgatory, cursors: dict[str, str | None]) -> dict[str, int]:
+    try:
+        return purgatory.positions(cursors, cursors)
+    except BadCursorError as exc:
+        raise _bad_cursors(purgatory, cursors) from exc
+    except PurgatoryError as exc:
+        raise problem_of_error(exc) from exc
+
+
+def _bad_cursors(purgatory: Purgatory, cursors: dict[str, str | None]) -> Problem:
+    """Return the problem of all invalid cursors, each with its place in the body."""
+    errors = []
+    for key, cursor in cursors.items():
+        try:
+            purgatory.positions((key,), cursor)
+        except BadCursorError as exc:
+            errors.append({"pointer": pointer(("keys", key)), "detail": exc.detail})
+        except PurgatoryError:
+            # Another error, reported once these are mended.
+            continue
+    detail = f"{errors[0]['pointer']}: {errors[0]['detail']}"
+    return Problem("bad-cursor", detail, param="keys", errors=errors[:MAX_ERRORS_SHOWN])
+
+
+def _needed_keys(body: WatchBody) -> int:
+    if not isinstance(body.until, CountOfKeys):
+        return 1 if body.until == "any" else len(body.keys)
+    if body.until.count > len(body.keys):
+        raise bad_field(
+            ("until", "count"),
+            f"it wants {body.until.count} keys of {len(body.keys)}",
+            f"a count from 1 to {len(body.keys)}, the number of keys",
+        )
+    return body.until.count

@@ -1,0 +1,84 @@
+"""The payloads of callbacks, and the options of their handler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from purgatory.jobs import Callback, InvalidPayloadError
+from purgatory.jobs.callbacks.callback import CallbackPayload
+from purgatory.jobs.callbacks.webhook import Webhook
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("", {}),
+        ("ftp://example.com/", {}),
+        ("//example.com/", {}),
+        ("http://", {}),
+        ("http:///x", {}),
+        ("http://user:pw@example.com/", {}),
+        ("http://example.com:99999/", {}),
+        ("http://example.com/a b", {}),
+        ("http://example.com/\r\nX: 1", {}),
+        ("http://example.com/#x", {}),
+        ("http://exämple.com/", {}),
+        ("http://example.com/" + "x" * 2_048, {}),
+        ("http://example.com/", {"method": "CONNECT"}),
+        ("http://example.com/", {"headers": {"Host": "x"}}),
+        ("http://example.com/", {"headers": {"Transfer-Encoding": "chunked"}}),
+        ("http://example.com/", {"headers": {"Purgatory-Signature": "x"}}),
+        ("http://example.com/", {"headers": {"a b": "x"}}),
+        ("http://example.com/", {"headers": {"a": "x\r\ny: 1"}}),
+        ("http://example.com/", {"headers": {"a": "ß"}}),
+        ("http://example.com/", {"headers": {str(n): "x" for n in range(21)}}),
+    ],
+)
+def test_invalid_callbacks_are_refused(url: str, options: Any) -> None:
+    """Refused when they are deferred."""
+    with pytest.raises(InvalidPayloadError):
+        Callback.of(url, **options)
+
+
+def test_invalid_options_of_the_handler_are_refused() -> None:
+    """With what is allowed."""
+    with pytest.raises(ValueError, match="16"):
+        Webhook("short")
+    for timeout in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="timeout"):
+            Webhook(timeout=timeout)
+    with pytest.raises(TypeError, match="list of hosts"):
+        Webhook(allowed_hosts="hooks.internal")
+
+
+def test_a_callback_survives_its_storage() -> None:
+    """Given as a Callback, or as the JSON object of one."""
+    callback = Callback.of(
+        "https://shop.example:8443/hook?a=1",
+        method="PUT",
+        headers={"X-Shop": "7"},
+        payload={"order": [1, "ß"]},
+    )
+    stored = CallbackPayload().encode(callback, 1_000)
+    assert CallbackPayload().decode(stored) == callback
+    assert CallbackPayload().encode(callback.document(), 1_000) == stored
+    plain = CallbackPayload().encode({"url": "http://shop.example/"}, 1_000)
+    assert CallbackPayload().decode(plain) == Callback(url="http://shop.example/")
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        ([], "is an object with a url"),
+        ({"method": "GET"}, "is an object with a url"),
+        ({"url": "http://a.example/", "to": 1, "via": 2}, "has no 'to'"),
+        ({"url": "http://a.example/", "headers": []}, "headers are an object"),
+        ({"url": "http://a.example/", "payload": "x" * 100}, "bytes"),
+    ],
+)
+def test_objects_that_are_no_callbacks_are_refused(document: Any, complaint: str) -> None:
+    """Also from clients of another version."""
+    with pytest.raises(InvalidPayloadError, match=complaint):
+        CallbackPayload().encode(document, 100)

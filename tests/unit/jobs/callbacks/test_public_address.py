@@ -1,0 +1,28 @@
+"""Addresses on the public internet."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+import pytest
+
+from purgatory.jobs.callbacks.public_address import is_public
+
+
+@pytest.mark.parametrize("text", ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "64:ff9b::808:808"])
+def test_public_addresses(text: str) -> None:
+    assert is_public(ip_address(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("224.0.0.1", "255.255.255.255", "192.0.2.1", "192.0.0.8", "ff02::1"),
+        # IPv4 addresses embedded in IPv6 addresses.
+        *("2002:7f00:1::", "64:ff9b::7f00:1", "64:ff9b:1::7f00:1", "::7f00:1", "::ffff:7f00:1"),
+        # Site-local, and not assigned yet.
+        *("fec0::1", "4000::1", "5f00::1"),
+    ],
+)
+def test_addresses_that_are_not_public(text: str) -> None:
+    assert not is_public(ip_address(text))
