@@ -66,7 +66,7 @@ class ParkedRequest(WaitOperation):
         """Send the response: called once, on the purgatory's thread, unless the client has left."""
         raise NotImplementedError(f"{type(self).__name__} does not define respond()")
 
-    def on_end(self) -> None:
+    def on_complete(self) -> None:
         """Respond, unless the client has left or was refused."""
         registration = self._registration
         registry = registration.registry
