@@ -9,7 +9,7 @@ from purgatory import (
     Outcome,
     Status,
 )
-from tests.unit.purgatory.waiting import Make, Waiting, parked
+from tests.unit.purgatory.waiting import Make, Waiting, outcomes, parked
 
 
 async def test_a_predicate_that_holds_at_once(make_purgatory: Make) -> None:
@@ -206,3 +206,27 @@ async def test_a_predicate_whose_caller_was_cancelled(make_purgatory: Make) -> N
         with pytest.raises((asyncio.CancelledError, ZeroDivisionError)):
             await task
         assert purgatory.parked == 0
+
+
+@pytest.mark.parametrize("is_raising", [False, True])
+async def test_a_predicate_that_ends_its_own_operation(
+    make_purgatory: Make, *, is_raising: bool
+) -> None:
+    """What it raises or returns after that changes nothing: the first end counts."""
+    async with make_purgatory() as purgatory:
+        drains: list[asyncio.Future[int]] = []
+
+        def until() -> bool:
+            if not is_fired:
+                return False
+            drains.append(purgatory.begin_drain())
+            if is_raising:
+                raise ZeroDivisionError("on purpose")
+            return True
+
+        is_fired = False
+        task = await parked(purgatory, "a", until=until)
+        is_fired = True
+        assert (await purgatory.fire("a")).completed == 0
+        assert ((await task).status, await drains[0]) == (Status.DRAINED, 1)
+        assert outcomes(purgatory) == (0, 0, 0, 1)

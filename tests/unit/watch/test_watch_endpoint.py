@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
@@ -10,6 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
+from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 
 WAIT_ID = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"
@@ -34,9 +34,8 @@ async def parked(app: FastAPI, purgatory: Purgatory, exchange: Exchange) -> Exch
     """Send a request that is to be parked."""
     before = purgatory.parked
     exchange.begin(app)
-    for _ in range(10):
-        await asyncio.sleep(0)
-    assert purgatory.parked == before + 1 and not exchange.sent
+    await until_in_turns(lambda: purgatory.parked == before + 1)
+    assert not exchange.sent
     return exchange
 
 
