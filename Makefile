@@ -20,7 +20,7 @@ CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
 
 # Most tests wait for servers and timers rather than compute: more processes than processors. How
 # they are handed out is in tests/scheduling.py.
-PYTEST := -m pytest --numprocesses=4 --dist=loadgroup
+PYTEST := -m pytest --numprocesses=6 --dist=loadgroup
 # What takes longest comes first.
 CORE_TESTS := tests/benchmarks tests/pipeline/test_simulation.py tests/properties tests/unit
 
@@ -34,7 +34,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test load mutation chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs-house lock clean
+.PHONY: help run test test-plain test-compiled load mutation chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs-house lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -43,9 +43,13 @@ help: ## List the targets
 run: $(VENV)/.compiled ## Start the service (HOST=, PORT=)
 	@exec env PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m app
 
-# ARGS may choose no test of the core, which pytest ends with 5.
-test: $(VENV)/.test $(VENV)/.compiled ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)
+test: test-plain test-compiled ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)
+
+test-plain: $(VENV)/.test ## Run all tests in plain Python
 	@$(BIN)/python $(PYTEST) $(ARGS)
+
+# ARGS may choose no test of the core, which pytest ends with 5.
+test-compiled: $(VENV)/.test $(VENV)/.compiled ## Run the tests of the core, compiled
 	@echo "The core once more, compiled:"
 	@PYTHONPATH=$(COMPILED) $(BIN)/python -P $(PYTEST) $(CORE_TESTS) $(ARGS) $(if $(ARGS),|| [ $$? = 5 ])
 

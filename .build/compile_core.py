@@ -33,6 +33,7 @@ MODULES = (
     "purgatory/signals/memory.py",
     "purgatory/signals/condition.py",
     "purgatory/signals/wait_operation.py",
+    "purgatory/event_loop/wake_ups.py",
     "purgatory/event_loop/park_operation.py",
     "purgatory/event_loop/parking.py",
     "purgatory/pipeline/replay/replay_clock.py",

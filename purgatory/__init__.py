@@ -21,7 +21,6 @@ from purgatory.errors import (
     PurgatoryDrainingError,
     PurgatoryError,
     SeveralWorkersError,
-    WaitSupersededError,
     WrongThreadError,
 )
 from purgatory.fire_result import FireResult
@@ -82,7 +81,6 @@ __all__ = [
     "TimerTask",
     "TimerTaskList",
     "TimingWheel",
-    "WaitSupersededError",
     "WatchStatistics",
     "WrongThreadError",
 ]

@@ -11,7 +11,6 @@
     +-- PurgatoryClosedError (RuntimeError)  used before it is open, or after it was closed
     |   +-- PurgatoryDrainingError           told to end, so that it parks nobody any more
     +-- WrongThreadError (RuntimeError)      used from another thread than its event loop's
-    +-- WaitSupersededError (RuntimeError)   another wait took over this one's id
     +-- SeveralWorkersError (RuntimeError)   several workers that cannot reach each other
     +-- JobError                             of delayed jobs; these are in purgatory.jobs
         +-- InvalidJobError (ValueError)     a handler's name, keys, policy or attempts
@@ -98,10 +97,6 @@ class PurgatoryDrainingError(PurgatoryClosedError):
 
 class WrongThreadError(PurgatoryError, RuntimeError):
     """A purgatory belongs to the thread of its event loop."""
-
-
-class WaitSupersededError(PurgatoryError, RuntimeError):
-    """Another wait with the same id took this one's place."""
 
 
 class SeveralWorkersError(PurgatoryError, RuntimeError):

@@ -281,12 +281,15 @@ class Purgatory(JobsMixin):
         PurgatoryClosedError and WrongThreadError.
         """
         operation = self._parking.park(keys, timeout, until, cursor)
-        try:
-            return await operation.future
-        except BaseException:
-            # Where the awaiting task was cancelled, the operation is out at once.
-            operation.cancel()
-            raise
+        if operation.outcome is None:
+            try:
+                await operation
+            except BaseException:
+                # If the awaiting task was cancelled, the operation is out at once.
+                operation.abandon()
+                raise
+        assert operation.outcome is not None
+        return operation.outcome
 
     async def fire(self, key: str, value: Any = None) -> FireResult:
         """Fire `key`: keep the signal, and try every operation that watches it.

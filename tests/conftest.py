@@ -10,7 +10,7 @@ import pytest
 # Services that tests start keep their jobs to themselves, and leave no files behind.
 os.environ.setdefault("PURGATORY_JOBS_URL", "memory://")
 
-from tests.scheduling import TogetherScheduling
+from tests.scheduling import TogetherScheduling, is_late
 
 
 # Both loops on purpose: uvloop keeps timers in its own way, and a timer is what we are.
@@ -37,6 +37,11 @@ def logging_of_uvicorn() -> Iterator[None]:
         logger.setLevel(level)
         logger.propagate = propagate
         logger.handlers[:] = handlers
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest; else the order stays."""
+    items.sort(key=lambda item: is_late(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -25,6 +25,17 @@ TOGETHER = tuple(
     )
 )
 
+# Files of tests that take many seconds each: begun last, they would be waited for by all others.
+FIRST = re.compile(
+    r"tests/(pipeline/|chaos/|test_packaging|benchmarks/test_jobs_bench|benchmarks/test_bench"
+    r"|contract/test_job_store_laws|acceptance/test_join_group|properties/)"
+)
+
+
+def is_late(nodeid: str) -> bool:
+    """Return False iff a test is to begin before the others."""
+    return FIRST.match(nodeid) is None
+
 
 class TogetherScheduling(LoadScopeScheduling):  # type: ignore[misc] # no types, see above
     """Hands out test by test to whoever is free, but tests of TOGETHER to one process."""

@@ -1,6 +1,134 @@
 """The docs name what exists, and show the house as it is."""
 
+import ast
+import builtins
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+import purgatory
+from purgatory import Purgatory
+from tests.house.imports import ROOT
 from tests.house.picture import PAGE, redrawn, reduced
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FOLDERS = ("purgatory", "app", "docs", "examples", "migrations", "tests")
+
+# Names with dots that are no modules: handlers, keys of metadata.
+DATA = {"purgatory.callback", "purgatory.schema"}
+# Files that are the reader's own.
+OTHERS = {"env.py", "orders.py"}
+# Names of Kafka without a counterpart here, of other tools, and of data.
+FOREIGN = {
+    "CancelledError",
+    "DelayQueue",
+    "ExpiredOperationReaper",
+    "KillMode",
+    "NoBackoff",
+    "RedisCluster",
+    "StoreFull",  # the reason for a rejected row, as `schedule` writes it
+    "TimerTaskEntry",
+    "UvicornWorker",
+}
+
+
+def code_spans(page: str) -> list[str]:
+    """Return what stands in backticks, without fenced blocks."""
+    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", page, flags=re.DOTALL))
+
+
+def missing_paths(page: str) -> set[str]:
+    """Return the paths of the repository that are named and do not exist."""
+    spans = code_spans(page)
+    named = {span for span in spans if re.fullmatch(rf"(?:{'|'.join(FOLDERS)})/[\w./*-]*", span)}
+    files = set(
+        re.findall(r"(?<![\w./*-])[a-z]\w*\.(?:py|pyx|pxd|lua)\b", " ".join(code_spans(page)))
+    )
+    own = {path.name for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")}
+    return {path for path in named if not list(ROOT.glob(path.rstrip("/")))} | (
+        files - own - OTHERS
+    )
+
+
+def missing_names(page: str) -> set[str]:
+    """Return the dotted names below `purgatory` that are named and do not exist."""
+    spans = " ".join([*code_spans(page), *re.findall(r"^from (purgatory\S*)", page, re.M)])
+    named = set(re.findall(r"(?<![\w./@-])purgatory(?:\.[A-Za-z_]\w*)+", spans))
+    return {name for name in named - DATA if not exists(name)}
+
+
+def missing_imports(page: str) -> set[str]:
+    """Return the names that an example imports from us and that do not exist."""
+    found = re.findall(r"^from (purgatory[\w.]*) import ([\w, ]+)", page, re.M)
+    return {
+        f"{module}.{name}"
+        for module, names in found
+        for name in re.split(r", *", names.partition(" as ")[0].strip())
+        if not exists(f"{module}.{name}")
+    }
+
+
+def missing_classes(page: str, known: set[str]) -> set[str]:
+    """Return the names in CamelCase that no module of the repository defines or imports."""
+    spans = " ".join(code_spans(page))
+    named = set(re.findall(r"(?<![\w-])[A-Z][a-z]+[A-Z]\w*(?![\w-]*=)", spans))
+    return (
+        (named | set(re.findall(r"\b[A-Z]\w+Error\b", page)))
+        - known
+        - FOREIGN
+        - vars(builtins).keys()
+    )
+
+
+def exists(name: str) -> bool:
+    """Return True iff `name` is a module, or in one, or a member of the object `purgatory`."""
+    module, _, member = name.rpartition(".")
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        if module == "purgatory":
+            return hasattr(purgatory, member) or hasattr(Purgatory, member)
+        try:
+            return hasattr(importlib.import_module(module), member)
+        except ImportError:
+            return hasattr(Purgatory, module.removeprefix("purgatory."))
+    return True
+
+
+@pytest.fixture(scope="module")
+def known_classes() -> set[str]:
+    """Return each class, import and assigned name of the Python files of the repository."""
+    found: set[str] = set()
+    for path in [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                    found.add(name)
+                case ast.Import(names=names) | ast.ImportFrom(names=names):
+                    found |= {alias.name.rpartition(".")[2] for alias in names}
+                case ast.Attribute(attr=name):
+                    found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_exists(page: Path, known_classes: set[str]) -> None:
+    """Each path, module and class in the docs is one of this commit."""
+    text = page.read_text(encoding="utf-8")
+    missing = missing_paths(text) | missing_names(text) | missing_imports(text)
+    assert missing | missing_classes(text, known_classes) == set()
+
+
+def test_what_does_not_exist_is_found() -> None:
+    """The test before this one can fail."""
+    page = "`purgatory/nowhere.py` `purgatory.nowhere.X` `purgatory.fire` raises NowhereError."
+    page += "\n```python\nfrom purgatory import Purgatory, Nowhere\n```\n`NoSuchClass(1)`"
+    assert missing_paths(page) == {"purgatory/nowhere.py"}
+    assert missing_names(page) == {"purgatory.nowhere.X"}
+    assert missing_imports(page) == {"purgatory.Nowhere"}
+    assert missing_classes(page, set()) == {"NowhereError", "NoSuchClass"}
 
 
 def test_the_picture_of_the_house_is_current() -> None:

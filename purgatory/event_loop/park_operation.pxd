@@ -1,5 +1,6 @@
 cimport cython
 from purgatory.event_loop.c_tuple cimport new_tuple
+from purgatory.event_loop.wake_ups cimport WakeUps
 from purgatory.signals.memory cimport MemorySignals
 from purgatory.signals.signal cimport Signal
 from purgatory.signals.wait_operation cimport WaitOperation
@@ -10,30 +11,40 @@ cdef long long NS_PER_MS
 
 
 cdef class ParkOperation(WaitOperation):
+    cdef public bint _asyncio_future_blocking
+    cdef object _callback
     cdef object _clock
-    cdef object _key
+    cdef object _context
+    cdef object _error
+    cdef readonly object _loop
     cdef long long _started_ns
-    cdef object _until
-    cdef readonly object future
+    cdef WakeUps _wake_ups
+    cdef readonly object outcome
 
     cdef bint _try(self) except -1
-    cdef bint _try_predicate(self) except -1
-    cdef object _fired_key(self)
+    @cython.locals(now_ns=cython.longlong, waited_ms=cython.longlong)
+    cpdef on_complete(self)
     cdef _complete(self)
-    cdef _answer(self)
     @cython.locals(
-        signals=MemorySignals, first=Signal, last=Signal, position=cython.longlong,
-        now_ns=cython.longlong, waited_ms=cython.longlong,
+        signals=MemorySignals, first=Signal, signal=Signal, keys=tuple,
+        positions=tuple, position=cython.longlong, index=cython.Py_ssize_t,
     )
-    cdef _outcome(self)
-    @cython.locals(
-        first=Signal, signal=Signal, keys=tuple, position=cython.longlong, positions=tuple,
-        index=cython.Py_ssize_t,
-    )
-    cdef Signal _first_unread(self)
+    cdef tuple _read(self)
+    cdef object _fired_key(self)
 
 
-@cython.locals(operation=ParkOperation)
+cdef class PredicateParkOperation(ParkOperation):
+    cdef object _key
+    cdef object _until
+
+    cpdef bint try_complete(self) except -1
+    cdef bint _fail(self, error) except -1
+    @cython.locals(signals=MemorySignals, last=Signal)
+    cdef tuple _read(self)
+
+
+@cython.locals(operation=ParkOperation, conditional=PredicateParkOperation)
 cpdef ParkOperation new_park(
-    long long delay_ms, MemorySignals signals, tuple keys, tuple positions, future, clock, until
+    long long delay_ms, MemorySignals signals, tuple keys, tuple positions, WakeUps wake_ups,
+    clock, until
 )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from asyncio import Future, InvalidStateError
-from collections.abc import Callable, Coroutine
-from typing import Any
+from asyncio import AbstractEventLoop, CancelledError
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from typing import Any, Final
 
+from purgatory.event_loop.wake_ups import WakeUps
 from purgatory.outcome import Outcome
 from purgatory.signals.condition import ANY
 from purgatory.signals.memory import MemorySignals
@@ -18,38 +20,155 @@ from purgatory.timer.task import NOT_SCHEDULED
 
 # As a named tuple's own constructor does it, without a call of Python in between.
 _new_tuple = tuple.__new__
+_CANCELLED = Status.CANCELLED
 _FIRED = Status.FIRED
 _PENDING = Status.PENDING
+_NOT_BY_TASK: Final = object()
 
 
 class ParkOperation(WaitOperation):
-    """Completes a future with an Outcome: no task, no handle and no closure for each call.
+    """A wait that a task awaits by itself: no future, no handle and no closure for each call.
 
-    Made by `new_park`. No subclasses: the compiled form calls its methods without looking for them.
+    It has as much of a future as `asyncio.Task` uses: `_asyncio_future_blocking`, `_loop`,
+    `add_done_callback`, `cancel(msg)` and `result`. One task awaits it, once.
+
+    Made by `new_park`. No subclasses but the one here: the compiled form calls its methods without
+    looking for them.
     """
 
     kind = "park"
 
-    __slots__ = ("_clock", "_key", "_started_ns", "_until", "future")
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "_callback",
+        "_clock",
+        "_context",
+        "_error",
+        "_loop",
+        "_started_ns",
+        "_wake_ups",
+        "outcome",
+    )
 
-    future: Future[Outcome]
+    outcome: Outcome | None
+    """The result, once there is one: not while it is pending, nor if the call failed."""
+    # What the task has to raise.
+    _error: BaseException | None
+    # What resumes the task, and in which context, while it waits.
+    _callback: Callable[[Any], object] | None
+    _context: Context | None
+    _asyncio_future_blocking: bool
+    _loop: AbstractEventLoop
+    _wake_ups: WakeUps
     _clock: Clock
-    _until: Callable[[], object] | None
-    # The key that was checked when the predicate held.
-    _key: str | None
     _started_ns: int
 
+    def __await__(self) -> Generator[Any, None, None]:
+        """Suspend the task until the operation has ended; raise what it failed with."""
+        if self.status is not _PENDING:
+            self.result()
+            return iter(())  # type: ignore[return-value] # an iterator is all that is needed
+        if self._callback is not None:
+            raise RuntimeError(f"{self!r} is awaited by another task already")
+        self._asyncio_future_blocking = True
+        # Itself, once. A generator would do the same, and take longer.
+        return iter((self,))  # type: ignore[return-value] # as above
+
+    def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
+        """Resume the task by `callback(self)` in `context`: called by the task, once it waits."""
+        self._callback = callback
+        self._context = context
+
+    def result(self) -> Outcome | None:
+        """Return the outcome; raise what the call failed with: called by the task, to resume."""
+        if self._error is not None:
+            raise self._error
+        return self.outcome
+
+    def cancel(self, msg: object = _NOT_BY_TASK) -> bool:
+        """Cancel the operation unless it already ended; return True iff this call did it.
+
+        The task that awaits it calls this, with a message, when it is cancelled itself: that raises
+        CancelledError in the task, where else it gets an outcome with status "cancelled".
+        """
+        if msg is _NOT_BY_TASK:
+            return self._cancel(_CANCELLED)
+        if self.status is not _PENDING:
+            return False
+        self._error = CancelledError() if msg is None else CancelledError(msg)
+        return self._cancel(_CANCELLED)
+
+    def on_complete(self) -> None:
+        """Keep the outcome and resume the task, if it waits."""
+        if self._error is None and not self.is_abandoned:
+            key, value, position = self._read()
+            if compiled and type(self._clock) is SystemClock:
+                now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
+            else:
+                now_ns = self._clock.now_ns()
+            waited_ms = (now_ns - self._started_ns) // NS_PER_MS
+            fields = (self.status, key, value, self.signals.cursor(position), waited_ms)
+            if compiled:
+                self.outcome = new_tuple(Outcome, fields)  # type: ignore[name-defined] # noqa: F821 - as above
+            else:
+                self.outcome = _new_tuple(Outcome, fields)
+        callback = self._callback
+        if callback is not None:
+            assert self._context is not None
+            self._wake_ups.add(callback, self, self._context)
+            # Not to be kept: the task is in a cycle with this otherwise.
+            self._callback = self._context = None
+
+    def _try(self) -> bool:
+        return WaitOperation.try_complete(self)
+
+    def _complete(self) -> None:
+        self.on_complete()
+
+    def _read(self) -> tuple[str | None, object, int]:
+        """Return key, value and position of the outcome."""
+        signals, keys = self.signals, self.watched_keys
+        position, positions = self.position, self._positions
+        # The oldest signal of any key that is kept and came after its position.
+        first: Signal | None = None
+        for index in range(len(keys)):
+            if positions is not None:
+                position = positions[index]
+            signal = signals.first_after(keys[index], position)
+            if signal is not None and (first is None or signal.offset < first.offset):
+                first = signal
+        if self.status is not _FIRED:
+            # A signal that came before this operation was tried is for the next wait.
+            return None, None, signals._head if first is None else first.offset - 1
+        if first is not None:
+            # A cursor just behind it: the others come next time.
+            return first.key, first.value, first.offset
+        # The signal itself has made way, and all that is known is that there was one; or somebody
+        # completed the operation by hand.
+        return self._fired_key(), None, signals._head
+
+    def _fired_key(self) -> str | None:
+        """Return the first key that fired, whether or not its signal is still kept."""
+        for key, position in zip(self.watched_keys, self.positions, strict=True):
+            if self.signals.has_after(key, position, 1):
+                return key
+        return None
+
+
+class PredicateParkOperation(ParkOperation):
+    """A park that ends when `until()` is true; a key that fires only makes it be tried again."""
+
+    __slots__ = ("_key", "_until")
+
+    _until: Callable[[], object]
+    # The key that was checked when the predicate held.
+    _key: str | None
+
     def try_complete(self) -> bool:
-        """Complete if a key fired, or if the predicate holds; its failure fails the caller."""
+        """Complete if the predicate holds; its failure fails the caller."""
         return self._try()
 
     def _try(self) -> bool:
-        if self._until is not None:
-            return self._try_predicate()
-        return self._is_met() and self.force_complete()
-
-    def _try_predicate(self) -> bool:
-        assert self._until is not None
         try:
             is_true = self._until()
         except Exception as exc:
@@ -67,79 +186,19 @@ class ParkOperation(WaitOperation):
             self._key = checked if checked in self.watched_keys else None
         return self.force_complete()
 
-    def on_end(self) -> None:
-        """Answer the caller."""
-        self._answer()
-
-    def _complete(self) -> None:
-        self._answer()
-
-    def _answer(self) -> None:
-        outcome = self._outcome()
-        try:
-            self.future.set_result(outcome)
-        except InvalidStateError:
-            # Whoever awaits was cancelled, in this same turn of the loop.
-            return
-
     def _fail(self, error: Exception) -> bool:
-        if not self._settle(_FIRED):
+        if self.status is not _PENDING:
             return False
         if isinstance(error, StopIteration):
-            # A future refuses it, as a coroutine turns it into this (PEP 479).
+            # A coroutine that raises it ends instead (PEP 479).
             error = RuntimeError(f"the predicate raised {error!r}")
-        if not self.future.done():
-            self.future.set_exception(error)
-        return True
+        self._error = error
+        return self.force_complete()
 
-    def _outcome(self) -> Outcome:
-        signals = self.signals
-        key, value, position = self._key, None, signals._head
-        if key is not None:
-            last = signals.first_after(key, signals.last(key) - 1)
-            if last is not None:
-                value = last.value
-        elif self._until is None:
-            first = self._first_unread()
-            if self.status is not _FIRED:
-                # A signal that came before this operation was tried is for the next wait.
-                position = position if first is None else first.offset - 1
-            elif first is not None:
-                # A cursor just behind it: the others come next time.
-                key, value, position = first.key, first.value, first.offset
-            else:
-                # The signal itself has made way, and all that is known is that there was one; or
-                # somebody completed the operation by hand.
-                key = self._fired_key()
-        if compiled and type(self._clock) is SystemClock:
-            now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
-        else:
-            now_ns = self._clock.now_ns()
-        waited_ms = (now_ns - self._started_ns) // NS_PER_MS
-        fields = (self.status, key, value, signals.cursor(position), waited_ms)
-        if compiled:
-            return new_tuple(Outcome, fields)  # type: ignore[name-defined,no-any-return] # noqa: F821 - as above
-        else:
-            return _new_tuple(Outcome, fields)
-
-    def _first_unread(self) -> Signal | None:
-        """Return the oldest signal of any key that is kept and came after its position."""
-        first: Signal | None = None
-        keys, position, positions = self.watched_keys, self.position, self._positions
-        for index in range(len(keys)):
-            if positions is not None:
-                position = positions[index]
-            signal = self.signals.first_after(keys[index], position)
-            if signal is not None and (first is None or signal.offset < first.offset):
-                first = signal
-        return first
-
-    def _fired_key(self) -> str | None:
-        """Return the first key that fired, whether or not its signal is still kept."""
-        for key, position in zip(self.watched_keys, self.positions, strict=True):
-            if self.signals.has_after(key, position, 1):
-                return key
-        return None
+    def _read(self) -> tuple[str | None, object, int]:
+        signals, key = self.signals, self._key
+        last = None if key is None else signals.first_after(key, signals.last(key) - 1)
+        return key, None if last is None else last.value, signals._head
 
 
 def new_park(
@@ -147,32 +206,39 @@ def new_park(
     signals: MemorySignals,
     keys: tuple[str, ...],
     positions: tuple[int, ...] | None,
-    future: Future[Outcome],
+    wake_ups: WakeUps,
     clock: Clock,
     until: Callable[[], object] | None,
 ) -> ParkOperation:
-    """Complete `future` when a key fires or, where it is given, when `until()` is true.
+    """Return an operation that ends when a key fires or, if it is given, when `until()` is true.
 
     `positions` are those for each of `keys`; None is from now on.
     """
     # Without the call of a constructor, which costs the compiled form as much as all of this.
-    operation = ParkOperation.__new__(ParkOperation)
+    if until is None:
+        operation = ParkOperation.__new__(ParkOperation)
+    else:
+        conditional = PredicateParkOperation.__new__(PredicateParkOperation)
+        conditional._until = until
+        conditional._key = None
+        operation = conditional
     operation.delay_ms = delay_ms
     operation.expiration_ms = NOT_SCHEDULED
     operation._array = None
     operation.status = _PENDING
     operation._keys = ()
     operation._purgatory = None
-    operation.future = future
-    operation._clock = clock
-    operation._until = until
-    operation._key = None
     operation.signals = signals
     operation.watched_keys = keys
     operation.condition = ANY
     operation.is_abandoned = False
     operation.position = signals._head if positions is None else positions[0]
     operation._positions = positions
+    operation.outcome = operation._error = operation._callback = operation._context = None
+    operation._asyncio_future_blocking = False
+    operation._loop = wake_ups.loop
+    operation._wake_ups = wake_ups
+    operation._clock = clock
     if compiled and type(clock) is SystemClock:
         operation._started_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
     else:

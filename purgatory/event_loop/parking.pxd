@@ -5,6 +5,7 @@ from purgatory.operations.delayed_operation_purgatory cimport DelayedOperationPu
 from purgatory.operations.watch_key cimport check_key
 from purgatory.operations.delayed_operation cimport DelayedOperation
 from purgatory.event_loop.park_operation cimport ParkOperation, new_park
+from purgatory.event_loop.wake_ups cimport WakeUps
 from purgatory.signals.memory cimport MemorySignals
 from purgatory.signals.signal cimport Signal
 from purgatory.timer.task cimport TimerTask
@@ -22,7 +23,7 @@ cdef class Parking:
     cdef Py_ssize_t _max_parked_per_key
     cdef double _max_timeout
     cdef str _name
-    cdef object _new_future
+    cdef WakeUps _wake_ups
     cdef DelayedOperationPurgatory _operations
     cdef MemorySignals _signals
     cdef TimerTask _trim

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop, BaseEventLoop, Future
+from asyncio import AbstractEventLoop
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from purgatory.errors import (
     InvalidTimeoutError,
@@ -16,6 +15,7 @@ from purgatory.errors import (
     WrongThreadError,
 )
 from purgatory.event_loop.park_operation import ParkOperation, new_park
+from purgatory.event_loop.wake_ups import WakeUps
 from purgatory.fire_result import FireResult
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -51,10 +51,10 @@ class Parking:
         "_max_parked_per_key",
         "_max_timeout",
         "_name",
-        "_new_future",
         "_operations",
         "_signals",
         "_trim",
+        "_wake_ups",
         "is_draining",
         "loop",
         "opened",
@@ -81,7 +81,7 @@ class Parking:
         self._max_parked: int = limits.max_parked
         self._max_parked_per_key: int = limits.max_parked_per_key
         self._max_timeout: float = min(limits.max_timeout, MAX_DELAY_MS / 1000)
-        self._new_future: Callable[[], Future[Any]]
+        self._wake_ups: WakeUps
         self.loop: AbstractEventLoop | None = None
         self.thread_id: int = 0
         # How often it was opened and not closed again.
@@ -94,10 +94,7 @@ class Parking:
         """Belong to `loop` and to this thread."""
         self.loop = loop
         self.thread_id = _get_ident()
-        self._new_future = loop.create_future
-        if getattr(loop.create_future, "__func__", None) is BaseEventLoop.create_future:
-            # What asyncio's own does, without a call of Python in between.
-            self._new_future = partial(Future, loop=loop)
+        self._wake_ups = WakeUps(loop)
 
     def park(
         self,
@@ -118,7 +115,7 @@ class Parking:
         else:
             keys = tuple(self.positions(keys, None))
         operation = new_park(
-            delay_ms, self._signals, keys, positions, self._new_future(), self._clock, until
+            delay_ms, self._signals, keys, positions, self._wake_ups, self._clock, until
         )
         if self.is_draining:
             operation._cancel(Status.DRAINED)

@@ -61,24 +61,24 @@ class _WaitingRequest(DisconnectListener):
         # Responds to a request that was released.
         self._respond: Respond | None = None
 
-    def respond(self, answer: Response) -> None:
+    def respond(self, response: Response) -> None:
         """Respond to the request, unless that was done or its client has left."""
         if self._early is not None or self._is_done:
             return
         if self._messages is not None and self._task is None and self._respond is None:
-            self._early = answer
+            self._early = response
             return
         self._is_done = True
         if self._respond is not None:
             respond, self._respond = self._respond, None
-            respond(answer)
+            respond(response)
             return
         assert self._messages is not None
-        is_plain = type(answer).__call__ is Response.__call__ and answer.background is None
+        is_plain = type(response).__call__ is Response.__call__ and response.background is None
         # Other responses may depend on the task they are in.
         run = send_eagerly if is_plain else run_in_task
         # If it fails, nothing else ends the request's task.
-        run(answer(*self._messages), self.interrupt)
+        run(response(*self._messages), self.interrupt)
 
     def release(self, operation: DelayedOperation) -> bool:
         """Leave the request to the server, if it offers that; return True iff it keeps it."""

@@ -46,8 +46,7 @@ class Park:
         self._request = request
         self._thread_id = threading.get_ident()
 
-    # Not async: in a thread, the error would be raised in nobody's `await`, or by whatever gets the
-    # coroutine in place of an outcome.
+    # Not async: in a thread it has to fail at once, not in a coroutine that is never awaited.
     def __call__(
         self,
         *keys: str,

@@ -16,4 +16,4 @@ cdef class WaitOperation(DelayedOperation):
         signals=MemorySignals, condition=Condition, keys=tuple, positions=tuple,
         position=cython.longlong, index=cython.Py_ssize_t, needed=cython.Py_ssize_t,
     )
-    cdef bint _is_met(self) except -1
+    cpdef bint try_complete(self) except -1

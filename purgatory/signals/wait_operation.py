@@ -11,9 +11,9 @@ from purgatory.status import Status
 class WaitOperation(DelayedOperation):
     """Fires once its keys have the signals of its condition; expires at its deadline.
 
-    The one way to wait. A subclass is the responder: it defines `on_end`, which sends the result to
-    the caller - a task that awaits it, a request, a connection - and is called exactly once, with
-    `status` set, however the wait ended. No second object is needed for each wait.
+    The one way to wait. A subclass is the responder: it defines `on_complete`, which sends the
+    result to the caller - a task that awaits it, a request, a connection - and is called exactly
+    once, with `status` set, however the wait ended. No second object is needed for each wait.
 
     Give it to `Purgatory.watch` with its `watched_keys`. Call `abandon` when the caller has gone.
     A subclass with a condition of its own overrides `try_complete`.
@@ -63,26 +63,6 @@ class WaitOperation(DelayedOperation):
 
     def try_complete(self) -> bool:
         """Complete if enough keys have enough signals behind their positions."""
-        return self._is_met() and self.force_complete()
-
-    def on_complete(self) -> None:
-        """End: fired or expired."""
-        self.on_end()
-
-    def on_cancellation(self) -> None:
-        """End: cancelled, drained or abandoned."""
-        self.on_end()
-
-    def on_end(self) -> None:
-        """Respond to the caller, unless the wait `is_abandoned`. Called once, when it has ended."""
-        raise NotImplementedError(f"{type(self).__name__} does not define on_end()")
-
-    def abandon(self) -> bool:
-        """End the wait, as its caller has gone; return True iff it was pending. Idempotent."""
-        self.is_abandoned = True
-        return self._cancel(Status.CANCELLED)
-
-    def _is_met(self) -> bool:
         signals, keys = self.signals, self.watched_keys
         position, positions = self.position, self._positions
         # Most often nothing fired since, on any key: an operation is tried before it is watched.
@@ -96,5 +76,18 @@ class WaitOperation(DelayedOperation):
             if signals.has_after(keys[index], position, condition.min_signals):
                 needed -= 1
                 if needed <= 0:
-                    return True
+                    return self.force_complete()
         return False
+
+    def on_complete(self) -> None:
+        """Respond to the caller, unless the wait `is_abandoned`: called once, however it ended."""
+        raise NotImplementedError(f"{type(self).__name__} does not define on_complete()")
+
+    def on_cancellation(self) -> None:
+        """Respond as to any other end: cancelled, drained or abandoned."""
+        self.on_complete()
+
+    def abandon(self) -> bool:
+        """End the wait, as its caller has gone; return True iff it was pending. Idempotent."""
+        self.is_abandoned = True
+        return self._cancel(Status.CANCELLED)

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import Queue
 from typing import Any
 
-PATIENCE = 20.0
+from tests.patience import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class CallbackReceiver:
         headers = {name.lower(): value for name, value in request.headers.items()}
         self.received.put(Received(request.command, request.path, headers, body))
         if request.path == "/slow":
-            self.has_ended.wait(PATIENCE)
+            self.has_ended.wait(PATIENCE_S)
             return
         if request.path == "/endless":
             self._answer_for_ever(request)
@@ -74,7 +74,7 @@ class CallbackReceiver:
 
     def next(self) -> Received:
         """Return the next request that came, or will."""
-        return self.received.get(timeout=PATIENCE)
+        return self.received.get(timeout=PATIENCE_S)
 
     def start(self) -> None:
         self._thread.start()

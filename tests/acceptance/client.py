@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from tests.patience import PATIENCE_S
+
 Address = tuple[str, int]
 
 # Connections that are made at once: fewer than a server's backlog.
@@ -166,9 +168,10 @@ async def ask(address: Address, method: str, target: str, body: Any = None) -> R
 
 
 async def until_parked(address: Address, count: int) -> None:
-    """Ask the server until it says that `count` requests are parked; fail after ten seconds."""
+    """Ask the server until it says that `count` requests are parked; fail after PATIENCE_S."""
+    deadline = time.monotonic() + PATIENCE_S
     async with await Connection.open(address) as connection:
-        for _ in range(1000):
+        while time.monotonic() < deadline:
             parked = (await connection.get("/purgatory/statistics")).json()["parked"]
             if parked == count:
                 return

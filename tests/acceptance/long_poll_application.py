@@ -81,7 +81,7 @@ def create_app(purgatory: Purgatory, app: FastAPI | None = None) -> FastAPI:
     @app.get("/paid/{order_id}")
     async def paid(order_id: str, park: ParkDep) -> str:
         """Park in the endpoint itself."""
-        return (await park(f"order:{order_id}", timeout=20.0)).status
+        return (await park(f"order:{order_id}", timeout=50.0)).status
 
     @app.get("/whoami")
     async def whoami(request: Request, agent: Annotated[str, Depends(lambda: "x")]) -> str:

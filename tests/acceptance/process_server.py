@@ -15,16 +15,26 @@ from pathlib import Path
 
 from tests.acceptance.client import Address
 from tests.acceptance.thread_server import KINDS, ServerKind
+from tests.patience import KEEP_ALIVE_S, PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 60.0
+KEEP_ALIVE = ("--timeout-keep-alive", str(KEEP_ALIVE_S))
 _RUNNING = re.compile(r"Uvicorn running on http://[\d.]+:(\d+)")
 
 
 def uvicorn_command(app: str, kind: ServerKind, *options: str) -> list[str]:
     """Return the command line that serves `app` on a free port."""
     command = [sys.executable, "-m", "uvicorn", app, "--host", "127.0.0.1", "--port", "0"]
-    return [*command, "--http", kind.http, "--loop", kind.loop, "--no-access-log", *options]
+    return [
+        *command,
+        "--http",
+        kind.http,
+        "--loop",
+        kind.loop,
+        "--no-access-log",
+        *KEEP_ALIVE,
+        *options,
+    ]
 
 
 class ProcessServer:
@@ -60,7 +70,7 @@ class ProcessServer:
     def wait_started(self, workers: int = 1) -> None:
         """Return once it listens, and its workers are at work."""
         with self._said:
-            is_started = self._said.wait_for(lambda: self._is_started(workers), PATIENCE)
+            is_started = self._said.wait_for(lambda: self._is_started(workers), PATIENCE_S)
         assert is_started, "".join(self.log)
 
     def _is_started(self, workers: int) -> bool:
@@ -73,9 +83,9 @@ class ProcessServer:
 
     def wait(self) -> float:
         """Wait for the process to end; return when, in monotonic seconds."""
-        self.process.wait(PATIENCE)
+        self.process.wait(PATIENCE_S)
         ended_at = time.monotonic()
-        self._reader.join(PATIENCE)
+        self._reader.join(PATIENCE_S)
         return ended_at
 
     def kill(self) -> None:

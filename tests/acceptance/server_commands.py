@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from tests.acceptance.client import Address, ClosedByServer, ask
 from tests.acceptance.process_server import ProcessServer
+from tests.patience import KEEP_ALIVE_S, PATIENCE_S
 
 APP = "tests.acceptance.application:app"
-PATIENCE = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class ServerCommand:
 
 
 _PARKING = "purgatory.uvicorn:ParkingProtocol"
-_UVICORN = "uvicorn {app} --host 127.0.0.1 --port {port}"
+_UVICORN = f"uvicorn {{app}} --host 127.0.0.1 --port {{port}} --timeout-keep-alive {KEEP_ALIVE_S}"
 _GUNICORN = "gunicorn {app} -w 1 -k uvicorn_worker.UvicornWorker -b 127.0.0.1:{port}"
 _GRANIAN = "granian {app} --interface asgi --workers 1 --host 127.0.0.1 --port {port}"
-_HYPERCORN = "hypercorn {app} -b 127.0.0.1:{port}"
+_HYPERCORN = f"hypercorn {{app}} -b 127.0.0.1:{{port}} --keep-alive {KEEP_ALIVE_S}"
 
 SERVERS = (
     ServerCommand("uvicorn-httptools-uvloop", f"{_UVICORN} --http httptools --loop uvloop"),
@@ -49,7 +49,7 @@ SERVERS = (
         "uvicorn-parking", f"{_UVICORN} --http {_PARKING} --loop uvloop", reads_behind_parked=True
     ),
     # Without the socket of its own control tool, which would be in the user's home.
-    ServerCommand("gunicorn", f"{_GUNICORN} --no-control-socket"),
+    ServerCommand("gunicorn", f"{_GUNICORN} --no-control-socket --keep-alive {KEEP_ALIVE_S}"),
     ServerCommand("granian", f"{_GRANIAN} --backpressure 20000"),
     # One process; and a process that watches over one worker, which is the default.
     ServerCommand("hypercorn-w0", f"{_HYPERCORN} -w 0"),
@@ -78,7 +78,7 @@ def free_port() -> int:
 
 
 async def _until_answered(server: ProcessServer) -> None:
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             assert server.process.poll() is None, "".join(server.log)
             try:

@@ -23,6 +23,7 @@ from examples.acks_all.server import serve
 from examples.acks_all.table import Table
 from examples.acks_all.topic_partition import TopicPartition
 from purgatory import Purgatory
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
 ORDERS = TopicPartition("orders", 0)
@@ -41,12 +42,12 @@ class Running:
 
     async def parked(self, key: str, count: int) -> None:
         """Return once exactly `count` operations wait on `key`."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await self.event_listener.until(lambda: self.purgatory.waiting(key) == count)
 
     async def empty(self) -> None:
         """Return once nothing waits for anything."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await self.event_listener.until(lambda: self.purgatory.parked == 0)
 
     async def fetch_as(self, replica_id: int, offset: int) -> list[str]:
@@ -93,7 +94,7 @@ async def broker(request: pytest.FixtureRequest) -> AsyncIterator[Running]:
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"])
 async def test_the_demonstration(capsys: pytest.CaptureFixture[str]) -> None:
     """Everything that the demonstration expects, at another pace."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(PATIENCE_S):
         assert await run_demonstration(replica_lag_ms=PACE_MS) == []
     assert "not-enough-replicas-after-append" in capsys.readouterr().out
 

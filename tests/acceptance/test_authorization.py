@@ -184,7 +184,7 @@ async def test_a_wait_belongs_to_the_token_that_named_it(server: ThreadServer) -
     for token in (BUYER, OTHER_BUYER):
         connection = await Connection.open(server.address)
         headers = {**_bearer(token), "Wait-Id": wait_id}
-        connection.send("GET", "/purgatory/watch/order:42?wait=20", headers=headers)
+        connection.send("GET", "/purgatory/watch/order:42?wait=50", headers=headers)
         parked.append(connection)
     await server.until_waiting("order:42", 2)
     unknown = await _ask(server, "DELETE", f"/waits/{wait_id}", token=EVERYTHING)

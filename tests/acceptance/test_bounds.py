@@ -132,7 +132,7 @@ async def test_parked_in_an_endpoint_of_ones_own(kind: ServerKind) -> None:
     async def polled(response: Response) -> None:
         response.headers["ETag"] = '"1"'
 
-    conditions = {"If-None-Match": '"1"', "Prefer": "wait=20"}
+    conditions = {"If-None-Match": '"1"', "Prefer": "wait=50"}
     with serve(app, purgatory, kind) as server:
         first = await _park(server, "k")
         async with await Connection.open(server.address) as connection:

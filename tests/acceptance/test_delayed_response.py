@@ -17,6 +17,7 @@ from tests.acceptance.client import Connection, until_parked
 from tests.acceptance.orders_application import Form, Orders
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.patience import until
 
 PARKING = KINDS[2]
 
@@ -42,11 +43,7 @@ def server(orders: Orders, kind: ServerKind) -> Iterator[ThreadServer]:
 
 
 async def _until(condition: list[str], text: str) -> None:
-    for _ in range(1000):
-        if text in condition:
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"{text!r} is not in {condition}")
+    await until(lambda: text in condition)
 
 
 def _is_let_go(server: ThreadServer) -> bool:
@@ -56,11 +53,7 @@ def _is_let_go(server: ThreadServer) -> bool:
 
 
 async def _until_let_go(server: ThreadServer) -> None:
-    for _ in range(1000):
-        if _is_let_go(server):
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("a task of uvicorn's is left")
+    await until(lambda: _is_let_go(server))
 
 
 async def test_it_is_answered_by_whoever_completes_it(

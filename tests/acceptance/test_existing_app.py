@@ -17,6 +17,7 @@ from purgatory import Purgatory
 from purgatory.fastapi import ParkDep, PurgatoryDep, create_lifespan, create_router, install
 from tests.acceptance.client import Crowd, ask
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
+from tests.patience import PATIENCE_S
 
 PROBLEM = "application/problem+json"
 
@@ -62,7 +63,7 @@ def app() -> FastAPI:
 
     @app.get("/waits-for/{key}")
     async def waits_for(key: str, park: ParkDep) -> str:
-        return (await park(key, timeout=20.0)).status
+        return (await park(key, timeout=50.0)).status
 
     return app
 
@@ -78,7 +79,7 @@ def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[Thr
 @pytest.fixture
 async def client(server: ThreadServer) -> AsyncIterator[httpx.AsyncClient]:
     """An ordinary client of it."""
-    async with httpx.AsyncClient(base_url=server.url) as opened:
+    async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as opened:
         yield opened
 
 
@@ -112,7 +113,7 @@ async def test_lifespan_and_router_by_themselves(purgatory: Purgatory, kind: Ser
 
     @app.get("/parked")
     async def parked(park: ParkDep) -> str:
-        return (await park("k", timeout=20.0)).status
+        return (await park("k", timeout=50.0)).status
 
     with serve(app, purgatory, kind) as server:
         async with Crowd(server.address, 1) as [member]:
@@ -135,8 +136,8 @@ async def test_a_router_included_twice(purgatory: Purgatory, kind: ServerKind) -
     assert {"/purgatory/statistics", "/v2/purgatory/statistics"} <= set(operations)
     with serve(app, purgatory, kind) as server:
         async with Crowd(server.address, 3) as [first, second, firer]:
-            first.send("GET", "/purgatory/watch/k?wait=20")
-            second.send("GET", "/v2/purgatory/watch/k?wait=20")
+            first.send("GET", "/purgatory/watch/k?wait=50")
+            second.send("GET", "/v2/purgatory/watch/k?wait=50")
             await server.until_parked(2)
             fired = await firer.request("POST", "/v2/purgatory/keys/k", {"value": 1})
             assert fired.json()["completed"] == 2
@@ -152,7 +153,7 @@ async def test_a_problem_s_type_is_an_address_that_answers(
     app = FastAPI()
     app.include_router(create_router(purgatory), prefix="/v2")
     with serve(app, purgatory, kind) as server:
-        async with httpx.AsyncClient(base_url=server.url) as client:
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as client:
             refusal = await client.get("/v2/purgatory/watch/k?wait=nan")
             described = await client.get(refusal.url.join(refusal.json()["type"]))
             assert described.status_code == 200
@@ -197,7 +198,7 @@ async def test_a_mounted_application_says_that_it_is_not_open(
 
     @inner.get("/parked")
     async def parked(park: ParkDep) -> str:
-        return (await park("k", timeout=20.0)).status
+        return (await park("k", timeout=50.0)).status
 
     install(inner, inner_purgatory)
     outer.mount("/inner", inner)
@@ -371,7 +372,7 @@ async def test_a_dependency_that_knows_the_key_and_reads_the_body(
     with serve(app, purgatory, kind) as server:
         async with Crowd(server.address, 3) as [watcher, firer, leaving]:
             watcher.send("POST", "/purgatory/watch", {"keys": {"a/b": None}})
-            leaving.send("GET", "/purgatory/watch/k?wait=20")
+            leaving.send("GET", "/purgatory/watch/k?wait=50")
             await server.until_parked(2)
             fired = await firer.request("POST", "/purgatory/keys/a/b", {"value": 1})
             assert (fired.status, fired.json()["completed"]) == (201, 1)

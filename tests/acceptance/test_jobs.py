@@ -31,9 +31,9 @@ from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
 from tests.bad_input.refusals import check_refusal
+from tests.patience import PATIENCE_S
 
 JOBS = "/purgatory/jobs"
-PATIENCE = 20.0
 
 
 class Store(MemoryJobStore):
@@ -124,10 +124,10 @@ async def test_a_job_from_beginning_to_end(connection: Connection) -> None:
     states: list[str] = []
     etag = added.headers["etag"]
     while not states or states[-1] != "done":
-        headers = {"If-None-Match": etag, "Prefer": "wait=20"}
+        headers = {"If-None-Match": etag, "Prefer": "wait=50"}
         seen = await connection.request("GET", added.headers["location"], headers=headers)
         assert seen.status == 200
-        assert seen.headers["preference-applied"] == "wait=20"
+        assert seen.headers["preference-applied"] == "wait=50"
         etag = seen.headers["etag"]
         states.append(seen.json()["state"])
     assert states in (["running", "done"], ["done"])
@@ -147,7 +147,7 @@ async def test_a_wait_for_a_job_ends(connection: Connection, server: ThreadServe
     expired = await connection.request("GET", address, headers=headers)
     assert (expired.status, expired.headers["etag"]) == (304, '"1"')
     assert (await connection.get(address)).status == 200
-    headers["Prefer"] = "wait=20"
+    headers["Prefer"] = "wait=50"
     async with await Connection.open(server.address) as leaving:
         leaving.send("GET", address, headers=headers)
         await server.until_parked(1)
@@ -162,7 +162,7 @@ async def test_a_drain_answers_who_waits_for_a_job(kind: ServerKind) -> None:
     try:
         async with await Connection.open(server.address) as connection:
             address = (await add(connection)).headers["location"]
-            headers = {"If-None-Match": '"1"', "Prefer": "wait=20"}
+            headers = {"If-None-Match": '"1"', "Prefer": "wait=50"}
             connection.send("GET", address, headers=headers)
             await server.until_parked(1)
             await server.call(purgatory.drain)
@@ -220,7 +220,7 @@ async def test_cancelling(connection: Connection) -> None:
         )
         assert (refused["state"], refused["outcome"]) == ("cancelled", "cancelled")
     done = (await add(connection, delay=0)).headers["location"]
-    await connection.get("/purgatory/watch/noted?cursor=0&wait=20s")
+    await connection.get("/purgatory/watch/noted?cursor=0&wait=50s")
     await until(connection, done, "done")
     check_refusal(await connection.request("DELETE", done), 409, "job-decided", "done")
     for method, target, body in (
@@ -237,7 +237,7 @@ async def until(connection: Connection, address: str, state: str) -> dict[str, A
     """Wait, as a client does, until the job is in that state."""
     etag = '"0"'
     for _ in range(10):
-        headers = {"If-None-Match": etag, "Prefer": "wait=20"}
+        headers = {"If-None-Match": etag, "Prefer": "wait=50"}
         seen = await connection.request("GET", address, headers=headers)
         job: dict[str, Any] = seen.json()
         if job["state"] == state:
@@ -252,7 +252,7 @@ async def test_waits_for_jobs_have_their_bound(kind: ServerKind, store: Store) -
     with serve(create_app(purgatory), purgatory, kind) as server:
         async with await Connection.open(server.address) as parked:
             address = (await add(parked)).headers["location"]
-            headers = {"If-None-Match": '"1"', "Prefer": "wait=20"}
+            headers = {"If-None-Match": '"1"', "Prefer": "wait=50"}
             parked.send("GET", address, headers=headers)
             await server.until_parked(1)
             async with await Connection.open(server.address) as other:
@@ -320,7 +320,7 @@ async def test_a_batch_of_fires_asks_the_store_together(
     assert (await add(connection, keys=keys)).status == 201
     store.together = asyncio.Barrier(len(keys))
     batch = [{"key": key} for key in keys]
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE_S):
         fired = await connection.request("POST", "/purgatory/keys", batch)
     # The barrier lets them go in any order, and the job is the first one's.
     assert sorted(result.get("jobs", 0) for result in fired.json()["results"]) == [0, 0, 1]

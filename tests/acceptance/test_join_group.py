@@ -18,6 +18,7 @@ from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.simulated_consumers import SimulatedConsumers
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS as SERVER_KINDS
+from tests.patience import PATIENCE_S
 
 CROWD = 200
 GONE = 20
@@ -26,9 +27,9 @@ UNLIMITED = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 CROWD_OPTIONS = MemberOptions(
     group_id="crowd",
     partitions=1000,
-    session_timeout=10.0,
-    rebalance_timeout=60.0,
-    heartbeat_interval=2.0,
+    session_timeout=50.0,
+    rebalance_timeout=120.0,
+    heartbeat_interval=4.0,
 )
 # A single member, driven by hand.
 SLOW = MemberOptions(group_id="g", partitions=4, session_timeout=30.0, rebalance_timeout=60.0)
@@ -45,7 +46,9 @@ def coordinator() -> Iterator[CoordinatorServer]:
 @pytest.fixture
 async def http(coordinator: CoordinatorServer) -> AsyncIterator[httpx.AsyncClient]:
     """A client of it."""
-    async with httpx.AsyncClient(base_url=coordinator.url, limits=UNLIMITED) as client:
+    async with httpx.AsyncClient(
+        base_url=coordinator.url, limits=UNLIMITED, timeout=PATIENCE_S
+    ) as client:
         yield client
 
 
@@ -55,7 +58,7 @@ def _member(http: httpx.AsyncClient, name: str, options: MemberOptions = SLOW) -
 
 async def _until(http: httpx.AsyncClient, **expected: Any) -> dict[str, Any]:
     """Ask for the group until it is as expected, and return it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             answer = await http.get("/groups/g")
             group: dict[str, Any] = answer.json()
@@ -111,18 +114,18 @@ async def test_two_hundred_members_settle_in_one_generation() -> None:
     settings = CoordinatorSettings(initial_rebalance_delay=3.0)
     with CoordinatorServer(settings) as server:
         async with (
-            httpx.AsyncClient(base_url=server.url, timeout=60) as http,
+            httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as http,
             SimulatedConsumers(server.url, CROWD_OPTIONS) as consumers,
         ):
             consumers.start(*names)
-            first = await consumers.settled(timeout=120)
+            first = await consumers.settled(timeout=2 * PATIENCE_S)
             assert (first.number, len(first.partitions)) == (1, CROWD)
             assert first.covers(CROWD_OPTIONS.partitions)
             assert sorted(consumers.generations) == sorted((name, 1) for name in names)
 
             await consumers.kill(*dying)
             await consumers.leave(*leaving)
-            second = await consumers.settled(after=1, timeout=120)
+            second = await consumers.settled(after=1, timeout=2 * PATIENCE_S)
             seconds_since_contact = min(consumers.seconds_since_contact(name) for name in dying)
             assert (second.number, set(second.partitions)) == (2, set(names[2 * GONE :]))
             assert second.covers(CROWD_OPTIONS.partitions)
@@ -192,7 +195,7 @@ async def test_sigterm_answers_every_parked_join() -> None:
     with serve_in_process(app, SERVER_KINDS[0], "--factory") as process:
         host, port = process.address
         url = f"http://{host}:{port}"
-        async with httpx.AsyncClient(base_url=url, limits=UNLIMITED) as http:
+        async with httpx.AsyncClient(base_url=url, limits=UNLIMITED, timeout=PATIENCE_S) as http:
             joining = [
                 asyncio.create_task(_member(http, f"m{number}").join()) for number in range(20)
             ]

@@ -27,7 +27,7 @@ async def test_firing_returns_where_the_key_is(
     """201 with a cursor just behind the signal, its number, and how many it woke."""
     async with Crowd(server.address, 3) as members:
         for member in members:
-            member.send("GET", "/purgatory/watch/k?wait=20")
+            member.send("GET", "/purgatory/watch/k?wait=50")
         await server.until_parked(3)
         answer = await connection.request("POST", f"{KEYS}/k", {"value": 1})
         assert answer.status == 201
@@ -120,7 +120,7 @@ async def test_describing_a_key(server: ThreadServer, connection: Connection) ->
     await connection.request("POST", f"{KEYS}/k", {"value": 1})
     async with Crowd(server.address, 2) as members:
         for member in members:
-            member.send("GET", "/purgatory/watch/k?wait=20")
+            member.send("GET", "/purgatory/watch/k?wait=50")
         await server.until_parked(2)
         document = (await connection.get(f"{KEYS}/k")).json()
         assert document["waiting"] == {"here": 2, "everywhere": 2}
@@ -135,7 +135,7 @@ async def test_listing_what_is_watched(server: ThreadServer, connection: Connect
     assert (await connection.get(KEYS)).json() == {"keys": [], "more": False}
     async with Crowd(server.address, 4) as members:
         for member, key in zip(members, ("b/2", "a", "b/1", "b/1"), strict=True):
-            member.send("GET", f"/purgatory/watch/{key}?wait=20")
+            member.send("GET", f"/purgatory/watch/{key}?wait=50")
         await server.until_parked(4)
         every = (await connection.get(KEYS)).json()
         assert every["keys"] == [
@@ -157,17 +157,17 @@ async def test_a_full_process_says_so(kind: ServerKind) -> None:
     with serve(create_app(purgatory), purgatory, kind) as server:
         async with Crowd(server.address, 4) as [*members, last]:
             for member in members[:2]:
-                member.send("GET", "/purgatory/watch/k?wait=20")
+                member.send("GET", "/purgatory/watch/k?wait=50")
             await server.until_parked(2)
-            crowded = await last.get("/purgatory/watch/k?wait=20")
-            members[2].send("GET", "/purgatory/watch/j?wait=20")
+            crowded = await last.get("/purgatory/watch/k?wait=50")
+            members[2].send("GET", "/purgatory/watch/j?wait=50")
             await server.until_parked(3)
-            full = await last.get("/purgatory/watch/i?wait=20")
+            full = await last.get("/purgatory/watch/i?wait=50")
             # What does not park stands behind no bound.
             assert (await last.get("/purgatory/watch/k?wait=0")).status == 200
             await server.call(purgatory.fire, "k")
             assert (await members[0].reply()).status == 200
-            last.send("GET", "/purgatory/watch/k?wait=20")
+            last.send("GET", "/purgatory/watch/k?wait=50")
             await server.until_parked(2)
     for answer, status, limit, maximum in (
         (crowded, 429, "max_parked_per_key", 2),

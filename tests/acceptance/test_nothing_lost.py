@@ -20,7 +20,7 @@ async def test_a_signal_between_two_polls_is_in_the_second(process_server: Proce
         for number in range(300):
             fired = await client.request("POST", "/purgatory/keys/k", {"value": number})
             assert fired.json()["completed"] == 0
-            answer = await client.get(f"/purgatory/watch/k?wait=20&cursor={cursor}")
+            answer = await client.get(f"/purgatory/watch/k?wait=50&cursor={cursor}")
             assert [signal["value"] for signal in answer.json()["signals"]] == [number]
             assert answer.json()["reason"] == "fired"
             cursor = answer.cursor
@@ -51,7 +51,7 @@ class Reader:
         """Poll, one wait behind the other, until the last value has come."""
         async with await Connection.open(address) as connection:
             while not self.values or self.values[-1] != self.until:
-                target = f"/purgatory/watch/{self.key}?wait=20&limit=1000&cursor={cursor}"
+                target = f"/purgatory/watch/{self.key}?wait=50&limit=1000&cursor={cursor}"
                 answer = await connection.get(target)
                 assert answer.status == 200, answer.body
                 document = answer.json()
@@ -92,7 +92,7 @@ async def test_a_signal_while_a_poll_is_being_parked_is_not_lost(
 
 async def _one_try(watcher: Connection, firer: Connection, number: int, cursor: str) -> str:
     """Park and fire at once, in either order; return the next cursor."""
-    park = f"GET /purgatory/watch/race?wait=20&cursor={cursor} HTTP/1.1\r\nHost: h\r\n\r\n"
+    park = f"GET /purgatory/watch/race?wait=50&cursor={cursor} HTTP/1.1\r\nHost: h\r\n\r\n"
     body = json.dumps({"value": number})
     fire = f"POST /purgatory/keys/race HTTP/1.1\r\nHost: h\r\nContent-Length: {len(body)}\r\n\r\n"
     pair = [(watcher, park), (firer, fire + body)]

@@ -37,17 +37,17 @@ def app() -> FastAPI:
 
     @app.post("/wait")
     async def wait_with_body(order: Order, park: ParkDep) -> list[object]:
-        outcome = await park(order.order, timeout=20.0)
+        outcome = await park(order.order, timeout=50.0)
         return [order.order, outcome.status]
 
     @app.post("/stream")
     async def wait_after_stream(request: Request, park: ParkDep) -> list[object]:
         size = sum([len(chunk) async for chunk in request.stream()])
-        return [size, (await park("k", timeout=20.0)).status]
+        return [size, (await park("k", timeout=50.0)).status]
 
     @app.post("/half")
     async def wait_before_reading(park: ParkDep) -> str:
-        return (await park("k", timeout=20.0)).status
+        return (await park("k", timeout=50.0)).status
 
     @app.get("/events")
     async def events(park: ParkDep) -> StreamingResponse:
@@ -65,34 +65,34 @@ def app() -> FastAPI:
 
     @app.get("/twice")
     async def wait_twice(park: ParkDep) -> list[object]:
-        return [(await park(key, timeout=20.0)).value for key in ("first", "second")]
+        return [(await park(key, timeout=50.0)).value for key in ("first", "second")]
 
     @app.get("/until")
     async def wait_until(request: Request, park: ParkDep) -> str:
         state = request.app.state
-        return (await park("k", timeout=20.0, until=lambda: state.is_paid)).status
+        return (await park("k", timeout=50.0, until=lambda: state.is_paid)).status
 
     @app.get("/failing")
     async def failing(park: ParkDep) -> str:
         def fail() -> bool:
             raise LookupError("no such order")
 
-        return (await park("k", timeout=20.0, until=fail)).status
+        return (await park("k", timeout=50.0, until=fail)).status
 
     @app.get("/thread")
     def park_in_a_thread(park: ParkDep, way: str) -> str:
         outcome: Any
         match way:
             case "as if it did not wait":
-                outcome = park("k", timeout=20.0)
+                outcome = park("k", timeout=50.0)
             case "on a loop of its own":
 
                 async def wait() -> Outcome:
-                    return await park("k", timeout=20.0)
+                    return await park("k", timeout=50.0)
 
                 outcome = asyncio.run(wait())
             case _:
-                outcome = from_thread.run(partial(park, "k", timeout=20.0))
+                outcome = from_thread.run(partial(park, "k", timeout=50.0))
         status: str = outcome.status
         return status
 
@@ -223,7 +223,7 @@ async def test_a_client_that_leaves_a_stream(
 async def test_a_body_that_is_none_is_read_afterwards(connection: Connection) -> None:
     """It is as empty as before."""
     for _ in range(2):
-        reply = await asyncio.wait_for(connection.get("/read-after"), 10)
+        reply = await connection.get("/read-after")
         assert reply.json() == ["expired", 0]
 
 
@@ -297,8 +297,8 @@ async def test_an_application_without_a_purgatory(kind: ServerKind) -> None:
 
     @app.get("/wait")
     async def wait(park: ParkDep) -> str:
-        return (await park("k", timeout=20.0)).status
+        return (await park("k", timeout=50.0)).status
 
     with serve(app, purgatory, kind) as server:
-        answer = await asyncio.wait_for(ask(server.address, "GET", "/wait"), 10)
+        answer = await ask(server.address, "GET", "/wait")
     assert answer.status == 500

@@ -10,9 +10,10 @@ from purgatory import OperationEvent, Purgatory, Status
 from tests.acceptance.client import Address, Crowd, Reply, replies
 from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.thread_server import ThreadServer
+from tests.patience import GENEROUS_S
 
 # What a machine may add that is busy with something else; the promise is a few milliseconds.
-LAG = 5.0
+LAG = GENEROUS_S
 
 
 async def _waited(address: Address, waits: list[float], query: str) -> list[tuple[float, Reply]]:

@@ -44,7 +44,7 @@ async def test_a_cursor_from_before_is_410(server: ThreadServer, connection: Con
     """A reader that comes too late is told, and goes on from what is kept."""
     cursor = (await connection.get(f"{WATCH}?wait=0")).cursor
     await _fire(server, "k", 6)
-    answer = await connection.get(f"{WATCH}?wait=20&cursor={cursor}")
+    answer = await connection.get(f"{WATCH}?wait=50&cursor={cursor}")
     _check_expired(answer, "k")
     kept = await connection.get(f"{WATCH}?cursor={answer.json()['earliest']}")
     assert [signal["value"] for signal in kept.json()["signals"]] == [1, 2, 3, 4, 5]
@@ -66,7 +66,7 @@ async def test_a_gap_while_it_was_parked_is_410(
     server: ThreadServer, connection: Connection, count: int
 ) -> None:
     """A wait whose first signals made way never answers with the last of them as if all."""
-    connection.send("GET", f"{WATCH}?wait=20&min=5")
+    connection.send("GET", f"{WATCH}?wait=50&min=5")
     await server.until_parked(1)
     await _fire(server, "k", count)
     for other in "abcd":
@@ -93,7 +93,7 @@ async def test_a_drain_over_a_gap_is_200_with_a_cursor_that_tells(
     server: ThreadServer, connection: Connection
 ) -> None:
     """Every parked request gets its 200 "drained"; the gap is not skipped by its cursor."""
-    connection.send("GET", f"{WATCH}?wait=20&min=3")
+    connection.send("GET", f"{WATCH}?wait=50&min=3")
     await server.until_parked(1)
     await _fire(server, "k", 2)
     for other in "abcd":

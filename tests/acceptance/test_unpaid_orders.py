@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ from examples.unpaid_orders.server import free_port, serve
 from examples.unpaid_orders.settings import ShopSettings
 from examples.unpaid_orders.shop import Shop
 from purgatory.fastapi import ParkDep
+from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 CROWD = 50
@@ -46,7 +47,7 @@ def port() -> int:
 async def http(port: int) -> AsyncIterator[httpx.AsyncClient]:
     """A client of it, whichever shop is there."""
     url = f"http://127.0.0.1:{port}"
-    async with httpx.AsyncClient(base_url=url, timeout=60, limits=UNLIMITED) as client:
+    async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, limits=UNLIMITED) as client:
         yield client
 
 
@@ -70,14 +71,6 @@ async def poll(http: httpx.AsyncClient, order: dict[str, Any], wait: float = 30)
     return await http.get(f"/orders/{order['id']}", headers=headers)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(4000):
-        if condition():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError("it did not come to be")
-
-
 async def until_parked(shop: Shop, count: int) -> None:
     await until(lambda: shop.purgatory.parked == count)
 
@@ -85,7 +78,7 @@ async def until_parked(shop: Shop, count: int) -> None:
 def test_the_demonstration() -> None:
     """It tells its demonstration, meets what it expects, and ends with 0."""
     command = [sys.executable, "-W", "error", "-m", "examples.unpaid_orders"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert lines[-1] == "All expectations are met."
@@ -120,7 +113,7 @@ async def test_fifty_parked_requests_hold_no_connection(
     await until(lambda: shop.database.in_use == 0)
     assert (await http.get("/connections")).json() == {"in_use": 0, "size": CONNECTIONS}
     # So the rest of the shop is open for business.
-    other = await asyncio.wait_for(place(http), 5)
+    other = await place(http)
     assert (await http.post(f"/orders/{order['id']}/payment")).status_code == 200
     for answer in await asyncio.gather(*pages, *receipts):
         assert (answer.status_code, answer.json()["state"]) == (200, "paid")

@@ -12,7 +12,7 @@ from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer
 
 WAIT_ID = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"
 HEADERS = {"Wait-Id": WAIT_ID}
-WATCH = "/purgatory/watch/k?wait=20"
+WATCH = "/purgatory/watch/k?wait=50"
 WAIT = f"/purgatory/waits/{WAIT_ID}"
 
 
@@ -101,9 +101,9 @@ async def test_an_answered_wait_is_unknown(server: ThreadServer, connection: Con
 async def test_a_newer_wait_that_is_answered_at_once_ends_the_older(server: ThreadServer) -> None:
     """Newest wins also where the newer one finds its signal there already."""
     async with Crowd(server.address, 2) as [older, newer]:
-        older.send("GET", "/purgatory/watch/quiet?wait=20", headers=HEADERS)
+        older.send("GET", "/purgatory/watch/quiet?wait=50", headers=HEADERS)
         await server.until_parked(1)
         await server.call(server.purgatory.fire, "k")
         found = await newer.request("GET", f"{WATCH}&cursor=0", headers=HEADERS)
         assert found.json()["reason"] == "fired"
-        _check_superseded(await asyncio.wait_for(older.reply(), 2))
+        _check_superseded(await older.reply())

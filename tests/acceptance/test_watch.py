@@ -26,7 +26,7 @@ def _values(answer: Reply) -> list[object]:
 
 async def test_the_answer_to_a_parked_request(server: ThreadServer, connection: Connection) -> None:
     """It has the members and headers that the interface promises, and no others."""
-    connection.send("GET", f"{WATCH}?wait=20")
+    connection.send("GET", f"{WATCH}?wait=50")
     await server.until_parked(1)
     await _fire(server, {"by": "card", "sum": 12.5, "name": "Jürgen ☂"})
     answer = await connection.reply()
@@ -70,7 +70,7 @@ async def test_without_a_cursor_a_wait_begins_now(
 ) -> None:
     """What fired before is not told, unless a cursor asks for it."""
     await _fire(server, "before")
-    connection.send("GET", f"{WATCH}?wait=20")
+    connection.send("GET", f"{WATCH}?wait=50")
     await server.until_parked(1)
     await _fire(server, "after")
     assert _values(await connection.reply()) == ["after"]
@@ -78,7 +78,7 @@ async def test_without_a_cursor_a_wait_begins_now(
 
 async def test_cursor_0_is_the_earliest_kept(server: ThreadServer, connection: Connection) -> None:
     """cursor=0 begins with the history; it parks where there is none."""
-    connection.send("GET", f"{WATCH}?wait=20&cursor=0")
+    connection.send("GET", f"{WATCH}?wait=50&cursor=0")
     await server.until_parked(1)
     await _fire(server, 1)
     assert _values(await connection.reply()) == [1]
@@ -103,7 +103,7 @@ async def test_min_parks_until_so_many_are_there(
     server: ThreadServer, connection: Connection
 ) -> None:
     """min=3 is answered by the third signal, with all three."""
-    connection.send("GET", f"{WATCH}?wait=20&min=3")
+    connection.send("GET", f"{WATCH}?wait=50&min=3")
     await server.until_parked(1)
     await _fire(server, 1, 2)
     assert server.purgatory.parked == 1
@@ -130,7 +130,7 @@ async def test_if_none_match_is_the_cursor(server: ThreadServer, connection: Con
     assert (expired.status, expired.body) == (304, b"")
     assert CURSOR.fullmatch(expired.headers["etag"].strip('"'))
     await _fire(server, 1)
-    fired = await connection.get(f"{WATCH}?wait=20", if_none_match=f"W/{expired.headers['etag']}")
+    fired = await connection.get(f"{WATCH}?wait=50", if_none_match=f"W/{expired.headers['etag']}")
     assert (fired.status, _values(fired)) == (200, [1])
     # The connection is not out of step after an answer without a body.
     assert (await connection.get(f"{WATCH}?wait=0")).status == 200
@@ -140,7 +140,7 @@ async def test_the_query_wins_over_headers(server: ThreadServer, connection: Con
     """A cursor and a wait in the query are taken before If-None-Match and Prefer."""
     await _fire(server, 1)
     head = (await connection.get(f"{WATCH}?wait=0")).headers["etag"]
-    answer = await connection.get(f"{WATCH}?wait=0&cursor=0", if_none_match=head, prefer="wait=20")
+    answer = await connection.get(f"{WATCH}?wait=0&cursor=0", if_none_match=head, prefer="wait=50")
     assert (answer.status, _values(answer)) == (200, [1])
     assert answer.headers["preference-applied"] == "wait=0"
 
@@ -151,7 +151,7 @@ async def test_the_query_wins_over_headers(server: ThreadServer, connection: Con
         ("wait=0", "wait=0"),
         ("wait=0.2", "wait=0.2"),
         ('Wait="0"; foo=1, respond-async', "wait=0"),
-        ("handling=lenient, wait=0, wait=20", "wait=0"),
+        ("handling=lenient, wait=0, wait=50", "wait=0"),
     ],
 )
 async def test_prefer_wait(connection: Connection, prefer: str, applied: str) -> None:
@@ -190,7 +190,7 @@ async def test_a_dropped_key_expires_its_cursors(
 async def test_dropping_a_key_ends_its_waits(server: ThreadServer) -> None:
     """They are told "cancelled", and their cursor is good for another wait."""
     async with Crowd(server.address, 3) as [one, other, operator]:
-        one.send("GET", f"{WATCH}?wait=20&cursor=0")
+        one.send("GET", f"{WATCH}?wait=50&cursor=0")
         other.send("POST", "/purgatory/watch", {"keys": {"j": None, "k": None}})
         await server.until_parked(2)
         dropped = await operator.request("DELETE", "/purgatory/keys/k")
@@ -198,7 +198,7 @@ async def test_dropping_a_key_ends_its_waits(server: ThreadServer) -> None:
         answer, several = await one.reply(), await other.reply()
         assert (answer.json()["reason"], _values(answer)) == ("cancelled", [])
         assert several.json()["reason"] == "cancelled"
-        one.send("GET", f"{WATCH}?wait=20&cursor={answer.cursor}")
+        one.send("GET", f"{WATCH}?wait=50&cursor={answer.cursor}")
         await server.until_parked(1)
         await _fire(server, "again")
         assert _values(await one.reply()) == ["again"]

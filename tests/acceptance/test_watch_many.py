@@ -37,7 +37,7 @@ async def test_any_all_and_k_of_n(
     server: ThreadServer, connection: Connection, until: Any, fires: str, reason: str
 ) -> None:
     """The wait ends with the fire that makes the condition true, and not before."""
-    body = {"keys": _keys("abc"), "wait": 20} | ({"until": until} if until else {})
+    body = {"keys": _keys("abc"), "wait": 50} | ({"until": until} if until else {})
     connection.send("POST", WATCH, body)
     await server.until_parked(1)
     for key in fires[:-1] * 2:
@@ -101,7 +101,7 @@ async def test_limit_is_for_each_key(server: ThreadServer, connection: Connectio
 
 async def test_min_is_for_each_key(server: ThreadServer, connection: Connection) -> None:
     """A key counts once it has `min` signals."""
-    connection.send("POST", WATCH, {"keys": _keys("ab"), "min": 2, "wait": 20})
+    connection.send("POST", WATCH, {"keys": _keys("ab"), "min": 2, "wait": 50})
     await server.until_parked(1)
     for key in "ab":
         await server.call(server.purgatory.fire, key)
@@ -147,8 +147,8 @@ async def test_leaving_takes_the_wait_off_every_key(server: ThreadServer) -> Non
     """A client that waits on 100 keys leaves all of them."""
     keys = {f"k{number}": None for number in range(100)}
     async with Crowd(server.address, 2) as [leaving, staying]:
-        leaving.send("POST", WATCH, {"keys": keys, "wait": 20, "until": "all"})
-        staying.send("POST", WATCH, {"keys": {"k7": None}, "wait": 20})
+        leaving.send("POST", WATCH, {"keys": keys, "wait": 50, "until": "all"})
+        staying.send("POST", WATCH, {"keys": {"k7": None}, "wait": 50})
         await server.until_parked(2)
         await leaving.close()
         await server.until_parked(1)

@@ -28,6 +28,7 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.callbacks.webhook import Webhook
 from tests.acceptance.callback_receiver import CallbackReceiver, closed_port, receiving
+from tests.patience import PATIENCE_S
 
 SECRET = "a secret of some length"
 CONTEXT = JobContext(
@@ -200,7 +201,7 @@ async def test_looking_up_a_host_takes_no_longer_than_a_request_may(
 
     monkeypatch.setattr("purgatory.jobs.callbacks.webhook.resolve", hang)
     webhook = Webhook(timeout=0.1)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(RetryJobError, match=r"within 0\.1 seconds"):
             await webhook(CONTEXT, Callback.of("http://slow.example/"))
 

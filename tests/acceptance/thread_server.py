@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,11 +19,10 @@ from purgatory import Purgatory
 from purgatory.fastapi.watch.endpoint import WatchEndpoint
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from tests.acceptance.client import Address
+from tests.patience import KEEP_ALIVE_S, PATIENCE_S
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
-
-PATIENCE = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,7 @@ class ThreadServer:
             log_config=None,
             access_log=False,
             root_path=root_path,
+            timeout_keep_alive=KEEP_ALIVE_S,
         )
         self._server = _Server(config)
         self._thread = threading.Thread(
@@ -94,14 +95,14 @@ class ThreadServer:
     def start(self) -> None:
         """Serve, and return once requests are answered."""
         self._thread.start()
-        assert self._server.ready.wait(PATIENCE), "the server did not start"
+        assert self._server.ready.wait(PATIENCE_S), "the server did not start"
         self._registries = _registries(self.app)
 
     def stop(self) -> None:
         """Shut down, as on a signal, and wait for it."""
         self._server.should_exit = True
         self.loop.call_soon_threadsafe(self._server.has_to_stop.set)
-        self._thread.join(PATIENCE)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive(), "the server did not stop"
 
     @property
@@ -134,11 +135,12 @@ class ThreadServer:
 
     def check_leaks(self) -> None:
         """Fail if anything is left of the requests whose clients have gone."""
-        asyncio.run_coroutine_threadsafe(self._check_leaks(), self.loop).result(PATIENCE)
+        asyncio.run_coroutine_threadsafe(self._check_leaks(), self.loop).result(PATIENCE_S)
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait on the server's loop, see `call`, until `condition()` holds."""
-        for _ in range(round(PATIENCE * 1000)):
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
             if condition():
                 return
             await asyncio.sleep(0.001)

@@ -13,6 +13,7 @@ import pytest
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import ThreadServer
 from tests.bad_input.refusals import check_refusal
+from tests.patience import PATIENCE_S
 
 FIRE, BATCH, WATCH = "/purgatory/keys/k", "/purgatory/keys", "/purgatory/watch"
 TEN_MB = 10 * 1024 * 1024
@@ -397,7 +398,7 @@ def test_a_body_of_10_mb(server: ThreadServer, target: str, way: str) -> None:
     """413 names the limit, and reaches a client that sends everything before it reads."""
     for _ in range(5):
         content = b"x" * TEN_MB if way == "content-length" else _chunks()
-        with httpx.Client(base_url=server.url) as client:
+        with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client:
             answer = client.post(target, content=content)
         assert answer.status_code == 413
         assert answer.headers["content-type"] == "application/problem+json"

@@ -12,6 +12,7 @@ import pytest
 from tests.acceptance.client import Connection, Crowd
 from tests.acceptance.thread_server import ThreadServer
 from tests.bad_input.refusals import check_refusal
+from tests.patience import PATIENCE_S
 
 WATCH = "GET /purgatory/watch/k?wait={wait} HTTP/1.1\r\nHost: h\r\n\r\n"
 FIRE = "POST /purgatory/keys/k HTTP/1.1\r\nHost: h\r\nContent-Length: {length}\r\n\r\n{body}"
@@ -48,7 +49,7 @@ GARBAGE = {
 def test_garbage(server: ThreadServer, data: bytes) -> None:
     """It is refused with a 4xx, or the connection is closed; nothing hangs, nothing is parked."""
     answer = b""
-    with socket.create_connection(server.address, timeout=5) as connection:
+    with socket.create_connection(server.address, timeout=PATIENCE_S) as connection:
         try:
             connection.sendall(data)
             answer = connection.recv(1024)
@@ -56,7 +57,9 @@ def test_garbage(server: ThreadServer, data: bytes) -> None:
             pass
     assert answer == b"" or re.match(rb"HTTP/1\.1 4\d\d ", answer), answer
     assert server.purgatory.parked == 0
-    assert httpx.get(f"{server.url}/purgatory/watch/k?wait=0").status_code == 200
+    assert (
+        httpx.get(f"{server.url}/purgatory/watch/k?wait=0", timeout=PATIENCE_S).status_code == 200
+    )
 
 
 HALVES = {
@@ -104,8 +107,8 @@ async def test_a_request_pipelined_behind_a_parked_one(
 ) -> None:
     """The parked one is answered, at its end at the latest, and then the other."""
     connection.write((WATCH.format(wait="1") + WATCH.format(wait="nan")).encode())
-    first = await asyncio.wait_for(connection.reply(), 5)
-    second = await asyncio.wait_for(connection.reply(), 5)
+    first = await connection.reply()
+    second = await connection.reply()
     assert (first.json()["reason"], second.status) == ("expired", 422)
     connection.write((WATCH.format(wait="20") + WATCH.format(wait="0")).encode())
     await server.until_parked(1)

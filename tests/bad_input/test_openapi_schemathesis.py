@@ -21,6 +21,7 @@ from schemathesis.core.result import Ok
 from app.main import create_app
 from app.settings import Settings
 from tests.acceptance.thread_server import KINDS, serve
+from tests.patience import PATIENCE_S
 
 load_all_checks()
 # No schema can say which cursors are good, which Idempotency-Key was used for something else, or
@@ -79,7 +80,7 @@ def test_the_documentation_is_true(address: str, operation: Any, mode: Generatio
         max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
     def check(case: Case[Any]) -> None:
-        case.call_and_validate(base_url=address, timeout=10, excluded_checks=excluded)
+        case.call_and_validate(base_url=address, timeout=PATIENCE_S, excluded_checks=excluded)
 
     try:
         check()

@@ -10,6 +10,7 @@ from examples.unpaid_orders.app import create_app
 from examples.unpaid_orders.server import free_port, serve
 from examples.unpaid_orders.settings import ShopSettings
 from tests.browser.chromium import needs_chromium, rendered
+from tests.patience import PATIENCE_S, until
 
 pytestmark = needs_chromium
 
@@ -28,15 +29,15 @@ async def test_the_page_shows_what_becomes_of_an_order(tmp_path: Path, is_paid: 
     settings = ShopSettings(database=tmp_path / "orders.sqlite3", payment_minutes=minutes)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    async with serve(create_app(settings), port) as shop, httpx.AsyncClient(base_url=url) as http:
+    async with (
+        serve(create_app(settings), port) as shop,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE_S) as http,
+    ):
         order = (await http.post("/orders", json={"item": "kettle"})).json()
         page = asyncio.create_task(
             asyncio.to_thread(rendered, f"{url}/#{order['id']}", tmp_path / "profile")
         )
-        for _ in range(6000):
-            if shop.purgatory.parked == 2 or page.done():
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: shop.purgatory.parked == 2 or page.done())
         if is_paid:
             await http.post(f"/orders/{order['id']}/payment")
         text = await page

@@ -16,9 +16,9 @@ import httpx
 
 from tests.chaos.ledger import Deferred, Ledger, Request, wall_ms
 from tests.chaos.machines import Machine, free_port
+from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-PATIENCE_S = 60.0
 NO_ANSWER = (httpx.TransportError, httpx.TimeoutException)
 
 

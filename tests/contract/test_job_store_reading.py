@@ -21,6 +21,7 @@ from purgatory.jobs import (
 )
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.world import LEASE_MS, START_MS, World
+from tests.patience import PATIENCE_S
 
 
 class Heard:
@@ -79,7 +80,7 @@ async def test_listeners_hear_of_others_where_it_says_so(world: World) -> None:
     heard.on_due = lambda due_ms: is_heard.set()  # type: ignore[method-assign]  # an event
     stop = world.here.subscribe(heard)
     await world.there.add([world.spec(delay=2)])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_S):
         await is_heard.wait()
     stop()
 
@@ -229,7 +230,7 @@ async def test_a_close_that_is_cancelled_goes_on(make_job_stores: MakeJobStores)
         for _ in range(turns):
             await asyncio.sleep(0)
         closing.cancel()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             await asyncio.gather(closing, return_exceptions=True)
             await asyncio.gather(*adding)
             await world.stores.disconnect(store)

@@ -32,10 +32,10 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.redis.pubsub import RedisPubSub
+from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
 LEASE_MS = 30_000
-PATIENCE_S = 30
 
 
 def spec(payload: Any = None, **options: Any) -> JobSpec:

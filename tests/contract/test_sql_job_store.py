@@ -34,6 +34,7 @@ from purgatory.jobs.sql.tables import job_keys, jobs
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import SqlJobStores
+from tests.patience import PATIENCE_S
 
 
 def spec(**options: Any) -> JobSpec:
@@ -295,7 +296,7 @@ async def test_a_fire_that_waited_looks_at_what_it_waited_for(
         await replacing.execute(update(job_keys).values(key="new"))
         firing = asyncio.create_task(store.fire([Fire("old", "0")], limit=10))
         blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not await watching.scalar(blocked):
                 await watching.rollback()
         await replacing.commit()
@@ -318,7 +319,7 @@ async def test_dedupe_keys_are_taken_in_one_order(store: SqlJobStore, engine: As
         ours = [spec(dedupe_key=key, on_conflict="keep") for key in ("b", "a")]
         adding = asyncio.create_task(store.add(ours))
         blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not await watching.scalar(blocked):
                 await watching.rollback()
         # We would wait for one another here.
@@ -368,7 +369,7 @@ async def test_jobs_are_locked_in_one_order(
         await other.execute(select(jobs.c.id).where(jobs.c.id == FIRST).with_for_update())
         doing = [asyncio.ensure_future(step) for step in steps(store)]
         blocked = text("SELECT count(*) FROM pg_locks WHERE NOT granted")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(PATIENCE_S):
             while not await watching.scalar(blocked):
                 await watching.rollback()
         # We would wait for one another here.

@@ -82,8 +82,9 @@ def _inside(suite: str, used: Edges) -> str:
     """Return the drawing of the rooms within a room, and what each of them holds."""
     rooms = sorted(room for room in used if room.partition("/")[0] == suite)
     edges = {room: set(used[room]) & set(rooms) for room in rooms}
-    boxes = [f"  {_node(room)}[{_quoted(_label(room))}]" for room in rooms]
-    rows = [f"| `{_label(room)}` | {_purpose(room)} |" for room in rooms]
+    names = {room: room.partition("/")[2] or _label(room) for room in rooms}
+    boxes = [f"  {_node(room)}[{_quoted(names[room])}]" for room in rooms]
+    rows = [f"| `{names[room]}` | {_purpose(room)} |" for room in rooms]
     drawing = ["```mermaid", "flowchart TB", *boxes, *_arrows(edges), "```"]
     return "\n".join([*drawing, "", "| room | what it holds |", "|---|---|", *rows])
 

@@ -18,8 +18,8 @@ from purgatory import (
 from purgatory.journal import HashedKeys, Journal, KeyPrefixes, ParquetFiles, RetryPolicy
 from purgatory.testing import MockClock
 from tests.journal_batches import complete_files, hidden_files, rows_in
+from tests.patience import PATIENCE_S
 
-PATIENCE_S = 30
 RETRY = RetryPolicy(first_ms=1, max_ms=1)
 # Each runs threads and writes files.
 FEWER = settings(max_examples=60)

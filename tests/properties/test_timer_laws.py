@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from purgatory import MAX_DELAY_MS, SystemTimer, TimerTask
 from purgatory.testing import MockClock
+from purgatory.timer import ScheduledCall
 from purgatory.timer.clock import NS_PER_MS
 
 HOUR_MS = 3_600_000
@@ -46,7 +47,7 @@ class Action:
 
 actions = st.builds(
     Action,
-    st.sampled_from(["add", "cancel", "again", "fail", "dawdle"]),
+    st.sampled_from(["add", "cancel", "again", "call", "cancel call", "fail", "dawdle"]),
     st.integers(0, 9),
     st.one_of(st.integers(-1, 3), near),
 )
@@ -65,11 +66,7 @@ class Task(TimerTask):
         return f"<task {self.index}>"
 
     def run(self) -> None:
-        try:
-            self.machine.ran(self)
-        except AssertionError as broken:
-            # The timer would log it and go on.
-            self.machine.broken.append(broken)
+        self.machine.note_run(self, self.script)
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,8 @@ class TimerMachine(RuleBasedStateMachine):
         self.tick_ms = tick_ms
         self.timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock)
         self.tasks = [Task(self, index) for index in range(10)]
-        self.pending: dict[Task, Due] = {}
+        self.calls: list[ScheduledCall] = []
+        self.pending: dict[TimerTask, Due] = {}
         self.arrivals = 0
         self.runs = 0
         self.broken: list[AssertionError] = []
@@ -121,6 +119,23 @@ class TimerMachine(RuleBasedStateMachine):
     def add(self, task: Task, delay_ms: int) -> None:
         task.delay_ms = delay_ms
         self.timer.add(task)
+        self.note_added(task, delay_ms)
+
+    def call(self, delay_ms: int, script: tuple[Action, ...] = ()) -> None:
+        """Have the timer make a call, which may end like every other task."""
+        made: list[ScheduledCall] = []
+        made.append(
+            self.timer.call_later(delay_ms, lambda script: self.note_run(made[0], script), script)
+        )
+        self.calls += made
+        self.note_added(made[0], delay_ms)
+
+    def cancel_call(self, index: int) -> None:
+        """Cancel one of the latest calls, pending or not."""
+        if index < len(self.calls):
+            self.cancel(self.calls[-1 - index])
+
+    def note_added(self, task: TimerTask, delay_ms: int) -> None:
         at_ns = self.clock.now_ns() + max(0, delay_ms) * NS_PER_MS
         tick_ns = self.tick_ms * NS_PER_MS
         if delay_ms > 0:
@@ -132,10 +147,17 @@ class TimerMachine(RuleBasedStateMachine):
         is_next = delay_ms <= 0 and self.is_advancing
         self.pending[task] = Due(deadline_ms, self.arrivals, at_ns, is_next)
 
-    def cancel(self, task: Task) -> None:
+    def cancel(self, task: TimerTask) -> None:
         assert task.cancel() == (self.pending.pop(task, None) is not None)
 
-    def ran(self, task: Task) -> None:
+    def note_run(self, task: TimerTask, script: tuple[Action, ...]) -> None:
+        try:
+            self.ran(task, script)
+        except AssertionError as broken:
+            # The timer would log it and go on.
+            self.broken.append(broken)
+
+    def ran(self, task: TimerTask, script: tuple[Action, ...]) -> None:
         """A task runs: that has to be its turn."""
         now_ns = self.clock.now_ns()
         assert task in self.pending, f"{task} was not pending: it ran twice, or was cancelled"
@@ -153,10 +175,10 @@ class TimerMachine(RuleBasedStateMachine):
         assert not task.is_pending
         assert len(self.timer) == len(self.pending)
         self.runs += 1
-        for action in task.script:
+        for action in script:
             self.act(task, action)
 
-    def act(self, task: Task, action: Action) -> None:
+    def act(self, task: TimerTask, action: Action) -> None:
         """Do what a task does when it runs; only so many times, so that an advance ends."""
         if self.actions_left <= 0:
             return
@@ -165,7 +187,11 @@ class TimerMachine(RuleBasedStateMachine):
             self.add(self.tasks[action.index], action.delay_ms)
         elif action.what == "cancel":
             self.cancel(self.tasks[action.index])
-        elif action.what == "again":
+        elif action.what == "call":
+            self.call(action.delay_ms)
+        elif action.what == "cancel call":
+            self.cancel_call(action.index)
+        elif action.what == "again" and isinstance(task, Task):
             self.add(task, action.delay_ms)
         elif action.what == "dawdle" and not self.is_quick:
             self.clock.advance_ns(max(0, action.delay_ms) * 700_000)
@@ -219,6 +245,22 @@ class TimerMachine(RuleBasedStateMachine):
         """Cancel some, pending or not."""
         for index in indices:
             self.cancel(self.tasks[index])
+
+    @rule(
+        made=st.lists(
+            st.tuples(delays, st.lists(actions, max_size=3).map(tuple)), min_size=1, max_size=6
+        )
+    )
+    def make_calls(self, made: list[tuple[int, tuple[Action, ...]]]) -> None:
+        """Have the timer make some calls."""
+        for delay_ms, script in made:
+            self.call(delay_ms, script)
+
+    @rule(indices=st.lists(st.integers(0, 7), min_size=1, max_size=4))
+    def cancel_calls(self, indices: list[int]) -> None:
+        """Cancel some of the latest, pending or not."""
+        for index in indices:
+            self.cancel_call(index)
 
     @rule(ms=st.one_of(st.integers(0, 60), st.integers(0, HOUR_MS)))
     def leap(self, ms: int) -> None:
@@ -280,7 +322,7 @@ class TimerMachine(RuleBasedStateMachine):
     @invariant()
     def the_length_is_exact(self) -> None:
         assert len(self.timer) == len(self.pending)
-        for task in self.tasks:
+        for task in [*self.tasks, *self.calls]:
             assert task.is_pending == (task in self.pending)
 
     @invariant()

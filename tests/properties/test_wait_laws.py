@@ -21,7 +21,7 @@ class Wait(WaitOperation):
 
     __slots__ = ("ends",)
 
-    def on_end(self) -> None:
+    def on_complete(self) -> None:
         self.ends = [*getattr(self, "ends", []), self.status]
 
 

@@ -31,5 +31,5 @@ def test_a_dropped_history_meets_a_condition(signals: MemorySignals) -> None:
     wait = WaitOperation(1, signals, ("a",), 0, Condition(min_signals=3))
     assert not wait.try_complete()
     signals.drop("a")
-    with pytest.raises(NotImplementedError, match=r"WaitOperation does not define on_end\(\)"):
+    with pytest.raises(NotImplementedError, match=r"WaitOperation does not define on_complete\(\)"):
         wait.try_complete()

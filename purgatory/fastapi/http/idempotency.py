@@ -53,7 +53,7 @@ def idempotency_key(repeats: str) -> Parameter[str | None]:
         schema={
             "min_length": 1,
             "max_length": 255,
-            # Of those without quotes: clients that are told of both would quote the quotes.
+            # Without quotes: clients of a pattern with both would quote the quotes.
             "pattern": r"^[!#-~]+$",
             "examples": ["b7c0e5e2-3c0f-4f5e-9d0a-6f7b0c1d2e3f"],
         },

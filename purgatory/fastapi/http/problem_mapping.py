@@ -15,7 +15,6 @@ from purgatory.errors import (
     PurgatoryClosedError,
     PurgatoryDrainingError,
     PurgatoryError,
-    WaitSupersededError,
 )
 from purgatory.fastapi.http.problems import (
     ALLOWED_KEY,
@@ -95,8 +94,6 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
                 limit=error.limit,
                 maximum=error.maximum,
             )
-        case WaitSupersededError():
-            return Problem("superseded", error.detail)
         case PurgatoryDrainingError():
             return draining_problem()
         case PurgatoryClosedError():

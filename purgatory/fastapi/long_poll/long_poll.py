@@ -165,7 +165,7 @@ class LongPoll:
         operation.abandon()
         if not has_answer:
             # Nobody reads it, but middleware takes a missing response for a failure.
-            await self._answer(RawResponse.empty(CLIENT_CLOSED_REQUEST))
+            await self._respond(RawResponse.empty(CLIENT_CLOSED_REQUEST))
 
     def _should_keep_back(self, call: EndpointCall) -> bool:
         """Return True iff the client has this response, and can wait for another one."""
@@ -205,9 +205,9 @@ class LongPoll:
         self._headers = call.headers
         remaining_ms = -(-(self._deadline_ns - purgatory.clock.now_ns()) // NS_PER_MS)
         if remaining_ms <= 0:
-            await self._answer(self._not_modified(Status.EXPIRED))
+            await self._respond(self._not_modified(Status.EXPIRED))
         elif purgatory.is_draining and not self._came_while_draining:
-            await self._answer(self._not_modified(Status.DRAINED))
+            await self._respond(self._not_modified(Status.DRAINED))
         else:
             operation = LongPollOperation(
                 remaining_ms, purgatory.signals, call.keys, self._position, self._on_end
@@ -219,7 +219,7 @@ class LongPoll:
                 purgatory.watch(operation, operation.watched_keys)
             except (Problem, PurgatoryError) as exc:
                 problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
-                await self._answer(problem.response(self._prefix, self._scope["path"]))
+                await self._respond(problem.response(self._prefix, self._scope["path"]))
             else:
                 self._operation = operation
                 self._was_parked = True
@@ -233,7 +233,7 @@ class LongPoll:
         if status is Status.FIRED:
             self._messages.interrupt()
         else:
-            send_eagerly(self._answer(self._not_modified(status)), self._give_up)
+            send_eagerly(self._respond(self._not_modified(status)), self._give_up)
 
     def _give_up(self) -> None:
         # The server failed to send the response: the request's task has nothing left to wait for.
@@ -245,13 +245,13 @@ class LongPoll:
         operation = self._operation
         if operation is not None and not operation.is_completed:
             operation.abandon()
-            await self._answer(self._not_modified(Status.EXPIRED))
+            await self._respond(self._not_modified(Status.EXPIRED))
 
-    async def _answer(self, answer: RawResponse) -> None:
+    async def _respond(self, response: RawResponse) -> None:
         if self._call is not None:
             self._call.give_scope_back(self._scope)
         try:
-            await send_response(self._send, answer)
+            await send_response(self._send, response)
         except OSError:
             # A server of ASGI 2.4 raises this when the client has left.
             pass

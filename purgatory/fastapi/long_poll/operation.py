@@ -52,7 +52,7 @@ class LongPollOperation(WaitOperation):
         is_forgotten = any(earliest(key) > position for key in self.watched_keys)
         return is_forgotten and self.force_complete()
 
-    def on_end(self) -> None:
+    def on_complete(self) -> None:
         """Report the status."""
         if not self.is_abandoned:
             self._report(self.status)

@@ -10,6 +10,6 @@ from purgatory.fastapi.http.raw_response import RawResponse
 class Connection(Protocol):
     """Serves one request at a time."""
 
-    def respond(self, answer: RawResponse) -> None:
+    def respond(self, response: RawResponse) -> None:
         """Send the response to the current request."""
         ...

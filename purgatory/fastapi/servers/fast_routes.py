@@ -27,7 +27,7 @@ class FastRoute:
 
     method: str
     path: str
-    """All of the path or, where the endpoint has a tail, what comes before that."""
+    """The whole path or, if the endpoint has a tail, the part before it."""
     endpoint: DirectEndpoint
     max_body: int
     """Bytes; the application refuses longer bodies."""

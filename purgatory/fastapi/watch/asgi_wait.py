@@ -44,11 +44,11 @@ class AsgiWait(DisconnectListener, ParkedRequest):
             return send_response(self._send, self._early)
         return self.until_disconnect(self)
 
-    def respond(self, answer: RawResponse) -> None:
+    def respond(self, response: RawResponse) -> None:
         """Send a response from outside the task, once that waits."""
         if self._task is None:
-            self._early = answer
+            self._early = response
         else:
             # If it fails nothing else ends the task: uvicorn does not report a client that left
             # with another request pipelined behind this one.
-            send_eagerly(send_response(self._send, answer), self.interrupt)
+            send_eagerly(send_response(self._send, response), self.interrupt)

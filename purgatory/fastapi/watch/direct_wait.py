@@ -26,6 +26,6 @@ class DirectWait(ParkedRequest):
         ParkedRequest.__init__(self, request, registry)
         self._connection = connection
 
-    def respond(self, answer: RawResponse) -> None:
+    def respond(self, response: RawResponse) -> None:
         """Send the response."""
-        self._connection.respond(answer)
+        self._connection.respond(response)

@@ -50,10 +50,10 @@ class WatchEndpoint:
         except Exception as exc:
             return self._refuse(raw, send, exc)
         if self.max_body:
-            return self._read_and_answer(raw, scope, receive, send)
-        return self._answer(raw, receive, send)
+            return self._read_and_respond(raw, scope, receive, send)
+        return self._respond(raw, receive, send)
 
-    async def _read_and_answer(
+    async def _read_and_respond(
         self, raw: RawRequest, scope: Scope, receive: Receive, send: Send
     ) -> None:
         try:
@@ -61,11 +61,11 @@ class WatchEndpoint:
         except Problem as problem:
             await self._refuse(raw, send, problem)
             return
-        answering = self._answer(raw, receive, send)
+        responding = self._respond(raw, receive, send)
         del raw, scope
-        await answering
+        await responding
 
-    def _answer(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
+    def _respond(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
         registry = self.registry
         try:
             wait = AsgiWait(self._parse(raw), registry, receive, send)

@@ -62,11 +62,11 @@ class ParkedRequest(WaitOperation):
         registration = self._registration
         self._registration = Registration(registration.registry, registration.wait_id, client)
 
-    def respond(self, answer: RawResponse) -> None:
+    def respond(self, response: RawResponse) -> None:
         """Send the response: called once, on the purgatory's thread, unless the client has left."""
         raise NotImplementedError(f"{type(self).__name__} does not define respond()")
 
-    def on_end(self) -> None:
+    def on_complete(self) -> None:
         """Respond, unless the client has left or was refused."""
         registration = self._registration
         registry = registration.registry
@@ -77,9 +77,9 @@ class ParkedRequest(WaitOperation):
                 registry.response(self.watched_keys, self.positions, self.terms, self.status)
             )
 
-    def refuse(self, answer: RawResponse) -> bool:
+    def refuse(self, response: RawResponse) -> bool:
         """End the wait with an error; return True iff it was pending."""
         if not self.abandon():
             return False
-        self.respond(answer)
+        self.respond(response)
         return True

@@ -37,7 +37,7 @@ class WatchResponses:
         """Respond with the signals in `signals`."""
         self._signals = signals
         self._last_question: tuple[object, ...] = ()
-        self._last_answer: RawResponse | None = None
+        self._last_response: RawResponse | None = None
         # The signals and the position that were encoded last.
         self._last_signals: list[Signal] = []
         self._last_encoded = b"[]"
@@ -54,18 +54,18 @@ class WatchResponses:
         question = (keys, positions, terms.limit, status, self._signals.head())
         if question != self._last_question:
             return None
-        return self._last_answer if terms.is_plain else None
+        return self._last_response if terms.is_plain else None
 
-    def answer(
+    def response(
         self, keys: Keys, positions: Positions, terms: WatchTerms, status: Status
     ) -> RawResponse:
         """Return the response to a wait that ended with `status`; each key has a position."""
         if terms.is_plain and status is not Status.DRAINED:
             # Plain waits differ at most in what `known` compares.
-            answer = self._single(keys[0], positions[0], terms, status, 0, b"")
+            response = self._single(keys[0], positions[0], terms, status, 0, b"")
             self._last_question = (keys, positions, terms.limit, status, self._signals.head())
-            self._last_answer = answer
-            return answer
+            self._last_response = response
+            return response
         lines = b""
         if terms.applied:
             lines = b"preference-applied: %b\r\n" % ", ".join(terms.applied).encode()

@@ -29,7 +29,7 @@ class WaitRegistry:
         self.settings = settings
         # The registration of every request without a Wait-Id whose client is not counted.
         self.unnamed = Registration(self)
-        self._answers = WatchResponses(purgatory.signals)
+        self._responses = WatchResponses(purgatory.signals)
         # {wait id: the request that is parked under it}
         self._named: dict[str, ParkedRequest] = {}
         # Clients are counted if their limit is lower than that on all of them together.
@@ -71,16 +71,16 @@ class WaitRegistry:
         self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
     ) -> RawResponse:
         """Return the response to a wait that ended with `status`: 410 if a signal was trimmed."""
-        answer = self._answers.known(keys, positions, terms, status)
-        if answer is not None:
-            return answer
+        response = self._responses.known(keys, positions, terms, status)
+        if response is not None:
+            return response
         if status is Status.FIRED or status is Status.EXPIRED:
             signals = self.purgatory.signals
             # Not zip, which takes longer for a single key, and most waits have one.
             for index, key in enumerate(keys):
                 if positions[index] < signals.earliest(key):
                     return self._expired(key, positions[index])
-        return self._answers.answer(keys, positions, terms, status)
+        return self._responses.response(keys, positions, terms, status)
 
     def enter(self, client: str) -> None:
         """Count a request of `client` that is parked by other means than `park`; then `leave`.

@@ -50,7 +50,7 @@ class Findings:
         """A sentence, after a blank, on the kinds that charts do not show; "" if they show all."""
         if len(self.by_kind) <= SHOWN_KINDS:
             return ""
-        return f" Drawn are the {SHOWN_KINDS} of {len(self.by_kind):,} kinds with most operations."
+        return f" Shown are the {SHOWN_KINDS} of {len(self.by_kind):,} kinds with most operations."
 
     @property
     def operations(self) -> int:

@@ -116,7 +116,7 @@ def heat_map(findings: Findings) -> Chart | None:
         summary="Mean number of parked operations in each hour; a stronger colour means more. "
         "An hour that the journal covers only partly counts as a whole one. "
         f"The busiest hour began at {busiest:%Y-%m-%d %H:%M} with {figure(most)}."
-        + (f" Drawn are the last {len(days)} of {len(all_days):,} days." if left_out else ""),
+        + (f" Shown are the last {len(days)} of {len(all_days):,} days." if left_out else ""),
         header=("hour (UTC)", "parked, mean", "upper bound of the peak"),
         rows=tuple(
             (f"{hour:%Y-%m-%d %H:%M}", figure(mean), f"{peaks[hour]:,}")

@@ -75,7 +75,7 @@ class JobsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the jobs of a range."""
-        # Where there are no partitions at all, Spark asks for one that is None.
+        # If there are no partitions, Spark asks for one that is None.
         if not isinstance(partition, IdRange):
             return
         with asyncio.Runner() as runner:

@@ -88,7 +88,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _arrivals(self, after_ns: int, until_ns: int) -> list[_Arrival]:
         found = []
         for path in journal_files(self._folder):
-            # Somebody may tidy up just now.
+            # The file may have been deleted in between.
             with suppress(FileNotFoundError):
                 # The change of the name, where the time of the last write would be before others'.
                 found.append(_Arrival(path.stat().st_ctime_ns, path))

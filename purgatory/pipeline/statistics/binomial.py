@@ -14,7 +14,7 @@ def clopper_pearson(
 
     Source: Clopper and Pearson, Biometrika 26 (1934).
     """
-    # Here, as to import it takes half a second, which no other command has to wait for.
+    # Imported here: it takes half a second, and only the advice needs it.
     from scipy.special import betaincinv
 
     if not 0 <= successes <= trials or trials < 1:

@@ -17,9 +17,6 @@ PARKING = [ServerKind(NAME, "uvloop"), ServerKind(NAME, "asyncio")]
 
 WATCH = "/purgatory/watch/k"
 
-# Half of what anybody waits, and room for a machine that is busy with something else.
-GENEROUS = 10.0
-
 
 def add_echo(app: FastAPI) -> FastAPI:
     """Add an endpoint that answers with what it was sent."""

@@ -19,7 +19,7 @@ from tests.acceptance.parking_protocol.requests import WATCH, get, is_direct, se
 async def _is_parked_directly(app: FastAPI, purgatory: Purgatory, **options: Any) -> bool:
     with serving(app, purgatory, **options) as server:
         async with await Connection.open(server.address) as connection:
-            connection.write(get(f"{WATCH}?wait=20"))
+            connection.write(get(f"{WATCH}?wait=50"))
             await server.until_parked(1)
             found = is_direct(server)
             await server.call(purgatory.fire, "k")
@@ -85,8 +85,8 @@ async def test_two_purgatories_in_one_application() -> None:
     install(app, other, prefix="/other")
     with serving(app, one) as server:
         async with Crowd(server.address, 2) as [first, second]:
-            first.write(get(f"{WATCH}?wait=20"))
-            second.write(get("/other/watch/k?wait=20"))
+            first.write(get(f"{WATCH}?wait=50"))
+            second.write(get("/other/watch/k?wait=50"))
             await server.until_parked(1)
             await server.call(server.until, lambda: other.parked == 1)
             assert is_direct(server)

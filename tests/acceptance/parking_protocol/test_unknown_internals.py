@@ -47,7 +47,7 @@ async def _wait_and_fire(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -
     """Return True iff a request was parked without a task; it is woken either way."""
     with serve(app, purgatory, kind) as server:
         async with await Connection.open(server.address) as connection:
-            connection.write(get(f"{WATCH}?wait=20"))
+            connection.write(get(f"{WATCH}?wait=50"))
             await server.until_parked(1)
             found = is_direct(server)
             await server.call(purgatory.fire, "k")

@@ -54,7 +54,7 @@ async def test_a_websocket(app: FastAPI, purgatory: Purgatory) -> None:
             connection.write(upgrade)
             assert (await connection.reader.readuntil(b"\r\n\r\n")).startswith(b"upgraded:GET /ws")
             # Not for us, whatever it looks like.
-            connection.write(get(f"{WATCH}?wait=20"))
+            connection.write(get(f"{WATCH}?wait=50"))
             assert (await connection.reader.readuntil(b"\r\n\r\n")).startswith(b"upgraded:GET")
             assert server.connections() == []
             assert purgatory.parked == 0
@@ -88,7 +88,7 @@ async def test_the_access_log_is_uvicorns() -> None:
 async def test_pipelined_requests_and_a_drain(server: ThreadServer) -> None:
     """The parked one has its answer, which says that it is the last; what is behind it has none."""
     async with await Connection.open(server.address) as connection:
-        connection.write(get(f"{WATCH}?wait=20") + get(f"{WATCH}?wait=0"))
+        connection.write(get(f"{WATCH}?wait=50") + get(f"{WATCH}?wait=0"))
         await server.until_parked(1)
         await server.call(server.purgatory.drain)
         answer = await connection.reply()
@@ -100,7 +100,7 @@ async def test_a_fire_that_wakes_very_many(server: ThreadServer) -> None:
     """It takes several turns of the loop; what is pipelined behind it waits for its answer."""
     async with Crowd(server.address, 301) as [firing, *members]:
         for member in members:
-            member.write(get(f"{WATCH}?wait=20"))
+            member.write(get(f"{WATCH}?wait=50"))
         await server.until_parked(300)
         firing.write(FIRE + get(f"{WATCH}?wait=0&cursor=0"))
         assert (await firing.reply()).json()["completed"] == 300

@@ -12,12 +12,12 @@ THRESHOLD = (100_000, 50, 50)
 
 
 class Collector(StrEnum):
-    """How the collector is set: it is on in any case, for all contenders alike."""
+    """The settings of the garbage collector, which is on and the same for all contenders."""
 
     SERVICE = "service"
-    """As our service sets it, and as we advise: frozen after the start, and less often."""
+    """As the service sets it and the docs advise: frozen after the start, higher thresholds."""
     PYTHON = "python"
-    """As Python sets it: what an application has that never thought of it."""
+    """Python's defaults."""
 
     def apply(self) -> None:
         """Set the collector of this process."""
@@ -27,7 +27,7 @@ class Collector(StrEnum):
             gc.set_threshold(*THRESHOLD)
 
     def description(self) -> str:
-        """Return what that means."""
+        """Return a description of the settings."""
         if self is Collector.SERVICE:
             return f"on, frozen after the start, thresholds {THRESHOLD}, as in the service"
         return f"on, thresholds {gc.get_threshold()}, as Python sets it"
@@ -43,12 +43,12 @@ class CollectorPauses:
         self._started_ns = 0
 
     def __enter__(self) -> Self:
-        """Begin to listen."""
+        """Start counting."""
         gc.callbacks.append(self._note)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Listen no more."""
+        """Stop counting."""
         gc.callbacks.remove(self._note)
 
     def _note(self, phase: str, info: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""What the figures hold for."""
+"""The machine and the versions that figures were measured on."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class Machine:
 
     @property
     def is_busy(self) -> bool:
-        """True iff something else was running, so that figures will vary."""
+        """Whether other processes were running, so that figures vary."""
         return float(self.load.split()[0]) > 0.5
 
 
 def this_machine(collector: Collector) -> Machine:
-    """Return what this process runs on."""
+    """Return the machine and the versions of this process."""
     return Machine(
         form="compiled" if compiled else "plain",
         python=_python(),

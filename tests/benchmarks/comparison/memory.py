@@ -1,4 +1,4 @@
-"""How much memory this process takes."""
+"""The memory of this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int:
-    """Return the resident size, C libraries' own included, which no Python tool sees."""
+    """Return the resident size, which includes that of C libraries."""
     gc.collect()
     if _STATM.exists():
         return int(_STATM.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""A row of the table: a measure, ours and a baseline's, and what it has to reach."""
+"""Rows of the table: a measure of ours and of a baseline, with a target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Samples = dict[str, dict[str, list[float]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is compared. Less is better in every measure."""
+    """A comparison to be made. Less is better in every measure."""
 
     title: str
     """May name sizes of the plan in braces."""
@@ -26,12 +26,12 @@ class Row:
     target: Target | None = None
     ours: str = "purgatory"
     floor: str | None = None
-    """A contender whose figure is taken off both sides: the title says so."""
+    """A contender whose figure is subtracted from both, as the title mentions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of a row."""
+    """The result of a row."""
 
     title: str
     stage: str
@@ -40,7 +40,7 @@ class Comparison:
     baseline: str | None
     theirs: Spread | None
     times: Spread | None
-    """How many times our figure the baseline's is, of the same round each."""
+    """The ratio of the baseline's figure to ours, round by round."""
     target: Target | None
     verdict: Verdict
 
@@ -48,7 +48,7 @@ class Comparison:
 def compare(
     row: Row, samples: Samples, sizes: Mapping[str, object], *, is_compiled: bool
 ) -> Comparison | None:
-    """Return what came of `row`, or None where one of its contenders cannot run here."""
+    """Return the result of `row`, or None if one of its contenders cannot run here."""
     names = {row.ours, row.baseline, row.floor} - {None}
     if not names <= samples.keys():
         return None
@@ -78,7 +78,7 @@ def _figures(row: Row, name: str, samples: Samples) -> list[float]:
 def _times(ours: list[float], theirs: list[float] | None) -> Spread | None:
     if theirs is None:
         return None
-    # What is taken off may leave nothing: on a busy machine even less.
+    # On a busy machine the difference may be zero or negative.
     times = [their / our for our, their in zip(ours, theirs, strict=True) if our > 0]
     return Spread.of(times) if times else None
 
@@ -90,5 +90,5 @@ def _verdict(
         return Verdict.NONE
     if target.is_limit:
         return target.judge(ours.median, is_compiled=is_compiled)
-    # No ratio: what we add is too little to be told from nothing.
+    # No ratio: our cost is too small to be measured.
     return Verdict.MET if times is None else target.judge(times.median, is_compiled=is_compiled)

@@ -1,4 +1,4 @@
-"""What several rounds gave."""
+"""Median, minimum and maximum of several rounds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from statistics import median
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The median of some rounds, the least and the most of them."""
+    """The median, the minimum and the maximum of some rounds."""
 
     median: float
     min: float

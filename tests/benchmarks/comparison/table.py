@@ -1,4 +1,4 @@
-"""The table that is printed."""
+"""The printed table."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HEADERS = ("", "purgatory", "baseline", "", "times", "target", "")
 
 
 def table(comparisons: Iterable[Comparison], *, is_compiled: bool) -> str:
-    """Return the comparisons as text, a line each; medians, with least and most in brackets."""
+    """Return the comparisons as text, a line each; medians with minimum and maximum in brackets."""
     lines: list[Sequence[str]] = [HEADERS]
     title = ""
     for comparison in comparisons:
         cells = _cells(comparison, is_compiled=is_compiled)
-        # A row with several baselines is titled once, and our figure is the same.
+        # A row with several baselines has one title, and the same figure of ours.
         lines.append(["", "", *cells[2:]] if comparison.title == title else cells)
         title = comparison.title
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -1,4 +1,4 @@
-"""What a row has to reach."""
+"""Targets of rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ TOLERANCE = 0.8
 
 
 class Verdict(StrEnum):
-    """How a figure stands to its target."""
+    """The relation of a figure to its target."""
 
     MET = "met"
     NEARLY_MET = "met at 80 %"
@@ -25,14 +25,14 @@ class Target:
     compiled: float
     plain: float
     is_limit: bool = False
-    """True: what is judged is our own figure, and it must not be above."""
+    """True: an upper limit of our own figure."""
 
     def figure(self, *, is_compiled: bool) -> float:
         """Return the target of a form."""
         return self.compiled if is_compiled else self.plain
 
     def judge(self, figure: float, *, is_compiled: bool) -> Verdict:
-        """Say whether `figure` reaches the target."""
+        """Return whether `figure` reaches the target."""
         target = self.figure(is_compiled=is_compiled)
         if self.is_limit:
             reached = target / figure if figure > 0 else 1.0

@@ -21,13 +21,13 @@ from tests.benchmarks.core.run import run
 from tests.benchmarks.core.stages import STAGES
 
 NOTES = """\
-Times are CPU time, so that other processes weigh less, but for lateness. They contain the loop over
-the calls, a turn of the event loop for each 1,000 of them (a millisecond of time where timers
-expire, the driver of Kafka's load) and the collector. Nothing is taken off, but where a title says
-so. Memory is the resident size. asyncio and heapq drop cancelled timers when those are half of all,
-so in most of the rounds. By hand: futures in a dict by key, each with a call_later; nobody is told
-that they are done.
-The targets are what this project aims at, and no promises: below 80 % of its own a row is not met.
+Times are CPU time, which depends less on other processes, except for lateness. They include the
+loop over the calls, a turn of the event loop for each 1,000 of them (a millisecond of time where
+timers expire, the driver of Kafka's load) and the collector. Nothing is subtracted unless a title
+says so. Memory is the resident size. asyncio and heapq drop cancelled timers when those are half of
+all, so in most of the rounds. By hand: futures in a dict by key, each with a call_later, without
+callbacks.
+The targets are aims, not promises: below 80 % of its target a row is not met.
 """
 
 

@@ -1,4 +1,4 @@
-"""The chart: how many times ours the baselines' figures are, as SVG."""
+"""The chart of the ratios between the baselines' figures and ours, as SVG."""
 
 from __future__ import annotations
 

@@ -10,21 +10,21 @@ IS_UVLOOP_INSTALLED = importlib.util.find_spec("uvloop") is not None
 
 
 def new_uvloop() -> asyncio.AbstractEventLoop:
-    """Return a uvloop; raises ImportError where it is not installed."""
+    """Return a uvloop; raises ImportError if it is not installed."""
     import uvloop
 
     return uvloop.new_event_loop()
 
 
 class CountingSelector(selectors.DefaultSelector):
-    """Counts how often the loop went to sleep and came back."""
+    """Counts how often the loop slept and woke up."""
 
     def __init__(self) -> None:
         super().__init__()
         self.selects = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait as ever, and count."""
+        """Select, and count it."""
         self.selects += 1
         return super().select(timeout)
 

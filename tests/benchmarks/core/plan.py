@@ -1,4 +1,4 @@
-"""How much is measured."""
+"""The sizes of a run."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _SIZES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Sizes of a run. Whatever of them a row depends on stands in its title."""
+    """The sizes of a run. The title of a row has the sizes that it depends on."""
 
     mode: str
     collector: Collector = Collector.SERVICE
     rounds: int
     slow_rounds: int
-    """Rounds of what takes seconds each."""
+    """Rounds of steps that take seconds each."""
     timers: int = 1_000_000
-    """Timers that are weighed, that lie idle, or that expire at one deadline."""
+    """Timers whose memory is measured, that are idle, or that expire at one deadline."""
     outstanding: int
     """Timers outstanding while as many are added and cancelled."""
     expiring: int = 1_000_000
@@ -45,9 +45,9 @@ class Plan:
     requests: int
     """Requests of Kafka's load in a round."""
     idle_ms: int = 10_000
-    """How long the loop is left alone."""
+    """How long the loop is idle."""
     expected_s: int
-    """About how long all of it takes."""
+    """The approximate duration of the run."""
 
     def sizes(self) -> dict[str, str]:
         """Return every size by its name, as text for titles."""
@@ -57,7 +57,7 @@ class Plan:
         """Return the plan with everything but its rounds smaller, or larger."""
         sizes = {name: max(10, round(getattr(self, name) * scale)) for name in _SIZES}
         mode = self.mode if scale == 1 else f"{self.mode}, scaled by {scale:g}"
-        # However little they do, starting the processes takes some seconds.
+        # Starting the processes takes some seconds, whatever the sizes.
         expected_s = round(10 + max(0, self.expected_s - 10) * scale)
         return replace(self, mode=mode, expected_s=expected_s, **sizes)
 

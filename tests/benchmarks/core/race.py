@@ -39,13 +39,13 @@ class Entrant:
         )
 
     def begin(self, step: Step) -> None:
-        """Let it do `step`."""
+        """Start `step`."""
         stdin = _open(self._process.stdin)
         stdin.write(json.dumps({"do": step.do, "count": step.count}) + "\n")
         stdin.flush()
 
     def finish(self) -> Figures:
-        """Wait until the step is done, and return what was measured."""
+        """Wait for the step and return its figures."""
         line = _open(self._process.stdout).readline()
         if not line:
             status = self._process.wait()
@@ -54,7 +54,7 @@ class Entrant:
         return figures
 
     def leave(self) -> None:
-        """End the process, whatever it does: a million objects need not be freed one by one."""
+        """Kill the process: freeing a million objects one by one would take long."""
         self._process.kill()
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
@@ -62,7 +62,7 @@ class Entrant:
 
 
 class Race:
-    """Runs the steps of one stage. Close it: it has processes."""
+    """Runs the steps of one stage, in processes that end with a `with`."""
 
     def __init__(self, stage: str, collector: Collector, on_step: Callable[[Step], object]) -> None:
         self._on_step = on_step
@@ -72,7 +72,7 @@ class Race:
         self.samples: Samples = {name: {} for name in self._entrants}
 
     def __enter__(self) -> Self:
-        """Begin."""
+        """Return the race."""
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -85,7 +85,7 @@ class Race:
             entrant.leave()
 
     def run(self, steps: Iterable[Step]) -> None:
-        """Do `steps`, contender by contender, or all at once where time does not matter."""
+        """Run `steps`, one contender after the other, or all at once if a step is not timed."""
         for step in steps:
             self._on_step(step)
             if not step.is_timed:
@@ -97,12 +97,12 @@ class Race:
                 self._note(name, entrant.finish())
 
     def begin(self, step: Step) -> None:
-        """Let all begin with `step`."""
+        """Start `step` in all contenders that take part."""
         for _, entrant in self._taking_part(step):
             entrant.begin(step)
 
     def finish(self, step: Step) -> None:
-        """Wait until all have done `step`."""
+        """Wait for `step` in all contenders that take part."""
         for name, entrant in self._taking_part(step):
             self._note(name, entrant.finish())
 

@@ -1,4 +1,4 @@
-"""The files that a run leaves: its figures as JSON, and the chart."""
+"""The files of a run: its figures as JSON, and the chart."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.benchmarks.core.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """All that a run gave."""
+    """The results of a run."""
 
     machine: Machine
     plan: Plan

@@ -1,4 +1,4 @@
-"""One run: every stage in turn, and what came of it."""
+"""A run: all stages one after the other, and the comparison of their figures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Progress = Callable[[str], object]
 
 
 def run(plan: Plan, progress: Progress, *, only: frozenset[str] = frozenset()) -> Report:
-    """Run the stages of `plan`, or those named in `only`, and compare what they gave."""
+    """Run the stages of `plan`, or those named in `only`, and return the comparisons."""
     machine, started_ns = this_machine(plan.collector), wall_ns()
     samples = _run_stages(plan, progress, only or frozenset(STAGES))
     return Report(
@@ -44,7 +44,7 @@ def _run_stages(plan: Plan, progress: Progress, names: frozenset[str]) -> dict[s
             )
             samples[name] = race.samples
             if STAGES[name].is_idle:
-                # It waits while the others run, and costs them nothing: that is its point.
+                # It waits while the others run, and takes no CPU time from them.
                 race.run(steps[:-1])
                 race.begin(steps[-1])
                 idle.append((race, steps[-1]))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from tests.benchmarks.core.plan import Plan
 
 Figures = dict[str, float]
-"""What a contender measured in one step: {measure: figure}."""
+"""The figures of one step: {measure: figure}."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,7 @@ class Contender:
     """One way of doing the work of a stage."""
 
     prepare: Callable[[], object]
-    """Make, on its running loop, the object whose async methods are the steps."""
+    """Returns, on the running loop, the object whose async methods are the steps."""
     new_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.SelectorEventLoop
     needs_uvloop: bool = False
     needs_pyarrow: bool = False
@@ -25,13 +25,13 @@ class Contender:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that the contenders do, one after the other."""
+    """One action of the contenders."""
 
     do: str
     """The name of the method; it takes `count` and returns Figures."""
     count: int
     is_timed: bool = True
-    """False: all contenders do it at once, which is faster; what they measure is no CPU time."""
+    """False: all contenders do it at the same time, as its figures are not CPU time."""
     without: frozenset[str] = frozenset()
     """Contenders that leave this step out."""
 

@@ -1,4 +1,4 @@
-"""Work in chunks, with a turn of the event loop after each, as an application's is."""
+"""Work in chunks, with a turn of the event loop after each, as in an application."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tests.benchmarks.comparison.stopwatch import cpu_ns
 
 CHUNK = 1_000
 
-# As many different ones as matter to a cache or a heap, at a fraction of the memory.
+# As many different delays as matter to a cache or a heap, at a fraction of the memory.
 _DISTINCT = 100_000
 
 
 def random_delays(count: int, units_per_ms: float = 1) -> list[float]:
     """Return `count` delays from 30 to 60 s, the same ones in every process.
 
-    In whole milliseconds, as our timers take them, or in the units of somebody else.
+    In whole milliseconds, as our timers take them, or in other units.
     """
     source = random.Random(20)
     distinct = [source.randrange(30_000, 60_000) * units_per_ms for _ in range(_DISTINCT)]

@@ -1,4 +1,4 @@
-"""One contender in a process of its own: commands come in a line each, and so do the figures."""
+"""A contender's process: reads commands and writes figures, one line of JSON each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.benchmarks.core.stages import STAGES
 
 
 def main(stage: str, name: str, collector: str) -> None:
-    """Do what the lines of standard input say until they end."""
+    """Run the commands on standard input until it ends."""
     contender = STAGES[stage].contenders[name]
     Collector(collector).apply()
     with asyncio.Runner(loop_factory=contender.new_loop) as runner:
@@ -21,7 +21,7 @@ def main(stage: str, name: str, collector: str) -> None:
 
 async def _serve(contender: Contender) -> None:
     actor = contender.prepare()
-    # Between two commands nothing is to happen, so the loop may well be blocked.
+    # The loop may block: nothing happens between two commands.
     for line in sys.stdin:
         command = json.loads(line)
         figures = await getattr(actor, command["do"])(command["count"])

@@ -235,6 +235,31 @@ async def test_stopping_in_a_task_arms_nothing() -> None:
     bench.timer.close()
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+async def test_stopping_in_a_task_ends_the_turn(*, restarts: bool) -> None:
+    """What is due behind it, more than a step, waits until the reaper starts again."""
+    bench = Bench()
+    bench.reaper.start()
+
+    def stop() -> None:
+        bench.reaper.stop()
+        if restarts:
+            bench.reaper.start()
+
+    bench.add(10, stop)
+    for _ in range(3 * STEP):
+        bench.add(10)
+    bench.add(20)
+    await asyncio.sleep(1)
+    if restarts:
+        assert (len(bench.times), bench.times[-1]) == (3 * STEP + 2, 20)
+    else:
+        assert (bench.times, bench.armed()) == ([10] * STEP, [])
+        assert (bench.reaper.wake_ups, len(bench.timer)) == (1, 2 * STEP + 2)
+    bench.timer.close()
+    bench.reaper.stop()
+
+
 @pytest.mark.parametrize("error", [asyncio.CancelledError, GeneratorExit])
 async def test_a_base_exception_does_not_stop_what_comes_after(error: type[BaseException]) -> None:
     """The loop's handler hears of it; the rest of the bucket and the next bucket run."""

@@ -12,6 +12,7 @@ import pytest
 
 from purgatory import Outcome, Purgatory, Status
 from purgatory.fastapi.servers.drain import STOP_SIGNALS, drain_on_stop_signals
+from tests.patience import until_in_turns
 
 
 class Handler:
@@ -32,14 +33,6 @@ def server_handler() -> Iterator[Handler]:
     yield handler
     for number, previous in before.items():
         signal.signal(number, previous)
-
-
-async def _until_draining(purgatory: Purgatory) -> None:
-    for _ in range(1000):
-        if purgatory.is_draining:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it does not drain")
 
 
 @pytest.mark.parametrize("number", STOP_SIGNALS)
@@ -77,7 +70,7 @@ async def test_entered_twice(server_handler: Handler) -> None:
     async with Purgatory() as purgatory:
         with drain_on_stop_signals(purgatory), drain_on_stop_signals(purgatory):
             signal.raise_signal(signal.SIGTERM)
-            await _until_draining(purgatory)
+            await until_in_turns(lambda: purgatory.is_draining)
     assert server_handler.calls == [signal.SIGTERM]
     assert signal.getsignal(signal.SIGTERM) is server_handler
 

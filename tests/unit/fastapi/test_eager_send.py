@@ -14,6 +14,7 @@ from starlette.types import Message
 from purgatory.fastapi.http import eager_send as module
 from purgatory.fastapi.http.eager_send import send_eagerly, send_response
 from purgatory.fastapi.http.raw_response import RawResponse
+from tests.patience import until_in_turns
 
 Suspend = Callable[[], Awaitable[Any]]
 
@@ -63,14 +64,6 @@ class Server:
             "http.response.start",
             "http.response.body",
         ]
-
-
-async def _until_finished() -> None:
-    for _ in range(1000):
-        if not module._unfinished:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it never finished")
 
 
 async def test_an_answer_that_need_not_wait_is_sent_at_once(failures: Failures) -> None:
@@ -124,7 +117,7 @@ async def test_an_answer_that_has_to_wait_is_sent_whole(
     """However often sending suspends, and on whatever: it is resumed where it was."""
     server = Server(*suspend)
     send_eagerly(send_response(server.send, ANSWER), failures)
-    await _until_finished()
+    await until_in_turns(lambda: not module._unfinished)
     assert server.is_answered
     assert failures.count == 0
 
@@ -140,7 +133,7 @@ async def test_values_come_back_to_whoever_waits() -> None:
             seen.append(await future)
 
     send_eagerly(wait(), Failures())
-    await _until_finished()
+    await until_in_turns(lambda: not module._unfinished)
     assert seen == [0, 1, 2]
 
 
@@ -158,7 +151,7 @@ async def test_errors_come_to_whoever_waits(failures: Failures) -> None:
         await server.send(message)
 
     send_eagerly(send_response(send, ANSWER), failures)
-    await _until_finished()
+    await until_in_turns(lambda: not module._unfinished)
     assert server.is_answered
     assert len(caught) == 2 and failures.count == 0
 
@@ -173,7 +166,7 @@ async def test_an_answer_that_cannot_be_sent(
         raise RuntimeError("the handler is closed")
 
     send_eagerly(send_response(Server(*suspend, fail).send, ANSWER), failures)
-    await _until_finished()
+    await until_in_turns(lambda: not module._unfinished)
     assert failures.count == 1
     [record] = caplog.records
     assert (record.name, record.levelname) == ("purgatory.fastapi", "ERROR")
@@ -207,7 +200,7 @@ async def test_through_a_stream_of_anyio(failures: Failures) -> None:
     with sending, receiving:
         send_eagerly(send_response(sending.send, ANSWER), failures)
         types = [(await receiving.receive())["type"] for _ in range(2)]
-        await _until_finished()
+        await until_in_turns(lambda: not module._unfinished)
     assert types == ["http.response.start", "http.response.body"]
 
 
@@ -220,7 +213,7 @@ async def test_from_within_a_cancelled_scope(failures: Failures) -> None:
             send_eagerly(send_response(sending.send, ANSWER), failures)
         with anyio.fail_after(2):
             types = [(await receiving.receive())["type"] for _ in range(2)]
-            await _until_finished()
+            await until_in_turns(lambda: not module._unfinished)
     assert types == ["http.response.start", "http.response.body"]
 
 
@@ -231,5 +224,5 @@ async def test_from_a_timer_outside_any_task(failures: Failures) -> None:
         lambda: send_eagerly(send_response(server.send, ANSWER), failures)
     )
     await asyncio.sleep(0)
-    await _until_finished()
+    await until_in_turns(lambda: not module._unfinished)
     assert server.is_answered

@@ -123,7 +123,8 @@ async def test_what_failed_may_be_tried_again(
     repeated = asyncio.ensure_future(_respond(repeats, _raw(), work))
     await asyncio.sleep(0)
     work.may_go_on.set()
-    told = await asyncio.gather(first, repeated, return_exceptions=True)
+    async with asyncio.timeout(5):
+        told = await asyncio.gather(first, repeated, return_exceptions=True)
     assert type(told[0]) is type(error)
     assert isinstance(told[1], ValueError | Problem)
     work.error = None

@@ -19,6 +19,7 @@ from purgatory.fastapi.watch.asgi_wait import AsgiWait
 from purgatory.fastapi.watch.direct_wait import DirectWait
 from purgatory.fastapi.watch.request import WatchRequest, WatchTerms
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
+from purgatory.jobs import MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.exchange import Exchange
 
@@ -31,8 +32,8 @@ class Connection:
     def __init__(self) -> None:
         self.responses: list[RawResponse] = []
 
-    def respond(self, answer: RawResponse) -> None:
-        self.responses.append(answer)
+    def respond(self, response: RawResponse) -> None:
+        self.responses.append(response)
 
 
 @pytest.fixture(scope="module")
@@ -307,3 +308,54 @@ async def test_a_trimmed_signal_is_410(make_purgatory: Callable[..., Purgatory])
         await purgatory.fire("k")
         await purgatory.fire("k")
         assert [response.status for response in connection.responses] == [410]
+
+
+def _make_with_jobs(make_purgatory: Callable[..., Purgatory]) -> Purgatory:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop)
+    purgatory = make_purgatory(jobs=MemoryJobStore(now_ms=loop.clock.wall_ms))
+    purgatory.handled_elsewhere(["later"])
+    return purgatory
+
+
+async def test_too_many_waits_for_jobs_of_a_client(
+    make_purgatory: Callable[..., Purgatory],
+) -> None:
+    """They count with its parked requests: one more is 429, and one that ends makes room."""
+    async with _make_with_jobs(make_purgatory) as purgatory:
+        app = FastAPI()
+        settings = WaitSettings(max_parked_per_client=1)
+        app.include_router(create_router(purgatory, settings=settings))
+        handle = await purgatory.defer("later", {}, delay=60)
+        path = f"/purgatory/jobs/{handle.id}"
+        etag = (await (await _begun(app, path)).reply()).headers["etag"]
+        conditions = {"if_none_match": etag, "prefer": "wait=20"}
+        waiting = await _begun(app, path, **conditions)
+        refused = await (await _begun(app, path, **conditions)).reply()
+        assert (refused.status, refused.json()["limit"]) == (429, "max_parked_per_client")
+        waiting.leave()
+        await waiting.end()
+        assert (purgatory.parked, waiting.sent) == (0, [])
+        changed = await _begun(app, path, **conditions)
+        await handle.cancel()
+        reply = await changed.reply()
+        assert (reply.status, reply.json()["state"]) == (200, "cancelled")
+
+
+async def test_a_wait_for_a_job_that_does_not_change(
+    make_purgatory: Callable[..., Purgatory],
+) -> None:
+    """304 at its end with the same ETag; 503 or 304 when the process drains."""
+    async with _make_with_jobs(make_purgatory) as purgatory:
+        app = FastAPI()
+        app.include_router(create_router(purgatory))
+        handle = await purgatory.defer("later", {}, delay=600)
+        path = f"/purgatory/jobs/{handle.id}"
+        etag = (await (await _begun(app, path)).reply()).headers["etag"]
+        reply = await (await _begun(app, path, if_none_match=etag, prefer="wait=20")).reply()
+        assert (reply.status, reply.headers["etag"]) == (304, etag)
+        waiting = await _begun(app, path, if_none_match=etag, prefer="wait=20")
+        await asyncio.sleep(1)
+        await purgatory.drain()
+        reply = await waiting.reply()
+        assert (reply.status, reply.headers["connection"]) == (304, "close")

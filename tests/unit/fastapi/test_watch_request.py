@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 
 from purgatory import Purgatory
@@ -35,3 +38,34 @@ def test_a_key_that_is_none_is_refused_each_time() -> None:
         with pytest.raises(Problem) as refusal:
             _parsed("/watch/order\n42")
         assert refusal.value.kind.slug == "bad-parameter"
+
+
+async def test_bad_and_expired_cursors_together() -> None:
+    """The invalid one is named with its place; the expired one is reported once that is mended."""
+    async with Purgatory() as purgatory:
+        expired = purgatory.signals.cursor(0)
+        await purgatory.cancel("dropped")
+        parser = WatchParser(purgatory, WaitSettings())
+        document = {"keys": {"bad": "nonsense", "dropped": expired}}
+        raw = RawRequest("/watch", b"/watch", b"", [], body=json.dumps(document).encode())
+        with pytest.raises(Problem) as refusal:
+            parser.parse_several(raw)
+        assert refusal.value.kind.slug == "bad-cursor"
+        errors = refusal.value.members["errors"]
+        assert [error["pointer"] for error in errors] == ["/keys/bad"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"default_wait": 2, "max_wait": 1},
+        {"default_wait": -1},
+        {"default_wait": float("nan")},
+        {"max_parked_per_client": 0},
+    ],
+)
+def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:
+    """The error names the setting."""
+    with pytest.raises(ValueError, match=next(iter(options))):
+        WaitSettings(**options)
+    assert WaitSettings(max_parked_per_client=1, default_wait=1, max_wait=1).max_wait == 1

@@ -11,8 +11,8 @@ from contextvars import ContextVar
 import pytest
 
 from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
+from tests.patience import PATIENCE_S
 
-PATIENCE = 30.0
 NAME: ContextVar[str] = ContextVar("NAME")
 
 
@@ -25,12 +25,12 @@ class Held:
 
     def __call__(self) -> int:
         self.begun.release()
-        assert self.may_end.wait(PATIENCE)
+        assert self.may_end.wait(PATIENCE_S)
         return threading.get_ident()
 
     async def wait_begun(self) -> None:
         """Return once it began, once for each call."""
-        assert await asyncio.to_thread(self.begun.acquire, True, PATIENCE)
+        assert await asyncio.to_thread(self.begun.acquire, True, PATIENCE_S)
 
 
 async def test_so_many_are_called_at_once_and_the_others_wait() -> None:
@@ -61,7 +61,7 @@ async def test_a_call_has_the_context_and_tells_of_its_end() -> None:
 async def test_what_a_task_cannot_raise_is_told_too() -> None:
     """Whoever asks an empty iterator for more would never end; who exits would end the loop."""
     threads = JobThreads(1)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(RuntimeError, match=r"raised StopIteration\(\)") as raised:
             await threads.run(next, iter(()))
         assert isinstance(raised.value.__cause__, StopIteration)
@@ -80,7 +80,7 @@ async def test_what_found_no_thread_is_not_called_later(monkeypatch: pytest.Monk
     def refuse(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(PATIENCE_S):
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)
             with pytest.raises(RuntimeError, match="can't start new thread"):
@@ -125,5 +125,5 @@ async def test_what_is_shut_takes_nothing_more() -> None:
     ident = await working
     for thread in [thread for thread in threading.enumerate() if thread.ident == ident]:
         assert thread.daemon
-        await asyncio.to_thread(thread.join, PATIENCE)
+        await asyncio.to_thread(thread.join, PATIENCE_S)
         assert not thread.is_alive()

@@ -11,7 +11,7 @@ from tests.unit.join_group.group_bench import MOMENT, Bench
 
 ALLOWED = {
     ("empty", "rebalance-needed"): "preparing-rebalance",
-    ("empty", "forgotten"): "dead",
+    ("empty", "expired"): "dead",
     ("preparing-rebalance", "members-joined"): "completing-rebalance",
     ("preparing-rebalance", "nobody-joined"): "empty",
     ("completing-rebalance", "assigned"): "stable",
@@ -29,7 +29,7 @@ def test_each_event_in_each_state(state: GroupState, event: GroupEvent) -> None:
     if following is not None:
         assert next_state(state, event) == following
         return
-    with pytest.raises(RuntimeError, match=f"{event} is not allowed for a {state} group"):
+    with pytest.raises(RuntimeError, match=f"{event} is not allowed for a group that is {state}"):
         next_state(state, event)
 
 

@@ -25,10 +25,9 @@ from purgatory.journal import (
 )
 from purgatory.testing import MockClock
 from tests.journal_batches import complete_files, rows_in
+from tests.patience import PATIENCE_S
 
 MakeCore = Callable[..., DelayedOperationPurgatory]
-# Generous: a test that needs this long has failed.
-PATIENCE_S = 30
 JOURNAL_PAGE = Path(__file__).parents[3] / "docs" / "journal.md"
 
 

@@ -14,10 +14,10 @@ from purgatory.journal import EVENT_SCHEMA, Journal, ParquetFiles, RetryPolicy
 from purgatory.journal.redis_stream import RedisStream
 from purgatory.testing import MockClock
 from tests.journal_batches import journal_clock, rows_in
+from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
 MakeCore = Callable[..., DelayedOperationPurgatory]
-PATIENCE_S = 30
 RETRY = RetryPolicy(first_ms=10, max_ms=10)
 
 

@@ -11,6 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from purgatory import Purgatory
+from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange, Reply
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -50,11 +51,7 @@ def poll(wait: float | str = 20, etag: str = '"1"', **headers: str) -> Exchange:
 
 
 async def until_parked(purgatory: Purgatory, count: int = 1) -> None:
-    for _ in range(100):
-        if purgatory.parked == count:
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(f"{purgatory.parked} are parked, not {count}")
+    await until_in_turns(lambda: purgatory.parked == count)
 
 
 def check_not_modified(reply: Reply, wait: str = "20", etag: str = '"1"') -> None:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory import Purgatory
 from purgatory.fastapi import LongPollMiddleware, watch
+from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 
 HEADERS = {"ETag": '"1"', "Purgatory-Watch": "k"}
@@ -101,14 +102,6 @@ def poll(etag: str = '"1"', wait: float = 20, spec_version: str = "2.3") -> Exch
     return Exchange("/", headers, spec_version=spec_version)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    for _ in range(200):
-        if condition():
-            return
-        await asyncio.sleep(0)
-    raise AssertionError("it did not come to be")
-
-
 async def test_a_stream_that_is_the_same_is_ended_and_parked(
     purgatory: Purgatory, inside: list[Middleware], spec_version: str
 ) -> None:
@@ -117,11 +110,11 @@ async def test_a_stream_that_is_the_same_is_ended_and_parked(
     source = Source()
     started = loop.time()
     request = poll(spec_version=spec_version).begin(application(purgatory, source.show, inside))
-    await until(lambda: purgatory.parked == 1)
+    await until_in_turns(lambda: purgatory.parked == 1)
     await purgatory.fire("k")
-    await until(lambda: source.background == 1)
+    await until_in_turns(lambda: source.background == 1)
     assert loop.time() - started <= 1.1
-    await until(lambda: source.is_ended)
+    await until_in_turns(lambda: source.is_ended)
     # One for each call; the second call has begun.
     assert source.made <= 4
     request.leave()
@@ -150,7 +143,7 @@ async def test_a_stream_that_never_waits_is_ended_too(
     assert source.made < 300
     # It was never at a point where it could have been cancelled: closing it is up to Python.
     gc.collect()
-    await until(lambda: source.is_ended)
+    await until_in_turns(lambda: source.is_ended)
 
 
 async def test_a_stream_that_is_another_is_passed_on_as_it_comes(purgatory: Purgatory) -> None:
@@ -158,7 +151,7 @@ async def test_a_stream_that_is_another_is_passed_on_as_it_comes(purgatory: Purg
     source = Source(length=3)
     request = poll('"0"').begin(application(purgatory, source.show, []))
     for count in range(1, 4):
-        await until(lambda count=count: len(request.sent) == 1 + count)  # type: ignore[misc] # a default binds it
+        await until_in_turns(lambda count=count: len(request.sent) == 1 + count)  # type: ignore[misc] # a default binds it
         assert source.made == count
         await asyncio.sleep(1)
     reply = await request.reply()
@@ -175,7 +168,7 @@ async def test_a_client_that_leaves_a_stream(purgatory: Purgatory, spec_version:
     await asyncio.sleep(2.5)
     request.leave()
     await request.end()
-    await until(lambda: source.is_ended)
+    await until_in_turns(lambda: source.is_ended)
     assert source.made <= 4
 
 
@@ -241,8 +234,8 @@ async def test_a_session_is_closed_before_the_request_is_parked(purgatory: Purga
 
     request = poll().begin(app)
     for calls in (1, 2):
-        await until(lambda: purgatory.parked == 1)
-        await until(lambda calls=calls: events == ["open", "closed"] * calls)  # type: ignore[misc] # a default binds it
+        await until_in_turns(lambda: purgatory.parked == 1)
+        await until_in_turns(lambda calls=calls: events == ["open", "closed"] * calls)  # type: ignore[misc] # a default binds it
         assert purgatory.parked == 1
         await purgatory.fire("k")
     request.leave()

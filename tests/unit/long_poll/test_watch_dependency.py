@@ -18,6 +18,7 @@ from purgatory.fastapi import (
     get_purgatory,
     watch,
 )
+from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange, ask
 
 POLL = {"If-None-Match": '"1"', "Prefer": "wait=20"}
@@ -70,11 +71,7 @@ def app(purgatory: Purgatory) -> FastAPI:
 
 
 async def until_watched(purgatory: Purgatory, *keys: str) -> None:
-    for _ in range(1000):
-        if set(purgatory.watched_keys()) == set(keys):
-            return
-        await asyncio.sleep(0)
-    raise AssertionError(purgatory.watched_keys())
+    await until_in_turns(lambda: purgatory.watched_keys().keys() == set(keys))
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,15 @@
 import pytest
 
 from purgatory import (
+    DelayedOperation,
     DelayedOperationPurgatory,
     PurgatoryClosedError,
     Status,
+    TimerTask,
 )
 from purgatory.operations.delayed_operation_purgatory import UNTRIED
-from tests.unit.operations.noted_operation import Operation, outcomes, watch
+from purgatory.operations.resumable_batch import ResumableBatch
+from tests.unit.operations.noted_operation import Operation, interrupt, outcomes, watch
 
 
 def test_a_check_of_few_leaves_many_untried(core: DelayedOperationPurgatory) -> None:
@@ -67,3 +70,35 @@ def test_a_walk_of_nobody(core: DelayedOperationPurgatory) -> None:
     """It ends at once."""
     walk = core.check_in_steps("unknown")
     assert (len(walk), walk.step(1), walk.count) == (0, False, 0)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit])
+def test_an_interrupt_while_all_are_taken(error: type[BaseException]) -> None:
+    """The others are dealt with all the same, each once; then the first interrupt is raised."""
+    seen: list[TimerTask] = []
+    interrupts = [error("first"), error("second")]
+
+    def act(operation: DelayedOperation) -> bool:
+        seen.append(operation)
+        if operation in operations[1:4:2]:
+            raise interrupts.pop(0)
+        return True
+
+    operations = [Operation() for _ in range(5)]
+    batch = ResumableBatch(operations, act)
+    with pytest.raises(error, match="first"):
+        batch.take()
+    assert (seen, interrupts, batch.count) == (operations, [], 3)
+    assert batch.take() == 3 and seen == operations
+
+
+def test_an_interrupt_in_a_check_of_one_key(core: DelayedOperationPurgatory) -> None:
+    """Whoever waits behind it is tried, and the caller gets the interrupt."""
+    first, second, third = (watch(core, "a", name=name) for name in "abc")
+    for operation in (first, second, third):
+        operation.completable = True
+    second.then = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        core.check_and_complete("a")
+    assert all(operation.is_completed for operation in (first, second, third))
+    assert core.watched == 0

@@ -8,7 +8,8 @@ from purgatory import (
     Limits,
     Status,
 )
-from tests.unit.purgatory.waiting import Make, outcomes, parked
+from purgatory.testing import AutojumpEventLoop
+from tests.unit.purgatory.waiting import Make, Waiting, outcomes, parked
 
 # Cancelling the task that waits
 
@@ -131,3 +132,23 @@ async def test_statistics_are_exact(make_purgatory: Make) -> None:
         assert (counts.timers, counts.signals.signals, counts.signals.bytes) == (1, 1, 4)
         assert (counts.longest_lateness_ms, counts.is_draining) == (0, True)
         await tasks[3]
+
+
+async def test_what_ran_late_is_in_the_statistics(make_purgatory: Make) -> None:
+    """The longest lateness of a timer, and for how long expirations held the loop."""
+    async with make_purgatory() as purgatory:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, AutojumpEventLoop)
+        task = await parked(purgatory, "a", timeout=1)
+        loop.clock.advance(1_007)
+        assert (await task).waited_ms == 1_007
+        counts = purgatory.statistics()
+        assert (counts.longest_lateness_ms, counts.longest_turn_ms) == (7, 0)
+        operation = Waiting(1_000)
+        operation.then = lambda: loop.clock.advance(250)
+        assert not purgatory.watch(operation, ["b"])
+        task = await parked(purgatory, "a", timeout=1)
+        await task
+        assert operation.is_completed
+        counts = purgatory.statistics()
+        assert (counts.longest_lateness_ms, counts.longest_turn_ms) == (250, 250)

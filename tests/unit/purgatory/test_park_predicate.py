@@ -1,6 +1,7 @@
 """Parked calls with a predicate."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from purgatory import (
     Outcome,
     Status,
 )
-from tests.unit.purgatory.waiting import Make, Waiting, parked
+from tests.unit.purgatory.waiting import Make, Waiting, outcomes, parked
 
 
 async def test_a_predicate_that_holds_at_once(make_purgatory: Make) -> None:
@@ -151,3 +152,81 @@ async def test_what_a_predicate_raises_is_raised_by_park(
         with pytest.raises((RuntimeError, TypeError) if error is StopIteration else error):
             await task
         assert (purgatory.parked, len(tries)) == (0, number)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+async def test_a_predicate_that_returns_a_coroutine(make_purgatory: Make, number: int) -> None:
+    """It would always hold: a TypeError at once, and no warning of what nobody awaited."""
+
+    async def holds() -> bool:
+        raise AssertionError("it is not awaited")
+
+    async with make_purgatory() as purgatory:
+        tries: list[int] = []
+
+        def until() -> Any:
+            tries.append(1)
+            return holds() if len(tries) == number else False
+
+        task = asyncio.create_task(purgatory.park("a", timeout=60, until=until))
+        await asyncio.sleep(0)
+        await purgatory.fire("a")
+        with pytest.raises(TypeError, match="async function"):
+            await task
+        assert (purgatory.parked, len(tries)) == (0, number)
+
+
+@pytest.mark.parametrize("truth", [1, "yes", [0]])
+async def test_a_predicate_may_return_anything_that_is_true(
+    make_purgatory: Make, truth: object
+) -> None:
+    """As in `while`; what is false goes on waiting."""
+    async with make_purgatory() as purgatory:
+        answers: list[object] = [0, "", truth]
+        task = await parked(purgatory, "a", until=lambda: answers.pop(0))
+        await purgatory.fire("a", 7)
+        assert (await task).value == 7
+
+
+async def test_a_predicate_whose_caller_was_cancelled(make_purgatory: Make) -> None:
+    """In the same turn of the loop: what it raises has nobody to go to, and is no error of ours."""
+    async with make_purgatory() as purgatory:
+        is_failing = False
+
+        def until() -> bool:
+            if is_failing:
+                raise ZeroDivisionError("on purpose")
+            return False
+
+        task = await parked(purgatory, "a", until=until)
+        is_failing = True
+        fired = asyncio.ensure_future(purgatory.fire("a"))
+        task.cancel()
+        assert (await fired).completed <= 1
+        with pytest.raises((asyncio.CancelledError, ZeroDivisionError)):
+            await task
+        assert purgatory.parked == 0
+
+
+@pytest.mark.parametrize("is_raising", [False, True])
+async def test_a_predicate_that_ends_its_own_operation(
+    make_purgatory: Make, *, is_raising: bool
+) -> None:
+    """What it raises or returns after that changes nothing: the first end counts."""
+    async with make_purgatory() as purgatory:
+        drains: list[asyncio.Future[int]] = []
+
+        def until() -> bool:
+            if not is_fired:
+                return False
+            drains.append(purgatory.begin_drain())
+            if is_raising:
+                raise ZeroDivisionError("on purpose")
+            return True
+
+        is_fired = False
+        task = await parked(purgatory, "a", until=until)
+        is_fired = True
+        assert (await purgatory.fire("a")).completed == 0
+        assert ((await task).status, await drains[0]) == (Status.DRAINED, 1)
+        assert outcomes(purgatory) == (0, 0, 0, 1)

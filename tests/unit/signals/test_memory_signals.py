@@ -315,6 +315,58 @@ def test_what_is_remembered_of_empty_keys_is_bounded(make: Callable[..., MemoryS
         assert signals.append(f"key {number}", number).seq > 1
 
 
+def test_a_forgotten_key_that_fires_again_expires_old_cursors(
+    make: Callable[..., MemorySignals],
+) -> None:
+    """What fired before it was forgotten is lost, and its next signal does not hide that."""
+    signals = make(max_signals=3)
+    before = signals.cursor(signals.head())
+    signals.append("first", 1)
+    cursor = signals.cursor(signals.head())
+    for number in range(50):
+        signals.append(f"key {number}", number)
+    between = signals.cursor(signals.head())
+    signals.append("first", 2)
+    for old in (before, cursor):
+        with pytest.raises(CursorExpiredError) as expired:
+            signals.position("first", old)
+        assert expired.value.earliest != old
+        earliest = signals.position("first", expired.value.earliest)
+        assert [signal.value for signal in signals.read("first", earliest, 9)] == [2]
+    assert [
+        signal.value for signal in signals.read("first", signals.position("first", between), 9)
+    ] == [2]
+
+
+def test_a_key_that_fires_while_its_history_is_made(make: Callable[..., MemorySignals]) -> None:
+    """By what the collector finds, whichever object is made: each has a number of its own."""
+
+    class Firing:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            histories[-1].append("k", "inner")
+
+    histories: list[MemorySignals] = []
+    threshold = gc.get_threshold()
+    for allocations in range(1, 30):
+        signals = make(max_signals=100)
+        histories.append(signals)
+        gc.collect()
+        Firing()
+        try:
+            gc.set_threshold(allocations, 1_000, 1_000)
+            outer = signals.append("k", "outer")
+        finally:
+            gc.set_threshold(*threshold)
+        gc.collect()
+        found = signals.read("k", 0, 9)
+        assert sorted(signal.value for signal in found) == ["inner", "outer"] and outer in found
+        assert [(signal.seq, signal.offset) for signal in found] == [(1, 1), (2, 2)]
+        assert (signals.statistics().signals, signals.statistics().keys) == (2, 1)
+
+
 def test_forgetting_is_no_gap_for_whoever_reads_on(make: Callable[..., MemorySignals]) -> None:
     """A forgotten key is known again from its next signal on."""
     signals = make(max_signals=3)

@@ -153,14 +153,16 @@ class ParkingProtocol(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.close()
 
-    def respond(self, answer: RawResponse) -> None:
+    def respond(self, response: RawResponse) -> None:
         """Send the response to the current request. May be called at any time."""
         transport, server = self._transport, self._server
-        if not self._end_request(answer.status):
+        if not self._end_request(response.status):
             return
-        server.writes.write(transport, server.encoder.encode(answer, keeps_alive=self._keeps_alive))
+        server.writes.write(
+            transport, server.encoder.encode(response, keeps_alive=self._keeps_alive)
+        )
         server.state.total_requests += 1
-        if not self._keeps_alive or answer.is_last:
+        if not self._keeps_alive or response.is_last:
             server.writes.flush()
             transport.close()
         elif self._is_reading:
@@ -182,9 +184,9 @@ class ParkingProtocol(asyncio.Protocol):
 
     def respond_to_released(self, response: Response) -> None:
         """Send a Starlette response to the released request."""
-        answer = plain_response(response)
-        if answer is not None:
-            self.respond(answer)
+        plain = plain_response(response)
+        if plain is not None:
+            self.respond(plain)
             return
         if not self._end_request(response.status_code):
             return

@@ -1,4 +1,4 @@
-"""Timers that expire, a million being outstanding; time moves when it is told to."""
+"""Timers that expire while a million are outstanding, in simulated time."""
 
 from __future__ import annotations
 
@@ -130,14 +130,14 @@ class HeapExpiries(Expiries):
 
 
 def stepped_loop() -> SteppedLoop:
-    """Return the running loop, which is one."""
+    """Return the running loop, which is a SteppedLoop."""
     loop: Any = asyncio.get_running_loop()
     assert isinstance(loop, SteppedLoop)
     return loop
 
 
 def _steps(plan: Plan) -> list[Step]:
-    # Less than all: the last millisecond of a round takes a few more than it was asked for.
+    # Less than all: the last millisecond of a round expires a few more than the count.
     count = plan.expiring * 9 // 10 // plan.rounds
     return [
         Step("set_up", plan.expiring, is_timed=False),

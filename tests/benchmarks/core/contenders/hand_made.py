@@ -19,7 +19,7 @@ class Waiter:
 
 
 class HandMade:
-    """Futures in a dict by key, each with a `call_later`. Nothing is left behind by any of them."""
+    """Futures in a dict by key, each with a `call_later`; both are removed at the end of a wait."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -34,7 +34,7 @@ class HandMade:
         return waiter
 
     def fire(self, key: str) -> int:
-        """Complete whoever waits for `key`; return how many that were."""
+        """Complete the waiters for `key`; return how many."""
         # A copy: completing a waiter takes it out of this dict.
         waiters = list(self._waiters.get(key, {}).values())
         for waiter in waiters:

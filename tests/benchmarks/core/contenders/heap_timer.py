@@ -27,20 +27,20 @@ class HeapTimer:
         self._cancelled = 0
 
     def call_later(self, delay_ms: int, callback: Callable[[], object]) -> HeapEntry:
-        """Call `callback` in `delay_ms`; return what `cancel` takes."""
+        """Call `callback` in `delay_ms`; return the argument of `cancel`."""
         deadline_ns = self._now_ns() + delay_ms * NS_PER_MS
         entry: HeapEntry = [deadline_ns, next(self._numbers), callback]
         heappush(self._heap, entry)
         return entry
 
     def cancel(self, entry: HeapEntry) -> None:
-        """Call it no more."""
+        """Cancel a timer."""
         if entry[2] is not None:
             entry[2] = None
             self._cancelled += 1
 
     def clean_up(self) -> None:
-        """Drop what was cancelled, if that is more than half: called once a turn."""
+        """Drop cancelled timers if they are more than half; called once a turn."""
         heap = self._heap
         if self._cancelled * 2 > len(heap):
             self._heap = [entry for entry in heap if entry[2] is not None]
@@ -48,7 +48,7 @@ class HeapTimer:
             self._cancelled = 0
 
     def run_due(self) -> int:
-        """Call what is due by now; return how many that were."""
+        """Call the due timers; return how many."""
         heap, now_ns = self._heap, self._now_ns()
         ran = 0
         while heap and heap[0][0] <= now_ns:

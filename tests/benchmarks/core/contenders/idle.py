@@ -1,4 +1,4 @@
-"""The event loop is left alone, with a million timers an hour out."""
+"""An idle event loop with a million timers that are due in an hour."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class IdleLoop:
     """A loop without any timers."""
 
     async def set_up(self, count: int) -> Figures:
-        """Leave it so."""
+        """Do nothing."""
         return {}
 
     async def idle(self, ms: int) -> Figures:
-        """Sleep for `ms`, and count what the loop does meanwhile."""
+        """Sleep for `ms`; return the wake-ups and the CPU time of the loop."""
         loop: Any = asyncio.get_running_loop()
         assert isinstance(loop, CountingLoop)
         before, started_ns = loop.selector.selects, cpu_ns()
@@ -43,7 +43,7 @@ class OurIdleLoop(IdleLoop):
         ExpirationReaper(self._timer, asyncio.get_running_loop()).start()
         for _ in range(count):
             self._timer.add(TimerTask(HOUR_MS))
-        # What adding them has set off is no part of being idle.
+        # After the wake-ups that adding them caused.
         await asyncio.sleep(0.01)
         return {}
 

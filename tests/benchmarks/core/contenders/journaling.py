@@ -1,4 +1,4 @@
-"""What the journal costs the event loop, and what its threads take besides."""
+"""The cost of the journal on the event loop, and in its threads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEYS = [(f"order:{order}",) for order in range(DISTINCT)]
 
 
 class Unwritten:
-    """Watch one key and complete through it: nobody listens."""
+    """Watch one key and complete through it, without listeners."""
 
     async def run(self, count: int) -> Figures:
         """Return the CPU time of an operation, of the loop's thread and of the process."""
@@ -58,15 +58,15 @@ class Unwritten:
         return thread_cpu_ns() - started_ns
 
     async def _write_down(self) -> None:
-        """Wait for what was recorded: nothing, here."""
+        """Wait until the records are written; there are none here."""
 
 
 class Written(Unwritten):
     """The same, written to Parquet files."""
 
     async def run(self, count: int) -> Figures:
-        """Raises RuntimeError where rows were dropped: that would be too cheap."""
-        # Only here: whoever runs the other stages needs no pyarrow.
+        """Raises RuntimeError if rows were dropped, as that would be too cheap."""
+        # Imported here: the other stages need no pyarrow.
         from purgatory.journal import Journal, ParquetFiles
 
         with tempfile.TemporaryDirectory() as directory:

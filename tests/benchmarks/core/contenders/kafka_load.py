@@ -16,7 +16,7 @@ _QUARTILE = 0.67449
 
 
 Event = tuple[int, int, bool]
-"""(time in ns, number of a request, whether it arrives, and is not completed). Not a named tuple:
+"""(time in ns, number of a request, whether it arrives rather than completes). Not a named tuple:
 to take one apart costs three times as much, and is the load's, not the timer's."""
 
 
@@ -34,7 +34,7 @@ class KafkaLoad:
         return tuple(str(key) for key in random.Random(22).sample(range(KEY_SPACE), KEYS_EACH))
 
     def events(self, count: int) -> list[Event]:
-        """Return what happens to `count` requests, in order of time.
+        """Return the events of `count` requests, in order of time.
 
         A request with a latency beyond the timeout has no completion: it expires.
         """

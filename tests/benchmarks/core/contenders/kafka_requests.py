@@ -13,7 +13,7 @@ from tests.benchmarks.core.contenders.kafka_load import HIGH, LOW, TIMEOUT_MS, E
 from tests.benchmarks.core.plan import Plan
 from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
 
-# Events handled before the loop gets its turn, where they come faster than that.
+# The maximum of events between two turns of the loop.
 BATCH = 256
 
 NS_PER_MS = 1_000_000
@@ -26,15 +26,15 @@ class Request(DelayedOperation):
     __slots__ = ()
 
     def try_complete(self) -> bool:
-        """Wait on."""
+        """Return False: it is completed by force only."""
         return False
 
     def on_complete(self) -> None:
-        """Answer."""
+        """Do nothing."""
 
 
 class KafkaRequests:
-    """Runs a load and measures the CPU time a request, that of the load's driver included."""
+    """Runs a load and measures the CPU time of a request, with that of the load's driver."""
 
     async def low(self, count: int) -> Figures:
         """Run the load of which about 8 % expires."""
@@ -55,7 +55,7 @@ class KafkaRequests:
 
 
 class SimulatedRequests(KafkaRequests):
-    """A DelayedOperationPurgatory; time leaps from event to event and from bucket to bucket."""
+    """A DelayedOperationPurgatory; time jumps from event to event and from bucket to bucket."""
 
     def __init__(self) -> None:
         self._clock = MockClock(1_000)
@@ -93,7 +93,7 @@ class SimulatedRequests(KafkaRequests):
 
 
 class RealRequests(KafkaRequests):
-    """Runs on the event loop in real time. Subclasses park; this is what driving them costs."""
+    """Runs on the event loop in real time without parking: the cost of the driver alone."""
 
     async def _replay(self, events: list[Event], keys: tuple[str, ...]) -> None:
         start_ns = wall_ns()

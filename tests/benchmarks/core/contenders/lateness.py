@@ -1,4 +1,4 @@
-"""How early or late timers are, by the system's clock."""
+"""The lateness of timers, by the system's clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.benchmarks.core.plan import Plan
 from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
 from tests.benchmarks.core.turns import CHUNK
 
-# After all of them were added, and then at a rate that every contender can keep up with.
+# The first expire after all were added, the others at a rate that every contender can sustain.
 FIRST_S = 0.5
 SPREAD_S = 1.5
 
@@ -24,7 +24,7 @@ NS_PER_MS = 1_000_000
 
 
 class Lateness:
-    """Adds timers with delays that are no whole milliseconds, and notes when they come."""
+    """Adds timers with fractional delays and records when they expire."""
 
     def __init__(self, call_later: Callable[[float, Callable[[int], None], int], object]) -> None:
         self._call_later = call_later
@@ -68,7 +68,7 @@ class Lateness:
 
 
 class OurLateness(Lateness):
-    """A SystemTimer run by a reaper; seconds are rounded up, as `park` does it."""
+    """A SystemTimer run by a reaper; seconds are rounded up, as in `park`."""
 
     def __init__(self) -> None:
         self._timer = SystemTimer()

@@ -1,4 +1,4 @@
-"""Timers come and go while very many others are outstanding."""
+"""Timers are added and cancelled while many others are outstanding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.benchmarks.core.stage import Contender, Stage, Step
 
 
 def _steps(plan: Plan) -> list[Step]:
-    # As many as there are: a timer that drops the cancelled ones now and then gets to do that.
+    # As many as are outstanding, so that a timer that drops cancelled ones in batches does so.
     rounds = [Step("turn_over", plan.outstanding), Step("add_and_cancel", plan.outstanding)]
     return [Step("set_up", plan.outstanding, is_timed=False), *rounds * plan.rounds]
 

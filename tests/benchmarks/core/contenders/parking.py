@@ -1,4 +1,4 @@
-"""Tasks park, another one fires."""
+"""Tasks park and another one fires."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
 
 TIMEOUT_MS = 30_000
 TIMEOUT_S = TIMEOUT_MS / 1000
-# So many that a turn of the loop, which all of them share, weighs little.
+# So many that the turn of the loop that they share costs little.
 TASKS = 100
 
 
@@ -109,7 +109,7 @@ class OurDeadline(BareAwait):
 
 
 class OurParking(Parking):
-    """`park` and `fire`: a deadline, a key, a signal that is kept, and an Outcome."""
+    """`park` and `fire`: a deadline, a key, a stored signal, and an Outcome."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class OurParking(Parking):
         self._keys = [f"order:{task}:paid" for task in range(TASKS)]
 
     async def run(self, count: int) -> Figures:
-        """Park and fire in an open purgatory, which another step may find open."""
+        """Park and fire in a purgatory that stays open for the next step."""
         if not self._purgatory.is_open:
             self._purgatory.open()
         return await super().run(count)

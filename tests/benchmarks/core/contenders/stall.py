@@ -16,19 +16,19 @@ from tests.benchmarks.core.stage import Contender, Figures, Stage, Step
 NS_PER_MS = 1_000_000
 
 DELAY_MS = 30_000
-# How long before the deadline the clock is let go: its bucket of the second level opens in there.
+# How long before the deadline the clock runs again: its second-level bucket opens in that time.
 LEAD_MS = 300
 
 
 class HeldClock:
-    """A clock that stands still while timers are added, and then leaps."""
+    """A clock that stands still while timers are added, and then jumps."""
 
     def __init__(self) -> None:
         self._held_ns: int | None = wall_ns()
         self._offset_ns = 0
 
     def now_ns(self) -> int:
-        """Return the time at which it is held, or that of the system and the leap."""
+        """Return the time at which it is held, or the system's plus the jump."""
         if self._held_ns is not None:
             return self._held_ns
         return wall_ns() + self._offset_ns
@@ -42,13 +42,13 @@ class HeldClock:
         self._held_ns = self.now_ns()
 
     def leap(self, ms: int) -> None:
-        """Go on from `ms` later."""
+        """Run again, from `ms` later."""
         self._offset_ns = self.now_ns() + ms * NS_PER_MS - wall_ns()
         self._held_ns = None
 
 
 class TurnProbe:
-    """Runs in every turn of the loop and notes the longest CPU time between two of its own.
+    """Runs in every turn of the loop and records the longest CPU time between two turns.
 
     By the clock on the wall, every other process that gets its time slice would be a long turn.
     """
@@ -73,7 +73,7 @@ class TurnProbe:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        """Probe no more."""
+        """Stop."""
         self._is_running = False
         self._pauses.__exit__()
 
@@ -96,7 +96,7 @@ class OurStall:
         self._reaper = ExpirationReaper(self._timer, asyncio.get_running_loop())
 
     async def expire_at_once(self, count: int) -> Figures:
-        """Add `count` timers for one deadline, some buckets away, and let it come."""
+        """Add `count` timers for one deadline, some buckets away, and let them expire."""
         self._clock.hold()
         expired = asyncio.Event()
         for _ in range(count - 1):
@@ -115,7 +115,7 @@ class LoopStall:
     """The timers of the event loop itself."""
 
     async def expire_at_once(self, count: int) -> Figures:
-        """Add `count` timers for one deadline, which has come when the loop gets to run."""
+        """Add `count` timers that are due when the loop runs next."""
         loop = asyncio.get_running_loop()
         expired = asyncio.Event()
         deadline_s = loop.time()

@@ -1,4 +1,4 @@
-"""Timers of several kinds, many of them at once, and what one can do to them."""
+"""Timers of several kinds, and the steps on many of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.benchmarks.core.contenders.heap_timer import HeapEntry, HeapTimer
 from tests.benchmarks.core.stage import Figures
 from tests.benchmarks.core.turns import CHUNK, cpu_ns_each, random_delays
 
-# What a loop needs to let go of its cancelled timers.
+# In which a loop drops its cancelled timers.
 FEW_TURNS_S = 0.1
 
 
@@ -36,7 +36,7 @@ class LoopTimers:
     async def set_up(self, count: int) -> Figures:
         """Add `count` timers, which stay."""
         self._delays = random_delays(count, self._units_per_ms)
-        # The lists are there before their memory could be taken for that of the timers.
+        # Allocated before the measurement, which would count their memory.
         self._handles = [None] * count
         self._resident = resident_bytes()
         for start in range(0, count, CHUNK):
@@ -53,7 +53,7 @@ class LoopTimers:
         return {"turnover": await cpu_ns_each(self._turn_over, self._delays, count)}
 
     async def cancel_all(self, count: int) -> Figures:
-        """Cancel every timer, and see what is left of them."""
+        """Cancel every timer; return the memory still held."""
         for position in range(count):
             self._cancel(self._handles[position])
             self._handles[position] = None
@@ -95,7 +95,7 @@ class OurTimers(LoopTimers):
 
 
 class OurTasks(LoopTimers):
-    """Bare tasks, which are handle and link and no callback: to be weighed."""
+    """Bare tasks without callbacks, for the measurement of memory."""
 
     def __init__(self) -> None:
         self._timer = SystemTimer()

@@ -50,7 +50,7 @@ class Watching:
 
 
 class Order:
-    """What the operations wait for."""
+    """The state that the operations wait for."""
 
     __slots__ = ("completed", "is_paid")
 
@@ -95,7 +95,7 @@ class OurWatching(Watching):
 
 
 class HandMadeWatching(Watching):
-    """A future, a call_later and a dict by hand; nobody is told of the completion."""
+    """A future, a call_later and a dict by hand, without callbacks."""
 
     def __init__(self) -> None:
         super().__init__()

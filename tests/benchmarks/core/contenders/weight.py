@@ -1,4 +1,4 @@
-"""What timers weigh in memory, and what they leave there."""
+"""The memory of timers, and what remains after they are cancelled."""
 
 from __future__ import annotations
 

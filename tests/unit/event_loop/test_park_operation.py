@@ -1,0 +1,384 @@
+"""A park is awaited as a future is: what asyncio does with one, it does with the other."""
+
+import asyncio
+import contextvars
+import logging
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import uvloop
+
+from purgatory import DelayedOperation, OperationEvent, Outcome, Purgatory, Status
+
+TIMEOUT = 30.0
+
+Body = Callable[[Purgatory], Awaitable[None]]
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "asyncio in debug mode", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, object]]:
+    """All of it on every loop; in debug mode asyncio checks more."""
+    options: dict[str, object] = {"debug": "debug" in request.param}
+    if request.param == "uvloop":
+        options["loop_factory"] = uvloop.new_event_loop
+    return "asyncio", options
+
+
+@pytest.fixture
+async def purgatory(anyio_backend: object) -> AsyncIterator[Purgatory]:
+    async with Purgatory() as opened:
+        yield opened
+        assert (opened.parked, opened.watched_keys()) == (0, {})
+
+
+def park(purgatory: Purgatory, key: str = "a") -> asyncio.Task[Outcome]:
+    return asyncio.create_task(purgatory.park(key, timeout=TIMEOUT))
+
+
+async def turn() -> None:
+    """Let everything run that can run now."""
+    await asyncio.sleep(0)
+
+
+# Cancellation
+
+
+async def test_a_task_that_is_cancelled_before_it_begins(purgatory: Purgatory) -> None:
+    """Nothing is parked at all."""
+    task = park(purgatory)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_task_that_is_cancelled_while_it_waits(purgatory: Purgatory) -> None:
+    """It leaves at once, is raised CancelledError with the message, and no fire counts it."""
+    task = park(purgatory)
+    await turn()
+    assert task.cancel("enough") and purgatory.parked == 0
+    assert (await purgatory.fire("a")).completed == 0
+    with pytest.raises(asyncio.CancelledError, match="enough"):
+        await task
+    assert purgatory.statistics().cancelled == 1
+
+
+async def test_a_task_that_is_cancelled_in_the_turn_of_the_fire(purgatory: Purgatory) -> None:
+    """As with a future: the cancellation wins, though the operation had fired."""
+    task = park(purgatory)
+    await turn()
+    assert (await purgatory.fire("a")).completed == 1
+    assert task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert purgatory.statistics().fired == 1
+
+
+async def test_a_task_that_is_cancelled_after_its_end(purgatory: Purgatory) -> None:
+    """There is nothing left to cancel."""
+    task = park(purgatory)
+    await turn()
+    await purgatory.fire("a")
+    assert (await task).is_fired and not task.cancel()
+
+
+async def test_a_task_that_is_cancelled_and_parks_again(purgatory: Purgatory) -> None:
+    """A task that catches its cancellation may await another park."""
+
+    async def waiter() -> Outcome:
+        try:
+            await purgatory.park("a", timeout=TIMEOUT)
+        except asyncio.CancelledError:
+            return await purgatory.park("b", timeout=TIMEOUT)
+        raise AssertionError("it was not cancelled")
+
+    task = asyncio.create_task(waiter())
+    await turn()
+    task.cancel()
+    await turn()
+    assert purgatory.watched_keys() == {"b": 1}
+    await purgatory.fire("b")
+    assert (await task).key == "b"
+
+
+async def test_an_operation_that_is_cancelled_by_hand(purgatory: Purgatory) -> None:
+    """The caller gets an outcome; only its own task's cancellation raises."""
+    task = park(purgatory)
+    await turn()
+    assert await purgatory.cancel("a") == 1
+    assert (await task).status is Status.CANCELLED
+
+
+async def test_a_coroutine_that_is_closed(purgatory: Purgatory) -> None:
+    """Nothing of it is left behind."""
+    coroutine = purgatory.park("a", timeout=TIMEOUT)
+    operation = coroutine.send(None)
+    assert isinstance(operation, DelayedOperation) and purgatory.parked == 1
+    coroutine.close()
+    assert purgatory.parked == 0 and operation.status is Status.CANCELLED
+
+
+# What asyncio offers
+
+
+async def test_wait_for(purgatory: Purgatory) -> None:
+    """Its timeout ends the park, and its result is the outcome."""
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(purgatory.park("a", timeout=TIMEOUT), 0.001)
+    assert purgatory.parked == 0
+    asyncio.get_running_loop().call_soon(asyncio.ensure_future, purgatory.fire("a"))
+    assert (await asyncio.wait_for(purgatory.park("a", timeout=TIMEOUT), TIMEOUT)).is_fired
+
+
+async def test_timeout(purgatory: Purgatory) -> None:
+    """`asyncio.timeout` ends the park as a cancellation does."""
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.001):
+            await purgatory.park("a", timeout=TIMEOUT)
+    assert purgatory.parked == 0
+
+
+async def test_gather(purgatory: Purgatory) -> None:
+    """Outcomes come in the order of the arguments, and a cancellation reaches all."""
+    both = asyncio.gather(*(purgatory.park(key, timeout=TIMEOUT) for key in "ab"))
+    await turn()
+    await purgatory.fire("b")
+    await purgatory.fire("a")
+    assert [outcome.key for outcome in await both] == ["a", "b"]
+    both = asyncio.gather(*(purgatory.park(key, timeout=TIMEOUT) for key in "ab"))
+    await turn()
+    both.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await both
+
+
+async def test_wait(purgatory: Purgatory) -> None:
+    """`asyncio.wait` returns with the first, and the others go on."""
+    tasks = [park(purgatory, key) for key in "ab"]
+    await turn()
+    await purgatory.fire("a")
+    done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    assert (done, pending) == ({tasks[0]}, {tasks[1]})
+    await purgatory.fire("b")
+    assert (await tasks[1]).key == "b"
+
+
+async def test_shield(purgatory: Purgatory) -> None:
+    """A shielded park outlives the task that awaited it."""
+    task = park(purgatory)
+    outer = asyncio.ensure_future(asyncio.shield(task))
+    await turn()
+    outer.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await outer
+    assert purgatory.parked == 1
+    await purgatory.fire("a")
+    assert (await task).is_fired
+
+
+async def test_a_task_group(purgatory: Purgatory) -> None:
+    """One that fails cancels the parks of the others."""
+
+    async def fail() -> None:
+        await purgatory.park("a", timeout=TIMEOUT)
+        raise LookupError("a fired")
+
+    with pytest.raises(ExceptionGroup) as raised:  # noqa: PT012 - the group is what raises
+        async with asyncio.TaskGroup() as group:
+            group.create_task(fail())
+            group.create_task(purgatory.park("b", timeout=TIMEOUT))
+            await turn()
+            await purgatory.fire("a")
+    assert isinstance(raised.value.exceptions[0], LookupError) and purgatory.parked == 0
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks came with Python 3.12")
+async def test_eager_tasks(purgatory: Purgatory) -> None:
+    """A task that begins at once is parked at once, and woken as any other."""
+    loop = asyncio.get_running_loop()
+    task: asyncio.Task[Outcome] = getattr(asyncio, "eager_task_factory")(  # noqa: B009 - typed so
+        loop, purgatory.park("a", timeout=TIMEOUT)
+    )
+    assert purgatory.parked == 1
+    await purgatory.fire("a")
+    assert (await task).is_fired
+
+
+# Contexts and order
+
+
+async def test_each_task_wakes_in_its_own_context(purgatory: Purgatory) -> None:
+    """Whichever of several that wake in one turn comes first, and if two share a context."""
+    name: contextvars.ContextVar[str] = contextvars.ContextVar("name", default="nobody")
+    seen: list[tuple[str, str]] = []
+
+    async def waiter(own: str) -> None:
+        name.set(own)
+        await purgatory.park(own, timeout=TIMEOUT)
+        seen.append((own, name.get()))
+        name.set("later")
+
+    loop = asyncio.get_running_loop()
+    tasks = [asyncio.create_task(waiter(own)) for own in "abc"]
+    await turn()
+    for key in "bac":
+        await purgatory.fire(key)
+    await asyncio.gather(*tasks)
+    assert seen == [("b", "b"), ("a", "a"), ("c", "c")] and name.get() == "nobody"
+
+    shared = contextvars.copy_context()
+    tasks = [loop.create_task(waiter(own), context=shared) for own in "de"]
+    tasks.append(loop.create_task(waiter("f")))
+    await turn()
+    seen.clear()
+    for key in "dfe":
+        await purgatory.fire(key)
+    await asyncio.gather(*tasks)
+    assert seen == [("d", "e"), ("f", "f"), ("e", "later")]
+
+
+async def test_tasks_wake_in_the_order_of_their_ends(purgatory: Purgatory) -> None:
+    """And before whatever is scheduled after the first of them had ended."""
+    order: list[str] = []
+
+    async def waiter(key: str) -> None:
+        await purgatory.park(key, timeout=TIMEOUT)
+        order.append(key)
+
+    tasks = [asyncio.create_task(waiter(key)) for key in "abc"]
+    await turn()
+    loop = asyncio.get_running_loop()
+    loop.call_soon(order.append, "before all")
+    await purgatory.fire("c")
+    loop.call_soon(order.append, "between")
+    await purgatory.fire("a")
+    await purgatory.fire("b")
+    loop.call_soon(order.append, "after all")
+    assert order == []
+    await asyncio.gather(*tasks)
+    assert order == ["before all", "c", "a", "b", "between", "after all"]
+
+
+async def test_a_task_wakes_in_the_next_turn(purgatory: Purgatory) -> None:
+    """A task that parks again on waking is woken by what fires then, one turn later."""
+    turns: list[int] = []
+    now = 0
+
+    async def waiter() -> None:
+        for _ in range(3):
+            await purgatory.park("a", timeout=TIMEOUT)
+            turns.append(now)
+
+    task = asyncio.create_task(waiter())
+    await turn()
+    while not task.done():
+        await purgatory.fire("a")
+        now += 1
+        await turn()
+    assert turns == [1, 2, 3]
+
+
+def test_an_interrupt_leaves_the_others_to_be_woken() -> None:
+    """A task that raises KeyboardInterrupt when it wakes stops the loop; the rest wakes after."""
+    loop = asyncio.new_event_loop()
+    purgatory = Purgatory()
+    woken: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def waiter(key: str) -> None:
+        await purgatory.park(key, timeout=TIMEOUT)
+        woken.append(key)
+        if key == "b":
+            raise KeyboardInterrupt
+
+    async def begin() -> None:
+        purgatory.open()
+        tasks.extend(asyncio.create_task(waiter(key)) for key in "abcd")
+        await turn()
+        for key in "abcd":
+            await purgatory.fire(key)
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_until_complete(begin())
+    assert woken == ["a", "b"]
+    # Which ends by itself, as the end of `begin` asked for.
+    loop.run_forever()
+    loop.run_until_complete(asyncio.wait(tasks))
+    assert woken == ["a", "b", "c", "d"]
+    assert isinstance(tasks[1].exception(), KeyboardInterrupt)
+    loop.run_until_complete(purgatory.close())
+    loop.close()
+
+
+# The rest
+
+
+async def test_a_second_waiter_on_one_operation_is_an_error(anyio_backend: object) -> None:
+    """Listeners see the operation; it belongs to the task that parked it."""
+    events: list[OperationEvent] = []
+    async with Purgatory(listeners=[events.append]) as purgatory:
+        task = park(purgatory)
+        await turn()
+        operation: Any = events[0].operation
+
+        async def second() -> None:
+            await operation
+
+        with pytest.raises(RuntimeError, match="is awaited by another task already"):
+            await asyncio.create_task(second())
+        await purgatory.fire("a")
+        assert (await task).is_fired
+        await operation
+
+
+async def test_a_predicate_that_raises(purgatory: Purgatory) -> None:
+    """In the task, at the first try and at a later one."""
+    is_broken = True
+
+    def until() -> bool:
+        if is_broken:
+            raise LookupError("no such order")
+        return False
+
+    with pytest.raises(LookupError, match="no such order"):
+        await purgatory.park("a", timeout=TIMEOUT, until=until)
+    is_broken = False
+    task = asyncio.create_task(purgatory.park("a", timeout=TIMEOUT, until=until))
+    await turn()
+    is_broken = True
+    await purgatory.fire("a")
+    with pytest.raises(LookupError, match="no such order"):
+        await task
+
+
+async def test_many_wait_for_one_key(purgatory: Purgatory) -> None:
+    """All of them wake, though they are tried over several turns."""
+    tasks = [park(purgatory) for _ in range(200)]
+    await turn()
+    assert (await purgatory.fire("a")).completed == 200
+    assert all(outcome.is_fired for outcome in await asyncio.gather(*tasks))
+
+
+@pytest.mark.filterwarnings("ignore:coroutine method:RuntimeWarning")
+def test_a_loop_that_is_closed_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
+    """An operation that ends later says so in the log; it raises nothing where it was fired."""
+    loop = asyncio.new_event_loop()
+    purgatory = Purgatory()
+
+    async def begin() -> asyncio.Task[Outcome]:
+        purgatory.open()
+        task = park(purgatory)
+        await turn()
+        return task
+
+    task = loop.run_until_complete(begin())
+    loop.close()
+    with caplog.at_level(logging.ERROR):
+        purgatory._operations.check_and_complete("a")
+        purgatory.signals.append("a", None)
+        assert purgatory._operations.check_and_complete("a") == 1
+    assert "Event loop is closed" in caplog.text
+    del task

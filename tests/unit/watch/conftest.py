@@ -1,0 +1,34 @@
+"""An application with our endpoints, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from purgatory import Purgatory
+from purgatory.fastapi import install
+from purgatory.testing import AutojumpEventLoop
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Time jumps to the next timer."""
+    return "asyncio", {"loop_factory": AutojumpEventLoop}
+
+
+@pytest.fixture
+async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
+    """An open purgatory."""
+    async with make_purgatory() as opened:
+        yield opened
+
+
+@pytest.fixture
+def app(purgatory: Purgatory) -> FastAPI:
+    """An application that has nothing else."""
+    app = FastAPI()
+    install(app, purgatory)
+    return app
