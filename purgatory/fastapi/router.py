@@ -14,6 +14,7 @@ from purgatory.fastapi.keys.routes import add_key_routes
 from purgatory.fastapi.lifespan import create_lifespan
 from purgatory.fastapi.operator_routes import add_operator_routes
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
+from purgatory.fastapi.routing.request_internals import require_effective_routes
 from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
@@ -41,6 +42,7 @@ def create_router(
     """
     if not prefix.startswith("/") or prefix.endswith("/"):
         raise ValueError(f"prefix is {prefix!r}; it must begin with a slash and not end with one")
+    require_effective_routes()
     is_dependency = authorize is not None and not isinstance(authorize, BearerTokens)
     router = APIRouter(
         prefix=prefix,

@@ -1,16 +1,21 @@
 """What routes read from the insides of requests. The only user of these private names.
 
 `Request._body`, in which Starlette caches a body, and the entry of FastAPI's in a scope that says
-how the router of a route was included. Without them, a body is read from the connection, and a
-route counts as not included.
+how the router of a route was included. Without the first, a body is read from the connection.
+Without the second, dependencies given at `include_router` would be skipped, and with them perhaps
+an authorization: `require_effective_routes` refuses to go on.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
+import fastapi
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
 from starlette.requests import Request
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 
 def cached_body(request: Request) -> bytes | None:
@@ -30,3 +35,60 @@ def effective_route(scope: Scope) -> Any | None:
     It has the path and the dependencies of every router around it.
     """
     return scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+
+
+@lru_cache(maxsize=1)
+def require_effective_routes() -> None:
+    """Raise RuntimeError if `effective_route` misses the dependencies of an included router."""
+    found = _dependencies_seen()
+    if found != 1:
+        raise RuntimeError(
+            f"FastAPI {fastapi.__version__} does not say how a router was included ({found} of 1 "
+            "dependencies seen): authorization given at include_router would be skipped; install "
+            "a version of FastAPI that this version of fastapi-purgatory supports"
+        )
+
+
+def _dependencies_seen() -> int:
+    """Return how many dependencies a route of a small application sees; 1 is right."""
+    seen: list[int] = []
+
+    class ProbeRoute(APIRoute):
+        async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+            seen.append(len(getattr(effective_route(scope), "dependencies", ())))
+
+    router = APIRouter(route_class=ProbeRoute)
+    router.add_api_route("/probe", _nothing)
+    app = FastAPI()
+    app.include_router(router, dependencies=[Depends(_nothing)])
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/probe",
+        "raw_path": b"/probe",
+        "root_path": "",
+        "query_string": b"",
+        "headers": [],
+        "app": app,
+    }
+    # Without the event loop, which may not be there yet: nothing in this suspends.
+    serving: Any = app.router(scope, _no_message, _drop_message)
+    try:
+        serving.send(None)
+    except StopIteration:
+        pass
+    finally:
+        serving.close()
+    return sum(seen)
+
+
+async def _nothing() -> None:
+    pass
+
+
+async def _no_message() -> Any:
+    raise AssertionError("the probe reads no message")
+
+
+async def _drop_message(message: Any) -> None:
+    pass

@@ -1,0 +1,33 @@
+"""What routes read from the insides of requests, and that they do not go on without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from purgatory import Purgatory
+from purgatory.fastapi import create_router
+from purgatory.fastapi.routing import request_internals
+
+
+@pytest.fixture(autouse=True)
+def unchecked() -> Iterator[None]:
+    """Have the check made anew, in this test and after it."""
+    request_internals.require_effective_routes.cache_clear()
+    yield
+    request_internals.require_effective_routes.cache_clear()
+
+
+def test_the_installed_fastapi_says_how_a_router_was_included() -> None:
+    """The check passes here, or no router could be made."""
+    request_internals.require_effective_routes()
+
+
+def test_no_router_is_made_if_its_dependencies_would_be_skipped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An unknown FastAPI fails at start: it would let requests past an authorization."""
+    monkeypatch.setattr(request_internals, "effective_route", lambda scope: None)
+    with pytest.raises(RuntimeError, match="0 of 1 dependencies seen"):
+        create_router(Purgatory())
