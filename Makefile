@@ -20,7 +20,7 @@ CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
 
 # Most tests wait for servers and timers rather than compute: more processes than processors. How
 # they are handed out is in tests/scheduling.py.
-PYTEST := -m pytest --numprocesses=6 --dist=loadgroup
+PYTEST := -m pytest --numprocesses=4 --dist=loadgroup
 # What takes longest comes first.
 CORE_TESTS := tests/benchmarks tests/pipeline/test_simulation.py tests/properties tests/unit
 
