@@ -52,7 +52,8 @@ def _options() -> argparse.Namespace:
 def _is_green(pool: ProcessPoolExecutor, rooms: list[Room]) -> bool:
     is_green = True
     for room, seconds, output in pool.map(run_unchanged, rooms):
-        print(f"{room.path}: {'FAILS' if output else 'passes'} unchanged, {seconds:.0f} s{output}")
+        result = f"FAILS\n{output}" if output else "passes"
+        print(f"{room.path}: unchanged, {seconds:.0f} s: {result}", flush=True)
         is_green = is_green and not output
     return is_green
 

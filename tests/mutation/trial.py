@@ -55,7 +55,7 @@ def run_unchanged(room: Room) -> tuple[Room, float, str]:
     started = time.monotonic()
     outcome, output = run_tests(test_command(room), 3600)
     is_good = outcome == TestOutcome.SURVIVED
-    return room, time.monotonic() - started, "" if is_good else output
+    return room, time.monotonic() - started, "" if is_good else output or "no output"
 
 
 def run_mutant(mutant: Mutant, timeout: float) -> Verdict | None:

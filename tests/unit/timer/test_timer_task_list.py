@@ -175,6 +175,26 @@ def test_many_that_come_and_go_leave_nothing_behind() -> None:
     assert list(bucket) == [first]
 
 
+def test_a_bucket_takes_little_more_than_a_pointer_for_each_task() -> None:
+    """And gives most of that back when most have left, wherever they were."""
+    bucket = TimerTaskList(PendingTasks())
+    tasks = tasks_of(40 * ARRAY_SIZE)
+    tracemalloc.start()
+    try:
+        for task in tasks:
+            bucket.add(task)
+        full, _ = tracemalloc.get_traced_memory()
+        for number, task in enumerate(tasks):
+            if number % 8:
+                task.cancel()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(bucket) == tasks[::8]
+    assert full < 16 * len(tasks)
+    assert kept < full / 2
+
+
 def test_a_bucket_is_true_while_it_holds_a_task() -> None:
     """Truth says whether there is a task, without counting them."""
     bucket = TimerTaskList(PendingTasks())

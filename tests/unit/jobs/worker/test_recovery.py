@@ -146,6 +146,24 @@ async def test_what_another_worker_has_taken_is_not_given_up(
     assert "never ended" not in caplog.text
 
 
+async def test_what_is_due_later_is_not_overdue(
+    store: MemoryJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """It is claimed along with the rest, and not counted with it."""
+    async with make_purgatory(jobs=store) as before:
+        before.handled_elsewhere(["note"])
+        for delay in (10, 10, 10, 70, 80):
+            await before.defer("note", delay=delay)
+    leap(60_000)
+    after = make_purgatory(jobs=store)
+    after.handler("note")(log)
+    async with after:
+        await asyncio.sleep(1)
+        statistics = after.statistics().jobs
+        assert statistics is not None
+        assert (statistics.recovery.overdue, len(log), statistics.held) == (3, 3, 2)
+
+
 @pytest.mark.parametrize("misfire", ["run", "skip", "spread"])
 async def test_what_was_due_while_nobody_ran(
     store: MemoryJobStore, make_purgatory: Make, log: Log, misfire: Any
