@@ -36,7 +36,15 @@ class CoordinatorServer:
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         app = create_app(settings)
         self.purgatory: Purgatory = app.state.purgatory
-        config = uvicorn.Config(app, access_log=False, log_level="warning", backlog=2048)
+        config = uvicorn.Config(
+            app,
+            access_log=False,
+            log_level="warning",
+            backlog=2048,
+            # Longer than a client may pause between heartbeats: a connection that is closed while
+            # the next request is on its way fails that request.
+            timeout_keep_alive=75,
+        )
         self._is_ready = threading.Event()
         self._server = _Server(config, self._is_ready)
         self._runner = asyncio.Runner(loop_factory=config.get_loop_factory())
