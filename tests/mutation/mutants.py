@@ -81,7 +81,7 @@ def _relative(spec: MutationSpec, root: Path) -> MutationSpec:
 
 
 def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return from where to where no test should look: types, and constants that were chosen."""
+    """Return where no test should look: types, decorators of classes, and chosen constants."""
     nodes: list[ast.expr | ast.stmt] = []
     tree = ast.parse(module.read_text())
     for node in tree.body:
@@ -94,6 +94,8 @@ def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
         match inner:
             case ast.arg(annotation=ast.expr() as found) | ast.AnnAssign(annotation=found):
                 nodes.append(found)
+            case ast.ClassDef(decorator_list=decorators):
+                nodes += decorators  # how a value is made, frozen and by keyword
             case ast.FunctionDef(returns=ast.expr() as found):
                 nodes.append(found)
             case ast.AsyncFunctionDef(returns=ast.expr() as found):
