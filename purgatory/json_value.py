@@ -10,5 +10,5 @@ def json_value(value: Any) -> Any:
 
     A model is recognized by its method, so that pydantic need not be installed.
     """
-    dump = getattr(type(value), "model_dump", None)
-    return value if dump is None else dump(value, mode="json")
+    dump = getattr(value, "model_dump", None)
+    return value if dump is None else dump(mode="json")

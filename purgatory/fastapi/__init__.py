@@ -17,9 +17,10 @@ except ImportError as exc:
 from purgatory.fastapi.access.bearer_tokens import BearerTokens, new_token
 from purgatory.fastapi.delayed_response import DelayedResponse
 from purgatory.fastapi.dependencies import Park, ParkDep, PurgatoryDep, get_park, get_purgatory
+from purgatory.fastapi.endpoint_groups import EndpointGroup
 from purgatory.fastapi.exception_handlers import add_problem_handlers
 from purgatory.fastapi.health import create_health_router
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.permit import ALLOW_ANYONE, Access, Action
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.install import install
 from purgatory.fastapi.lifespan import create_lifespan
@@ -31,11 +32,13 @@ from purgatory.fastapi.servers.drain import drain_on_stop_signals
 from purgatory.fastapi.watch.settings import WaitSettings
 
 __all__ = [
+    "ALLOW_ANYONE",
     "Access",
     "AccessesDep",
     "Action",
     "BearerTokens",
     "DelayedResponse",
+    "EndpointGroup",
     "LongPollMiddleware",
     "Park",
     "ParkDep",

@@ -10,7 +10,14 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from purgatory import Purgatory
-from purgatory.fastapi import LongPollMiddleware, ParkDep, PurgatoryDep, install, watch
+from purgatory.fastapi import (
+    ALLOW_ANYONE,
+    LongPollMiddleware,
+    ParkDep,
+    PurgatoryDep,
+    install,
+    watch,
+)
 
 
 class Orders:
@@ -88,7 +95,7 @@ def create_app(purgatory: Purgatory, app: FastAPI | None = None) -> FastAPI:
         """Have nothing to do with any of it."""
         return agent
 
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     return app
 
 
