@@ -128,8 +128,10 @@ class Parking:
             self._operations.try_complete_else_watch(operation, keys)
         return operation
 
-    def watch(self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool) -> bool:
-        """Do what `Purgatory.watch` does."""
+    def park_operation(
+        self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool
+    ) -> bool:
+        """Do what `Purgatory.park_operation` does."""
         self.require_open()
         self.check_count(len(keys))
         for key in keys:

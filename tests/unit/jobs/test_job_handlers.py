@@ -16,12 +16,12 @@ from purgatory.jobs import (
     InvalidPayloadError,
     JobContext,
     JobError,
-    JobHandlers,
     RetryJobError,
     StoreUnavailableError,
     UnknownHandlerError,
     WorkerSettings,
 )
+from purgatory.jobs.handlers import JobHandlers
 
 
 class Order(BaseModel):

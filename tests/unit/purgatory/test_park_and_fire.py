@@ -5,13 +5,8 @@ from enum import StrEnum
 
 import pytest
 
-from purgatory import (
-    DelayedOperation,
-    Limits,
-    OperationEvent,
-    Outcome,
-    Status,
-)
+from purgatory import DelayedOperation, Limits, Outcome, Status
+from purgatory.operations import OperationEvent
 from tests.unit.purgatory.waiting import Make, now_ms, parked
 
 # Parking and firing
