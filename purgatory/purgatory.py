@@ -29,6 +29,7 @@ from purgatory.jobs import (
 from purgatory.jobs.end_listeners import on_job_end
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.jobs_mixin import JobsMixin
+from purgatory.json_value import json_value
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
@@ -320,9 +321,9 @@ class Purgatory(JobsMixin):
     async def fire(self, key: str, value: Any = None) -> FireResult:
         """Fire `key`: keep the signal, and try every operation that watches it.
 
-        `value` is any JSON value. Returns once every operation that was waiting has been tried;
-        very many are tried over several turns of the event loop, and all of them are even if the
-        caller is cancelled meanwhile.
+        `value` is any JSON value, or a pydantic model, which is dumped as one. Returns once every
+        operation that was waiting has been tried; very many are tried over several turns of the
+        event loop, and all of them are even if the caller is cancelled meanwhile.
 
         Delayed jobs on the key are decided too, in whichever process they wait; where certainly
         there is none, the store of jobs is not asked. Where it fails, JobsNotFiredError says so:
@@ -331,6 +332,8 @@ class Purgatory(JobsMixin):
 
         Raises InvalidKeyError, InvalidValueError, PurgatoryClosedError and WrongThreadError.
         """
+        if value is not None:
+            value = json_value(value)
         fired = self._parking.fire(key, value)
         if fired.completed == UNTRIED:
             completed = await self._take(self._operations.check_in_steps(key))
