@@ -186,11 +186,12 @@ async def test_a_closing_that_fails_half_way() -> None:
     purgatory = Purgatory(jobs=MemoryJobStore(now_ms=clock.wall_ms), clock=clock)
     purgatory.handler("stubborn")(StubbornHandler())
     for _ in range(2):
+        await purgatory.__aenter__()
+        task = await parked(purgatory, "a")
+        job = await purgatory.defer("stubborn", delay=1)
+        assert (await job.wait(10)).state == "done"
         with pytest.raises(OSError, match="broken") as caught:
-            async with purgatory:
-                task = await parked(purgatory, "a")
-                job = await purgatory.defer("stubborn", delay=1)
-                assert (await job.wait(10)).state == "done"
+            await purgatory.close()
         assert "can be opened again" in caught.value.__notes__[0]
         assert (await task).status is Status.DRAINED
         assert not purgatory.is_open
