@@ -56,7 +56,7 @@ class Client:
         self.cursor = purgatory.signals.cursor(purgatory.signals.head())
         self.received: list[Any] = []
         self.expected: list[Any] = []
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[Status] | None = None
         self.outcomes = 0
 
     async def wait(self, timeout: float) -> Status:
@@ -208,4 +208,4 @@ class ReopenMachine(RuleBasedStateMachine):
 
 TestReopenLaws = ReopenMachine.TestCase
 # Each step goes to another thread and back.
-TestReopenLaws.settings = settings(max_examples=max(1, settings.default.max_examples // 3))
+TestReopenLaws.settings = settings(max_examples=max(1, settings().max_examples // 3))

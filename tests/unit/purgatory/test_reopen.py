@@ -219,5 +219,5 @@ async def test_jobs_wait_for_the_next_opening() -> None:
 
     assert run(reopen(), clock) == "done"
     assert ran == ["now", "first", "second"]
-    assert purgatory.statistics().jobs is not None
-    assert purgatory.statistics().jobs.done == 3
+    counts = purgatory.statistics().jobs
+    assert counts is not None and counts.done == 3
