@@ -20,7 +20,7 @@ def check_key(key: str) -> None:
         # no-break spaces, joiners and private use.
         return
     if not isinstance(key, str):
-        raise TypeError(f"key is {key!r}, not a string")
+        raise TypeError(_not_a_string(key))
     # The plain string, also of a subclass that overrides its methods.
     text = key if type(key) is str else str.__str__(key)
     if not 0 < len(text) <= _MAX_KEY_LENGTH:
@@ -33,3 +33,11 @@ def check_key(key: str) -> None:
                 f"key {text[:64]!r} holds {character!r}: control characters and lone surrogates "
                 "are not allowed in keys"
             )
+
+
+def _not_a_string(key: object) -> str:
+    if isinstance(key, (list, tuple, set, frozenset, dict)):
+        way_out = "give several keys one by one, as in park(*keys, timeout=25)"
+    else:
+        way_out = "give one such as 'order:42'"
+    return f"key is {repr(key)[:64]}, not a string: {way_out}"
