@@ -176,12 +176,18 @@ class PredicateParkOperation(ParkOperation):
             return self._fail(exc)
         if is_true is not True and isinstance(is_true, Coroutine):
             is_true.close()
-            return self._fail(TypeError("until is an async function, which would always hold"))
+            return self._fail(
+                TypeError(
+                    "until is an async function, which would always be true: give a plain one that "
+                    "reads memory; for a database, await it and park(...) in a loop, with the "
+                    "cursor of each outcome"
+                )
+            )
         if not is_true:
             return False
         purgatory = self._purgatory
         if purgatory is not None:
-            checked: Any = purgatory.checked_key
+            checked: Any = purgatory.current_key
             # A key of somebody else is checked where its callback looks at this operation.
             self._key = checked if checked in self.watched_keys else None
         return self.force_complete()

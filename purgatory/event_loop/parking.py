@@ -31,7 +31,7 @@ from purgatory.timer.task import MAX_DELAY_MS
 NS_PER_SECOND: Final = 1e9
 
 # More operations than this on a key are dealt with in slices, over several turns of the loop.
-SMALL_WALK = 32
+MAX_UNSLICED = 32
 
 _get_ident = threading.get_ident
 # As a named tuple's own constructor does it, without a call of Python in between.
@@ -91,10 +91,16 @@ class Parking:
         self.refused: dict[str, int] = {}
 
     def begin(self, loop: AbstractEventLoop) -> None:
-        """Belong to `loop` and to this thread."""
+        """Belong to `loop` and to this thread, until `end`."""
         self.loop = loop
         self.thread_id = _get_ident()
+        self.is_draining = False
         self._wake_ups = WakeUps(loop)
+
+    def end(self) -> None:
+        """Belong to no loop: the next `begin` may be on another one."""
+        self.loop = None
+        self.opened = 0
 
     def park(
         self,
@@ -154,7 +160,7 @@ class Parking:
         trim = self._trim
         if trim._array is None:
             trim.wake()
-        completed = self._operations.check_few(key, SMALL_WALK)
+        completed = self._operations.check_up_to(key, MAX_UNSLICED)
         fields = (signals.cursor(signal.offset), signal.seq, completed, 0)
         if compiled:
             return new_tuple(FireResult, fields)  # type: ignore[name-defined,no-any-return] # noqa: F821 - it is in the .pxd
@@ -203,14 +209,16 @@ class Parking:
     ) -> dict[str, int]:
         """Return from where to wait on each key; raise for keys or cursors that are no good."""
         signals = self._signals
+        keys = tuple(keys)
+        for key in keys:
+            check_key(key)
         positions = dict.fromkeys(keys, signals.head())
         self.check_count(len(positions))
         if cursor is not None and not isinstance(cursor, (str, Mapping)):
             raise TypeError(f"cursor is {cursor!r}: give a string, or a mapping of keys to strings")
+        if cursor is None:
+            return positions
         for key in positions:
-            check_key(key)
-            if cursor is None:
-                continue
             own = cursor.get(key) if isinstance(cursor, Mapping) else cursor
             if own is not None:
                 positions[key] = signals.position(key, own)
