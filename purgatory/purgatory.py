@@ -219,7 +219,7 @@ class Purgatory(JobsMixin):
             raise WrongThreadError(
                 f"purgatory {self.name!r} is or was open on another event loop: make one for each. "
                 "An application that is started several times in a process, as in tests, is best "
-                "made by a function, with its purgatory (docs/testing.md)"
+                "made by a function, with its purgatory (docs/how-to/test-your-code.md)"
             )
         elif self._parking.is_draining:
             raise PurgatoryClosedError(

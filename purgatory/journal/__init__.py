@@ -3,7 +3,7 @@
     journal = Journal(ParquetFiles("history"))
     purgatory = Purgatory(listeners=[journal])
 
-`docs/journal.md` has the columns and the guarantees. Here belong rows, sinks and their threads;
+`docs/reference/journal.md` has the columns and the guarantees. Here belong rows, sinks and their threads;
 what is computed from them is in `purgatory.pipeline`. `purgatory.journal.redis_stream` is imported
 by itself, as it needs another package.
 """
