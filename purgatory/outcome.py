@@ -27,3 +27,7 @@ class Outcome(NamedTuple):
     def is_fired(self) -> bool:
         """True iff a key fired, or the predicate held, before the deadline."""
         return self.status is Status.FIRED
+
+    def __bool__(self) -> bool:
+        """Return `is_fired`: as a tuple alone, an outcome that expired would be true."""
+        return self.status is Status.FIRED

@@ -29,6 +29,7 @@ from purgatory.jobs import (
 from purgatory.jobs.end_listeners import on_job_end
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.jobs_mixin import JobsMixin
+from purgatory.json_value import json_value
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
@@ -94,8 +95,11 @@ class Purgatory(JobsMixin):
 
     Open it with `async with`, or let `purgatory.fastapi.install` do so. It belongs to the event
     loop and the thread on which it was opened; another thread calls
-    `anyio.from_thread.run(purgatory.fire, key)`. It may be opened several times and closes with the
-    last of them.
+    `anyio.from_thread.run(purgatory.fire, key)`. It may be opened several times on this loop and
+    closes with the last of them.
+
+    Once closed it can be opened again, on any loop: waits, timers and the worker of jobs start
+    anew. Signals stay in memory, so cursors remain valid; so do the counts of `statistics`.
     """
 
     def __init__(
@@ -136,6 +140,7 @@ class Purgatory(JobsMixin):
         )
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self.handlers = JobHandlers()
         self._job_service: JobService | None = None
         if jobs is not None:
@@ -176,13 +181,7 @@ class Purgatory(JobsMixin):
 
     def __repr__(self) -> str:
         """Say its name, its state and how many are parked."""
-        state = (
-            "draining"
-            if self._parking.is_draining
-            else "open"
-            if self._parking.opened
-            else "closed"
-        )
+        state = "closed" if not self.is_open else "draining" if self.is_draining else "open"
         return f"<Purgatory {self.name!r}: {state}, {self.parked} parked>"
 
     @property
@@ -197,62 +196,91 @@ class Purgatory(JobsMixin):
 
     @property
     def is_draining(self) -> bool:
-        """True iff `drain` was called: nobody is parked any more, and nobody new will be."""
+        """True from the first `drain` or `close` until it is opened again: nothing can wait."""
         return self._parking.is_draining
 
     def open(self) -> None:
-        """Begin, on the running event loop; a second call counts, and needs its own `close`.
+        """Start on the running event loop; a second call counts, and needs its own `close`.
 
         A store of jobs is opened meanwhile: `async with` waits for it, this does not.
 
-        Raises PurgatoryClosedError for a purgatory that was closed or drained before, and
-        WrongThreadError for one that is open on another loop.
+        Raises WrongThreadError while it is open on another loop, and PurgatoryClosedError while it
+        drains: it can be opened again as soon as `close` has returned.
         """
         loop = asyncio.get_running_loop()
         parking = self._parking
         if parking.loop is None:
-            parking.begin(loop)
-            self._reaper = ExpirationReaper(self._timer, loop)
-            self._reaper.start()
-            logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
+            self._begin(loop)
         elif parking.loop is not loop:
-            raise WrongThreadError(
-                f"purgatory {self.name!r} is or was open on another event loop: make one for each. "
-                "An application that is started several times in a process, as in tests, is best "
-                "made by a function, with its purgatory (docs/how-to/test-your-code.md)"
-            )
-        elif self._parking.is_draining:
+            raise WrongThreadError(self._open_elsewhere(parking.loop))
+        elif parking.is_draining:
             raise PurgatoryClosedError(
-                f"purgatory {self.name!r} was drained or closed, which is for good: make a new one"
+                f"purgatory {self.name!r} drains: it can be opened again after `await close()`"
             )
-        self._parking.opened += 1
-        if self._job_service is not None and self._parking.opened == 1:
+        parking.opened += 1
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._drained = self._closing = None
+        self._operations.is_closed = False
+        self._parking.begin(loop)
+        self._reaper = ExpirationReaper(self._timer, loop)
+        self._reaper.start()
+        if self.signals.statistics().signals:
+            # They are still kept from the last time.
+            self._trim.wake()
+        if self._job_service is not None:
             self._job_service.begin()
+        logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
+
+    def _open_elsewhere(self, loop: asyncio.AbstractEventLoop) -> str:
+        if loop.is_closed():
+            return (
+                f"purgatory {self.name!r} was not closed before its event loop ended, and what "
+                "waited is lost: make a new one, and open it with `async with`, which closes it"
+            )
+        return (
+            f"purgatory {self.name!r} is open on another event loop: close it there first, or make "
+            "a purgatory for each loop. Applications that run at the same time in one process, as "
+            "in tests, are made by a function together with their purgatory "
+            "(docs/how-to/test-your-code.md)"
+        )
 
     async def close(self) -> None:
-        """End, if this matches the first `open`: drain, and stop the timer. Idempotent.
+        """Drain, stop the timer and close the store of jobs, if this matches the first `open`.
 
-        If the caller is cancelled, the rest is closed by the event loop.
+        Idempotent. It continues if the caller is cancelled. If a handler or the store of jobs fails
+        to close, that error is raised once everything else is closed; the purgatory is closed then,
+        too, and can be opened again. Raises WrongThreadError.
         """
+        if not self._parking.opened:
+            return
+        loop = self._parking.require_open()
         if self._parking.opened > 1:
             self._parking.opened -= 1
             return
-        if not self._parking.opened:
-            return
+        if self._closing is None:
+            # A task of its own: one that is cancelled would leave half of it open.
+            self._closing = loop.create_task(self._close(), name="purgatory-close")
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         try:
-            await self.drain()
-            if self._job_service is not None:
-                await self._job_service.close()
+            try:
+                await self.drain()
+            finally:
+                # What is left if the loop ends meanwhile, and cancels this.
+                self._operations.shutdown()
+                if self._job_service is not None:
+                    await self._job_service.close()
+        except Exception as exc:
+            exc.add_note(f"purgatory {self.name!r} is closed all the same, and can be opened again")
+            raise
         finally:
-            # Though the caller was cancelled meanwhile: the drain itself goes on by the loop, and
-            # the store of jobs is closed when it is over.
-            if self._job_service is not None:
-                _ = self._job_service.begin_close()
-            self._parking.opened = 0
-            if self._reaper is not None:
-                self._reaper.stop()
+            assert self._reaper is not None
+            self._reaper.stop()
             self._timer.close()
-        logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
+            self._parking.end()
+            logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
 
     async def park(
         self,
@@ -294,9 +322,9 @@ class Purgatory(JobsMixin):
     async def fire(self, key: str, value: Any = None) -> FireResult:
         """Fire `key`: keep the signal, and try every operation that watches it.
 
-        `value` is any JSON value. Returns once every operation that was waiting has been tried;
-        very many are tried over several turns of the event loop, and all of them are even if the
-        caller is cancelled meanwhile.
+        `value` is any JSON value, or a pydantic model, which is dumped as one. Returns once every
+        operation that was waiting has been tried; very many are tried over several turns of the
+        event loop, and all of them are even if the caller is cancelled meanwhile.
 
         Delayed jobs on the key are decided too, in whichever process they wait; where certainly
         there is none, the store of jobs is not asked. Where it fails, JobsNotFiredError says so:
@@ -305,6 +333,8 @@ class Purgatory(JobsMixin):
 
         Raises InvalidKeyError, InvalidValueError, PurgatoryClosedError and WrongThreadError.
         """
+        if value is not None:
+            value = json_value(value)
         fired = self._parking.fire(key, value)
         if fired.completed == UNTRIED:
             completed = await self._take(self._operations.check_in_steps(key))

@@ -176,7 +176,13 @@ class PredicateParkOperation(ParkOperation):
             return self._fail(exc)
         if is_true is not True and isinstance(is_true, Coroutine):
             is_true.close()
-            return self._fail(TypeError("until is an async function, which would always hold"))
+            return self._fail(
+                TypeError(
+                    "until is an async function, which would always be true: give a plain one that "
+                    "reads memory; for a database, await it and park(...) in a loop, with the "
+                    "cursor of each outcome"
+                )
+            )
         if not is_true:
             return False
         purgatory = self._purgatory

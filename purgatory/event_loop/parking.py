@@ -91,10 +91,16 @@ class Parking:
         self.refused: dict[str, int] = {}
 
     def begin(self, loop: AbstractEventLoop) -> None:
-        """Belong to `loop` and to this thread."""
+        """Belong to `loop` and to this thread, until `end`."""
         self.loop = loop
         self.thread_id = _get_ident()
+        self.is_draining = False
         self._wake_ups = WakeUps(loop)
+
+    def end(self) -> None:
+        """Belong to no loop: the next `begin` may be on another one."""
+        self.loop = None
+        self.opened = 0
 
     def park(
         self,
@@ -201,14 +207,16 @@ class Parking:
     ) -> dict[str, int]:
         """Return from where to wait on each key; raise for keys or cursors that are no good."""
         signals = self._signals
+        keys = tuple(keys)
+        for key in keys:
+            check_key(key)
         positions = dict.fromkeys(keys, signals.head())
         self.check_count(len(positions))
         if cursor is not None and not isinstance(cursor, (str, Mapping)):
             raise TypeError(f"cursor is {cursor!r}: give a string, or a mapping of keys to strings")
+        if cursor is None:
+            return positions
         for key in positions:
-            check_key(key)
-            if cursor is None:
-                continue
             own = cursor.get(key) if isinstance(cursor, Mapping) else cursor
             if own is not None:
                 positions[key] = signals.position(key, own)

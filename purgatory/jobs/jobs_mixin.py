@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_handle import JobHandle
@@ -33,8 +33,17 @@ class JobsMixin:
     handlers: JobHandlers
     _job_service: JobService | None
 
-    def handler(self, name: str) -> Callable[[Function], Function]:
+    @overload
+    def handler(self, name: Function) -> Function: ...
+    @overload
+    def handler(
+        self, name: str | None = None, *, http: bool = False
+    ) -> Callable[[Function], Function]: ...
+    def handler(self, name: Any = None, *, http: bool = False) -> Any:
         """Return a decorator: jobs of that name call the function, as (job, payload) or (job).
+
+        Without a name, and as a bare `@purgatory.handler`, jobs have the name of the function.
+        `http` allows requests to `POST /jobs` to name it; without, it is for `defer` only.
 
         `async` functions run on the event loop, others in a thread. The payload has the type that
         the second parameter is annotated with, checked by pydantic if needed. A handler that raises
@@ -44,11 +53,16 @@ class JobsMixin:
         Raises ValueError for an invalid or taken name, TypeError for a function that cannot be
         called so.
         """
-        return self.handlers.handler(name)
+        if name is None or isinstance(name, str):
+            return self.handlers.handler(name, http=http)
+        return self.handlers.handler()(name)
 
-    def handled_elsewhere(self, names: Iterable[str]) -> None:
-        """Allow to defer jobs of these names, which another service on the same store runs."""
-        self.handlers.expect(names)
+    def handled_elsewhere(self, names: Iterable[str], *, http: bool = False) -> None:
+        """Allow to defer jobs of these names, which another service on the same store runs.
+
+        `http` also allows requests to `POST /jobs` to name them.
+        """
+        self.handlers.expect(names, http=http)
 
     async def defer(
         self,

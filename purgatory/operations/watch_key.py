@@ -13,14 +13,14 @@ _MAX_KEY_LENGTH = MAX_KEY_LENGTH
 def check_key(key: str) -> None:
     """Raise InvalidKeyError unless `key` is 1 to 256 characters of UTF-8, none of them control.
 
-    Raises TypeError for what is no string.
+    Raises TypeError for anything but a string.
     """
     if not compiled and type(key) is str and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH:
         # The fast way for nearly every key. Some that are fine are not "printable": no-break
         # spaces, joiners, private use.
         return
     if not isinstance(key, str):
-        raise TypeError(f"key is {key!r}, not a string")
+        raise TypeError(_not_a_string(key))
     # Of a subclass too: what it holds as a string.
     text = key if type(key) is str else str.__str__(key)
     if not 0 < len(text) <= _MAX_KEY_LENGTH:
@@ -33,3 +33,11 @@ def check_key(key: str) -> None:
                 f"key {text[:64]!r} holds {character!r}: control characters and lone surrogates "
                 "are not allowed in keys"
             )
+
+
+def _not_a_string(key: object) -> str:
+    if isinstance(key, (list, tuple, set, frozenset, dict)):
+        way_out = "give several keys one by one, as in park(*keys, timeout=25)"
+    else:
+        way_out = "give one such as 'order:42'"
+    return f"key is {repr(key)[:64]}, not a string: {way_out}"

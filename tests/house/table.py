@@ -10,6 +10,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.timer": (1, "timer"),
     "purgatory.errors": (2, "operations"),
     "purgatory.fire_result": (2, "operations"),
+    "purgatory.json_value": (2, "operations"),
     "purgatory.limits": (2, "operations"),
     "purgatory.operations": (2, "operations"),
     "purgatory.outcome": (2, "operations"),

@@ -9,6 +9,7 @@ from purgatory.fastapi.http.preferences import parse_preferences
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.long_poll.long_poll import LongPoll, LongPollRequest
 from purgatory.fastapi.long_poll.unparked_routes import UnparkedRoutes
+from purgatory.fastapi.long_poll.watch_dependency import WATCHED_KEYS
 from purgatory.fastapi.long_poll.watch_header import without_watch_header
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
@@ -58,6 +59,7 @@ class LongPollMiddleware:
             return
         request = self._request(scope)
         if request is None:
+            scope[WATCHED_KEYS] = None
             await self._app(scope, receive, without_watch_header(send))
             return
         long_poll = LongPoll(

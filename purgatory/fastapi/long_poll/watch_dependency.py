@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, field
 from string import Formatter
 from typing import Final
 
 from starlette.requests import Request
 
-# Where in the scope the middleware looks for keys; absent without the middleware.
+from purgatory.fastapi.routing.request_internals import effective_route
+
+logger = logging.getLogger("purgatory.fastapi")
+
+# Where in the scope the middleware looks for keys: None if the request does not wait, and absent
+# without the middleware.
 WATCHED_KEYS: Final = "purgatory.watched_keys"
 
 
@@ -20,6 +26,8 @@ class Watch:
     """
 
     template: str
+    # Whether the missing middleware has been logged.
+    _said: list[bool] = field(default_factory=list, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Raise ValueError unless the template is text and `{names}`."""
@@ -43,7 +51,22 @@ class Watch:
         keys: list[str] | None = request.scope.get(WATCHED_KEYS)
         if keys is not None:
             keys.append(key)
+        elif not self._said and WATCHED_KEYS not in request.scope:
+            self._warn(request)
         return key
+
+    def _warn(self, request: Request) -> None:
+        if request.method not in ("GET", "HEAD"):
+            # The middleware leaves such a request alone.
+            return
+        self._said.append(True)
+        logger.warning(
+            "watch(%r) at %s has no effect without the middleware, and clients that wait get a "
+            "response at once: app.add_middleware(LongPollMiddleware, purgatory=purgatory)",
+            self.template,
+            getattr(effective_route(request.scope), "path", request.url.path),
+            extra={"action": "middleware-missing"},
+        )
 
 
 def watch(template: str) -> Watch:
@@ -51,9 +74,10 @@ def watch(template: str) -> Watch:
 
         @app.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
 
-    For `LongPollMiddleware`, without which it does nothing; its value is the key. Parameters are
-    used as the path has them: if the endpoint takes 007 for 7, refuse the one or name the key in
-    the response's header, or that client waits for `order:007`, which never fires.
+    For `LongPollMiddleware`; without it a warning is logged, once. Its value is the key.
+
+    Parameters are used as the path has them: if the endpoint takes 007 for 7, refuse the one or
+    name the key in the response's header, or that client waits for `order:007`, which never fires.
 
     Raises ValueError for a template with anything but plain names of path parameters in braces.
     """

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.spec import encode_payload
+from purgatory.json_value import json_value
 
 _JSON_TYPES = (str, int, float, bool, list, dict, type(None))
 
@@ -27,8 +28,8 @@ class AnyPayload:
     """Any JSON, for handlers without an annotation."""
 
     def encode(self, payload: Any, max_bytes: int) -> str:
-        """Return compact JSON."""
-        return encode_payload(payload, max_bytes)
+        """Return compact JSON; a pydantic model is dumped."""
+        return encode_payload(json_value(payload), max_bytes)
 
     def decode(self, payload_json: str) -> Any:
         """Return the decoded JSON."""

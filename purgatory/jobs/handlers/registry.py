@@ -28,6 +28,8 @@ class JobHandlers:
         """Begin without handlers."""
         self._handlers: dict[str, Handler] = {}
         self._elsewhere: set[str] = set()
+        # Invariant: _over_http <= _handlers.keys() | _elsewhere
+        self._over_http: set[str] = set()
         self.on_added: Callable[[], object] | None = None
         """Called after a handler was added."""
 
@@ -44,9 +46,10 @@ class JobHandlers:
         """The names that can be deferred, sorted."""
         return sorted(self._handlers.keys() | self._elsewhere)
 
-    def add(self, name: str, function: Callable[..., Any]) -> None:
+    def add(self, name: str, function: Callable[..., Any], *, http: bool = False) -> None:
         """Register `function` for jobs of that name: called as `function(job[, payload])`.
 
+        `http` allows jobs of that name in requests to the job endpoints.
         Raises ValueError for an invalid or taken name, and TypeError for a function that cannot be
         called so or whose payload type cannot be checked.
         """
@@ -54,25 +57,51 @@ class JobHandlers:
         if name in self._handlers:
             raise ValueError(f"handler {name!r} is registered already: give this one another name")
         self._handlers[name] = Handler(name, function)
+        if http:
+            self._over_http.add(name)
         if self.on_added is not None:
             self.on_added()
 
-    def handler(self, name: str) -> Callable[[Function], Function]:
-        """Return a decorator that registers a function under `name`, and returns it unchanged."""
+    def handler(
+        self, name: str | None = None, *, http: bool = False
+    ) -> Callable[[Function], Function]:
+        """Return a decorator that registers a function, and returns it unchanged.
+
+        Without `name`, the function is registered under its own.
+        """
 
         def register(function: Function) -> Function:
-            self.add(name, function)
+            self.add(_name_of(function) if name is None else name, function, http=http)
             return function
 
         return register
 
-    def expect(self, names: Iterable[str]) -> None:
-        """Accept jobs of these names, which another service on the same store runs."""
+    def expect(self, names: Iterable[str], *, http: bool = False) -> None:
+        """Accept jobs of these names, which another service on the same store runs.
+
+        `http` as in `add`.
+        """
         if isinstance(names, str):
             raise TypeError(f"names is the string {names!r}: give a list of names")
         for name in names:
             _check_name(name)
             self._elsewhere.add(name)
+            if http:
+                self._over_http.add(name)
+
+    @property
+    def http_names(self) -> list[str]:
+        """The names that requests may use, sorted."""
+        return sorted(self._over_http)
+
+    def require_http(self, name: str) -> None:
+        """Raise UnknownHandlerError, the same for both, unless requests may use a known name."""
+        if name not in self._over_http:
+            raise UnknownHandlerError(
+                f"there is no handler {str(name)[:64]!r} for requests; known: "
+                f"{_shown(self.http_names)}. Allow one with @purgatory.handler(..., http=True), or "
+                "purgatory.handled_elsewhere([...], http=True) if another service runs it"
+            )
 
     def get(self, name: str) -> Handler | None:
         """Return the handler of that name, or None if this process has none."""
@@ -86,11 +115,10 @@ class JobHandlers:
         if name in self._elsewhere:
             # The other service checks the payload before it calls its function.
             return AnyPayload()
-        known = ", ".join(repr(known) for known in self.names[:MAX_NAMES_SHOWN]) or "none"
         raise UnknownHandlerError(
-            f"there is no handler {str(name)[:64]!r}; known: {known}. Register it with "
-            "@purgatory.handler(...), or name it in purgatory.handled_elsewhere([...]) if another "
-            "service runs it"
+            f"there is no handler {str(name)[:64]!r}; known: {_shown(self.names)}. Register it "
+            "with @purgatory.handler(...), or name it in purgatory.handled_elsewhere([...]) if "
+            "another service runs it"
         )
 
     async def close(self) -> None:
@@ -98,6 +126,19 @@ class JobHandlers:
         async with AsyncExitStack() as stack:
             for handler in self._handlers.values():
                 stack.push_async_callback(handler.close)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    name: str = getattr(function, "__name__", "")
+    if not name.isidentifier():
+        raise TypeError(
+            f"{function!r} has no name of its own: register it with @purgatory.handler('a-name')"
+        )
+    return name
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(map(repr, names[:MAX_NAMES_SHOWN])) or "none"
 
 
 def _check_name(name: str) -> None:

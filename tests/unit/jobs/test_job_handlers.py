@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from purgatory import Purgatory
 from purgatory.jobs import (
     FailJobError,
     InvalidPayloadError,
     JobContext,
     JobError,
     JobHandlers,
+    MemoryJobStore,
     RetryJobError,
     StoreUnavailableError,
     UnknownHandlerError,
@@ -156,12 +158,53 @@ def test_the_decorator_returns_the_function() -> None:
     """It can be called, and tested, as before."""
     handlers = JobHandlers()
     assert handlers.handler("h")(take_nothing) is take_nothing
+    with pytest.raises(TypeError, match="has no name of its own"):
+        handlers.handler()(partial(take_nothing))
+    with pytest.raises(TypeError, match="has no name of its own"):
+        handlers.handler()(lambda job: None)
     assert "h" in handlers and "g" not in handlers
     handlers.expect(["g"])
     assert handlers.names == ["g", "h"]
     assert handlers.get("g") is None
     with pytest.raises(UnknownHandlerError, match="known: 'g', 'h'"):
         handlers.payload_of("f")
+
+
+def test_a_bare_decorator_takes_the_name_of_the_function() -> None:
+    """With parentheses or without."""
+    purgatory = Purgatory(jobs=MemoryJobStore())
+
+    @purgatory.handler
+    async def cancel_order(job: JobContext) -> None: ...
+
+    @purgatory.handler()
+    def remind(job: JobContext) -> None: ...
+
+    assert purgatory.handlers.names == ["cancel_order", "remind"]
+    assert asyncio.iscoroutinefunction(cancel_order) and callable(remind)
+
+
+def test_a_request_names_only_what_was_allowed() -> None:
+    """Another handler, and none at all, are the same to it."""
+    handlers = JobHandlers()
+    handlers.add("inner", take_nothing)
+    handlers.add("outer", take_nothing, http=True)
+    handlers.expect(["elsewhere"])
+    handlers.expect(["far"], http=True)
+    for name in handlers.http_names:
+        handlers.require_http(name)
+    said = []
+    for name in ("inner", "elsewhere", "unknown"):
+        with pytest.raises(UnknownHandlerError, match=r"known: 'far', 'outer'\.") as caught:
+            handlers.require_http(name)
+        said.append(str(caught.value).replace(repr(name), "?"))
+    assert len(set(said)) == 1
+
+
+def test_a_model_for_a_handler_without_a_type() -> None:
+    """It is dumped, as where a key is fired with one."""
+    assert payload_type(take_anything).encode(ORDER, 1_000) == ORDER_JSON
+    assert payload_type(take_untyped).encode(ORDER, 1_000) == ORDER_JSON
 
 
 @pytest.mark.parametrize(

@@ -107,15 +107,28 @@ async def test_its_value_is_the_key(app: FastAPI) -> None:
     assert (await ask(app, f"/users/{user}/orders/7")).json() == [f"user:{user}:order:7", "stock"]
 
 
-async def test_without_the_middleware_it_does_nothing() -> None:
-    """An endpoint may be served without."""
-    app = FastAPI()
+async def test_without_the_middleware_it_warns_once(
+    app: FastAPI, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An endpoint may be served without; the log says once, with its route, what is missing."""
+    bare = FastAPI()
 
-    @app.get("/orders/{order_id}")
+    @bare.get("/orders/{order_id}")
+    @bare.post("/orders/{order_id}")
     async def order(key: Annotated[str, Depends(watch("order:{order_id}"))]) -> str:
         return key
 
-    assert (await ask(app, "/orders/42", POLL)).json() == "order:42"
+    posted = await Exchange("/orders/42", POLL, method="POST").begin(bare).reply()
+    assert posted.json() == "order:42"
+    # With the middleware, whether or not the request waits.
+    await ask(app, "/orders/42")
+    assert (await ask(app, "/wrong-address", POLL)).status == 404
+    assert caplog.messages == []
+    assert (await ask(bare, "/orders/42")).json() == "order:42"
+    assert (await ask(bare, "/orders/43", POLL)).json() == "order:43"
+    [message] = caplog.messages
+    assert "watch('order:{order_id}') at /orders/{order_id} has no effect" in message
+    assert "app.add_middleware(LongPollMiddleware, purgatory=purgatory)" in message
 
 
 async def test_a_parameter_that_the_path_does_not_have(app: FastAPI) -> None:

@@ -35,5 +35,13 @@ def test_of_a_string_of_another_class_counts_what_it_holds(text: str) -> None:
 @pytest.mark.parametrize("key", [UserString("a"), UserString("\n"), b"a", None, 1])
 def test_what_is_no_string_is_no_key(key: Any) -> None:
     """Though it may look like one."""
-    with pytest.raises(TypeError, match="not a string"):
+    with pytest.raises(TypeError, match="not a string: give one such as"):
         check_key(key)
+
+
+@pytest.mark.parametrize("keys", [["a", "b"], ("a",), {"a"}, ["a"] * 1_000])
+def test_several_keys_in_place_of_one(keys: Any) -> None:
+    """The error shows the beginning of them, and how to give several."""
+    with pytest.raises(TypeError, match=r"not a string: give several .* park\(\*keys") as caught:
+        check_key(keys)
+    assert len(str(caught.value)) < 200

@@ -1,9 +1,12 @@
 """Parked calls and what ends them: fires, deadlines, cancellations, drains. In virtual time."""
 
 import asyncio
+from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from purgatory import (
     DelayedOperation,
@@ -28,7 +31,7 @@ async def test_a_parked_call_is_fired(make_purgatory: Make) -> None:
         assert outcome == Outcome(
             Status.FIRED, "order:42:paid", {"by": "card"}, fired.cursor, 1_500
         )
-        assert outcome.is_fired
+        assert outcome.is_fired and outcome
         assert (purgatory.parked, purgatory.watched_keys()) == (0, {})
 
 
@@ -39,7 +42,7 @@ async def test_a_parked_call_expires(make_purgatory: Make) -> None:
         outcome = await purgatory.park("key", timeout=2.5)
         assert now_ms() - began_ms == 2_500
         assert outcome == Outcome(Status.EXPIRED, None, None, outcome.cursor, 2_500)
-        assert not outcome.is_fired
+        assert not outcome.is_fired and not outcome
         await purgatory.fire("key", "later")
         again = await purgatory.park("key", timeout=1, cursor=outcome.cursor)
         assert (again.value, again.waited_ms) == ("later", 0)
@@ -226,3 +229,31 @@ async def test_a_timeout_of_zero_is_answered_when_the_purgatory_is_full(
         assert (await purgatory.park("a", timeout=0)).status is Status.EXPIRED
         await purgatory.cancel("a")
         await task
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("keys", [["a"], ["a", "b"]])
+async def test_a_list_in_place_of_keys(make_purgatory: Make, keys: Any) -> None:
+    """The error says how to give several, alone and beside another key."""
+    async with make_purgatory() as purgatory:
+        for given in ((keys,), (keys, "c")):
+            with pytest.raises(TypeError, match=r"park\(\*keys, timeout=25\)"):
+                await purgatory.park(*given, timeout=1)
+        assert purgatory.parked == 0
+
+
+async def test_a_pydantic_model_is_fired_as_json(make_purgatory: Make) -> None:
+    """Every waiter gets the values that the model dumps, like a watcher over HTTP."""
+    async with make_purgatory() as purgatory:
+        task = await parked(purgatory, "a")
+        await purgatory.fire("a", Payment(by="card", at=datetime(2027, 1, 1, tzinfo=UTC)))
+        assert (await task).value == {"by": "card", "at": "2027-01-01T00:00:00Z"}
+        [signal] = purgatory.signals.read("a", 0, 1)
+        assert signal.encoded == b'{"by":"card","at":"2027-01-01T00:00:00Z"}'
+
+
+class Payment(BaseModel):
+    by: str
+    at: datetime
