@@ -337,7 +337,7 @@ class Purgatory(JobsMixin):
             value = json_value(value)
         fired = self._parking.fire(key, value)
         if fired.completed == UNTRIED:
-            completed = await self._take(self._operations.check_in_steps(key))
+            completed = await self._run_batch(self._operations.check_batch(key))
             fired = fired._replace(completed=completed)
         service = self._job_service
         if service is not None and service.may_wait_on(key):
@@ -359,7 +359,7 @@ class Purgatory(JobsMixin):
         self._parking.require_open()
         check_key(key)
         self.signals.drop(key)
-        return await self._take(self._operations.cancel_in_steps(key))
+        return await self._run_batch(self._operations.cancel_batch(key))
 
     async def drain(self) -> int:
         """Take no more, and end every operation with status "drained"; return how many there were.
@@ -384,7 +384,7 @@ class Purgatory(JobsMixin):
                 self.parked,
                 extra={"action": "purgatory-draining"},
             )
-            self._drained = self._take(self._operations.shutdown_in_steps())
+            self._drained = self._run_batch(self._operations.shutdown_batch())
             if self._job_service is not None:
                 # A task that nobody needs to wait for: it is shared by all who do.
                 _ = self._job_service.begin_drain()
@@ -414,7 +414,7 @@ class Purgatory(JobsMixin):
         Returns a future of how many it completed, which need not be awaited.
         """
         self._parking.require_open()
-        return self._take(self._operations.check_in_steps(key))
+        return self._run_batch(self._operations.check_batch(key))
 
     def statistics(self) -> Statistics:
         """Return exact counts of now and since the start."""
@@ -468,5 +468,5 @@ class Purgatory(JobsMixin):
         """Return from where to wait on each key; raise for keys or cursors that are no good."""
         return self._parking.positions(keys, cursor)
 
-    def _take(self, walk: ResumableBatch) -> asyncio.Future[int]:
-        return SlicedRunner(walk, self._parking.require_open(), self.clock).start()
+    def _run_batch(self, batch: ResumableBatch) -> asyncio.Future[int]:
+        return SlicedRunner(batch, self._parking.require_open(), self.clock).start()

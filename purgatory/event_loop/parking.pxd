@@ -13,7 +13,7 @@ from purgatory.timer.task cimport TimerTask
 cdef bint compiled
 cdef long long NS_PER_MS
 cdef double NS_PER_SECOND
-cdef Py_ssize_t SMALL_WALK
+cdef Py_ssize_t MAX_UNSLICED
 
 
 cdef class Parking:

@@ -387,7 +387,7 @@ def test_what_cannot_work_is_refused_at_once() -> None:
         RedisJobStore(Redis(decode_responses=True))
     with pytest.raises(ValueError, match="has decode_responses: records are bytes, take it out"):
         RedisJobStore("redis://localhost?decode_responses=1")
-    with pytest.raises(ValueError, match=r"'redis://\*\*\*@localhost' is no URL of a Redis: give"):
+    with pytest.raises(ValueError, match=r"'redis://\*\*\*@localhost' is not a Redis URL: give"):
         RedisJobStore("redis://user:sec/ret@localhost")
 
 

@@ -47,7 +47,7 @@ class Operation(DelayedOperation):
         self.core = core
 
     def _is_checked(self) -> bool:
-        return self.core.checked_key is not None
+        return self.core.current_key is not None
 
 
 def watch(core: DelayedOperationPurgatory, key: str = "a", delay_ms: int = 50) -> Operation:

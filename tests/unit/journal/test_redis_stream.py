@@ -173,4 +173,4 @@ def test_options_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="give redis://HOST:PORT/NUMBER") as caught:
             RedisStream(url)
-        assert str(caught.value).startswith(f"{shown!r} is no URL of a Redis")
+        assert str(caught.value).startswith(f"{shown!r} is not a Redis URL")
