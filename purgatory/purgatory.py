@@ -236,7 +236,8 @@ class Purgatory(JobsMixin):
         return (
             f"purgatory {self.name!r} is open on another event loop: close it there first, or make "
             "a purgatory for each loop. Applications that run at the same time in one process, as "
-            "in tests, are made by a function together with their purgatory (docs/testing.md)"
+            "in tests, are made by a function together with their purgatory "
+            "(docs/how-to/test-your-code.md)"
         )
 
     async def close(self) -> None:
