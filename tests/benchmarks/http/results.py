@@ -17,6 +17,8 @@ from tests.benchmarks.http.figures import CPU_FIGURES, FIGURES, TARGETS, Figure
 from tests.benchmarks.http.measurement import Measurement
 from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS, ServerKind
 
+# The default of a wait; a client that polls asks so many times.
+WAIT_S = 25
 _CONDITIONS = (
     "uvloop and httptools, no access log; the collector as in the service, for each of them:\n"
     "frozen after the start, thresholds 100,000, 50 and 50. The client: sockets in one thread."
@@ -51,6 +53,10 @@ class Results:
             parts.append("Times better than the handler in the same run:")
             rows = [self._ratios(kind) for kind in kinds if kind is not HANDLER]
             parts.append(_table([_titles(FIGURES[:-1] + CPU_FIGURES), *rows]))
+            parts.append(
+                f"CPU to wait {WAIT_S} s, times less than polling the handler once a second:"
+            )
+            parts.append(_table([self._polling(kind) for kind in kinds if kind is not HANDLER]))
         if targets := [line for kind in kinds for line in self._targets(kind)]:
             parts.append("Targets, as they are and in proportion to the floor of this run:")
             parts.append(_table(targets))
@@ -101,6 +107,10 @@ class Results:
             ours, theirs = self._median(kind, figure.field), self._median(HANDLER, figure.field)
             ratios.append(f"{ours / theirs if figure.is_more_better else theirs / ours:.1f} x")
         return [kind.title, *ratios]
+
+    def _polling(self, kind: ServerKind) -> list[str]:
+        waiting = self._median(kind, "request_us") + self._median(kind, "timeout_us")
+        return [kind.title, f"{WAIT_S * self._median(HANDLER, 'poll_us') / waiting:.0f} x"]
 
     def _targets(self, kind: ServerKind) -> list[list[str]]:
         if kind is BARE or kind.name not in TARGETS:
