@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import logging.config
+import os
 import resource
 import socket
 import sys
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import uvicorn
 import uvloop
 from fastapi import FastAPI
 
 from app.__main__ import configure_garbage_collector, server_config
+from app.log_format import log_config
 from app.main import create_app as create_service
 from app.settings import Settings
 from tests.benchmarks.http import bare_protocol, handler_app, purgatory_app
 from tests.benchmarks.http.probe import probe
-from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS, SERVICE
+from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS, SERVICE, UVICORN_HANDLER
 
 PARKING = "purgatory.uvicorn:ParkingProtocol"
 
@@ -35,8 +38,13 @@ def main() -> None:
     if kind is SERVICE:
         with TemporaryDirectory() as data_dir:
             settings = Settings(data_dir=Path(data_dir))
+            logging.config.dictConfig(log_config(settings.log_level))
             config = server_config(_with_probe(create_service(settings)), settings)
+            configure_garbage_collector()
             _run(config, listening)
+        return
+    if kind is UVICORN_HANDLER:
+        _run(uvicorn.Config(handler_app.create_app()), listening)
         return
     app = handler_app.create_app() if kind is HANDLER else purgatory_app.create_app()
     config = uvicorn.Config(
@@ -47,6 +55,8 @@ def main() -> None:
         access_log=False,
         timeout_keep_alive=75,
     )
+    config.load()
+    configure_garbage_collector()
     _run(config, listening)
 
 
@@ -59,10 +69,11 @@ def _with_probe(app: FastAPI) -> FastAPI:
 
 
 def _run(config: uvicorn.Config, listening: socket.socket) -> None:
-    config.load()
-    configure_garbage_collector()
     announce(listening)
-    uvicorn.Server(config).run([listening])
+    # The access log goes to a file, not to the pipe, which nobody reads any more.
+    with TemporaryFile() as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        uvicorn.Server(config).run([listening])
 
 
 def announce(listening: socket.socket) -> None:

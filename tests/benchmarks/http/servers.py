@@ -20,7 +20,7 @@ class ServerKind:
 
 BARE: Final = ServerKind("bare", "bare asyncio protocol on uvloop (the floor)")
 SERVICE: Final = ServerKind(
-    "service", "the service as `make run` starts it, all defaults (SQLite store)"
+    "service", "the service as `make run` starts it: all defaults, access log, SQLite store"
 )
 PROTOCOL: Final = ServerKind("protocol", "purgatory, ParkingProtocol", uses_protocol=True)
 ROUTER: Final = ServerKind("router", "purgatory, any ASGI server")
@@ -29,5 +29,17 @@ OWN_PROTOCOL: Final = ServerKind(
 )
 OWN: Final = ServerKind("own", "an endpoint of one's own, any ASGI server", "/own")
 HANDLER: Final = ServerKind("handler", "the FastAPI handler people write")
+UVICORN_HANDLER: Final = ServerKind(
+    "uvicorn-handler", "the same as `uvicorn` starts it: all defaults, access log"
+)
 
-SERVERS: Final = (BARE, SERVICE, PROTOCOL, ROUTER, OWN_PROTOCOL, OWN, HANDLER)
+SERVERS: Final = (
+    BARE,
+    SERVICE,
+    PROTOCOL,
+    ROUTER,
+    OWN_PROTOCOL,
+    OWN,
+    HANDLER,
+    UVICORN_HANDLER,
+)
