@@ -6,7 +6,7 @@ from pathlib import Path
 
 from purgatory.jobs import JobStore, MemoryJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.redacted_url import without_password
+from purgatory.redacted_url import redacted
 
 SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "unix", "memory")
 FILE_NAME = "jobs.sqlite3"
@@ -45,6 +45,6 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
     if scheme == "memory":
         return MemoryJobStore()
     raise ValueError(
-        f"no job store supports the URL {without_password(url)!r}: give a URL that begins with "
+        f"no job store supports the URL {redacted(url)!r}: give a URL that begins with "
         f"{', '.join(f'{known}:' for known in SCHEMES[:-1])} or {SCHEMES[-1]}:"
     )

@@ -16,7 +16,7 @@ from app.settings import Settings
 from app.unknown_settings import unknown_variables
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
-from purgatory.jobs import CALLBACK
+from purgatory.jobs.callbacks import CALLBACK
 
 logger = logging.getLogger("purgatory.app")
 

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from app.job_store import make_job_store
-from purgatory import Purgatory, SystemClock
-from purgatory.jobs import JobContext, JobState, verify_signature
+from purgatory import Purgatory
+from purgatory.jobs import JobContext, JobState
+from purgatory.jobs.callbacks import verify_signature
 from purgatory.jobs.sql import SqlJobStore
+from purgatory.timer import SystemClock
 from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply, ask
 from tests.acceptance.process_server import ROOT, ProcessServer

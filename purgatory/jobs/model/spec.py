@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from purgatory.errors import InvalidKeyError
 from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
 from purgatory.jobs.model.errors import InvalidDeadlineError, InvalidJobError, InvalidPayloadError
-from purgatory.jobs.model.job import Job, Misfire, OnFire, new_job_id
+from purgatory.jobs.model.job import Job, Misfire, OnFire, new_job, new_job_id
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.request_ids import request_ids
 from purgatory.operations.watch_key import check_key
@@ -135,7 +135,7 @@ class JobSpec:
             ceiling_ms = now_ms + self.ceiling_delay_ms
         if ceiling_ms is not None:
             deadline_ms = min(ceiling_ms, deadline_ms)
-        return Job(
+        return new_job(
             id=self.id,
             handler=self.handler,
             payload_json=self.payload_json,

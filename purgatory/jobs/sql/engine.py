@@ -9,7 +9,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from purgatory.redacted_url import without_password
+from purgatory.redacted_url import redacted
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
 # How long SQLite waits for another process that writes, and how long PostgreSQL may take to accept
@@ -38,7 +38,7 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
         url = make_url(url_or_text)
     except (ArgumentError, ValueError):
         # Without the original error, which may quote a part of the URL with its password.
-        raise _not_a_url(without_password(str(url_or_text)), "it cannot be read") from None
+        raise _not_a_url(redacted(str(url_or_text)), "it cannot be read") from None
     check_url(url)
     if url.drivername in _DRIVERS:
         url = url.set(drivername=_DRIVERS[url.drivername])
@@ -49,15 +49,13 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
         return create_async_engine(url, connect_args=arguments, pool_timeout=_CONNECT_SECONDS)
     except ModuleNotFoundError as exc:
         if url.drivername not in _DRIVERS.values():
-            raise _not_a_url(
-                without_password(str(url_or_text)), f"{exc.name} is not installed"
-            ) from exc
+            raise _not_a_url(redacted(str(url_or_text)), f"{exc.name} is not installed") from exc
         raise ImportError(
             f"{url.drivername} needs {exc.name}: install fastapi-purgatory[sql] for SQLite, or "
             "fastapi-purgatory[postgresql]"
         ) from exc
     except (ArgumentError, InvalidRequestError) as exc:
-        raise _not_a_url(without_password(str(url_or_text)), str(exc)) from exc
+        raise _not_a_url(redacted(str(url_or_text)), str(exc)) from exc
 
 
 def _not_a_url(shown: str, reason: str) -> ValueError:

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from purgatory import Clock, DelayedOperation, DelayedOperationPurgatory, Purgatory, Status
+from purgatory import DelayedOperation, Purgatory, Status
 from purgatory.journal import (
     EVENT_SCHEMA,
     SCHEMA_VERSION,
@@ -23,7 +23,9 @@ from purgatory.journal import (
     RetryPolicy,
     Sink,
 )
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
+from purgatory.timer import Clock
 from tests.journal_batches import complete_files, rows_in
 from tests.patience import PATIENCE_S
 
@@ -47,7 +49,7 @@ class Operation(DelayedOperation):
         self.core = core
 
     def _is_checked(self) -> bool:
-        return self.core.checked_key is not None
+        return self.core.current_key is not None
 
 
 def watch(core: DelayedOperationPurgatory, key: str = "a", delay_ms: int = 50) -> Operation:
@@ -151,7 +153,7 @@ async def test_a_parked_call_is_in_the_journal(tmp_path: Path) -> None:
     ):
         assert (await purgatory.park("a", timeout=0.01)).status is Status.EXPIRED
         operation = Operation(60_000, purgatory._operations)
-        purgatory.watch(operation, ["b"])
+        purgatory.park_operation(operation, ["b"])
     rows = rows_in(tmp_path)
     assert [(row["kind"], row["event"]) for row in rows] == [
         ("park", "watched"),
@@ -440,7 +442,7 @@ def test_the_example_of_the_docs_works_as_it_stands(
     async def serve() -> None:
         async with names["app"].router.lifespan_context(names["app"]):
             operation = Operation(60_000, names["purgatory"]._operations)
-            names["purgatory"].watch(operation, ["a"])
+            names["purgatory"].park_operation(operation, ["a"])
 
     asyncio.run(serve())
     assert [row["event"] for row in rows_in(tmp_path / "history")] == ["watched", "drained"]

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.jobs import Callback, InvalidPayloadError
+from purgatory.jobs import InvalidPayloadError
+from purgatory.jobs.callbacks import Callback
 from purgatory.jobs.callbacks.callback import CallbackPayload
 from purgatory.jobs.callbacks.webhook import Webhook
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory.jobs import sign, verify_signature
+from purgatory.jobs.callbacks import sign, verify_signature
 
 SECRET = "a secret of some length"
 
