@@ -191,7 +191,7 @@ class Purgatory(JobsMixin):
 
     @property
     def is_draining(self) -> bool:
-        """True from `drain` until it is closed: nobody is parked any more, and nobody new will be."""
+        """True from `drain` until it is closed: nobody is parked, and nobody new will be."""
         return self._parking.is_draining
 
     def open(self) -> None:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import anyio
 import pytest
 from fastapi import Depends, FastAPI, Response
 from starlette.testclient import TestClient
@@ -15,19 +12,19 @@ from starlette.testclient import TestClient
 from purgatory import Purgatory, WrongThreadError
 from purgatory.fastapi import LongPollMiddleware, ParkDep, PurgatoryDep, install, watch
 from purgatory.jobs import JobContext, MemoryJobStore
-from tests.acceptance.client import Crowd, ask
-from tests.acceptance.thread_server import KINDS, ServerKind, serve
+from tests.acceptance.client import Crowd
+from tests.acceptance.thread_server import KINDS, serve
 
 PURGATORY = Purgatory(jobs=MemoryJobStore())
 APP = FastAPI()
 ORDERS: dict[str, str] = {}
-RAN: list[str] = []
+ran: list[str] = []
 
 
 @PURGATORY.handler("cancel-order")
 async def cancel_order(job: JobContext, order: str) -> None:
     """Note that it ran."""
-    RAN.append(order)
+    ran.append(order)
     await PURGATORY.fire(f"cancelled:{order}")
 
 
@@ -91,7 +88,7 @@ async def test_on_servers_of_every_kind() -> None:
     for number, kind in enumerate([*KINDS, *KINDS]):
         with serve(APP, PURGATORY, kind) as server:
             await use(server, number)
-    assert RAN == [f"k{number}" for number in range(2 * len(KINDS))]
+    assert ran == [f"k{number}" for number in range(2 * len(KINDS))]
 
 
 @pytest.mark.parametrize("time", range(3))

@@ -70,23 +70,26 @@ def use_three_times(store: JobStore, after: Callable[[], object] = lambda: None)
     """Each time on a new loop, the second time in another thread; each job runs once."""
     purgatory = Purgatory(jobs=store)
     ran: list[int] = []
+    have_run = asyncio.Event()
 
     @purgatory.handler("note")
     async def note(job: JobContext, number: int) -> None:
         ran.append(number)
+        if len(ran) == 2 * number + 1:
+            have_run.set()
 
     async def use(number: int) -> None:
+        nonlocal have_run
+        have_run = asyncio.Event()
         async with purgatory:
             if number:
                 await purgatory.fire("go", number)
             for key in ("now", "go"):
-                keys = [key]
-                await purgatory.defer("note", number, delay=300, keys=keys)
+                await purgatory.defer("note", number, delay=300, keys=[key])
             assert (await purgatory.fire("now")).jobs == 1
             counts = await purgatory.job_counts()
             assert counts.waiting >= 1
-            while len(ran) < 2 * number + 1:
-                await asyncio.sleep(0.01)
+            await have_run.wait()
         result = after()
         if asyncio.iscoroutine(result):
             await result
