@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI, Response
 from starlette.testclient import TestClient
 
 from purgatory import Purgatory, WrongThreadError
-from purgatory.fastapi import LongPollMiddleware, ParkDep, PurgatoryDep, install, watch
+from purgatory.fastapi import LongPollKey, LongPollMiddleware, ParkDep, PurgatoryDep, install
 from purgatory.jobs import JobContext, MemoryJobStore
 from tests.acceptance.client import Crowd
 from tests.acceptance.thread_server import KINDS, serve
@@ -34,7 +34,7 @@ async def wait(key: str, park: ParkDep, timeout: float = 20.0) -> str:
     return (await park(key, timeout=timeout)).status
 
 
-@APP.get("/orders/{order}", dependencies=[Depends(watch("order:{order}"))])
+@APP.get("/orders/{order}", dependencies=[Depends(LongPollKey("order:{order}"))])
 async def get_order(order: str, response: Response) -> str:
     """Return an order with its ETag."""
     state = ORDERS.get(order, "new")
