@@ -187,7 +187,7 @@ class PredicateParkOperation(ParkOperation):
             return False
         purgatory = self._purgatory
         if purgatory is not None:
-            checked: Any = purgatory.checked_key
+            checked: Any = purgatory.current_key
             # A key of somebody else is checked where its callback looks at this operation.
             self._key = checked if checked in self.watched_keys else None
         return self.force_complete()

@@ -31,7 +31,7 @@ from purgatory.timer.task import MAX_DELAY_MS
 NS_PER_SECOND: Final = 1e9
 
 # More operations than this on a key are dealt with in slices, over several turns of the loop.
-SMALL_WALK = 32
+MAX_UNSLICED = 32
 
 _get_ident = threading.get_ident
 # As a named tuple's own constructor does it, without a call of Python in between.
@@ -94,13 +94,13 @@ class Parking:
         """Belong to `loop` and to this thread, until `end`."""
         self.loop = loop
         self.thread_id = _get_ident()
-        self.is_draining = False
         self._wake_ups = WakeUps(loop)
 
     def end(self) -> None:
         """Belong to no loop: the next `begin` may be on another one."""
         self.loop = None
         self.opened = 0
+        self.is_draining = False
 
     def park(
         self,
@@ -134,8 +134,10 @@ class Parking:
             self._operations.try_complete_else_watch(operation, keys)
         return operation
 
-    def watch(self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool) -> bool:
-        """Do what `Purgatory.watch` does."""
+    def park_operation(
+        self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool
+    ) -> bool:
+        """Do what `Purgatory.park_operation` does."""
         self.require_open()
         self.check_count(len(keys))
         for key in keys:
@@ -158,7 +160,7 @@ class Parking:
         trim = self._trim
         if trim._array is None:
             trim.wake()
-        completed = self._operations.check_few(key, SMALL_WALK)
+        completed = self._operations.check_up_to(key, MAX_UNSLICED)
         fields = (signals.cursor(signal.offset), signal.seq, completed, 0)
         if compiled:
             return new_tuple(FireResult, fields)  # type: ignore[name-defined,no-any-return] # noqa: F821 - it is in the .pxd

@@ -87,8 +87,8 @@ class MemorySignals:
         self._forgotten_offset = 0
         self._forgotten_seq = 0
         # The last cursor that was made: one firing makes that of its signal and of who waited.
-        self._made_position = -1
-        self._made_cursor = ""
+        self._cached_position = -1
+        self._cached_cursor = ""
 
     def append(self, key: str, value: Any) -> Signal:
         """Keep `value` as the next signal of `key`; raise InvalidValueError unless it is JSON."""
@@ -169,13 +169,13 @@ class MemorySignals:
 
     def cursor(self, position: int) -> str:
         """Return the cursor of a position."""
-        if position != self._made_position:
+        if position != self._cached_position:
             if compiled:
                 made = numbered(self._prefix, position)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
             else:
                 made = f"{self._prefix}{position}"
-            self._made_position, self._made_cursor = position, made
-        return self._made_cursor
+            self._cached_position, self._cached_cursor = position, made
+        return self._cached_cursor
 
     def has_after(self, key: str, position: int, count: int) -> bool:
         """Return True iff `count` signals of `key` came after `position`, or one that is gone.

@@ -10,7 +10,7 @@ try:
 except ImportError:
     from purgatory.timer import not_compiled as cython
 
-from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, refuse_delay
+from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, raise_invalid_delay
 
 
 # Outside the cyclic collector, as TimerTask is: so it lets go of its callback once it is done.
@@ -29,7 +29,7 @@ class ScheduledCall(TimerTask):
         """Call `callback(*args)` once `delay_ms` has passed."""
         # As TimerTask.__init__, written out: a second call is a third of the cost in plain Python.
         if type(delay_ms) is not int or delay_ms > MAX_DELAY_MS:
-            refuse_delay(delay_ms)
+            raise_invalid_delay(delay_ms)
         self.delay_ms = delay_ms
         self.expiration_ms = NOT_SCHEDULED
         self._array = None

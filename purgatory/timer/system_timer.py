@@ -16,7 +16,13 @@ except ImportError:
 
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
 from purgatory.timer.scheduled_call import ScheduledCall
-from purgatory.timer.task import ARRAY_SIZE, MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, refuse_delay
+from purgatory.timer.task import (
+    ARRAY_SIZE,
+    MAX_DELAY_MS,
+    NOT_SCHEDULED,
+    TimerTask,
+    raise_invalid_delay,
+)
 from purgatory.timer.task_list import TimerTaskList
 from purgatory.timer.wheel import TimingWheel
 
@@ -154,7 +160,7 @@ class SystemTimer:
         As `loop.call_later`, which takes seconds. Raises as `TimerTask` and `add` do.
         """
         if type(delay_ms) is not int or delay_ms > MAX_DELAY_MS:
-            refuse_delay(delay_ms)
+            raise_invalid_delay(delay_ms)
         if cython.compiled:
             return self._new_call(delay_ms, callback, args)
         else:
@@ -330,7 +336,7 @@ class SystemTimer:
     def _add_at_once(self, task: TimerTask) -> None:
         """Add a task without delay, or refuse one with a delay beyond the limit."""
         if task.delay_ms > 0:
-            refuse_delay(task.delay_ms)
+            raise_invalid_delay(task.delay_ms)
         if task._array is not None:
             task._array.remove(task)
         now_ms = self._settle_clock(self._now_ns()) // NS_PER_MS

@@ -26,7 +26,7 @@ ARRAY_SIZE: Final = 63
 _FEW: Final = 4
 
 
-def refuse_delay(delay_ms: object) -> NoReturn:
+def raise_invalid_delay(delay_ms: object) -> NoReturn:
     """Say why `delay_ms` is no delay."""
     if type(delay_ms) is not int:
         raise TypeError(
@@ -206,7 +206,7 @@ class TimerTask:
         beyond MAX_DELAY_MS.
         """
         if type(delay_ms) is not int or delay_ms > MAX_DELAY_MS:
-            refuse_delay(delay_ms)
+            raise_invalid_delay(delay_ms)
         self.delay_ms = delay_ms
         self.expiration_ms = NOT_SCHEDULED
         self._array = None
