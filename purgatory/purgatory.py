@@ -191,7 +191,7 @@ class Purgatory(JobsMixin):
 
     @property
     def is_draining(self) -> bool:
-        """True from the first `drain` or `close` until it is opened again: nothing can wait."""
+        """True from `drain` until it is closed: nobody is parked, and nobody new will be."""
         return self._parking.is_draining
 
     def open(self) -> None:
@@ -256,6 +256,8 @@ class Purgatory(JobsMixin):
         if self._closing is None:
             # A task of its own: one that is cancelled would leave half of it open.
             self._closing = loop.create_task(self._close(), name="purgatory-close")
+            # Not in `finally`: a loop that ends cancels the task, perhaps before its first step.
+            self._closing.add_done_callback(self._end)
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
@@ -263,19 +265,20 @@ class Purgatory(JobsMixin):
             try:
                 await self.drain()
             finally:
-                # What is left if the loop ends meanwhile, and cancels this.
-                self._operations.shutdown()
                 if self._job_service is not None:
                     await self._job_service.close()
         except Exception as exc:
             exc.add_note(f"purgatory {self.name!r} is closed all the same, and can be opened again")
             raise
-        finally:
-            assert self._reaper is not None
-            self._reaper.stop()
-            self._timer.close()
-            self._parking.end()
-            logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
+
+    def _end(self, closing: asyncio.Task[None]) -> None:
+        # What the drain has left if it was cancelled.
+        self._operations.shutdown()
+        assert self._reaper is not None
+        self._reaper.stop()
+        self._timer.close()
+        self._parking.end()
+        logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
 
     async def park(
         self,

@@ -94,13 +94,13 @@ class Parking:
         """Belong to `loop` and to this thread, until `end`."""
         self.loop = loop
         self.thread_id = _get_ident()
-        self.is_draining = False
         self._wake_ups = WakeUps(loop)
 
     def end(self) -> None:
         """Belong to no loop: the next `begin` may be on another one."""
         self.loop = None
         self.opened = 0
+        self.is_draining = False
 
     def park(
         self,
