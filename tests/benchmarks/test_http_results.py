@@ -14,7 +14,10 @@ from tests.benchmarks.http.servers import BARE, HANDLER, PROTOCOL, SERVERS, SERV
 ONE = Measurement(**{field.name: 1.0 for field in fields(Measurement)})
 
 
-@pytest.mark.parametrize("kinds", [SERVERS, (PROTOCOL,), (PROTOCOL, BARE), (PROTOCOL, HANDLER), (SERVICE, HANDLER)])
+@pytest.mark.parametrize(
+    "kinds",
+    [SERVERS, (PROTOCOL,), (PROTOCOL, BARE), (PROTOCOL, HANDLER), (SERVICE, HANDLER)],
+)
 def test_any_servers_make_tables(kinds: tuple[ServerKind, ...]) -> None:
     """All of them, or those that were asked for with `--only`."""
     results = Results(10)
