@@ -21,7 +21,7 @@ from purgatory.uvicorn import ParkingProtocol
 logger = logging.getLogger("purgatory.app")
 
 USAGE = """\
-python -m app                  run the service; settings: environment, see docs/operating.md
+python -m app                  run the service; settings: environment, see docs/reference/service.md
 python -m app token SCOPE ...  create a token and its line for the tokens file"""
 
 # Warn if fewer requests than this can be parked, unless the settings ask for fewer.

@@ -12,7 +12,7 @@
     |   +-- PurgatoryDrainingError           shutting down: it parks no more callers
     +-- WrongThreadError (RuntimeError)      used from another thread than its event loop's
     +-- SeveralWorkersError (RuntimeError)   several workers that cannot reach each other
-    +-- JobError                             of delayed jobs; these are in purgatory.jobs
+    +-- JobError                             of delayed jobs; all are in purgatory.jobs.model
         +-- InvalidJobError (ValueError)     a handler's name, keys, policy or attempts
         +-- InvalidPayloadError (ValueError) a payload that is not JSON, or too large
         +-- InvalidDeadlineError (ValueError) past, too far ahead, or without a zone
@@ -34,6 +34,21 @@
 
 Each also inherits the closest builtin exception. Arguments of the wrong type raise TypeError.
 """
+
+__all__ = [
+    "BadCursorError",
+    "CursorError",
+    "CursorExpiredError",
+    "InvalidKeyError",
+    "InvalidTimeoutError",
+    "InvalidValueError",
+    "LimitReachedError",
+    "PurgatoryClosedError",
+    "PurgatoryDrainingError",
+    "PurgatoryError",
+    "SeveralWorkersError",
+    "WrongThreadError",
+]
 
 
 class PurgatoryError(Exception):

@@ -94,13 +94,13 @@ class Parking:
         """Belong to `loop` and to this thread, until `end`."""
         self.loop = loop
         self.thread_id = _get_ident()
-        self.is_draining = False
         self._wake_ups = WakeUps(loop)
 
     def end(self) -> None:
         """Belong to no loop: the next `begin` may be on another one."""
         self.loop = None
         self.opened = 0
+        self.is_draining = False
 
     def park(
         self,
@@ -134,8 +134,10 @@ class Parking:
             self._operations.try_complete_else_watch(operation, keys)
         return operation
 
-    def watch(self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool) -> bool:
-        """Do what `Purgatory.watch` does."""
+    def park_operation(
+        self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool
+    ) -> bool:
+        """Do what `Purgatory.park_operation` does."""
         self.require_open()
         self.check_count(len(keys))
         for key in keys:

@@ -15,7 +15,8 @@ class WaitOperation(DelayedOperation):
     sends the result to the caller (a task that awaits it, a request, a connection) and is called
     exactly once, with `status` set, however the wait ended. No second object is needed for a wait.
 
-    Give it to `Purgatory.watch` with its `watched_keys`. Call `abandon` when the caller has gone.
+    Give it to `Purgatory.park_operation` with its `watched_keys`. Call `abandon` when the caller
+    has gone.
     A subclass with a condition of its own overrides `try_complete`.
     """
 

@@ -135,7 +135,7 @@ async def test_the_limit_of_parked_operations(make_purgatory: Make) -> None:
             await purgatory.park("c", timeout=1)
         assert (caught.value.limit, caught.value.maximum, purgatory.parked) == ("max_parked", 2, 2)
         with pytest.raises(LimitReachedError):
-            purgatory.watch(Waiting(), ["c"])
+            purgatory.park_operation(Waiting(), ["c"])
         await purgatory.fire("a")
         tasks.append(await parked(purgatory, "c"))
         await purgatory.drain()
