@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from purgatory import (
-    MAX_DELAY_MS,
     CursorExpiredError,
     InvalidKeyError,
     InvalidTimeoutError,
@@ -16,6 +15,7 @@ from purgatory import (
     Purgatory,
     Status,
 )
+from purgatory.timer import MAX_DELAY_MS
 from tests.unit.purgatory.waiting import Make, Waiting, parked
 
 # What is refused
