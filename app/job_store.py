@@ -6,7 +6,7 @@ from pathlib import Path
 
 from purgatory.jobs import JobStore, MemoryJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.redacted_url import without_password
+from purgatory.redacted_url import redacted
 
 SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "unix", "memory")
 FILE_NAME = "jobs.sqlite3"
@@ -32,7 +32,8 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
     Raises ValueError if no store supports the URL, and OSError if `data_dir` cannot be created.
     """
     if url is None:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        # Jobs contain what clients sent, also credentials: for this user only.
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return MigratedJobStore(f"sqlite+aiosqlite:///{(data_dir / FILE_NAME).absolute()}")
     scheme = url.partition(":")[0].partition("+")[0]
     if scheme in ("sqlite", "postgresql"):
@@ -45,6 +46,6 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
     if scheme == "memory":
         return MemoryJobStore()
     raise ValueError(
-        f"no job store supports the URL {without_password(url)!r}: give a URL that begins with "
+        f"no job store supports the URL {redacted(url)!r}: give a URL that begins with "
         f"{', '.join(f'{known}:' for known in SCHEMES[:-1])} or {SCHEMES[-1]}:"
     )

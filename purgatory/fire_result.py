@@ -1,4 +1,4 @@
-"""What came of a fire."""
+"""The result of Purgatory.fire."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 
 class FireResult(NamedTuple):
-    """What `Purgatory.fire` returns."""
+    """The result of `Purgatory.fire`."""
 
     cursor: str
-    """The cursor just behind this signal."""
+    """The cursor just after this signal."""
     seq: int
     """The signal's number among those of its key."""
     completed: int
     """How many operations of this process it completed.
 
-    Where a task that awaits one was cancelled in the same turn of the event loop, nobody sees that.
+    Includes operations whose awaiting task was cancelled in the same turn of the event loop.
     """
     jobs: int = 0
-    """How many delayed jobs it decided, in whichever process they wait."""
+    """How many delayed jobs it decided, across all processes."""

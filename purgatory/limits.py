@@ -1,4 +1,4 @@
-"""Bounds on what a purgatory keeps."""
+"""Limits of a purgatory."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Every bound, each with its default. Reaching one is an error that names it."""
+    """The limits of a purgatory, with their defaults. Errors name the limit that was exceeded."""
 
     max_parked: int = 100_000
-    """Operations that wait, in all: one more raises LimitReachedError."""
+    """Waiting operations in total: one more raises LimitReachedError."""
     max_parked_per_key: int = 100_000
-    """Operations that wait on one key: one more raises LimitReachedError."""
+    """Waiting operations on one key: one more raises LimitReachedError."""
     max_keys_per_operation: int = 100
-    """Keys that one operation waits on: one more raises ValueError."""
+    """Keys of one operation: one more raises ValueError."""
     max_timeout: float = 100 * 365 * 24 * 3600.0
     """Seconds: a longer timeout raises InvalidTimeoutError."""
     max_signals_per_key: int = 1_000
-    """Signals kept for a key: the oldest makes way."""
+    """Signals retained for each key: the oldest is trimmed."""
     max_signals: int = 100_000
-    """Signals kept for all keys: the oldest makes way."""
+    """Signals retained for all keys together: the oldest is trimmed."""
     max_signal_bytes: int = 64 * 1024 * 1024
-    """Bytes of JSON kept for all keys: the oldest signal makes way."""
+    """Bytes of JSON retained for all keys together: the oldest signal is trimmed."""
     max_value_bytes: int = 64 * 1024
     """Bytes of JSON of one value: a larger one raises InvalidValueError."""
     max_signal_age: float = 600.0
-    """Seconds that a signal is kept, where the other bounds allow; up to a third more."""
+    """Seconds that a signal is retained, unless another limit trims it; up to a third more."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a bound that is not positive."""
+        """Raise ValueError for a limit that is not positive."""
         for name in self.__slots__:
             # Written so that NaN, which compares as false, is refused.
             if not 0 < getattr(self, name) < float("inf"):

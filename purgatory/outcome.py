@@ -1,4 +1,4 @@
-"""What came of a parked call."""
+"""The result of Purgatory.park."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from typing import Any, NamedTuple
 from purgatory.status import Status
 
 
-# A named tuple rather than a frozen dataclass: it is made in a quarter of the time, on the hot
-# path, and it is as immutable.
+# A named tuple, not a frozen dataclass: as immutable, and created in a quarter of the time.
 class Outcome(NamedTuple):
-    """What `Purgatory.park` returns."""
+    """The result of `Purgatory.park`."""
 
     status: Status
     """fired, expired, cancelled or drained."""
     key: str | None
-    """The key that fired; None where none did, or where a predicate held from the start."""
+    """The key that fired; None if none did, or if the predicate held from the start."""
     value: Any
-    """The value that `key` was fired with. Shared by everyone who waited; do not change it."""
+    """The value that `key` was fired with. All waiters share it; do not change it."""
     cursor: str
-    """Where to go on: parking again with it misses nothing."""
+    """Pass it to the next `park`, which then misses no signal."""
     waited_ms: int
     """How long the call was parked, rounded down."""
 

@@ -18,17 +18,12 @@ from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.fire_result import FireResult
-from purgatory.jobs import (
-    JobHandlers,
-    JobsNotFiredError,
-    JobStatistics,
-    JobStore,
-    StoreError,
-    WorkerSettings,
-)
+from purgatory.jobs import JobsNotFiredError, JobStore, StoreError, WorkerSettings
 from purgatory.jobs.end_listeners import on_job_end
+from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.jobs_mixin import JobsMixin
+from purgatory.jobs.worker import JobStatistics
 from purgatory.json_value import json_value
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -95,8 +90,11 @@ class Purgatory(JobsMixin):
 
     Open it with `async with`, or let `purgatory.fastapi.install` do so. It belongs to the event
     loop and the thread on which it was opened; another thread calls
-    `anyio.from_thread.run(purgatory.fire, key)`. It may be opened several times and closes with the
-    last of them.
+    `anyio.from_thread.run(purgatory.fire, key)`. It may be opened several times on this loop and
+    closes with the last of them.
+
+    Once closed it can be opened again, on any loop: waits, timers and the worker of jobs start
+    anew. Signals stay in memory, so cursors remain valid; so do the counts of `statistics`.
     """
 
     def __init__(
@@ -137,6 +135,7 @@ class Purgatory(JobsMixin):
         )
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
+        self._closing: asyncio.Task[None] | None = None
         self.handlers = JobHandlers()
         self._job_service: JobService | None = None
         if jobs is not None:
@@ -144,7 +143,7 @@ class Purgatory(JobsMixin):
                 jobs,
                 self.handlers,
                 timer=self._timer,
-                watch=self.watch,
+                park=self.park_operation,
                 require_open=self._parking.require_open,
                 delay_ms=self._parking.delay_ms,
                 settings=job_settings,
@@ -177,13 +176,7 @@ class Purgatory(JobsMixin):
 
     def __repr__(self) -> str:
         """Say its name, its state and how many are parked."""
-        state = (
-            "draining"
-            if self._parking.is_draining
-            else "open"
-            if self._parking.opened
-            else "closed"
-        )
+        state = "closed" if not self.is_open else "draining" if self.is_draining else "open"
         return f"<Purgatory {self.name!r}: {state}, {self.parked} parked>"
 
     @property
@@ -198,61 +191,93 @@ class Purgatory(JobsMixin):
 
     @property
     def is_draining(self) -> bool:
-        """True iff `drain` was called: nobody is parked any more, and nobody new will be."""
+        """True from `drain` until it is closed: nobody is parked, and nobody new will be."""
         return self._parking.is_draining
 
     def open(self) -> None:
-        """Begin, on the running event loop; a second call counts, and needs its own `close`.
+        """Start on the running event loop; a second call counts, and needs its own `close`.
 
         A store of jobs is opened meanwhile: `async with` waits for it, this does not.
 
-        Raises PurgatoryClosedError for a purgatory that was closed or drained before, and
-        WrongThreadError for one that is open on another loop.
+        Raises WrongThreadError while it is open on another loop, and PurgatoryClosedError while it
+        drains: it can be opened again as soon as `close` has returned.
         """
         loop = asyncio.get_running_loop()
         parking = self._parking
         if parking.loop is None:
-            parking.begin(loop)
-            self._reaper = ExpirationReaper(self._timer, loop)
-            self._reaper.start()
-            logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
+            self._begin(loop)
         elif parking.loop is not loop:
-            raise WrongThreadError(
-                f"purgatory {self.name!r} is or was open on another event loop: make one for each. "
-                "An application that is started several times in a process, as in tests, is best "
-                "made by a function, with its purgatory (docs/testing.md)"
-            )
-        elif self._parking.is_draining:
+            raise WrongThreadError(self._open_elsewhere(parking.loop))
+        elif parking.is_draining:
             raise PurgatoryClosedError(
-                f"purgatory {self.name!r} was drained or closed, which is for good: make a new one"
+                f"purgatory {self.name!r} drains: it can be opened again after `await close()`"
             )
-        self._parking.opened += 1
-        if self._job_service is not None and self._parking.opened == 1:
+        parking.opened += 1
+
+    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._drained = self._closing = None
+        self._operations.is_closed = False
+        self._parking.begin(loop)
+        self._reaper = ExpirationReaper(self._timer, loop)
+        self._reaper.start()
+        if self.signals.statistics().signals:
+            # They are still kept from the last time.
+            self._trim.wake()
+        if self._job_service is not None:
             self._job_service.begin()
+        logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
+
+    def _open_elsewhere(self, loop: asyncio.AbstractEventLoop) -> str:
+        if loop.is_closed():
+            return (
+                f"purgatory {self.name!r} was not closed before its event loop ended, and what "
+                "waited is lost: make a new one, and open it with `async with`, which closes it"
+            )
+        return (
+            f"purgatory {self.name!r} is open on another event loop: close it there first, or make "
+            "a purgatory for each loop. Applications that run at the same time in one process, as "
+            "in tests, are made by a function together with their purgatory "
+            "(docs/how-to/test-your-code.md)"
+        )
 
     async def close(self) -> None:
-        """End, if this matches the first `open`: drain, and stop the timer. Idempotent.
+        """Drain, stop the timer and close the store of jobs, if this matches the first `open`.
 
-        If the caller is cancelled, the rest is closed by the event loop.
+        Idempotent. It continues if the caller is cancelled. If a handler or the store of jobs fails
+        to close, that error is raised once everything else is closed; the purgatory is closed then,
+        too, and can be opened again. Raises WrongThreadError.
         """
+        if not self._parking.opened:
+            return
+        loop = self._parking.require_open()
         if self._parking.opened > 1:
             self._parking.opened -= 1
             return
-        if not self._parking.opened:
-            return
+        if self._closing is None:
+            # A task of its own: one that is cancelled would leave half of it open.
+            self._closing = loop.create_task(self._close(), name="purgatory-close")
+            # Not in `finally`: a loop that ends cancels the task, perhaps before its first step.
+            self._closing.add_done_callback(self._end)
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         try:
-            await self.drain()
-            if self._job_service is not None:
-                await self._job_service.close()
-        finally:
-            # Though the caller was cancelled meanwhile: the drain itself goes on by the loop, and
-            # the store of jobs is closed when it is over.
-            if self._job_service is not None:
-                _ = self._job_service.begin_close()
-            self._parking.opened = 0
-            if self._reaper is not None:
-                self._reaper.stop()
-            self._timer.close()
+            try:
+                await self.drain()
+            finally:
+                if self._job_service is not None:
+                    await self._job_service.close()
+        except Exception as exc:
+            exc.add_note(f"purgatory {self.name!r} is closed all the same, and can be opened again")
+            raise
+
+    def _end(self, closing: asyncio.Task[None]) -> None:
+        # What the drain has left if it was cancelled.
+        self._operations.shutdown()
+        assert self._reaper is not None
+        self._reaper.stop()
+        self._timer.close()
+        self._parking.end()
         logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
 
     async def park(
@@ -271,9 +296,9 @@ class Purgatory(JobsMixin):
         again once the keys are watched, and whenever one fires (Kafka's `tryComplete`). What it
         raises is raised here.
 
-        `cursor` is that of an earlier outcome, for every key or one for each: what fired since then
-        counts, so that nothing is lost between two waits; "0" is from the earliest kept. Without
-        it, what fires from now on counts.
+        `cursor` is from `Purgatory.cursor` or an earlier outcome, for every key or one for each:
+        what fired since then counts, so that nothing is lost between two waits; "0" is from the
+        earliest kept. Without it, what fires from now on counts.
 
         While the purgatory drains the outcome is "drained" at once.
 
@@ -310,7 +335,7 @@ class Purgatory(JobsMixin):
             value = json_value(value)
         fired = self._parking.fire(key, value)
         if fired.completed == UNTRIED:
-            completed = await self._take(self._operations.check_in_steps(key))
+            completed = await self._run_batch(self._operations.check_batch(key))
             fired = fired._replace(completed=completed)
         service = self._job_service
         if service is not None and service.may_wait_on(key):
@@ -323,6 +348,25 @@ class Purgatory(JobsMixin):
         except StoreError as exc:
             raise JobsNotFiredError(key, cursor, exc.detail) from exc
 
+    def cursor(self, *keys: str) -> str:
+        """Return the cursor of now: `park` with it counts what fires on `keys` from here on.
+
+        For reading a database, then waiting, without missing what fires in between:
+
+            since = purgatory.cursor("order:42")
+            order = await read_order(42)
+            outcome = await purgatory.park("order:42", timeout=25, cursor=since)
+
+        An opaque string, which clients may send back as `cursor=` over HTTP. Use it with these keys
+        only: a cursor need not have the positions of others.
+
+        Raises ValueError without keys or for too many, InvalidKeyError, PurgatoryClosedError and
+        WrongThreadError.
+        """
+        self._parking.require_open()
+        self._parking.positions(keys, None)
+        return self.signals.cursor(self.signals.head())
+
     async def cancel(self, key: str) -> int:
         """End every operation on `key` with status "cancelled"; return how many there were.
 
@@ -332,7 +376,7 @@ class Purgatory(JobsMixin):
         self._parking.require_open()
         check_key(key)
         self.signals.drop(key)
-        return await self._take(self._operations.cancel_in_steps(key))
+        return await self._run_batch(self._operations.cancel_batch(key))
 
     async def drain(self) -> int:
         """Take no more, and end every operation with status "drained"; return how many there were.
@@ -357,18 +401,18 @@ class Purgatory(JobsMixin):
                 self.parked,
                 extra={"action": "purgatory-draining"},
             )
-            self._drained = self._take(self._operations.shutdown_in_steps())
+            self._drained = self._run_batch(self._operations.shutdown_batch())
             if self._job_service is not None:
                 # A task that nobody needs to wait for: it is shared by all who do.
                 _ = self._job_service.begin_drain()
         return self._drained
 
-    def watch(
+    def park_operation(
         self, operation: DelayedOperation, keys: Iterable[str], *, is_bounded: bool = True
     ) -> bool:
-        """Try `operation`, else watch `keys` until it completes; True iff it completed at once.
+        """Try `operation`, else park it on `keys`; return True iff it completed at once.
 
-        For operations of your own; `park` is this with a future. See
+        For operations of your own, which are called back instead of awaited. See
         `DelayedOperationPurgatory.try_complete_else_watch`.
 
         `is_bounded=False` exempts it from the bounds on what waits at once: for an operation that
@@ -379,7 +423,7 @@ class Purgatory(JobsMixin):
         """
         if isinstance(keys, str):
             raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
-        return self._parking.watch(operation, tuple(keys), is_bounded)
+        return self._parking.park_operation(operation, tuple(keys), is_bounded)
 
     def check(self, key: str) -> asyncio.Future[int]:
         """Try every operation on `key` without a signal, for conditions of your own.
@@ -387,7 +431,7 @@ class Purgatory(JobsMixin):
         Returns a future of how many it completed, which need not be awaited.
         """
         self._parking.require_open()
-        return self._take(self._operations.check_in_steps(key))
+        return self._run_batch(self._operations.check_batch(key))
 
     def statistics(self) -> Statistics:
         """Return exact counts of now and since the start."""
@@ -441,5 +485,5 @@ class Purgatory(JobsMixin):
         """Return from where to wait on each key; raise for keys or cursors that are no good."""
         return self._parking.positions(keys, cursor)
 
-    def _take(self, walk: ResumableBatch) -> asyncio.Future[int]:
-        return SlicedRunner(walk, self._parking.require_open(), self.clock).start()
+    def _run_batch(self, batch: ResumableBatch) -> asyncio.Future[int]:
+        return SlicedRunner(batch, self._parking.require_open(), self.clock).start()

@@ -1,45 +1,45 @@
-"""URLs of servers, as they may be shown."""
+"""URLs of servers without credentials, for logs and errors."""
 
 from __future__ import annotations
 
 import re
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# A host, maybe with its port, and a path: what there is without a user and a password.
+# A host, an optional port and a path: an address without user and password.
 _PLAIN = re.compile(r"((\[[0-9A-Fa-f:.]+\]|[^:=]+)(:[0-9]+)?(/[^:=]*)?)?")
 _HIDDEN = "***"
 _SHOWN = 200
 
 
-def without_password(url: str) -> str:
-    """Return what may be shown of `url`, even of one that is none: no user, password or query.
+def redacted(url: str) -> str:
+    """Return `url` without user, password and query, such as `redis://***@host:6379/0`.
 
-    Such as `redis://***@host:6379/0`. What cannot be told from a password is left out, too.
+    Also for invalid URLs: anything that may be part of a password is left out.
     """
     match = _SCHEME.match(url)
     scheme = "" if match is None else match[0]
     if not scheme and "=" in url:
-        # The other form that PostgreSQL knows: "host=... password=...".
+        # PostgreSQL's other form: "host=... password=...".
         return _HIDDEN
     hidden, at, address = url[len(scheme) :].rpartition("@")
     if "?" in hidden or "#" in hidden:
-        # There may be passwords in a query, and parts of them behind an @.
+        # A query may contain a password with an @ in it.
         address = ""
     address = re.split("[?#]", address, maxsplit=1)[0]
     if at:
         address = f"{_HIDDEN}@{address}"
     elif not _PLAIN.fullmatch(address):
-        # Such as where the host was forgotten.
+        # Such as a URL without a host.
         address = _HIDDEN
     return f"{scheme}{address}"[:_SHOWN]
 
 
-def no_redis_url(url: str) -> ValueError:
-    """Return what to raise for what is no URL of a Redis, in place of what a parser said of it.
+def invalid_redis_url(url: str) -> ValueError:
+    """Return the error for an invalid Redis URL.
 
-    Where there is a slash in a password, that quotes a part of it.
+    It replaces the parser's error, which quotes part of a password that contains a slash.
     """
     return ValueError(
-        f"{without_password(url)!r} is no URL of a Redis: give redis://HOST:PORT/NUMBER, "
-        "rediss:// or unix:///PATH, with what is no letter or digit of a password percent-encoded"
+        f"{redacted(url)!r} is not a Redis URL: give redis://HOST:PORT/NUMBER, rediss:// or "
+        "unix:///PATH, with special characters in the password percent-encoded"
     )

@@ -16,9 +16,9 @@ _MAX_EXPONENT = 64
 class RetryPolicy:
     """How long to wait after each failed attempt.
 
-    At most `first_ms * factor ** (attempt - 1)`, up to `max_ms`; the share `jitter` of it is
-    random. By default a half ("equal jitter"), so that clients that failed together do not return
-    together. With full jitter, 1.0, all attempts could be over before a server has restarted.
+    The delay is `first_ms * factor ** (attempt - 1)`, at most `max_ms`, minus a random share of up
+    to `jitter`. The default, half of it ("equal jitter"), spreads clients that failed together.
+    With full jitter, 1.0, all attempts could be over before a server has restarted.
     Source: "Exponential Backoff And Jitter", M. Brooker, AWS Architecture Blog, 2015.
     """
 
@@ -30,7 +30,7 @@ class RetryPolicy:
     """Returns a number from 0 up to, not including, 1. For tests."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for delays below 1 ms or out of order, or a factor or jitter beyond."""
+        """Raise ValueError if a delay, the factor or the jitter is out of range."""
         are_whole = type(self.first_ms) is int and type(self.max_ms) is int
         if not are_whole or not 0 < self.first_ms <= self.max_ms <= MAX_RETRY_DELAY_MS:
             raise ValueError(
@@ -44,14 +44,14 @@ class RetryPolicy:
             raise ValueError(f"jitter is {self.jitter!r}: give a number from 0 to 1")
 
     def ceiling_ms(self, attempt: int) -> int:
-        """Return the longest delay after attempt number `attempt`, the first being 1."""
+        """Return the maximum delay after attempt number `attempt`, counted from 1."""
         return int(min(self.max_ms, self.first_ms * self.factor ** min(attempt - 1, _MAX_EXPONENT)))
 
     def delay_ms(self, attempt: int) -> int:
-        """Return how long to wait after attempt number `attempt` failed, the first being 1."""
+        """Return the delay after attempt number `attempt` failed, counted from 1."""
         ceiling_ms = self.ceiling_ms(attempt)
         return ceiling_ms - int(self.random() * (int(ceiling_ms * self.jitter) + 1))
 
     def delay_s(self, attempt: int) -> float:
-        """Return `delay_ms` in seconds, as `asyncio.sleep` takes them."""
+        """Return `delay_ms` in seconds, for `asyncio.sleep`."""
         return self.delay_ms(attempt) / 1000

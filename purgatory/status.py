@@ -1,10 +1,10 @@
-"""How a delayed operation ended, or that it has not."""
+"""The status of a delayed operation: pending, or its outcome."""
 
 from enum import StrEnum
 
 
 class Status(StrEnum):
-    """Exactly one of the last four is the outcome of every operation."""
+    """PENDING, or the outcome: every operation ends with exactly one of the last four."""
 
     PENDING = "pending"
     FIRED = "fired"

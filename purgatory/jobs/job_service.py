@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.job_watchers import JobWatchers, Watch
+from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
 from purgatory.jobs.key_jobs import KeyJobs
 from purgatory.jobs.model.errors import (
     JobError,
@@ -24,19 +24,18 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobSpec, encode_payload
 from purgatory.jobs.model.steps import Add, Added, Cancel, CancelForKey, Fire, accepted
 from purgatory.jobs.store_opener import StoreOpener
-from purgatory.jobs.stores.close_once import CloseOnce
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
-from purgatory.jobs.worker.statistics import JobStatistics
+from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
 from purgatory.timer import SystemTimer
 
 logger = logging.getLogger("purgatory.jobs")
 
 
 class JobService:
-    """The store of one purgatory from its opening to its closing, and a worker on it.
+    """The store of one purgatory, and a worker on it from each opening to its closing.
 
     On the purgatory's event loop. A purgatory without a store has none.
     """
@@ -47,13 +46,13 @@ class JobService:
         handlers: JobHandlers,
         *,
         timer: SystemTimer,
-        watch: Watch,
+        park: ParkOperation,
         require_open: Callable[[], object],
         delay_ms: Callable[[float], int],
         settings: WorkerSettings | None = None,
         on_end: OnJobEnd | None = None,
     ) -> None:
-        """Prepare. `watch`, `require_open` and `delay_ms` are those of the purgatory.
+        """Prepare. `park`, `require_open` and `delay_ms` are those of the purgatory.
 
         `on_end` is called with each job that ended by this process, once the store has recorded it.
         """
@@ -64,26 +63,33 @@ class JobService:
         self.require_open = require_open
         self.delay_ms = delay_ms
         self.clock = timer.clock
-        self.watchers = JobWatchers(store, self.get, watch=watch, clock=timer.clock)
+        self.watchers = JobWatchers(store, self.get, park=park, clock=timer.clock)
         self._on_end = on_end
         self._key_jobs = KeyJobs(store, on_end)
+        self._timer = timer
+        self._counters = WorkerCounters()
+        self._unsubscribe: Callable[[], object] = lambda: None
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Make what is used from one opening to its closing, on one event loop."""
         self._scheduler = JobScheduler(
-            store,
-            handlers,
-            timer=timer,
+            self.store,
+            self.handlers,
+            timer=self._timer,
             worker=_worker_name(),
             settings=self.settings,
-            on_end=on_end,
+            on_end=self._on_end,
+            counters=self._counters,
         )
-        self._opener = StoreOpener(store, self._start)
+        self._opener = StoreOpener(self.store, self._start)
         self._draining: asyncio.Task[None] | None = None
-        self._closing = CloseOnce(self._close)
-        self._unsubscribe: Callable[[], object] = lambda: None
 
     # Lifetime
 
     def begin(self) -> None:
-        """Begin to open the store, on the running event loop."""
+        """Begin to open the store, on the running event loop; again after `close`."""
+        self._prepare()
         self._opener.begin()
 
     async def opened(self) -> None:
@@ -99,13 +105,17 @@ class JobService:
             self._draining = asyncio.create_task(self._drain())
         return self._draining
 
-    def begin_close(self) -> asyncio.Task[None]:
-        """Begin to close, or continue, without waiting."""
-        return self._closing.begin()
-
     async def close(self) -> None:
-        """Drain, and close the store; it continues if the caller is cancelled. Idempotent."""
-        await self._closing.wait()
+        """Drain, and close the handlers and the store. Call it once for each `begin`."""
+        try:
+            await asyncio.shield(self.begin_drain())
+        finally:
+            self._unsubscribe()
+            self._opener.note_closed()
+            try:
+                await self.handlers.close()
+            finally:
+                await self.store.close()
 
     @property
     def missing(self) -> list[str]:
@@ -181,17 +191,6 @@ class JobService:
     async def _drain(self) -> None:
         await self._opener.stop()
         await self._scheduler.drain(self.settings.grace_ms)
-
-    async def _close(self) -> None:
-        try:
-            await asyncio.shield(self.begin_drain())
-        finally:
-            self._unsubscribe()
-            self._opener.note_closed()
-            try:
-                await self.handlers.close()
-            finally:
-                await self.store.close()
 
 
 def _worker_name() -> str:

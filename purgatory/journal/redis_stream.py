@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from purgatory.journal.schema import EVENT_SCHEMA, SCHEMA_VERSION
 from purgatory.journal.sink import Sink
-from purgatory.redacted_url import no_redis_url
+from purgatory.redacted_url import invalid_redis_url
 from purgatory.timer.clock import Clock
 
 try:
@@ -107,7 +107,7 @@ def _client(url: str, timeout: float) -> redis.Redis:
     try:
         return redis.Redis.from_url(url, socket_timeout=timeout, socket_connect_timeout=timeout)
     except ValueError:
-        raise no_redis_url(url) from None
+        raise invalid_redis_url(url) from None
 
 
 def _entries(batch: pa.RecordBatch) -> list[Entry]:

@@ -8,11 +8,11 @@ from collections.abc import Hashable
 from purgatory.operations.operation_owner import OperationOwner
 from purgatory.status import Status
 from purgatory.timer import compiled
-from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, refuse_delay
+from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, raise_invalid_delay
 
 logger = logging.getLogger("purgatory.operation")
 
-# Looked up once: an attribute of an enumeration costs more than a global name, on the hot path.
+# On the hot path, an enumeration's attribute costs more than a global name.
 _PENDING = Status.PENDING
 _FIRED = Status.FIRED
 
@@ -38,10 +38,10 @@ class DelayedOperation(TimerTask):
     _purgatory: OperationOwner | None
 
     def __init__(self, delay_ms: int) -> None:
-        """Make an operation that expires `delay_ms` whole milliseconds after it is watched."""
-        # As TimerTask.__init__, written out: a second call is a third of the cost in plain Python.
+        """Create an operation that expires `delay_ms` whole milliseconds after it is watched."""
+        # TimerTask.__init__, inlined: a second call is a third of the cost in plain Python.
         if type(delay_ms) is not int or delay_ms > MAX_DELAY_MS:
-            refuse_delay(delay_ms)
+            raise_invalid_delay(delay_ms)
         self.delay_ms = delay_ms
         self.expiration_ms = NOT_SCHEDULED
         self._array = None
@@ -51,18 +51,18 @@ class DelayedOperation(TimerTask):
 
     @property
     def is_completed(self) -> bool:
-        """True iff the operation has ended, in whatever way."""
+        """True iff the operation has ended: fired, expired, cancelled or drained."""
         return self.status is not _PENDING
 
     @property
     def keys(self) -> tuple[Hashable, ...]:
-        """The keys that the operation watches; none before it is watched and after it ended."""
+        """The keys that the operation watches; empty before it is watched and after it ended."""
         return self._keys
 
     def try_complete(self) -> bool:
         """Call `force_complete` if the condition holds; return True iff that completed it.
 
-        Called when the operation is first given to a purgatory, again once it watches its keys, and
+        Called when the operation is given to a purgatory, again once it watches its keys, and
         whenever one of them is checked.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define try_complete()")
@@ -72,23 +72,15 @@ class DelayedOperation(TimerTask):
         raise NotImplementedError(f"{type(self).__name__} does not define on_complete()")
 
     def on_expiration(self) -> None:
-        """Called once, after `on_complete`, when it was the deadline that completed it."""
+        """Called once, after `on_complete`, if the deadline completed the operation."""
 
     def on_cancellation(self) -> None:
-        """Called once, instead of `on_complete`, when the operation was cancelled or drained."""
+        """Called once, instead of `on_complete`, if the operation was cancelled or drained."""
 
     def force_complete(self) -> bool:
         """Complete the operation unless it already is; return True iff this call did it."""
-        # _settle, written out: the hottest of the ways that an operation ends.
-        if self.status is not _PENDING:
+        if not self._settle(_FIRED):
             return False
-        self.status = _FIRED
-        array = self._array
-        if array is not None:
-            array.remove(self)
-        purgatory = self._purgatory
-        if purgatory is not None:
-            purgatory._leave(self)
         if compiled:
             self._complete()
         else:
@@ -113,8 +105,8 @@ class DelayedOperation(TimerTask):
             self._log_failure("on_complete")
         self.on_expiration()
 
-    # What the compiled form calls in place of those: an operation that is itself compiled says here
-    # what it does, and is not called by way of Python.
+    # The compiled form calls these instead: a compiled subclass overrides them, which avoids the
+    # calls through Python.
 
     def _try(self) -> bool:
         return self.try_complete()
@@ -138,7 +130,7 @@ class DelayedOperation(TimerTask):
             array.remove(self)
         purgatory = self._purgatory
         if purgatory is not None:
-            purgatory._leave(self)
+            purgatory._unwatch(self)
         return True
 
     def _log_failure(self, callback: str) -> None:

@@ -22,7 +22,7 @@ cdef class DelayedOperationPurgatory(OperationOwner):
     cpdef bint try_complete_else_watch(self, DelayedOperation operation, object keys)
     cpdef Py_ssize_t check_and_complete(self, object key)
     @cython.locals(group=Watchers)
-    cpdef Py_ssize_t check_few(self, object key, Py_ssize_t most)
+    cpdef Py_ssize_t check_up_to(self, object key, Py_ssize_t limit)
     cpdef Py_ssize_t count(self, object key)
     cpdef bint _check(self, DelayedOperation operation, object key)
     cpdef bint _end(self, DelayedOperation operation, object status)
@@ -35,5 +35,5 @@ cdef class DelayedOperationPurgatory(OperationOwner):
     @cython.locals(
         leaving=DelayedOperation, keys=tuple, watchers=dict, group=Watchers, operations=dict
     )
-    cdef _leave(self, object operation)
-    cdef _tell(self, DelayedOperation operation, tuple keys)
+    cdef _unwatch(self, object operation)
+    cdef _notify_listeners(self, DelayedOperation operation, tuple keys)

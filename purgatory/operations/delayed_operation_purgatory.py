@@ -1,4 +1,4 @@
-"""Where operations wait, watched by keys (Kafka: DelayedOperationPurgatory)."""
+"""The operations that wait, indexed by key (Kafka: DelayedOperationPurgatory)."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ UNTRIED: Final = -1
 
 @dataclass(frozen=True, slots=True)
 class WatchStatistics:
-    """Exact counts of what waits in a purgatory."""
+    """Exact counts of one purgatory: waiting operations, and outcomes since its start."""
 
     name: str
     delayed: int
-    """Operations that wait."""
+    """Waiting operations."""
     watched: int
     """Watches: an operation counts once for each of its keys."""
     keys: int
@@ -47,16 +47,16 @@ class WatchStatistics:
 
 
 class DelayedOperationPurgatory(OperationOwner):
-    """Keeps operations until they are completed: through a key, by their deadline, or by hand.
+    """Holds operations until they complete: by a check of a key, a deadline or `force_complete`.
 
-    Not bound to an event loop; all calls must come from one thread, and so do all callbacks. There
-    are no locks, and no call waits. Callbacks may call back into the purgatory.
+    Not bound to an event loop. All calls must come from one thread, which also runs all callbacks;
+    there are no locks, and no call blocks. Callbacks may call back into the purgatory.
 
     Source: Kafka's `DelayedOperationPurgatory`. There is no purge: a completed operation leaves all
     its keys at once, a key without operations holds nothing, and every count is exact.
     """
 
-    # Invariant: every operation in `_watchers` is pending, and stands there once for each key.
+    # Invariant: every operation in `_watchers` is pending, and is there once for each of its keys.
     __slots__ = (
         "_delayed",
         "_fired",
@@ -76,11 +76,11 @@ class DelayedOperationPurgatory(OperationOwner):
         *,
         listeners: Iterable[Listener | Recorder] = (),
     ) -> None:
-        """Make an empty purgatory whose deadlines are kept by `timer`, which may be shared."""
+        """Create an empty purgatory; deadlines run on `timer`, which may be shared."""
         self.name: str = name
         self.timer: SystemTimer = timer
         self.is_closed: bool = False
-        self.checked_key = None
+        self.current_key = None
         self._listeners: tuple[Record, ...] = tuple(
             record_of(listener, timer) for listener in listeners
         )
@@ -88,22 +88,22 @@ class DelayedOperationPurgatory(OperationOwner):
         self._watchers: dict[Hashable, DelayedOperation | Watchers] = {}
         self._watched: int = 0
         self._delayed: int = 0
-        # The outcomes other than fired, which has a count of its own: a third of the time.
+        # Outcomes other than fired, which has its own count: that takes a third of the time.
         self._outcomes: dict[Status, int] = dict.fromkeys(Status, 0)
         self._fired: int = 0
 
     @property
     def watched(self) -> int:
-        """How many watches there are: an operation counts once for each of its keys."""
+        """The number of watches: an operation counts once for each of its keys."""
         return self._watched
 
     @property
     def delayed(self) -> int:
-        """How many operations wait."""
+        """The number of waiting operations."""
         return self._delayed
 
     def statistics(self) -> WatchStatistics:
-        """Return the counts of now, and of the outcomes since the start."""
+        """Return the current counts, and the outcomes since the start."""
         return WatchStatistics(
             name=self.name,
             delayed=self._delayed,
@@ -118,14 +118,14 @@ class DelayedOperationPurgatory(OperationOwner):
     def try_complete_else_watch(
         self, operation: DelayedOperation, keys: Iterable[Hashable]
     ) -> bool:
-        """Complete `operation` now, or watch every key until it is; True iff completed now.
+        """Complete `operation` now, or watch every key until it completes; True iff completed now.
 
-        It is tried, put on every key, and tried again, so that an event during the watching is not
-        lost; then its deadline starts. A key that is given twice counts once.
+        It is tried, added to every key, and tried again, so that no event in between is lost; then
+        its deadline starts. A key that is given twice counts once.
 
-        Raises ValueError for no keys or an operation that is watched already, TypeError for a bare
-        string, PurgatoryClosedError after `shutdown`, and whatever `try_complete` raises; then
-        nothing is left behind.
+        Raises ValueError if `keys` is empty or the operation is watched already, TypeError for a
+        bare string, PurgatoryClosedError after `shutdown`, and what `try_complete` raises; then
+        nothing stays watched.
         """
         if type(keys) is not tuple or not keys:
             keys = self._checked(keys)
@@ -137,9 +137,11 @@ class DelayedOperationPurgatory(OperationOwner):
             return False
         # After the first try, which may have called anything.
         if self.is_closed:
-            raise PurgatoryClosedError(f"purgatory {self.name!r} was shut down and takes no more")
+            raise PurgatoryClosedError(
+                f"purgatory {self.name!r} was shut down and accepts no more operations"
+            )
         if len(keys) == 1:
-            # _watch, written out for the usual case.
+            # _watch, inlined for the usual case: in plain Python its call is 7 % of an operation.
             key = keys[0]
             if self._watchers.setdefault(key, operation) is not operation:
                 self._watch_key(operation, key)
@@ -155,42 +157,46 @@ class DelayedOperationPurgatory(OperationOwner):
             if operation.status is _PENDING:
                 self.timer.add(operation)
                 if self._listeners:
-                    self._tell(operation, operation._keys)
+                    self._notify_listeners(operation, operation._keys)
         except BaseException:
             if operation.status is _PENDING:
                 if operation._array is not None:
                     operation._array.remove(operation)
-                self._leave(operation)
+                self._unwatch(operation)
             raise
         return False
 
     def check_and_complete(self, key: Hashable) -> int:
-        """Try every operation on `key`, in order of arrival; return how many that completed."""
-        return self.check_few(key, _NO_LIMIT)
+        """Try every operation on `key`, in order of arrival; return how many this completed."""
+        return self.check_up_to(key, _NO_LIMIT)
 
-    def check_few(self, key: Hashable, most: int) -> int:
-        """Do `check_and_complete(key)`, or nothing and return UNTRIED for more than `most`."""
+    def check_up_to(self, key: Hashable, limit: int) -> int:
+        """Return `check_and_complete(key)`; UNTRIED, and try none, if more than `limit` wait."""
         watchers = self._watchers.get(key)
         if watchers is None:
             return 0
         if not isinstance(watchers, Watchers):
             return 1 if self._check(watchers, key) else 0
-        if len(watchers) > most:
+        if len(watchers) > limit:
             return UNTRIED
-        return self.check_in_steps(key).take()
+        return self.check_batch(key).finish()
 
-    def check_in_steps(self, key: Hashable) -> ResumableBatch:
-        """Return `check_and_complete(key)` to be taken in steps, for very many operations."""
+    def check_batch(self, key: Hashable) -> ResumableBatch:
+        """Return `check_and_complete(key)` as a batch, for very many operations."""
         return ResumableBatch(self.watching(key), lambda operation: self._check(operation, key))
 
-    def cancel_in_steps(self, key: Hashable) -> ResumableBatch:
-        """Return `cancel_for_key(key)` to be taken in steps."""
-        return self._walk_ending(self.watching(key), Status.CANCELLED)
+    def cancel_batch(self, key: Hashable) -> ResumableBatch:
+        """Return `cancel_for_key(key)` as a batch."""
+        return ResumableBatch(
+            self.watching(key), lambda operation: self._end(operation, Status.CANCELLED)
+        )
 
-    def shutdown_in_steps(self) -> ResumableBatch:
-        """Take no more, and return the rest of `shutdown()` to be taken in steps."""
+    def shutdown_batch(self) -> ResumableBatch:
+        """Accept no more operations; return the rest of `shutdown()` as a batch."""
         self.is_closed = True
-        return self._walk_ending(self.operations(), Status.DRAINED)
+        return ResumableBatch(
+            self.operations(), lambda operation: self._end(operation, Status.DRAINED)
+        )
 
     def watching(self, key: Hashable) -> list[DelayedOperation]:
         """Return the operations on `key`, in order of arrival."""
@@ -209,11 +215,11 @@ class DelayedOperationPurgatory(OperationOwner):
         return 1 if not isinstance(watchers, Watchers) else len(watchers)
 
     def keys(self) -> list[Hashable]:
-        """Return the keys that are watched, in the order in which they came to be."""
+        """Return the keys that are watched, in the order of their first watch."""
         return list(self._watchers)
 
     def operations(self) -> list[DelayedOperation]:
-        """Return every operation that waits, once, in no particular order."""
+        """Return every waiting operation, once, in no particular order."""
         found: dict[DelayedOperation, None] = {}
         for watchers in self._watchers.values():
             if not isinstance(watchers, Watchers):
@@ -223,11 +229,11 @@ class DelayedOperationPurgatory(OperationOwner):
         return list(found)
 
     def cancel_for_key(self, key: Hashable) -> list[DelayedOperation]:
-        """Cancel every operation on `key`, which leaves its other keys too; return them."""
+        """Cancel every operation on `key`, also on its other keys; return them."""
         return self._end_all(self.watching(key), Status.CANCELLED)
 
     def shutdown(self) -> list[DelayedOperation]:
-        """Take no more, and end every operation with status "drained"; return them."""
+        """Accept no more operations, and end all with status "drained"; return them."""
         self.is_closed = True
         return self._end_all(self.operations(), Status.DRAINED)
 
@@ -240,26 +246,23 @@ class DelayedOperationPurgatory(OperationOwner):
             ended.append(operation)
             return self._end(operation, status)
 
-        ResumableBatch(operations, end).take()
+        ResumableBatch(operations, end).finish()
         return ended
 
-    def _walk_ending(self, operations: list[DelayedOperation], status: Status) -> ResumableBatch:
-        return ResumableBatch(operations, lambda operation: self._end(operation, status))
-
     def _end(self, operation: DelayedOperation, status: Status) -> bool:
-        """End one operation that is pending with `status`; its failure is logged."""
+        """Cancel one pending operation with `status`; its failure is logged."""
         try:
             return operation._cancel(status)
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:
-            # A CancelledError too: it is that of a future which the callback looked at.
+            # CancelledError, too: it comes from a future that the callback read.
             operation._log_failure("on_cancellation")
             return True
 
     def _check(self, operation: DelayedOperation, key: Hashable) -> bool:
-        """Try one operation on behalf of `key`; return True iff it fired. Its failure is logged."""
-        outer_key, self.checked_key = self.checked_key, key
+        """Try one operation because of `key`; return True iff it fired. Its failure is logged."""
+        outer_key, self.current_key = self.current_key, key
         try:
             if compiled:
                 operation._try()
@@ -268,10 +271,10 @@ class DelayedOperationPurgatory(OperationOwner):
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException:
-            # A CancelledError too: it is that of a future which the callback looked at.
+            # As in `_end`.
             operation._log_failure("try_complete or on_complete")
         finally:
-            self.checked_key = outer_key
+            self.current_key = outer_key
         return operation.status is _FIRED
 
     def _checked(self, keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
@@ -291,18 +294,18 @@ class DelayedOperationPurgatory(OperationOwner):
             for key in keys:
                 count += self._watch_key(operation, key)
         except TypeError:
-            # A key that cannot be hashed: off those before it.
+            # A key that cannot be hashed: undo the watches before it.
             operation._keys = tuple(dict.fromkeys(keys[: keys.index(key)]))
             self._watched += len(operation._keys)
-            self._leave(operation)
+            self._unwatch(operation)
             raise
         if count != len(keys):
-            # A key given twice counts once. Rare: so the check is not made for everyone beforehand.
+            # A key given twice counts once. Rare, so it is not checked for every call beforehand.
             operation._keys = tuple(dict.fromkeys(keys))
         self._watched += count
 
     def _watch_key(self, operation: DelayedOperation, key: Hashable) -> int:
-        """Put `operation` on `key`; return 1, or 0 where it was on it already."""
+        """Add `operation` to `key`; return 1, or 0 if it was there already."""
         watchers = self._watchers
         present = watchers.get(key)
         if present is None:
@@ -313,16 +316,16 @@ class DelayedOperationPurgatory(OperationOwner):
         if not isinstance(present, Watchers):
             watchers[key] = Watchers(present, operation)
             return 1
-        # A name of its own, of which the compiled form knows the type.
+        # A second name, whose type the compiled form knows.
         group = present
         operations = group.operations
         count = len(operations)
         operations[operation] = None
         return len(operations) - count
 
-    def _leave(self, operation: DelayedOperation) -> None:
-        """Take `operation` off every key, and count how it ended, if its status says that."""
-        # A second name, of which the compiled form knows the type; the parameter's is Keeper's.
+    def _unwatch(self, operation: DelayedOperation) -> None:
+        """Remove `operation` from every key, and count its outcome if it has one."""
+        # A second name, whose type the compiled form knows; the parameter is OperationOwner's.
         leaving = operation
         keys = leaving._keys
         leaving._keys = ()
@@ -333,7 +336,7 @@ class DelayedOperationPurgatory(OperationOwner):
             if present is leaving:
                 del watchers[key]
                 continue
-            # Not the only one, so there are Watchers.
+            # Not the key's only operation, so these are Watchers.
             group: Watchers = present  # type: ignore[assignment] # see above
             operations = group.operations
             del operations[leaving]
@@ -345,20 +348,20 @@ class DelayedOperationPurgatory(OperationOwner):
         if status is _FIRED:
             self._fired += 1
         elif status is _PENDING:
-            # It could not be watched: nothing became of it, and nobody was told of it.
+            # It could not be watched: it has no outcome, and no listener knows it.
             return
         else:
             self._outcomes[status] += 1
-        # Of an operation that completed while it was put on its keys nobody was told before.
+        # Without an expiration it completed while it was added to its keys: no listener knows it.
         if self._listeners and leaving.expiration_ms != NOT_SCHEDULED:
-            self._tell(leaving, keys)
+            self._notify_listeners(leaving, keys)
 
-    def _tell(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
+    def _notify_listeners(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
         status = operation.status
         key = None
-        # What a neighbour's callback completed was completed by no key.
-        if status is _FIRED and self.checked_key in keys:
-            key = self.checked_key
+        # None if another operation's callback completed it.
+        if status is _FIRED and self.current_key in keys:
+            key = self.current_key
         for record in self._listeners:
             try:
                 record(operation, status, keys, key, operation.expiration_ms)

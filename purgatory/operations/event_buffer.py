@@ -1,4 +1,4 @@
-"""Where events wait for a thread that writes them down."""
+"""A bounded buffer of events between the purgatory's thread and the journal's."""
 
 from __future__ import annotations
 
@@ -16,34 +16,33 @@ RawEvent = tuple[Any, ...]
 """(id of the operation, its class, status, keys, key, deadline_ms, monotonic ns)."""
 
 GAP: Final[RawEvent] = ()
-"""Stands among the events where others were dropped."""
+"""Marks the place of dropped events in the buffer."""
 
 
 class EventBuffer:
-    """Keeps events in order, up to a bound and a GAP; a Recorder does it with `record`.
+    """A Recorder that buffers events in order, up to a limit; a GAP marks dropped ones.
 
-    One thread puts, which is the purgatory's and never waits, and one other takes. There is no
-    lock: appending to a list, copying its beginning and deleting that are each one step for the
-    interpreter.
+    The purgatory's thread puts and never blocks; one other thread takes. No lock is needed: to
+    append to a list, to copy its beginning and to delete that are each atomic in the interpreter.
 
-    An operation is not held, or it would live on until its event is taken, and die on the other
-    thread: what is known of it is its id, which is good for as long as it waits.
+    Events hold the id of an operation, which is unique while it waits, not the operation: that
+    would live until its event is taken, and be freed on the other thread.
     """
 
     __slots__ = ("_events", "_is_system", "_limit", "_now_ns", "dropped")
 
     def __init__(self, limit: int, clock: Clock) -> None:
-        """Keep up to `limit` events, with times of `clock`."""
+        """Create an empty buffer for up to `limit` events, timed by `clock`."""
         self._events: list[RawEvent] = []
         self._limit: int = limit
         self._now_ns = clock.now_ns
-        # The compiled form asks the system without a Python call in between.
+        # The compiled form reads the system's clock without a call of Python.
         self._is_system: bool = type(clock) is SystemClock
-        # How many there was no room for.
+        # How many events were dropped because the buffer was full.
         self.dropped: int = 0
 
     def __len__(self) -> int:
-        """Return how many wait to be taken."""
+        """Return how many events are buffered."""
         return len(self._events)
 
     def __bool__(self) -> bool:
@@ -58,7 +57,7 @@ class EventBuffer:
         key: Hashable | None,
         deadline_ms: int,
     ) -> None:
-        """Keep what happened, and when, or count it as dropped."""
+        """Buffer an event of an operation with the time, or count it as dropped."""
         events = self._events
         if len(events) >= self._limit:
             self._drop()
@@ -70,22 +69,21 @@ class EventBuffer:
         events.append((id(operation), operation.__class__, status, keys, key, deadline_ms, now_ns))
 
     def put(self, event: RawEvent) -> None:
-        """Keep an event of another shape, or count it as dropped."""
+        """Buffer an event of another kind, or count it as dropped."""
         if len(self._events) >= self._limit:
             self._drop()
         else:
             self._events.append(event)
 
-    def take(self, most: int) -> list[RawEvent]:
-        """Remove and return the oldest events, up to `most`; GAP stands where some are missing."""
-        events = self._events[:most]
+    def take(self, limit: int) -> list[RawEvent]:
+        """Remove and return up to `limit` of the oldest events; a GAP marks missing ones."""
+        events = self._events[:limit]
         del self._events[: len(events)]
         return events
 
     def _drop(self) -> None:
         self.dropped += 1
-        # Said at the very place, and once, however many are missing: a count that is read some time
-        # later does not tell what was kept before from what was kept behind. The other thread may
-        # have taken all meanwhile, so that there is no last one.
+        # One GAP in the place of all that are missing: a count alone would not show which events
+        # came before them. The list may be empty, if the other thread has taken all meanwhile.
         if self._events[-1:] != [GAP]:
             self._events.append(GAP)

@@ -1,4 +1,4 @@
-"""The one hook on the life of operations, on which a journal and metrics hang."""
+"""Listeners on the life cycle of operations and jobs, such as a journal or metrics."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ if TYPE_CHECKING:
 Record = Callable[
     ["DelayedOperation", "Status", tuple[Hashable, ...], Hashable | None, int], object
 ]
-"""What is called with operation, status, keys, key and deadline: an OperationEvent taken apart."""
+"""Called with operation, status, keys, key and deadline_ms, the fields of an OperationEvent."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperationEvent:
-    """One step in the life of an operation: watched (status "pending"), or ended (any other)."""
+    """A change of an operation: it is watched (status "pending"), or has ended (any other)."""
 
     operation: DelayedOperation
     status: Status
     keys: tuple[Hashable, ...]
     key: Hashable | None
-    """The key whose check completed it; None where no key did."""
+    """The key whose check completed it; None if no check did."""
     at_ms: int
-    """The timer's clock at the event: monotonic milliseconds."""
+    """The time of the event on the timer's clock: monotonic milliseconds."""
     deadline_ms: int
-    """When the operation was to expire, on the same clock and rounded up to a tick."""
+    """When the operation expires, on the same clock, rounded up to a tick."""
 
 
 class Listener(Protocol):
-    """Told of every event, at once, on the thread of the purgatory: it must not block.
+    """Called immediately for every event, on the purgatory's thread: it must not block.
 
-    An exception that it raises is logged and changes nothing.
+    An exception that it raises is logged and has no other effect.
     """
 
     def __call__(self, event: OperationEvent, /) -> None:
-        """Take note of `event`."""
+        """Handle `event`."""
         ...
 
 
 class Recorder(Protocol):
-    """Told as a Listener is, without an event: making one costs more than taking it.
+    """A faster Listener: its `record` gets the fields of each event, and no object is created.
 
-    Something that cannot be called, or it would be a Listener. Give it to the purgatory as one; the
-    same holds for it.
+    Pass it to the purgatory like a Listener; the same rules apply. A Recorder must not be callable:
+    a callable counts as a Listener.
     """
 
     @property
     def record(self) -> Record:
-        """Asked for once; what it returns is called in place of the listener."""
+        """The function to call for each event; read once."""
         ...
 
 
 @runtime_checkable
 class JobRecorder(Protocol):
-    """A Listener or Recorder that is told, too, how delayed jobs ended; the same holds for it.
+    """A Listener or Recorder that is also called for delayed jobs that ended.
 
-    Whatever has this method is one. Of a job that ended the process tells that ended it, by running
-    or by cancelling it, once its store has it so. To cancel it again tells it again.
+    Any listener with this method is one. The process that ended a job, by running or cancelling it,
+    calls it after the store has recorded that. Cancelling the job again calls it again.
     """
 
     def job_event(
@@ -79,22 +79,22 @@ class JobRecorder(Protocol):
         error: str | None = None,
         lateness_ms: int | None = None,
     ) -> None:
-        """Take note of a job whose `state` is final; times are milliseconds UTC, by its store.
+        """Handle the end of a job: `state` is final; times are the store's, milliseconds UTC.
 
-        `status` is what decided it, `key` the one that fired, `lateness_ms` that of its first
-        start, None if there was none.
+        `status` is what decided the job, `key` the key that fired, and `lateness_ms` the lateness
+        of its first start, None if it never started.
         """
         ...
 
 
 def record_of(listener: Listener | Recorder, timer: SystemTimer) -> Record:
-    """Return what the purgatory calls to tell `listener` of an event."""
-    # Whoever can be called is a Listener, though something of his may be called `record`.
+    """Return the function that passes an event to `listener`."""
+    # Any callable is a Listener, even one with an attribute `record`.
     return _EventMaker(listener, timer) if callable(listener) else listener.record
 
 
 class _EventMaker:
-    """Tells a listener of an event as an object, with the time."""
+    """Passes events to a listener as objects, with the time."""
 
     __slots__ = ("_listener", "_timer")
 
@@ -110,10 +110,10 @@ class _EventMaker:
         key: Hashable | None,
         deadline_ms: int,
     ) -> None:
-        """Make the event, and hand it on."""
+        """Create the event and pass it to the listener."""
         now_ms = self._timer.now_ms()
         self._listener(OperationEvent(operation, status, keys, key, now_ms, deadline_ms))
 
     def __repr__(self) -> str:
-        """Name the listener."""
+        """Return the listener's name."""
         return repr(self._listener)

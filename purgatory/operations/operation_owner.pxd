@@ -1,4 +1,4 @@
 cdef class OperationOwner:
-    cdef public object checked_key
+    cdef public object current_key
 
-    cdef _leave(self, object operation)
+    cdef _unwatch(self, object operation)

@@ -1,4 +1,4 @@
-"""What keeps an operation, as the operation sees it."""
+"""The owner of an operation, as the operation sees it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 
 class OperationOwner:
-    """Where an operation waits, and what it leaves when it ends.
+    """The purgatory of an operation, which the operation leaves when it ends.
 
-    Apart from DelayedOperationPurgatory, which knows the class of operations: compiled classes
-    cannot know each other mutually.
+    A class of its own, because compiled classes cannot import each other mutually:
+    DelayedOperationPurgatory imports DelayedOperation, which imports this.
     """
 
-    __slots__ = ("checked_key",)
+    __slots__ = ("current_key",)
 
-    # The key of the check under way, for operations that ask which one completed them.
-    checked_key: Hashable | None
+    # The key that is being checked, from which an operation reads what completed it.
+    current_key: Hashable | None
 
-    def _leave(self, operation: Any) -> None:
-        """Take `operation` off every key, and count how it ended, if its status says that."""
-        raise NotImplementedError(f"{type(self).__name__} does not define _leave()")
+    def _unwatch(self, operation: Any) -> None:
+        """Remove `operation` from every key, and count its outcome if it has one."""
+        raise NotImplementedError(f"{type(self).__name__} does not define _unwatch()")

@@ -1,4 +1,4 @@
-"""A walk over the operations on a key, or over all of them, taken in steps."""
+"""A batch of operations that is processed a few at a time."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ if TYPE_CHECKING:
 
 
 class ResumableBatch:
-    """The operations that waited at one moment, dealt with a few at a time.
+    """The operations that waited when the batch was created, processed a few at a time.
 
-    Who comes later is not part of it: it looks for itself when it begins to watch. Who ends in the
-    meantime is passed over.
+    Later operations are not part of it: they are tried when they are watched. Operations that end
+    in the meantime are skipped.
     """
 
-    __slots__ = ("_act", "_operations", "_position", "count")
+    __slots__ = ("_operations", "_position", "_process", "count")
 
     def __init__(
         self,
         operations: Sequence[DelayedOperation],
-        act: Callable[[DelayedOperation], bool],
+        process: Callable[[DelayedOperation], bool],
     ) -> None:
-        """Begin before the first operation; `act` deals with one and returns whether it ended."""
+        """Start before the first operation; `process` returns True iff it ended the operation."""
         self._operations = operations
-        self._act = act
+        self._process = process
         self._position = 0
         self.count: int = 0
-        """How many operations the walk has ended so far."""
+        """How many operations the batch has ended so far."""
 
     def __len__(self) -> int:
-        """Return how many operations the walk began with."""
+        """Return the number of operations, processed ones included."""
         return len(self._operations)
 
-    def take(self) -> int:
-        """Deal with all that are left; return how many the walk has ended.
+    def finish(self) -> int:
+        """Process all remaining operations; return how many the batch has ended.
 
-        An interrupt, or whatever else is no Exception, is raised when all have been dealt with.
+        A BaseException that is no Exception, such as an interrupt, is raised after the last one.
         """
         interrupt: BaseException | None = None
         is_unfinished = True
         while is_unfinished:
             try:
-                is_unfinished = self.step(len(self._operations))
+                is_unfinished = self.advance(len(self._operations))
             except BaseException as exc:
                 interrupt = interrupt or exc
         if interrupt is not None:
             raise interrupt
         return self.count
 
-    def step(self, limit: int) -> bool:
-        """Deal with up to `limit` more operations; return True iff there are others after them."""
+    def advance(self, limit: int) -> bool:
+        """Process up to `limit` more operations; return True iff some remain."""
         operations = self._operations
         end = min(self._position + limit, len(operations))
         while self._position < end:
             operation = operations[self._position]
-            # Before it is dealt with: should that raise, the next step begins behind it.
+            # Before it is processed: if that raises, the next call continues with the next one.
             self._position += 1
             if not operation.is_completed:
-                self.count += self._act(operation)
+                self.count += self._process(operation)
         return end < len(operations)

@@ -1,4 +1,4 @@
-"""What a watch key may be."""
+"""The rules for watch keys."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _MAX_KEY_LENGTH = MAX_KEY_LENGTH
 
 
 def check_key(key: str) -> None:
-    """Raise InvalidKeyError unless `key` is 1 to 256 characters of UTF-8, none of them control.
+    """Raise InvalidKeyError unless `key` is 1 to 256 characters without controls and surrogates.
 
-    Raises TypeError for anything but a string.
+    Raises TypeError if it is not a string.
     """
     if not compiled and type(key) is str and key.isprintable() and 0 < len(key) <= MAX_KEY_LENGTH:
-        # The fast way for nearly every key. Some that are fine are not "printable": no-break
-        # spaces, joiners, private use.
+        # The fast path for nearly all keys. Some valid characters are not "printable", such as
+        # no-break spaces, joiners and private use.
         return
     if not isinstance(key, str):
         raise TypeError(_not_a_string(key))
-    # Of a subclass too: what it holds as a string.
+    # The plain string, also of a subclass that overrides its methods.
     text = key if type(key) is str else str.__str__(key)
     if not 0 < len(text) <= _MAX_KEY_LENGTH:
         raise InvalidKeyError(

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 class Watchers:
     """Two or more operations on one key, in order of arrival.
 
-    A key's only operation stands in the purgatory's table by itself: most keys have one watcher,
-    and a dict with one entry takes 232 bytes.
+    A key's only operation is in the purgatory's dict itself: most keys have one watcher, and a dict
+    with one entry takes 232 bytes.
     """
 
     # {operation: None}: order of arrival and O(1) removal, which a deque lacks.
@@ -21,7 +21,7 @@ class Watchers:
     operations: dict[DelayedOperation, None]
 
     def __init__(self, first: DelayedOperation, second: DelayedOperation) -> None:
-        """Watch for two operations, the first of which came first."""
+        """Create watchers of two operations, in order of arrival."""
         self.operations = {first: None, second: None}
 
     def __len__(self) -> int:

@@ -27,8 +27,8 @@ cdef class MemorySignals:
     cdef readonly dict _histories
     cdef readonly dict _idle
     cdef bint _is_system
-    cdef str _made_cursor
-    cdef long long _made_position
+    cdef str _cached_cursor
+    cdef long long _cached_position
     cdef long long _max_bytes
     cdef long long _max_histories
     cdef long long _max_signals

@@ -94,6 +94,23 @@ async def test_a_request_that_comes_a_byte_at_a_time(
     assert (await connection.reply()).status == 201
 
 
+async def test_white_space_behind_the_values_of_headers(connection: Connection) -> None:
+    """It is no part of them (RFC 9110, 5.5), whatever the server leaves to the application."""
+    body = b'{"value": 1}'
+    for space in (b" ", b"\t", b" \t "):
+        connection.write(
+            b"POST /purgatory/keys/k HTTP/1.1\r\nHost: h\r\nContent-Type: application/json%b\r\n"
+            b"Content-Length: %d%b\r\nIdempotency-Key: x%b\r\n\r\n%b"
+            % (space, len(body), space if b"\t" not in space else b"", space, body)
+        )
+        assert (await connection.reply()).status == 201
+        connection.write(
+            b"GET /purgatory/watch/k HTTP/1.1\r\nHost: h\r\nPrefer: wait=0%b\r\n"
+            b"Wait-Id: 8c2d2ea6-5c8a-4a5b-9a5c-000000000000%b\r\n\r\n" % (space, space)
+        )
+        assert (await connection.reply()).status == 200
+
+
 async def test_pipelined_requests(server: ThreadServer, connection: Connection) -> None:
     """Sent in one piece, they are answered in order."""
     fire = FIRE.format(length=len('{"value": 1}'), body='{"value": 1}')

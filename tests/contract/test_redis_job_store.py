@@ -15,20 +15,18 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from purgatory.jobs import (
+from purgatory.jobs import Job, JobState, StoreUnavailableError
+from purgatory.jobs.model import (
     Added,
     AddStatus,
     Finish,
     Fire,
-    Job,
     JobCounts,
     JobFilter,
     JobSpec,
-    JobState,
     StoreFullError,
     StoreNotReadyError,
     StoreReadOnlyError,
-    StoreUnavailableError,
 )
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.redis.pubsub import RedisPubSub
@@ -387,7 +385,7 @@ def test_what_cannot_work_is_refused_at_once() -> None:
         RedisJobStore(Redis(decode_responses=True))
     with pytest.raises(ValueError, match="has decode_responses: records are bytes, take it out"):
         RedisJobStore("redis://localhost?decode_responses=1")
-    with pytest.raises(ValueError, match=r"'redis://\*\*\*@localhost' is no URL of a Redis: give"):
+    with pytest.raises(ValueError, match=r"'redis://\*\*\*@localhost' is not a Redis URL: give"):
         RedisJobStore("redis://user:sec/ret@localhost")
 
 

@@ -11,16 +11,11 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from purgatory import (
-    DelayedOperation,
-    DelayedOperationPurgatory,
-    OperationEvent,
-    PurgatoryClosedError,
-    Status,
-    SystemTimer,
-)
+from purgatory import DelayedOperation, PurgatoryClosedError, Status
+from purgatory.operations import DelayedOperationPurgatory, OperationEvent
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
 
 KEYS = "abc"
 
@@ -271,7 +266,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         """A check in steps, between which anything may happen."""
         self.make_ready(ready)
         before = {operation: operation.tries for operation in self.on(key)}
-        self.walks.append((self.core.check_in_steps(key), before))
+        self.walks.append((self.core.check_batch(key), before))
 
     @precondition(lambda self: self.walks)
     @rule(index=st.integers(0, 5), limit=st.integers(1, 4))
@@ -279,7 +274,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         """At its end every operation that was there when it began has ended, or was tried."""
         self.outermost()
         walk, before = self.walks[index % len(self.walks)]
-        if not walk.step(limit):
+        if not walk.advance(limit):
             self.walks.remove((walk, before))
             for operation, tries in before.items():
                 assert operation.is_completed or operation.tries > tries
@@ -310,7 +305,7 @@ class PurgatoryMachine(RuleBasedStateMachine):
         self.counts_are_exact()
         if self.broken:
             raise self.broken[0]
-        assert self.core.checked_key is None
+        assert self.core.current_key is None
         assert len(self.timer) == len(self.waiting)
 
     @invariant()

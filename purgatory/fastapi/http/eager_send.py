@@ -71,7 +71,7 @@ async def _finish(rest: Awaitable[None], on_failure: Callable[[], object]) -> No
 
 
 def _log_failure() -> None:
-    logger.exception("could not send a response", extra={"action": "answer-failed"})
+    logger.exception("could not send a response", extra={"action": "response-failed"})
 
 
 class Resumed(Generic[Result]):

@@ -52,7 +52,8 @@ class RawRequest:
             self._by_name = {}
             for key, value in self.headers:
                 self._by_name.setdefault(key, []).append(value)
-        return [value.decode("latin-1") for value in self._by_name.get(name, ())]
+        # Not every server strips white space behind a value (RFC 9110, 5.5).
+        return [value.strip(b" \t").decode("latin-1") for value in self._by_name.get(name, ())]
 
     def has_any(self, names: frozenset[bytes]) -> bool:
         """Return True iff there is a header of one of these lower-case names."""

@@ -43,7 +43,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 def _announced(scope: Scope) -> tuple[int, bool]:
     """Return Content-Length, or -1, and whether the client waits for 100 Continue."""
     # The last of each name: servers reject repeats of these.
-    headers: dict[bytes, bytes] = dict(scope["headers"])
+    headers = {name: value.strip(b" \t") for name, value in scope["headers"]}
     expects_continue = headers.get(b"expect", b"").lower() == b"100-continue"
     length = headers.get(b"content-length")
     # A Transfer-Encoding overrides it.

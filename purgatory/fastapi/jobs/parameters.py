@@ -11,9 +11,10 @@ from purgatory.fastapi.http.idempotency import idempotency_key
 from purgatory.fastapi.http.parameters import Parameter, Parameters, whole_number
 from purgatory.fastapi.http.preferences import Preferences, parse_prefer
 from purgatory.fastapi.http.problems import ALLOWED_KEY, bad_parameter
+from purgatory.fastapi.http.schemas import KEY_PATTERN
 from purgatory.fastapi.jobs.schemas import State
 from purgatory.jobs import JobState
-from purgatory.operations.watch_key import check_key
+from purgatory.operations.watch_key import MAX_KEY_LENGTH, check_key
 
 
 def _parse_state(text: str) -> JobState:
@@ -38,6 +39,7 @@ def _filter(name: str, description: str) -> Parameter[str | None]:
         description=description,
         parse=partial(_parse_key, name=name),
         default=None,
+        schema={"min_length": 1, "max_length": MAX_KEY_LENGTH, "pattern": KEY_PATTERN},
     )
 
 

@@ -32,6 +32,14 @@ class FastRoute:
     max_body: int
     """Bytes; the application refuses longer bodies."""
 
+    def is_found_at(self, server_root: str, root_path: str) -> bool:
+        """Return True iff Starlette finds it at `path` below `server_root`, whatever its tail.
+
+        It searches for the path without `root_path`, which may be another than the server's.
+        """
+        path = server_root + self.path
+        return _path_in_app(path, root_path) == self.path and not root_path.startswith(path)
+
 
 def find_fast_routes(app: Any) -> list[FastRoute]:
     """Return the routes whose requests would reach our endpoint through nothing but FastAPI.
@@ -137,10 +145,6 @@ def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
         or not isinstance(convertors[endpoint.tail], PathConvertor)
         or not parameter.endswith("}")
     ):
-        return None
-    root_path = app.root_path.rstrip("/")
-    if root_path and literal.startswith(root_path):
-        # Starlette would take the root path off it.
         return None
     limits = (endpoint.max_body, context.max_body_size, app.max_body_size)
     [method] = context.methods

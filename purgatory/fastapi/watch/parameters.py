@@ -23,6 +23,8 @@ from purgatory.limits import Limits
 _ID: Final = "[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}|[0-9A-Fa-f]{32}"
 WAIT_ID_PATTERN: Final = rf"^(urn:uuid:)?({_ID}|\{{({_ID})\}})$"
 _WAIT_ID: Final = re.compile(WAIT_ID_PATTERN)
+# Without the characters that no header can hold.
+ETAG_CURSOR_PATTERN: Final = r'^(W/)?"[ !#-~]*"$'
 
 
 def parse_etag_cursor(text: str) -> str:
@@ -76,9 +78,10 @@ IF_NONE_MATCH: Final[Parameter[str | None]] = Parameter(
     name="If-None-Match",
     location="header",
     description='`"<cursor>"`: a wait that expires ends with 304.',
-    # It does not matter beside `cursor`, and is parsed without one.
+    # Parsed with the query: beside `cursor` it does not matter, but has to be well-formed.
     parse=str,
     default=None,
+    schema={"pattern": ETAG_CURSOR_PATTERN},
 )
 PREFER: Final[Parameter[Preferences]] = Parameter(
     name="Prefer",

@@ -83,11 +83,11 @@ class WatchParser:
         values = ParameterValues()
         self.parameters.all.parse_query(query_string, values, errors)
         cursor: str | None = values.get(CURSOR)
+        etag_cursor = None if etag is None else errors.collect(parse_etag_cursor, etag)
+        errors.raise_if_any()
         is_conditional = cursor is None and etag is not None
         if is_conditional:
-            assert etag is not None
-            cursor = errors.collect(parse_etag_cursor, etag)
-        errors.raise_if_any()
+            cursor = etag_cursor
         preferences = preferences or _NO_PREFERENCES
         wait, applied = self._granted_wait(preferences, values.get(self.parameters.wait))
         terms = _shared_terms(

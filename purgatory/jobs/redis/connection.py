@@ -17,7 +17,7 @@ from purgatory.jobs.redis.server_settings import ServerSettings, parse_info
 from purgatory.jobs.redis.shard import Client
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
-from purgatory.redacted_url import no_redis_url, without_password
+from purgatory.redacted_url import invalid_redis_url, redacted
 
 
 class RedisConnection:
@@ -127,11 +127,10 @@ def _check_url(url: str) -> None:
     try:
         options = parse_url(url)
     except ValueError:
-        raise no_redis_url(url) from None
+        raise invalid_redis_url(url) from None
     if "decode_responses" in options:
         raise ValueError(
-            f"the URL {without_password(url)!r} has decode_responses: records are bytes, take it "
-            "out"
+            f"the URL {redacted(url)!r} has decode_responses: records are bytes, take it out"
         )
 
 

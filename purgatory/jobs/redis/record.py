@@ -6,7 +6,15 @@ import json
 from collections.abc import Iterator
 
 from purgatory.jobs.model.errors import CorruptJobError
-from purgatory.jobs.model.job import Job, JobOutcome, JobState, Misfire, OnFire, contradiction
+from purgatory.jobs.model.job import (
+    Job,
+    JobOutcome,
+    JobState,
+    Misfire,
+    OnFire,
+    contradiction,
+    new_job,
+)
 
 # Separates fields. Handlers and keys hold no control characters, and JSON escapes them.
 SEPARATOR = "\0"
@@ -52,7 +60,7 @@ def _job(job_id: str, fields: list[str]) -> Job:
         lease_until_ms, lateness_ms, finished_ms, version, max_attempts, on_fire, misfire,
         dedupe_key, keys, handler, worker, fired_key, fired_json, error, payload_json,
     ) = fields  # fmt: skip
-    return Job(
+    return new_job(
         id=job_id,
         handler=handler,
         payload_json=payload_json,

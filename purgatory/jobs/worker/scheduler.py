@@ -56,10 +56,12 @@ class JobScheduler:
         worker: str,
         settings: WorkerSettings | None = None,
         on_end: OnJobEnd | None = None,
+        counters: WorkerCounters | None = None,
     ) -> None:
         """Prepare to work on `store`, which is open; `worker` names this process to others.
 
-        `on_end` is called with each job that ended here, once the store has recorded it.
+        `on_end` is called with each job that ended here, once the store has recorded it. `counters`
+        are those of an earlier worker, to count on.
         """
         settings = WorkerSettings() if settings is None else settings
         limits = store.limits
@@ -67,7 +69,7 @@ class JobScheduler:
         self._unsubscribe: Callable[[], object] = lambda: None
         self._handlers = handlers
         self._threads = JobThreads(settings.max_threads)
-        self._counters = counters = WorkerCounters()
+        self._counters = counters = WorkerCounters() if counters is None else counters
         self._loops: list[asyncio.Task[None]] = []
         self._retry = StoreRetry(self._on_store_available)
         clock = StoreClock(timer.clock)

@@ -32,6 +32,28 @@ async def test_a_root_path(app: FastAPI, purgatory: Purgatory) -> None:
     assert found[0]["instance"] == f"/api{WATCH}"
 
 
+@pytest.mark.parametrize("of_server", ["", "/a", "/a/b", "/purgatory"])
+@pytest.mark.parametrize(
+    "of_app", ["", "/a", "/a/", "/b", "/purgatory", "/purgatory/watch", f"{WATCH}/c"]
+)
+async def test_root_paths_that_differ(of_app: str, of_server: str) -> None:
+    """The path that is looked for is that of Starlette, which takes the application's."""
+    found = []
+    for kind in (PARKING[0], UVICORN):
+        purgatory = Purgatory()
+        app = create_app(purgatory)
+        app.root_path = of_app
+        with serving(app, purgatory, kind, root_path=of_server) as server:
+            async with await Connection.open(server.address) as connection:
+                replies = [
+                    await connection.get(target)
+                    for path in (f"{WATCH}/c", "/purgatory/keys")
+                    for target in (f"{path}?x=1", f"{of_app}{path}?x=1", f"{of_server}{path}?x=1")
+                ]
+        found.append([(reply.status, reply.json()) for reply in replies])
+    assert found[0] == found[1]
+
+
 class _Echo(asyncio.Protocol):
     """Stands in for a WebSocket: says that it took over, and echoes."""
 

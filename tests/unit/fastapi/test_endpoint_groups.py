@@ -13,7 +13,8 @@ from fastapi import APIRouter, Depends, FastAPI, HTTPException
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, ParkDep, create_router, install
 from purgatory.fastapi.http.problem_kinds import KINDS
-from purgatory.jobs import CALLBACK, JobContext, MemoryJobStore
+from purgatory.jobs import JobContext, MemoryJobStore
+from purgatory.jobs.callbacks import CALLBACK
 from tests.unit.exchange import Exchange, Reply
 
 TOKENS = BearerTokens.from_text("token-of-the-operator *")
@@ -81,8 +82,8 @@ async def test_without_authorize_only_watching_is_open(method: str, path: str, g
         assert purgatory.signals.head() == 0
         watched = await ask(app, "GET", "/purgatory/watch/order:42", headers={"Prefer": "wait=0"})
         assert (watched.status, watched.json()["reason"]) == (200, "expired")
-        body = {"keys": {"a": None}, "wait": "0"}
-        assert (await ask(app, "POST", "/purgatory/watch", body)).status == 200
+        several = {"keys": {"a": None}, "wait": "0"}
+        assert (await ask(app, "POST", "/purgatory/watch", several)).status == 200
         assert (await ask(app, "DELETE", "/purgatory/waits/unknown-id-1234")).status in (404, 422)
     assert paths(app) == GROUP_PATHS["watch"] | PROBLEMS
     assert KINDS["endpoint-closed"].status == 403
@@ -128,16 +129,17 @@ async def test_no_endpoints_for_those_who_only_park() -> None:
 
 def test_choices_that_make_no_sense() -> None:
     """Said at install, with what to give."""
-    for asked, kind, words in (
+    choices: list[tuple[Any, type[Exception], str]] = [
         ({"keys", "jobs"}, ValueError, r"'jobs', 'keys', not for everyone: give authorize="),
         ({"statistics"}, ValueError, "BearerTokens, a dependency .* or ALLOW_ANYONE"),
         ({"watch", "fire"}, ValueError, "'fire'; the groups are 'jobs', 'keys', 'statistics', 'w"),
         ("watch", TypeError, r"string 'watch': give a set, \{'watch'\}"),
-    ):
-        for make in (install, create_router):
-            arguments = [FastAPI(), with_jobs()] if make is install else [with_jobs()]
-            with pytest.raises(kind, match=words):
-                make(*arguments, endpoints=asked)
+    ]
+    for asked, kind, words in choices:
+        with pytest.raises(kind, match=words):
+            install(FastAPI(), with_jobs(), endpoints=asked)
+        with pytest.raises(kind, match=words):
+            create_router(with_jobs(), endpoints=asked)
     with pytest.raises(ValueError, match=r"no job store: Purgatory\(jobs=\.\.\.\)"):
         install(FastAPI(), Purgatory(), endpoints={"jobs"}, authorize=ALLOW_ANYONE)
     with pytest.raises(TypeError, match="authorize is True, which cannot be called: give"):
@@ -196,8 +198,8 @@ async def test_the_log_says_at_the_start_what_is_open(caplog: pytest.LogCaptureF
 
     [(level, line)] = await startup_log(caplog, Purgatory(), authorize=my_check)
     assert level == "INFO" and "my_check" in line
-    [line] = await startup_log(caplog, Purgatory(), authorize=ALLOW_ANYONE)
-    assert line == ("INFO", "/purgatory: keys, statistics, watch open to anyone")
+    [(level, line)] = await startup_log(caplog, Purgatory(), authorize=ALLOW_ANYONE)
+    assert (level, line) == ("INFO", "/purgatory: keys, statistics, watch open to anyone")
     purgatory = with_jobs()
 
     @purgatory.handler(http=True)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi import Depends, FastAPI, Request
+from starlette._utils import get_route_path
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount, Route
@@ -210,13 +211,29 @@ def test_a_prefix_with_a_parameter() -> None:
     assert found(app) == set()
 
 
-@pytest.mark.filterwarnings("ignore:The `root_path` parameter:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:The `root_path` parameter:UserWarning")
-def test_a_root_path_that_is_also_a_prefix() -> None:
-    """Starlette would take it off the path, and then find another route."""
-    app = FastAPI(root_path="/purgatory")
+ROOT_PATHS = ["", "/", "/a", "/a/", "/b", "/purgatory", "/purgatory/watch", "/purgatory/watch/k"]
+
+
+@pytest.mark.parametrize("of_server", ROOT_PATHS)
+@pytest.mark.parametrize("root_path", ROOT_PATHS)
+def test_root_paths(of_server: str, root_path: str) -> None:
+    """A route is fast only if Starlette finds it, whatever follows."""
+    app = FastAPI()
     install(app, Purgatory(), authorize=ALLOW_ANYONE)
-    assert found(app) == set()
+    app.middleware_stack = app.build_middleware_stack()
+    for route in find_fast_routes(app):
+        paths = [
+            route.path + tail for tail in (("k", "k/l", "kl") if route.endpoint.tail else ("",))
+        ]
+        is_found = [
+            get_route_path({"path": of_server + path, "root_path": root_path}) == path
+            for path in paths
+        ]
+        if route.is_found_at(of_server, root_path):
+            assert all(is_found), route.path
+        else:
+            # Routes at which the root path itself ends need not be fast.
+            assert not all(is_found) or root_path.startswith(of_server + route.path)
 
 
 async def test_a_body_limit_of_the_application() -> None:

@@ -18,9 +18,11 @@ from purgatory.fastapi import (
     create_router,
     install,
 )
+from purgatory.fastapi.http.schemas import KEY_PATTERN
 from purgatory.fastapi.jobs.schemas import JobBody, JobResponse, ListedJob, RescheduleBody
 from purgatory.fastapi.keys.schemas import BatchItem, FireResponse, SignalBody
 from purgatory.fastapi.statistics_schemas import StatisticsResponse
+from purgatory.fastapi.watch.parameters import ETAG_CURSOR_PATTERN
 from purgatory.fastapi.watch.schemas import WatchBody, WatchManyResponse, WatchResponse
 from purgatory.jobs import JobLimits, MemoryJobStore
 
@@ -226,6 +228,17 @@ def test_the_parameters_of_watching_a_key(document: dict[str, Any]) -> None:
     for word in ("500ms", "25s", "1m", "7 s", "11 s", "0 asks"):
         assert word in wait, wait
     assert parameters["wait"]["schema"]["default"] == "7"
+
+
+def test_bounds_of_keys_and_tags_are_declared(document: dict[str, Any]) -> None:
+    """What is refused is no surprise to those who read the document."""
+    listing = _parameters(document, "get /purgatory/jobs")
+    for name in ("handler", "key"):
+        [schema] = [part for part in listing[name]["schema"]["anyOf"] if part["type"] == "string"]
+        assert (schema["minLength"], schema["maxLength"]) == (1, 256)
+        assert schema["pattern"] == KEY_PATTERN
+    etag = _parameters(document, "get /purgatory/watch/{key}")["if-none-match"]["schema"]
+    assert etag["anyOf"][0]["pattern"] == ETAG_CURSOR_PATTERN
 
 
 def _properties(schema: dict[str, Any], path: str) -> Iterator[tuple[str, dict[str, Any]]]:

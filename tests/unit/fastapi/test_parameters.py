@@ -135,12 +135,14 @@ def test_a_wait_has_a_default_and_a_maximum() -> None:
 
 
 def test_a_cursor_in_the_query_comes_before_an_etag() -> None:
-    """Which then need not even be one."""
+    """Which still has to be one: as OpenAPI says."""
     head = PURGATORY.signals.cursor(PURGATORY.signals.head())
     etag = (b"if-none-match", f'"{head}"'.encode())
     assert _watch(b"", etag).terms.is_conditional
     assert not _watch(f"cursor={head}".encode(), etag).terms.is_conditional
-    assert not _watch(f"cursor={head}".encode(), (b"if-none-match", b"x")).terms.is_conditional
+    assert not _watch(f"cursor={head}".encode(), (b"if-none-match", b'"x"')).terms.is_conditional
+    with pytest.raises(Problem):
+        _watch(f"cursor={head}".encode(), (b"if-none-match", b"x"))
     with pytest.raises(Problem, match="one cursor in quotes"):
         _watch(b"", (b"if-none-match", b"x"))
 

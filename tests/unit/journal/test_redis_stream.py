@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory import DelayedOperation
 from purgatory.journal import EVENT_SCHEMA, Journal, ParquetFiles, RetryPolicy
 from purgatory.journal.redis_stream import RedisStream
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 from tests.journal_batches import journal_clock, rows_in
 from tests.patience import PATIENCE_S
@@ -173,4 +174,4 @@ def test_options_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match="give redis://HOST:PORT/NUMBER") as caught:
             RedisStream(url)
-        assert str(caught.value).startswith(f"{shown!r} is no URL of a Redis")
+        assert str(caught.value).startswith(f"{shown!r} is not a Redis URL")

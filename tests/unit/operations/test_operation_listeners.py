@@ -2,10 +2,8 @@
 
 import pytest
 
-from purgatory import (
-    OperationEvent,
-    Status,
-)
+from purgatory import Status
+from purgatory.operations import OperationEvent
 from purgatory.testing import MockClock
 from tests.unit.operations.noted_operation import (
     MakeCore,
@@ -93,7 +91,7 @@ def test_a_nested_check_is_named_by_its_own_key(make_core: MakeCore) -> None:
     core.check_and_complete("a")
     ended = {event.operation: event.key for event in events[3:]}
     assert ended == {first: "a", nested: "b", last: "a"}
-    assert core.checked_key is None
+    assert core.current_key is None
 
 
 def test_an_operation_that_never_waited_is_no_event(make_core: MakeCore) -> None:

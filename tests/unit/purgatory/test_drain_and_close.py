@@ -22,7 +22,7 @@ async def test_watch_after_a_drain_is_refused(make_purgatory: Make) -> None:
     async with make_purgatory() as purgatory:
         await purgatory.drain()
         with pytest.raises(PurgatoryClosedError):
-            purgatory.watch(Waiting(), ["a"])
+            purgatory.park_operation(Waiting(), ["a"])
 
 
 async def test_draining_twice_is_draining_once(make_purgatory: Make) -> None:
@@ -76,45 +76,11 @@ async def test_closing_from_two_tasks_at_once(make_purgatory: Make) -> None:
     assert (await task).status is Status.DRAINED
 
 
-async def test_what_is_closed_is_not_opened_again(make_purgatory: Make) -> None:
-    """Its history is gone: a new one is needed."""
-    purgatory = make_purgatory()
-    async with purgatory:
-        pass
-    with pytest.raises(PurgatoryClosedError, match="make a new one"):
-        purgatory.open()
-
-
-async def test_what_drains_is_not_opened_again(make_purgatory: Make) -> None:
-    """It takes no more; whoever opens it now would never park anybody."""
-    async with make_purgatory() as purgatory:
-        await purgatory.drain()
-        with pytest.raises(PurgatoryClosedError):
-            purgatory.open()
-
-
-async def test_it_is_open_on_one_loop(make_purgatory: Make) -> None:
-    """Another loop is told to make its own."""
-    errors: list[BaseException] = []
-    async with make_purgatory() as purgatory:
-
-        async def main() -> None:
-            try:
-                purgatory.open()
-            except WrongThreadError as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=lambda: asyncio.run(main()))
-        thread.start()
-        thread.join()
-        assert "make one for each" in str(errors[0])
-
-
 async def calls_of(purgatory: Purgatory) -> list[Callable[[], Coroutine[Any, Any, object]]]:
     """Every way in that belongs to the loop."""
 
     async def watch() -> None:
-        purgatory.watch(Waiting(), ["a"])
+        purgatory.park_operation(Waiting(), ["a"])
 
     async def check() -> None:
         await purgatory.check("a")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory.redacted_url import without_password
+from purgatory.redacted_url import redacted
 
 
 @pytest.mark.parametrize(
@@ -36,4 +36,4 @@ from purgatory.redacted_url import without_password
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     """Also one that is none, where nobody can say what is a password of it."""
-    assert without_password(url) == shown
+    assert redacted(url) == shown

@@ -8,6 +8,9 @@ from typing import Final
 # RFC 9112, and stricter: no line folding, no bare line feed.
 _LINES: Final = re.compile(rb"(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\x00-\x08\x0a-\x1f\x7f]*)*")
 _NAME: Final = re.compile(rb"\r\n([^:]+):")
+# llhttp takes both for the same. Anything but one of these options is for llhttp to read.
+_CONNECTION: Final = frozenset({b"connection", b"proxy-connection"})
+_CONNECTION_OPTIONS: Final = frozenset({b"close", b"keep-alive"})
 # Of a Content-Length that may be within the limits on bodies.
 MAX_DIGITS: Final = 9
 # Blocks in the cache, and bytes in each: two megabytes at worst.
@@ -34,7 +37,7 @@ class HeaderLines:
         # Most headers are never read: their names are enough.
         self._names = frozenset(_NAME.findall(lines.lower()))
         self._parsed: dict[bytes, list[bytes]] | None = None
-        self.closes = b"connection" in self and self._has_close()
+        self.closes = False
         self.content_length = 0
         self.expects_continue = False
         self.is_plain: bool = self._read_framing()
@@ -69,13 +72,14 @@ class HeaderLines:
                 self._parsed.setdefault(name, []).append(value)
         return self._parsed
 
-    def _has_close(self) -> bool:
-        tokens = ",".join(self.named(b"connection")).lower().split(",")
-        return "close" in map(str.strip, tokens)
-
     def _read_framing(self) -> bool:
         if b"transfer-encoding" in self or b"upgrade" in self:
             return False
+        for name in _CONNECTION & self._names:
+            options = {option.lower() for option in self._by_name()[name]}
+            if not options <= _CONNECTION_OPTIONS:
+                return False
+            self.closes |= b"close" in options
         if b"content-length" in self:
             lengths = self._by_name()[b"content-length"]
             if len(lengths) > 1 or not lengths[0].isdigit() or len(lengths[0]) > MAX_DIGITS:

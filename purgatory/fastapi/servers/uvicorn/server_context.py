@@ -51,7 +51,12 @@ class ServerContext:
             app = app.app
         # At this level uvicorn logs every ASGI message: all of them have to pass there.
         is_traced = logging.getLogger("uvicorn.error").isEnabledFor(TRACE_LOG_LEVEL)
-        fast_routes = [] if is_traced else find_fast_routes(app)
+        fast_routes = [
+            route
+            for route in ([] if is_traced else find_fast_routes(app))
+            # FastAPI puts its own root path in place of the server's.
+            if route.is_found_at(config.root_path, app.root_path or config.root_path)
+        ]
         self.reader = RequestReader(fast_routes, config.root_path)
         self._can_release = not is_traced and is_bare(app) and can_see_through()
 

@@ -176,9 +176,10 @@ async def test_a_close_that_is_cancelled_goes_on(
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await closing
-    assert not purgatory.is_open
+    assert purgatory.is_draining
     assert (await store.get([job.id]))[0] is not None
     await asyncio.sleep(4)
+    assert not purgatory.is_open
     with pytest.raises(PurgatoryClosedError):
         await store.counts()
 

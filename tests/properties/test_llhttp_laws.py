@@ -1,0 +1,130 @@
+"""What ParkingProtocol reads of a head is what llhttp, uvicorn's parser, reads of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httptools
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from purgatory.fastapi.servers.fast_routes import FastRoute
+from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, RequestReader
+
+NAMES = [
+    "Connection",
+    "connection",
+    "Proxy-Connection",
+    "proxy-connection",
+    "Keep-Alive",
+    "Content-Length",
+    "Transfer-Encoding",
+    "Upgrade",
+    "Expect",
+    "Host",
+    "X-Any",
+]
+PIECES = [
+    "close",
+    "Close",
+    "CLOSE",
+    "keep-alive",
+    "Keep-Alive",
+    "upgrade",
+    "closed",
+    "x",
+    "websocket",
+    "100-continue",
+    "chunked",
+    "0",
+    "3",
+    "12",
+    ",",
+    " ",
+    "\t",
+    "\xa0",
+    "\x0b",
+    "\x85",
+    "\xdf",
+    ";",
+    "=",
+    '"',
+]
+
+values = st.lists(st.sampled_from(PIECES), max_size=5).map("".join)
+headers = st.lists(st.tuples(st.sampled_from(NAMES), values), max_size=4)
+
+
+class _Endpoint:
+    """An endpoint that reads bodies, for routes that are only read."""
+
+    def __init__(self, tail: str) -> None:
+        self.tail = tail
+
+
+def _reader() -> RequestReader:
+    watch: Any = _Endpoint("key")
+    fire: Any = _Endpoint("")
+    return RequestReader(
+        [FastRoute("GET", "/watch/", watch, 0), FastRoute("POST", "/watch", fire, 100)], ""
+    )
+
+
+class _Listener:
+    """What llhttp says of the first request."""
+
+    def __init__(self) -> None:
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.url = b""
+        self.body = b""
+        self.keeps_alive: bool | None = None
+        self.is_complete = False
+        self.parser: Any = httptools.HttpRequestParser(self)
+
+    def on_url(self, url: bytes) -> None:
+        if not self.is_complete:
+            self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.is_complete:
+            self.headers.append((name.lower(), value.strip(b" \t")))
+
+    def on_headers_complete(self) -> None:
+        if self.keeps_alive is None:
+            is_old = self.parser.get_http_version() == "1.0"
+            self.keeps_alive = self.parser.should_keep_alive() and not is_old
+
+    def on_body(self, body: bytes) -> None:
+        if not self.is_complete:
+            self.body += body
+
+    def on_message_complete(self) -> None:
+        self.is_complete = True
+
+
+@pytest.mark.parametrize("start", [b"GET /watch/a%2Fb?wait=0", b"POST /watch"])
+@given(version=st.sampled_from([b"1.1", b"1.0"]), lines=headers)
+@example(version=b"1.1", lines=[("Proxy-Connection", "close")])
+@example(version=b"1.1", lines=[("Connection", "\xa0close")])
+@example(version=b"1.1", lines=[("Connection", "close\t")])
+@example(version=b"1.1", lines=[("Connection", "\tclose")])
+@example(version=b"1.1", lines=[("Connection", "keep-alive"), ("Proxy-Connection", "Close")])
+@settings(max_examples=400)
+def test_a_request_is_the_same_to_both(
+    start: bytes, version: bytes, lines: list[tuple[str, str]]
+) -> None:
+    """Its headers, its body, and whether the connection stays open; the rest is llhttp's alone."""
+    fields = "".join(f"{name}: {value}\r\n" for name, value in lines)
+    head = start + b" HTTP/" + version + b"\r\n" + fields.encode("latin-1") + b"\r\n"
+    body = b"123456789012345"
+    request = _reader().read(head + body)
+    if not isinstance(request, DirectRequest):
+        return
+    listener = _Listener()
+    listener.parser.feed_data(head + body[: request.body_length])
+    assert listener.is_complete
+    assert listener.keeps_alive is request.keeps_alive
+    assert listener.headers == request.headers
+    assert listener.url == start.partition(b" ")[2]
+    assert listener.body == body[: request.body_length]

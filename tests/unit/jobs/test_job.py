@@ -1,0 +1,59 @@
+"""Jobs as values: made quickly, and then as frozen as any."""
+
+import copy
+import pickle
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, asdict, fields, replace
+
+import pytest
+
+from purgatory.jobs import Job, JobState
+from purgatory.jobs.model.job import changed, job_with, new_job
+
+JOB = Job(id="1", handler="note", payload_json="null", deadline_ms=3, due_ms=3, created_ms=1)
+
+MAKERS: list[Callable[[Job], Job]] = [
+    changed,
+    lambda job: job_with(asdict(job)),
+    lambda job: new_job(**asdict(job)),
+]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=["changed", "job_with", "new_job"])
+def test_a_job_that_was_made_quickly_is_like_any_other(make: Callable[[Job], Job]) -> None:
+    """Equal, hashable, frozen, and copied and pickled as what the class itself makes."""
+    job = make(replace(JOB, keys=("a", "b"), state=JobState.RUNNING, attempt=1))
+    assert type(job) is Job
+    assert job == replace(JOB, keys=("a", "b"), state=JobState.RUNNING, attempt=1)
+    assert hash(job) == hash(replace(job))
+    assert job == copy.copy(job) == pickle.loads(pickle.dumps(job))
+    with pytest.raises(FrozenInstanceError):
+        job.state = JobState.DONE  # type: ignore[misc]  # that it is frozen is what is tested
+
+
+def test_a_changed_job_leaves_the_other_as_it_was() -> None:
+    """As `dataclasses.replace`."""
+    job = changed(JOB, epoch=2, worker="w")
+    assert job == replace(JOB, epoch=2, worker="w")
+    assert (JOB.epoch, JOB.worker) == (0, None)
+    with pytest.raises(AttributeError, match="no_field"):
+        changed(JOB, no_field=1)
+
+
+def test_a_new_job_has_the_defaults_of_its_class() -> None:
+    """And needs the fields that have none."""
+    assert (
+        new_job(id="1", handler="note", payload_json="null", deadline_ms=3, due_ms=3, created_ms=1)
+        == JOB
+    )
+    with pytest.raises(TypeError, match="due_ms"):
+        new_job(id="1", handler="note", payload_json="null", deadline_ms=3, created_ms=1)  # type: ignore[call-arg]  # what lacks is tested
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(Job)])
+def test_a_job_of_a_record_needs_every_field(name: str) -> None:
+    """A record without one is corrupt."""
+    values = asdict(JOB)
+    del values[name]
+    with pytest.raises(KeyError, match=name):
+        job_with(values)

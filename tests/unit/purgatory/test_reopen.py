@@ -1,0 +1,221 @@
+"""A purgatory that was closed is opened again, on whichever loop is running."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from purgatory import Purgatory, PurgatoryClosedError, Status, WrongThreadError
+from purgatory.jobs import MemoryJobStore
+from purgatory.testing import AutojumpEventLoop, MockClock
+from tests.unit.purgatory.waiting import Make, outcomes, parked
+
+
+def run(main: Coroutine[Any, Any, Any], clock: Any = None) -> Any:
+    """Run on a new loop in a new thread, and return its result."""
+    results: list[Any] = []
+
+    def work() -> None:
+        with asyncio.Runner(loop_factory=lambda: AutojumpEventLoop(clock)) as runner:
+            try:
+                results.append(runner.run(main))
+            except BaseException as error:
+                results.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return results[0]
+
+
+async def fire_and_wait(purgatory: Purgatory, number: int) -> list[Status]:
+    """Open it; how a wait ends that is fired, and one that is not."""
+    async with purgatory:
+        task = await parked(purgatory, "a")
+        await purgatory.fire("a", number)
+        fired = await task
+        expired = await purgatory.park("b", timeout=5)
+        assert fired.value == number
+        # The present is rounded up to a tick.
+        assert expired.waited_ms in (5_000, 5_001)
+        return [fired.status, expired.status]
+
+
+async def test_it_opens_again_on_this_loop(make_purgatory: Make) -> None:
+    """Waits and timers work as before, and what was counted still counts."""
+    purgatory = make_purgatory()
+    for number in range(3):
+        assert await fire_and_wait(purgatory, number) == [Status.FIRED, Status.EXPIRED]
+        assert not purgatory.is_open
+        assert repr(purgatory) == "<Purgatory 'purgatory': closed, 0 parked>"
+    assert outcomes(purgatory) == (3, 3, 0, 0)
+
+
+async def test_it_opens_again_on_another_loop_and_thread(make_purgatory: Make) -> None:
+    """As an application does that a test starts a second time."""
+    clock = asyncio.get_running_loop().clock  # type: ignore[attr-defined] # of our own loop
+    purgatory = make_purgatory()
+    expected = [Status.FIRED, Status.EXPIRED]
+    assert await fire_and_wait(purgatory, 1) == expected
+    assert run(fire_and_wait(purgatory, 2), clock) == expected
+    assert await fire_and_wait(purgatory, 3) == expected
+
+
+async def test_signals_and_cursors_outlive_a_closing(make_purgatory: Make) -> None:
+    """A drained wait goes on from its cursor, and what fired before is still there."""
+    purgatory = make_purgatory()
+    async with purgatory:
+        await purgatory.fire("a", 1)
+        task = await parked(purgatory, "a")
+    drained = await task
+    async with purgatory:
+        assert drained.status is Status.DRAINED
+        await purgatory.fire("a", 2)
+        outcome = await purgatory.park("a", timeout=1, cursor=drained.cursor)
+        assert outcome.value == 2
+        assert (await purgatory.park("a", timeout=1, cursor="0")).value == 1
+
+
+async def test_signals_go_on_to_age(make_purgatory: Make) -> None:
+    """The age of what is kept counts while it is open; nothing is kept for ever."""
+    purgatory = make_purgatory()
+    async with purgatory:
+        await purgatory.fire("a")
+    assert purgatory.statistics().timers == 0
+    async with purgatory:
+        assert purgatory.statistics().timers == 1
+        await asyncio.sleep(2 * purgatory.limits.max_signal_age)
+        assert purgatory.statistics().signals.signals == 0
+
+
+async def test_what_drains_is_opened_again_once_it_is_closed(make_purgatory: Make) -> None:
+    """The error says so."""
+    purgatory = make_purgatory()
+    async with purgatory:
+        await purgatory.drain()
+        with pytest.raises(PurgatoryClosedError, match=r"again after `await close\(\)`"):
+            purgatory.open()
+    async with purgatory:
+        assert not purgatory.is_draining
+        assert (await purgatory.park("a", timeout=1)).status is Status.EXPIRED
+
+
+async def test_a_second_loop_while_it_is_open(make_purgatory: Make) -> None:
+    """The error names the ways out, and neither opening nor closing there changes anything."""
+    async with make_purgatory() as purgatory:
+
+        async def enter() -> None:
+            purgatory.open()
+
+        task = await parked(purgatory, "a")
+        refused = run(enter())
+        assert isinstance(refused, WrongThreadError)
+        assert "close it there first, or make a purgatory for each loop" in str(refused)
+        assert isinstance(run(purgatory.close()), WrongThreadError)
+        assert (purgatory.is_open, purgatory.is_draining, task.done()) == (True, False, False)
+        await purgatory.cancel("a")
+
+
+def test_a_loop_that_ended_before_it_was_closed() -> None:
+    """What waited there is lost, and the error says what to do instead."""
+    purgatory = Purgatory()
+
+    async def leave_open() -> None:
+        purgatory.open()
+
+    run(leave_open())
+    refused = run(leave_open())
+    assert isinstance(refused, WrongThreadError)
+    assert "was not closed before its event loop ended" in str(refused)
+    assert "`async with`" in str(refused)
+
+
+async def test_a_caller_of_close_that_is_cancelled(make_purgatory: Make) -> None:
+    """It is closed all the same, and opens again after that."""
+    purgatory = make_purgatory()
+    purgatory.open()
+    tasks = [await parked(purgatory, "a") for _ in range(3)]
+    closing = asyncio.create_task(purgatory.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await purgatory.close()
+    assert [(await task).status for task in tasks] == [Status.DRAINED] * 3
+    assert not purgatory.is_open
+    await fire_and_wait(purgatory, 1)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_a_loop_that_ends_while_it_closes(turns: int) -> None:
+    """Every wait has ended, and the next loop begins with none."""
+    clock = MockClock()
+    purgatory = Purgatory(clock=clock)
+
+    async def main() -> None:
+        purgatory.open()
+        waiting = [asyncio.ensure_future(purgatory.park("a", timeout=60)) for _ in range(2_000)]
+        await asyncio.sleep(0)
+        assert purgatory.parked == len(waiting)
+        _ = asyncio.ensure_future(purgatory.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+    run(main(), clock)
+    assert (purgatory.is_open, purgatory.parked) == (False, 0)
+    assert run(fire_and_wait(purgatory, 1), clock)[0] is Status.FIRED
+
+
+class StubbornHandler:
+    """A handler that cannot be closed."""
+
+    async def __call__(self, job: object) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        raise OSError("its connection is broken")
+
+
+async def test_a_closing_that_fails_half_way() -> None:
+    """The error is raised with what to do; all the rest is closed, and it opens again."""
+    clock = asyncio.get_running_loop().clock  # type: ignore[attr-defined] # of our own loop
+    purgatory = Purgatory(jobs=MemoryJobStore(now_ms=clock.wall_ms), clock=clock)
+    purgatory.handler("stubborn")(StubbornHandler())
+    for _ in range(2):
+        await purgatory.__aenter__()
+        task = await parked(purgatory, "a")
+        job = await purgatory.defer("stubborn", delay=1)
+        assert (await job.wait(10)).state == "done"
+        with pytest.raises(OSError, match="broken") as caught:
+            await purgatory.close()
+        assert "can be opened again" in caught.value.__notes__[0]
+        assert (await task).status is Status.DRAINED
+        assert not purgatory.is_open
+
+
+async def test_jobs_wait_for_the_next_opening() -> None:
+    """The worker releases what it held, and another one runs it on the next loop, once."""
+    clock = asyncio.get_running_loop().clock  # type: ignore[attr-defined] # of our own loop
+    purgatory = Purgatory(jobs=MemoryJobStore(now_ms=clock.wall_ms), clock=clock)
+    ran: list[str] = []
+
+    @purgatory.handler("note")
+    async def note(job: object, payload: str) -> None:
+        ran.append(payload)
+
+    async with purgatory:
+        first = await purgatory.defer("note", "first", delay=10)
+        await (await purgatory.defer("note", "now", delay=0)).wait(5)
+    assert ran == ["now"]
+
+    async def reopen() -> object:
+        async with purgatory:
+            await (await purgatory.defer("note", "second", delay=20)).wait(60)
+            return (await first.get()).state
+
+    assert run(reopen(), clock) == "done"
+    assert ran == ["now", "first", "second"]
+    counts = purgatory.statistics().jobs
+    assert counts is not None and counts.done == 3
