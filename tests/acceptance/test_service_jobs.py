@@ -70,8 +70,10 @@ async def test_a_job_survives_kill_9(tmp_path: Path) -> None:
             assert verify_signature(
                 SECRET,
                 received.headers["purgatory-signature"],
-                document["job"],
-                received.body,
+                method=received.method,
+                url=receiver.url,
+                job_id=document["job"],
+                body=received.body,
                 now=SystemClock().wall_ms() / 1000,
             )
             ready = await ask(server.address, "GET", "/readyz")

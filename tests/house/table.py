@@ -14,6 +14,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.limits": (2, "operations"),
     "purgatory.operations": (2, "operations"),
     "purgatory.outcome": (2, "operations"),
+    "purgatory.printable": (2, "operations"),
     "purgatory.redacted_url": (2, "operations"),
     "purgatory.retry_policy": (2, "operations"),
     "purgatory.status": (2, "operations"),

@@ -10,6 +10,8 @@ from typing import TypeVar
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.engine import URL
 
+from purgatory.jobs.sql.engine import create_private_files
+
 T = TypeVar("T")
 
 
@@ -28,6 +30,7 @@ class SqliteThread:
             poolclass=NullPool,
             connect_args={"check_same_thread": False, "timeout": busy_seconds},
         )
+        create_private_files(self._engine)
         self._executor: ThreadPoolExecutor | None = None
         self.connection: Connection | None = None
         """For use in the thread only."""
