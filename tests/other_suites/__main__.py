@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
-import xml.etree.ElementTree as ElementTree
+import xml.etree.ElementTree as ET
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def run(python: str, folder: Path, options: Sequence[str], seconds: float) -> di
             timeout=seconds,
             check=False,
         )
-        cases = ElementTree.parse(report).iter("testcase")
+        cases = ET.parse(report).iter("testcase")
         return {
             f"{case.get('classname')}::{case.get('name')}": (
                 case.find("failure") is not None or case.find("error") is not None
