@@ -1,4 +1,4 @@
-"""Waking the tasks whose operations have ended."""
+"""Resuming the tasks whose operations have ended."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class WakeUps:
-    """Resumes, in the next turn of the event loop, the tasks that wait for what has ended by then.
+    """Resumes tasks in the next turn of the event loop, in the order in which they were added.
 
-    All of them by one handle, in the order in which they were added: a handle for each, as a future
-    makes it, takes as long as all else that a fire does. So a task may be resumed before a callback
-    that was scheduled earlier than it was added, where another task was added before that one.
+    One handle resumes all of them: a handle for each, as futures have, takes as long as all the
+    rest of a fire. So a task may be resumed before a callback that was scheduled before it was
+    added, if another task was added before that callback.
     """
 
     __slots__ = (
@@ -31,8 +31,8 @@ class WakeUps:
         self.loop: AbstractEventLoop = loop
         self._call_soon = loop.call_soon
         self._is_scheduled: bool = False
-        # The first of a turn, which as a rule is the only one: a list of one, and a tuple in it,
-        # would take as long as a twentieth of its park and fire.
+        # The first task of a turn, usually the only one. A list for it, with a tuple, would take
+        # 3 % of its park and fire.
         self._callback: Callable[[Any], object] | None = None
         self._argument: object = None
         self._context: Context | None = None
@@ -44,7 +44,7 @@ class WakeUps:
         Raises RuntimeError if the loop is closed.
         """
         if not self._is_scheduled:
-            # In the context of the first, which so need not be entered again.
+            # In the context of the first task: no second context switch.
             self._call_soon(self._run, context=context)
             self._is_scheduled = True
             self._callback, self._argument, self._context = callback, argument, context
@@ -71,7 +71,7 @@ class WakeUps:
                 else:
                     context.run(callback, argument)
         except BaseException:
-            # An interrupt, as a task lets no other error out: the others are still resumed.
+            # An interrupt, as a task raises no other error: the others are still resumed.
             for callback, argument, context in () if others is None else others[count:]:
                 self._call_soon(callback, argument, context=context)
             raise

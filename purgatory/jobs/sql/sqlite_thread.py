@@ -1,4 +1,4 @@
-"""A thread that writes to a SQLite file."""
+"""The thread that writes to a SQLite file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 
 class SqliteThread:
-    """Runs a whole transaction in one way to the thread and back.
+    """Runs whole transactions in a thread, each with one round trip to it.
 
-    Through the asynchronous driver each statement goes there and back three times, and a batch of
-    inserts waits for threads for longer than for the disk.
+    The asynchronous driver needs three round trips for each statement, and a batch of inserts then
+    waits longer for threads than for the disk.
     """
 
     def __init__(self, url: URL, *, busy_seconds: float) -> None:
-        """Connect to nothing yet."""
+        """Create the engine, without connecting."""
         self._engine = create_engine(
             url.set(drivername="sqlite"),
             isolation_level="AUTOCOMMIT",
@@ -53,7 +53,7 @@ class SqliteThread:
             self._executor = None
 
     def drop(self) -> None:
-        """Let go of the connection, whatever state it is in."""
+        """Close the connection, in any state."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close()
