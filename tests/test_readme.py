@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from purgatory import Limits
 from purgatory.fastapi import WaitSettings
 from tests.acceptance.process_server import ProcessServer
-from tests.patience import PATIENCE_S, until_in_turns
+from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -62,7 +62,7 @@ async def test_the_example_for_an_existing_application_works_as_it_stands() -> N
     ):
         parked = asyncio.create_task(client.get("/orders/42/payment", timeout=30))
         purgatory = names["app"].state.purgatory
-        await until_in_turns(lambda: purgatory.parked == 1)
+        await until(lambda: purgatory.parked == 1)
         assert (await client.post("/orders/42/payment")).json() == 1
         assert (await parked).json() == {"paid_by": "card"}
         # Who asks after it happened is told at once.
