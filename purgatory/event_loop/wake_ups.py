@@ -1,4 +1,4 @@
-"""Waking the tasks whose operations have ended."""
+"""Resuming the tasks whose operations have ended."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any
 
 
 class WakeUps:
-    """Resumes, in the next turn of the event loop, the tasks that wait for what has ended by then.
+    """Resumes tasks in the next turn of the event loop, in the order in which they were added.
 
-    All of them by one handle, in the order in which they were added: a handle for each, as a future
-    makes it, takes as long as all else that a fire does. So a task may be resumed before a callback
-    that was scheduled earlier than it was added, where another task was added before that one.
+    One handle resumes all of them: a handle for each, as futures have, takes as long as all the
+    rest of a fire. So a task may be resumed before a callback that was scheduled before it was
+    added, if another task was added before that callback.
     """
 
     __slots__ = ("_call_soon", "_is_scheduled", "_pending", "loop")
@@ -35,7 +35,7 @@ class WakeUps:
             self._schedule()
 
     def _schedule(self) -> None:
-        # In the context of the first, which as a rule is the only one, and need not enter it again.
+        # In the context of the first task, which is usually the only one: no second context switch.
         self._call_soon(self._run, context=self._pending[0][2])
         self._is_scheduled = True
 
@@ -52,7 +52,7 @@ class WakeUps:
                 else:
                     context.run(callback, argument)
         except BaseException:
-            # An interrupt, as a task lets no other error out: the others are still resumed.
+            # An interrupt, as a task raises no other error: the others are still resumed.
             self._pending = pending[count:] + self._pending
             if self._pending and not self._is_scheduled:
                 self._schedule()

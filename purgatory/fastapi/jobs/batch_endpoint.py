@@ -21,7 +21,8 @@ from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.jobs.endpoints import add_problem, job_spec
 from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine, job_json, max_batch_bytes
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.jobs import AddStatus, JobError, JobLimits, JobSpec
+from purgatory.jobs import JobError, JobLimits
+from purgatory.jobs.model import AddStatus, JobSpec
 
 # Lines that are stored and reported together: one step of a store.
 CHUNK = 250

@@ -27,17 +27,15 @@ from purgatory.fastapi.jobs.schemas import (
     reschedule_json,
 )
 from purgatory.jobs import (
-    CALLBACK,
-    AddStatus,
-    Callback,
     DuplicateJobError,
     InvalidPayloadError,
     Job,
     JobError,
     JobLimits,
     JobNotFoundError,
-    JobSpec,
 )
+from purgatory.jobs.callbacks import CALLBACK, Callback
+from purgatory.jobs.model import AddStatus, JobSpec
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 

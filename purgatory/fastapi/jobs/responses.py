@@ -7,7 +7,8 @@ from typing import Any
 
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
 from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob
-from purgatory.jobs import CALLBACK, Job
+from purgatory.jobs import Job
+from purgatory.jobs.callbacks import CALLBACK
 from purgatory.jobs.model.timestamps import rfc3339, utc
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from purgatory import DelayedOperation, OperationEvent, Outcome, Purgatory, Status
+from purgatory import DelayedOperation, Outcome, Purgatory, Status
+from purgatory.operations import OperationEvent
 
 TIMEOUT = 30.0
 
