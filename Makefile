@@ -34,7 +34,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-plain test-compiled load mutation chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock clean
+.PHONY: help run test test-plain test-compiled load mutation other-suites chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,9 @@ load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on eac
 
 mutation: $(VENV)/.test ## Faults in the code that tests ought to notice (ARGS="--count 50 --seed 2 --room purgatory/timer")
 	@$(BIN)/python -m tests.mutation $(ARGS)
+
+other-suites: $(VENV)/.test ## Run the suite of another project with a purgatory in its applications (ARGS="../starlette --python ../starlette/.venv/bin/python")
+	@$(BIN)/python -m tests.other_suites $(ARGS)
 
 chaos: $(VENV)/.test ## Kill services and stores while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
 	@$(BIN)/python -m tests.chaos $(ARGS)

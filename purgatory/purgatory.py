@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from purgatory.errors import (
     PurgatoryClosedError,
@@ -17,6 +18,7 @@ from purgatory.errors import (
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.sliced_runner import SlicedRunner
+from purgatory.event_loop.thread_calls import ThreadCalls
 from purgatory.fire_result import FireResult
 from purgatory.jobs import JobsNotFiredError, JobStore, StoreError, WorkerSettings
 from purgatory.jobs.end_listeners import on_job_end
@@ -38,6 +40,8 @@ from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
 
 logger = logging.getLogger("purgatory")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,8 @@ class Purgatory(JobsMixin):
     And delayed jobs, where it is given a store of them: defer until a deadline, or a key fires.
 
     Open it with `async with`, or let `purgatory.fastapi.install` do so. It belongs to the event
-    loop and the thread on which it was opened; another thread calls
-    `anyio.from_thread.run(purgatory.fire, key)`. It may be opened several times on this loop and
-    closes with the last of them.
+    loop and the thread on which it was opened; other threads and signal handlers use
+    `run_threadsafe`. It may be opened several times on this loop and closes with the last of them.
 
     Once closed it can be opened again, on any loop: waits, timers and the worker of jobs start
     anew. Signals stay in memory, so cursors remain valid; so do the counts of `statistics`.
@@ -111,7 +114,7 @@ class Purgatory(JobsMixin):
     ) -> None:
         """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late.
 
-        `listeners` are told of operations; those that are JobRecorders, of the ends of jobs, too.
+        `listeners` are called for operations; JobRecorders also for jobs that end.
         It opens and closes `jobs`, and runs those jobs for which it has a handler.
         """
         self.name: str = name
@@ -136,6 +139,7 @@ class Purgatory(JobsMixin):
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._thread_calls = ThreadCalls(name)
         self.handlers = JobHandlers()
         self._job_service: JobService | None = None
         if jobs is not None:
@@ -171,7 +175,7 @@ class Purgatory(JobsMixin):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the purgatory: whoever is still parked gets an outcome with status "drained"."""
+        """Close the purgatory: callers still parked get an outcome with status "drained"."""
         await self.close()
 
     def __repr__(self) -> str:
@@ -218,6 +222,7 @@ class Purgatory(JobsMixin):
         self._drained = self._closing = None
         self._operations.is_closed = False
         self._parking.begin(loop)
+        self._thread_calls.open(loop)
         self._reaper = ExpirationReaper(self._timer, loop)
         self._reaper.start()
         if self.signals.statistics().signals:
@@ -278,6 +283,7 @@ class Purgatory(JobsMixin):
         self._reaper.stop()
         self._timer.close()
         self._parking.end()
+        self._thread_calls.close()
         logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
 
     async def park(
@@ -366,6 +372,20 @@ class Purgatory(JobsMixin):
         self._parking.require_open()
         self._parking.positions(keys, None)
         return self.signals.cursor(self.signals.head())
+
+    def run_threadsafe(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine of this purgatory on its event loop: from a thread or a signal handler.
+
+            purgatory.run_threadsafe(purgatory.fire("order:42")).result()
+
+        As `asyncio.run_coroutine_threadsafe`, without naming the loop. The future's `result()`
+        blocks, so call it in a thread, such as that of a `def` endpoint, and not in a signal
+        handler. A failure that is not retrieved is logged.
+
+        Raises PurgatoryClosedError, here or through the future, and TypeError for what is no
+        coroutine.
+        """
+        return self._thread_calls.run(coroutine)
 
     async def cancel(self, key: str) -> int:
         """End every operation on `key` with status "cancelled"; return how many there were.

@@ -172,8 +172,8 @@ class Parking:
         loop = self.loop
         if loop is None or not self.opened:
             raise PurgatoryClosedError(
-                f"purgatory {self._name!r} is not open: use it inside `async with`, or install it "
-                "in the application that serves it"
+                f"purgatory {self._name!r} is not open: use it inside `async with`, also in a "
+                "lifespan of your own, or install it in the application that serves it"
             )
         if compiled:
             is_here = thread_ident() == self.thread_id  # type: ignore[name-defined] # noqa: F821 - as above
@@ -182,8 +182,8 @@ class Parking:
         if not is_here:
             raise WrongThreadError(
                 f"purgatory {self._name!r} was used from {threading.current_thread().name!r}, not "
-                "the thread of its event loop: call it through anyio.from_thread.run, or "
-                "asyncio.run_coroutine_threadsafe"
+                "the thread of its event loop: there, call "
+                "purgatory.run_threadsafe(purgatory.fire(key)).result(), and others likewise"
             )
         return loop
 

@@ -76,7 +76,9 @@ class LongPollMiddleware:
         await long_poll.run()
 
     def _request(self, scope: Scope) -> LongPollRequest | None:
-        prefer = [value.decode("latin-1") for name, value in scope["headers"] if name == b"prefer"]
+        # ASGI has them always, but tests of other middleware leave them out.
+        headers = scope.get("headers", ())
+        prefer = [value.decode("latin-1") for name, value in headers if name == b"prefer"]
         if not prefer:
             return None
         try:
@@ -84,7 +86,7 @@ class LongPollMiddleware:
         except Problem:
             # A preference that cannot be parsed is ignored (RFC 7240, section 2).
             return None
-        fields = [value for name, value in scope["headers"] if name == b"if-none-match"]
+        fields = [value for name, value in headers if name == b"if-none-match"]
         tags = EntityTags.parse(fields)
         if wait is None or tags is None:
             return None

@@ -133,7 +133,9 @@ async def test_from_another_thread_everything_is_refused(make_purgatory: Make) -
         thread.start()
         thread.join()
         assert len(errors) == len(calls)
-        assert all("'the other'" in error and "anyio.from_thread.run" in error for error in errors)
+        assert all(
+            "'the other'" in error and "purgatory.run_threadsafe(" in error for error in errors
+        )
         assert (purgatory.parked, purgatory.signals.head(), purgatory.is_draining) == (0, 0, False)
 
 
