@@ -34,7 +34,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-plain test-compiled load mutation chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs-house lock clean
+.PHONY: help run test test-plain test-compiled load mutation other-suites chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,9 @@ load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on eac
 
 mutation: $(VENV)/.test ## Faults in the code that tests ought to notice (ARGS="--count 50 --seed 2 --room purgatory/timer")
 	@$(BIN)/python -m tests.mutation $(ARGS)
+
+other-suites: $(VENV)/.test ## Run the suite of another project with a purgatory in its applications (ARGS="../starlette --python ../starlette/.venv/bin/python")
+	@$(BIN)/python -m tests.other_suites $(ARGS)
 
 chaos: $(VENV)/.test ## Kill services and stores while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
 	@$(BIN)/python -m tests.chaos $(ARGS)
@@ -101,6 +104,9 @@ example-unpaid-orders: $(VENV)/.test ## Watch an order be cancelled unless it is
 example-pipeline: $(VENV)/.test ## Make up a journal of two days, and a report on it (ARGS="--operations 5000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline.example $(ARGS)
 
+docs: .venv-docs/.created ## Build the documentation as a site in site/; a broken link fails
+	@.venv-docs/bin/zensical build --strict --clean
+
 docs-house: $(VENV)/.created ## Draw the rooms of the code and their imports in docs/architecture.md
 	@$(BIN)/python -m tests.house
 
@@ -119,10 +125,15 @@ lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.tom
 	@$(LOCK_PIP) $(FREEZE) > .venv-lock/all
 	@{ echo '# What "make test" and "make lint" add to app/requirements.txt. Written by "make lock".'; \
 	  grep -vxFf .venv-lock/service .venv-lock/all; } > tests/requirements.txt
+	@$(BIN)/python -m venv --clear .venv-lock
+	@$(LOCK_PIP) install -qq --upgrade pip
+	@$(LOCK_PIP) install -qq --group docs
+	@{ echo '# What "make docs" installs. Written by "make lock".'; \
+	  $(LOCK_PIP) $(FREEZE) --exclude setuptools; } > docs/requirements.txt
 	@rm -rf .venv-lock
 
 clean: ## Remove what the other targets made
-	@rm -rf $(VENV) .venv-lock .bench build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) .venv-docs .venv-lock .bench .cache build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps, so that a second call installs nothing and needs no network.
@@ -145,6 +156,13 @@ $(VENV)/.created:
 	  echo 'Or name another Python: make run PYTHON=/path/to/python3' >&2; \
 	  exit 1; \
 	}
+	@touch $@
+
+# Apart from $(VENV): the versions that a site needs do not bind the service.
+.venv-docs/.created: $(VENV)/.created docs/requirements.txt
+	@echo 'Installing the tools for the documentation into .venv-docs ...'
+	@$(BIN)/python -m venv --clear .venv-docs
+	@.venv-docs/bin/python -m pip --disable-pip-version-check --no-input install -qq --requirement docs/requirements.txt
 	@touch $@
 
 # Without build isolation: the backend is among the pins, so nothing unpinned is fetched.

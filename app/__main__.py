@@ -7,6 +7,7 @@ import logging.config
 import sys
 
 import uvicorn
+from fastapi import FastAPI
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
@@ -21,7 +22,7 @@ from purgatory.uvicorn import ParkingProtocol
 logger = logging.getLogger("purgatory.app")
 
 USAGE = """\
-python -m app                  run the service; settings: environment, see docs/operating.md
+python -m app                  run the service; settings: environment, see docs/reference/service.md
 python -m app token SCOPE ...  create a token and its line for the tokens file"""
 
 # Warn if fewer requests than this can be parked, unless the settings ask for fewer.
@@ -46,7 +47,22 @@ def main() -> int:
     except (JournalUnavailableError, ValueError) as exc:
         print(exc, file=sys.stderr)
         return 2
-    config = uvicorn.Config(
+    config = server_config(app, settings)
+    _check_files(settings)
+    configure_garbage_collector()
+    address = settings.address
+    print(f"Purgatory on {address} -- API documentation: {address}/docs", flush=True)
+    try:
+        uvicorn.Server(config).run()
+    except KeyboardInterrupt:
+        # uvicorn has shut down cleanly and raises the interrupt again.
+        print("Purgatory has stopped.", flush=True)
+    return 0
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """Return how uvicorn serves the service."""
+    return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
@@ -59,16 +75,6 @@ def main() -> int:
         # Parks requests without a task each; the application needs no change.
         http=ParkingProtocol,
     )
-    _check_files(settings)
-    _configure_garbage_collector()
-    address = settings.address
-    print(f"Purgatory on {address} -- API documentation: {address}/docs", flush=True)
-    try:
-        uvicorn.Server(config).run()
-    except KeyboardInterrupt:
-        # uvicorn has shut down cleanly and raises the interrupt again.
-        print("Purgatory has stopped.", flush=True)
-    return 0
 
 
 def _message(error: ErrorDetails) -> str:
@@ -112,9 +118,9 @@ def _check_files(settings: Settings) -> None:
         logger.warning(message, extra={"action": "few-files"})
 
 
-def _configure_garbage_collector() -> None:
-    # Parked requests are many long-lived objects. Scanning them repeatedly takes half of the CPU
-    # time of parking. Objects that exist now are permanent; scan all others less often.
+def configure_garbage_collector() -> None:
+    """Scan rarely, and never what exists now: parked requests are many long-lived objects."""
+    # Scanning them repeatedly takes half of the CPU time of parking.
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)

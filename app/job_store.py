@@ -32,7 +32,8 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
     Raises ValueError if no store supports the URL, and OSError if `data_dir` cannot be created.
     """
     if url is None:
-        data_dir.mkdir(parents=True, exist_ok=True)
+        # Jobs contain what clients sent, also credentials: for this user only.
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return MigratedJobStore(f"sqlite+aiosqlite:///{(data_dir / FILE_NAME).absolute()}")
     scheme = url.partition(":")[0].partition("+")[0]
     if scheme in ("sqlite", "postgresql"):

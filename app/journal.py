@@ -27,7 +27,7 @@ def create_journal(settings: Settings) -> Journal | None:
         # Imported here: the service needs pyarrow only if it writes a journal.
         from purgatory.journal import Journal, ParquetFiles
 
-        settings.journal_dir.mkdir(parents=True, exist_ok=True)
+        settings.journal_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return Journal(
             ParquetFiles(settings.journal_dir, max_age=settings.journal_max_age),
             sample=settings.journal_sample,

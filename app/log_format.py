@@ -2,30 +2,52 @@
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import UTC, datetime
 from logging import Formatter, LogRecord
 from typing import Any
 
 from uvicorn.logging import AccessFormatter, DefaultFormatter
 
+from purgatory.printable import printable
+
 LINE = "%(asctime)s %(levelprefix)s %(message)s"
 ACCESS_LINE = '%(asctime)s %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s'
 
 
-class _Timed(Formatter):
-    """A formatter with RFC 3339 times in UTC, like the responses of the service."""
+class _OneLine(Formatter):
+    """A formatter of one line for each record, with RFC 3339 times in UTC as in the responses.
+
+    Control characters are escaped, and the lines of a traceback indented: text from outside can
+    neither forge a line nor control a terminal.
+    """
 
     def formatTime(self, record: LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging calls it so
         timestamp = datetime.fromtimestamp(record.created, UTC)
         return timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        lines = super().formatException(ei).split("\n")
+        return "\n".join(f"    {printable(line)}" for line in lines)
 
-class LineFormatter(_Timed, DefaultFormatter):
+
+class LineFormatter(_OneLine, DefaultFormatter):
     """The format of log lines other than access lines."""
 
+    def formatMessage(self, record: LogRecord) -> str:  # noqa: N802, D102 - as above
+        record.message = printable(record.message)
+        return super().formatMessage(record)
 
-class AccessLineFormatter(_Timed, AccessFormatter):
+
+class AccessLineFormatter(_OneLine, AccessFormatter):
     """The format of access lines: client, request line and status; no headers, no body."""
+
+    def formatMessage(self, record: LogRecord) -> str:  # noqa: N802, D102 - as above
+        args = record.args
+        if isinstance(args, tuple):
+            record = copy(record)
+            record.args = tuple(printable(arg) if isinstance(arg, str) else arg for arg in args)
+        return super().formatMessage(record)
 
 
 def log_config(level: str) -> dict[str, Any]:

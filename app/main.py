@@ -16,7 +16,7 @@ from app.settings import Settings
 from app.unknown_settings import unknown_variables
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
-from purgatory.jobs import CALLBACK
+from purgatory.jobs.callbacks import CALLBACK
 
 logger = logging.getLogger("purgatory.app")
 
@@ -63,7 +63,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         jobs=jobs,
         job_settings=settings.job_settings(),
     )
-    purgatory.handler(CALLBACK)(settings.webhook())
+    with _naming_variables("PURGATORY_CALLBACK_ALLOWED_HOSTS or PURGATORY_CALLBACK_SECRETS"):
+        purgatory.handler(CALLBACK)(settings.webhook())
     with _naming_variables("PURGATORY_JOB_HANDLERS"):
         purgatory.handled_elsewhere(settings.handled_elsewhere())
     install(app, purgatory, settings=settings.wait_settings(), authorize=tokens)

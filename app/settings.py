@@ -14,6 +14,7 @@ from app.job_store import make_job_store
 from purgatory import Limits
 from purgatory.fastapi import BearerTokens, WaitSettings
 from purgatory.jobs import JobStore, WorkerSettings
+from purgatory.jobs.callbacks.secret_headers import CallbackSecret
 from purgatory.jobs.callbacks.webhook import Webhook
 
 _LIMITS = Limits()
@@ -107,6 +108,17 @@ class Settings(BaseSettings):
     callback_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds.")
     callback_allow_private: bool = Field(
         False, description="Allow callbacks to loopback, private and link-local addresses."
+    )
+
+    callback_allowed_hosts: str = Field(
+        "",
+        description="Comma-separated hosts that callbacks may reach at any address: name at ports "
+        "80 and 443, or name:port.",
+    )
+    callback_secrets: SecretStr | None = Field(
+        None,
+        description="Values that headers of callbacks name as secret:NAME, as JSON: "
+        '{"NAME": {"value": "Bearer ...", "hosts": ["shop.example"]}}.',
     )
 
     access_log: bool = Field(True, description="Log each request; takes 44 us per request.")
@@ -207,11 +219,30 @@ class Settings(BaseSettings):
             None if secret is None else secret.get_secret_value(),
             timeout=self.callback_timeout,
             allow_private=self.callback_allow_private,
+            allowed_hosts=_names(self.callback_allowed_hosts),
+            secrets=self._callback_secrets(),
         )
+
+    def _callback_secrets(self) -> dict[str, CallbackSecret]:
+        if self.callback_secrets is None:
+            return {}
+        wanted = 'give JSON such as {"billing": {"value": "Bearer ...", "hosts": ["shop.example"]}}'
+        # Without the original errors, which may quote a secret.
+        try:
+            given = json.loads(self.callback_secrets.get_secret_value())
+            secrets = {name: (entry["value"], entry["hosts"]) for name, entry in given.items()}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise ValueError(f"PURGATORY_CALLBACK_SECRETS cannot be read: {wanted}") from None
+        try:
+            return {
+                name: CallbackSecret(value, hosts=hosts) for name, (value, hosts) in secrets.items()
+            }
+        except (ValueError, TypeError, AttributeError) as exc:
+            raise ValueError(f"PURGATORY_CALLBACK_SECRETS: {exc}; {wanted}") from None
 
     def handled_elsewhere(self) -> list[str]:
         """Return the names of handlers that other services run."""
-        return [name for name in map(str.strip, self.job_handlers.split(",")) if name]
+        return _names(self.job_handlers)
 
     def wait_settings(self) -> WaitSettings:
         """Return the limits of waits over HTTP."""
@@ -222,6 +253,10 @@ class Settings(BaseSettings):
             request_timeout=self.request_timeout,
             max_incomplete_bytes=self.max_incomplete_bytes,
         )
+
+
+def _names(text: str) -> list[str]:
+    return [name for name in map(str.strip, text.split(",")) if name]
 
 
 def _is_loopback(host: str) -> bool:

@@ -33,7 +33,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
         if variables.get(name) == PREFIX + name:
             continue
         near = get_close_matches(name, variables, n=1)
-        hint = f"did you mean {variables[near[0]]}?" if near else "see docs/operating.md"
+        hint = f"did you mean {variables[near[0]]}?" if near else "see docs/reference/service.md"
         found.append(f"{variable[:64]} is not a setting and is ignored: {hint}")
     return found
 

@@ -9,10 +9,10 @@
     |   +-- CursorExpiredError (LookupError) history since that cursor is no longer kept
     +-- LimitReachedError (RuntimeError)     a bound on what may wait at once
     +-- PurgatoryClosedError (RuntimeError)  used before it is open, or after it was closed
-    |   +-- PurgatoryDrainingError           told to end, so that it parks nobody any more
+    |   +-- PurgatoryDrainingError           shutting down: it parks no more callers
     +-- WrongThreadError (RuntimeError)      used from another thread than its event loop's
     +-- SeveralWorkersError (RuntimeError)   several workers that cannot reach each other
-    +-- JobError                             of delayed jobs; these are in purgatory.jobs
+    +-- JobError                             of delayed jobs; all are in purgatory.jobs.model
         +-- InvalidJobError (ValueError)     a handler's name, keys, policy or attempts
         +-- InvalidPayloadError (ValueError) a payload that is not JSON, or too large
         +-- InvalidDeadlineError (ValueError) past, too far ahead, or without a zone
@@ -32,15 +32,30 @@
             +-- StoreFullError (RuntimeError)            has no room for another job
             +-- StoreNotReadyError (RuntimeError)        lacks a migration or a setting
 
-Each is also the builtin that a stranger would catch. Arguments of the wrong type raise TypeError.
+Each also inherits the closest builtin exception. Arguments of the wrong type raise TypeError.
 """
+
+__all__ = [
+    "BadCursorError",
+    "CursorError",
+    "CursorExpiredError",
+    "InvalidKeyError",
+    "InvalidTimeoutError",
+    "InvalidValueError",
+    "LimitReachedError",
+    "PurgatoryClosedError",
+    "PurgatoryDrainingError",
+    "PurgatoryError",
+    "SeveralWorkersError",
+    "WrongThreadError",
+]
 
 
 class PurgatoryError(Exception):
     """Something went wrong in purgatory."""
 
     def __init__(self, detail: str | None = None) -> None:
-        """Take a sentence that names the value, the limit and the way out."""
+        """Set the message, which names the value, the limit and the way out."""
         # The docstring is the default message, so that an error is never empty.
         self.detail = detail or (type(self).__doc__ or "").strip()
         super().__init__(self.detail)
@@ -70,7 +85,7 @@ class CursorExpiredError(CursorError, LookupError):
     """The history since this cursor is no longer kept."""
 
     def __init__(self, detail: str | None = None, *, key: str, earliest: str, head: str) -> None:
-        """Name the key, and the cursors from which a reader can go on."""
+        """Set the key, and the cursors from which a reader can continue."""
         super().__init__(detail)
         self.key = key
         self.earliest = earliest
@@ -78,10 +93,10 @@ class CursorExpiredError(CursorError, LookupError):
 
 
 class LimitReachedError(PurgatoryError, RuntimeError):
-    """A bound on what may wait at once is reached."""
+    """A limit on waiting operations is reached."""
 
     def __init__(self, detail: str | None = None, *, limit: str, maximum: int) -> None:
-        """Name the limit, as the setting is called, and its value."""
+        """Set the name of the limit's setting, and its value."""
         super().__init__(detail)
         self.limit = limit
         self.maximum = maximum

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from purgatory.errors import (
     PurgatoryClosedError,
@@ -17,18 +18,14 @@ from purgatory.errors import (
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.sliced_runner import SlicedRunner
+from purgatory.event_loop.thread_calls import ThreadCalls
 from purgatory.fire_result import FireResult
-from purgatory.jobs import (
-    JobHandlers,
-    JobsNotFiredError,
-    JobStatistics,
-    JobStore,
-    StoreError,
-    WorkerSettings,
-)
+from purgatory.jobs import JobsNotFiredError, JobStore, StoreError, WorkerSettings
 from purgatory.jobs.end_listeners import on_job_end
+from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.jobs_mixin import JobsMixin
+from purgatory.jobs.worker import JobStatistics
 from purgatory.json_value import json_value
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -43,6 +40,8 @@ from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
 
 logger = logging.getLogger("purgatory")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +93,8 @@ class Purgatory(JobsMixin):
     And delayed jobs, where it is given a store of them: defer until a deadline, or a key fires.
 
     Open it with `async with`, or let `purgatory.fastapi.install` do so. It belongs to the event
-    loop and the thread on which it was opened; another thread calls
-    `anyio.from_thread.run(purgatory.fire, key)`. It may be opened several times on this loop and
-    closes with the last of them.
+    loop and the thread on which it was opened; other threads and signal handlers use
+    `run_threadsafe`. It may be opened several times on this loop and closes with the last of them.
 
     Once closed it can be opened again, on any loop: waits, timers and the worker of jobs start
     anew. Signals stay in memory, so cursors remain valid; so do the counts of `statistics`.
@@ -116,7 +114,7 @@ class Purgatory(JobsMixin):
     ) -> None:
         """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late.
 
-        `listeners` are told of operations; those that are JobRecorders, of the ends of jobs, too.
+        `listeners` are called for operations; JobRecorders also for jobs that end.
         It opens and closes `jobs`, and runs those jobs for which it has a handler.
         """
         self.name: str = name
@@ -141,6 +139,7 @@ class Purgatory(JobsMixin):
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._thread_calls = ThreadCalls(name)
         self.handlers = JobHandlers()
         self._job_service: JobService | None = None
         if jobs is not None:
@@ -148,7 +147,7 @@ class Purgatory(JobsMixin):
                 jobs,
                 self.handlers,
                 timer=self._timer,
-                watch=self.watch,
+                park=self.park_operation,
                 require_open=self._parking.require_open,
                 delay_ms=self._parking.delay_ms,
                 settings=job_settings,
@@ -176,7 +175,7 @@ class Purgatory(JobsMixin):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the purgatory: whoever is still parked gets an outcome with status "drained"."""
+        """Close the purgatory: callers still parked get an outcome with status "drained"."""
         await self.close()
 
     def __repr__(self) -> str:
@@ -196,7 +195,7 @@ class Purgatory(JobsMixin):
 
     @property
     def is_draining(self) -> bool:
-        """True from the first `drain` or `close` until it is opened again: nothing can wait."""
+        """True from `drain` until it is closed: nobody is parked, and nobody new will be."""
         return self._parking.is_draining
 
     def open(self) -> None:
@@ -223,6 +222,7 @@ class Purgatory(JobsMixin):
         self._drained = self._closing = None
         self._operations.is_closed = False
         self._parking.begin(loop)
+        self._thread_calls.open(loop)
         self._reaper = ExpirationReaper(self._timer, loop)
         self._reaper.start()
         if self.signals.statistics().signals:
@@ -241,7 +241,8 @@ class Purgatory(JobsMixin):
         return (
             f"purgatory {self.name!r} is open on another event loop: close it there first, or make "
             "a purgatory for each loop. Applications that run at the same time in one process, as "
-            "in tests, are made by a function together with their purgatory (docs/testing.md)"
+            "in tests, are made by a function together with their purgatory "
+            "(docs/how-to/test-your-code.md)"
         )
 
     async def close(self) -> None:
@@ -260,6 +261,8 @@ class Purgatory(JobsMixin):
         if self._closing is None:
             # A task of its own: one that is cancelled would leave half of it open.
             self._closing = loop.create_task(self._close(), name="purgatory-close")
+            # Not in `finally`: a loop that ends cancels the task, perhaps before its first step.
+            self._closing.add_done_callback(self._end)
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
@@ -267,19 +270,21 @@ class Purgatory(JobsMixin):
             try:
                 await self.drain()
             finally:
-                # What is left if the loop ends meanwhile, and cancels this.
-                self._operations.shutdown()
                 if self._job_service is not None:
                     await self._job_service.close()
         except Exception as exc:
             exc.add_note(f"purgatory {self.name!r} is closed all the same, and can be opened again")
             raise
-        finally:
-            assert self._reaper is not None
-            self._reaper.stop()
-            self._timer.close()
-            self._parking.end()
-            logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
+
+    def _end(self, closing: asyncio.Task[None]) -> None:
+        # What the drain has left if it was cancelled.
+        self._operations.shutdown()
+        assert self._reaper is not None
+        self._reaper.stop()
+        self._timer.close()
+        self._parking.end()
+        self._thread_calls.close()
+        logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
 
     async def park(
         self,
@@ -297,9 +302,9 @@ class Purgatory(JobsMixin):
         again once the keys are watched, and whenever one fires (Kafka's `tryComplete`). What it
         raises is raised here.
 
-        `cursor` is that of an earlier outcome, for every key or one for each: what fired since then
-        counts, so that nothing is lost between two waits; "0" is from the earliest kept. Without
-        it, what fires from now on counts.
+        `cursor` is from `Purgatory.cursor` or an earlier outcome, for every key or one for each:
+        what fired since then counts, so that nothing is lost between two waits; "0" is from the
+        earliest kept. Without it, what fires from now on counts.
 
         While the purgatory drains the outcome is "drained" at once.
 
@@ -349,6 +354,39 @@ class Purgatory(JobsMixin):
         except StoreError as exc:
             raise JobsNotFiredError(key, cursor, exc.detail) from exc
 
+    def cursor(self, *keys: str) -> str:
+        """Return the cursor of now: `park` with it counts what fires on `keys` from here on.
+
+        For reading a database, then waiting, without missing what fires in between:
+
+            since = purgatory.cursor("order:42")
+            order = await read_order(42)
+            outcome = await purgatory.park("order:42", timeout=25, cursor=since)
+
+        An opaque string, which clients may send back as `cursor=` over HTTP. Use it with these keys
+        only: a cursor need not have the positions of others.
+
+        Raises ValueError without keys or for too many, InvalidKeyError, PurgatoryClosedError and
+        WrongThreadError.
+        """
+        self._parking.require_open()
+        self._parking.positions(keys, None)
+        return self.signals.cursor(self.signals.head())
+
+    def run_threadsafe(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Run a coroutine of this purgatory on its event loop: from a thread or a signal handler.
+
+            purgatory.run_threadsafe(purgatory.fire("order:42")).result()
+
+        As `asyncio.run_coroutine_threadsafe`, without naming the loop. The future's `result()`
+        blocks, so call it in a thread, such as that of a `def` endpoint, and not in a signal
+        handler. A failure that is not retrieved is logged.
+
+        Raises PurgatoryClosedError, here or through the future, and TypeError for what is no
+        coroutine.
+        """
+        return self._thread_calls.run(coroutine)
+
     async def cancel(self, key: str) -> int:
         """End every operation on `key` with status "cancelled"; return how many there were.
 
@@ -389,12 +427,12 @@ class Purgatory(JobsMixin):
                 _ = self._job_service.begin_drain()
         return self._drained
 
-    def watch(
+    def park_operation(
         self, operation: DelayedOperation, keys: Iterable[str], *, is_bounded: bool = True
     ) -> bool:
-        """Try `operation`, else watch `keys` until it completes; True iff it completed at once.
+        """Try `operation`, else park it on `keys`; return True iff it completed at once.
 
-        For operations of your own; `park` is this with a future. See
+        For operations of your own, which are called back instead of awaited. See
         `DelayedOperationPurgatory.try_complete_else_watch`.
 
         `is_bounded=False` exempts it from the bounds on what waits at once: for an operation that
@@ -405,7 +443,7 @@ class Purgatory(JobsMixin):
         """
         if isinstance(keys, str):
             raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
-        return self._parking.watch(operation, tuple(keys), is_bounded)
+        return self._parking.park_operation(operation, tuple(keys), is_bounded)
 
     def check(self, key: str) -> asyncio.Future[int]:
         """Try every operation on `key` without a signal, for conditions of your own.

@@ -4,7 +4,9 @@ import ast
 import builtins
 import importlib
 import re
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,7 @@ from purgatory import Purgatory
 from tests.house.imports import ROOT
 from tests.house.picture import PAGE, redrawn, reduced
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("purgatory", "app", "docs", "examples", "migrations", "tests")
 
 # Names with dots that are no modules: handlers, keys of metadata.
@@ -113,7 +115,7 @@ def known_classes() -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_names_exists(page: Path, known_classes: set[str]) -> None:
     """Each path, module and class in the docs is one of this commit."""
     text = page.read_text(encoding="utf-8")
@@ -129,6 +131,21 @@ def test_what_does_not_exist_is_found() -> None:
     assert missing_names(page) == {"purgatory.nowhere.X"}
     assert missing_imports(page) == {"purgatory.Nowhere"}
     assert missing_classes(page, set()) == {"NowhereError", "NoSuchClass"}
+
+
+def test_the_site_has_every_page() -> None:
+    """The navigation names each page below docs/, once."""
+    site = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
+    pages = [page.relative_to(ROOT / "docs").as_posix() for page in PAGES[1:]]
+    assert sorted(nav_pages(site["nav"])) == sorted(pages)
+
+
+def nav_pages(entry: Any) -> list[str]:
+    """Return the pages in an entry of the navigation: a path, a titled one, or a section."""
+    if isinstance(entry, str):
+        return [entry]
+    entries = entry.values() if isinstance(entry, dict) else entry
+    return [page for item in entries for page in nav_pages(item)]
 
 
 def test_the_picture_of_the_house_is_current() -> None:

@@ -115,10 +115,10 @@ def test_the_wheel_holds_the_library_and_nothing_else(wheel_files: set[str]) -> 
     assert any(name.endswith("/licenses/LICENSE") for name in about)
 
 
-@pytest.mark.parametrize("path", ["app/requirements.txt", "tests/requirements.txt"])
-def test_requirements_are_exact_versions(path: str) -> None:
+@pytest.mark.parametrize("folder", ["app", "docs", "tests"])
+def test_requirements_are_exact_versions(folder: str) -> None:
     """The same commit installs the same versions, from whatever registry pip is set up with."""
-    lines = (ROOT / path).read_text().splitlines()
+    lines = (ROOT / folder / "requirements.txt").read_text().splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert pins
     assert [line for line in pins if not PIN.fullmatch(line)] == []

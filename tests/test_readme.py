@@ -22,7 +22,7 @@ from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def code(page: str, language: str) -> list[str]:
@@ -99,13 +99,13 @@ def test_what_starts_the_example_starts_it(tmp_path: Path) -> None:
 
 def test_the_example_for_tests_works_as_it_stands() -> None:
     """Fifteen minutes pass at once."""
-    source = code((ROOT / "docs" / "testing.md").read_text(), "python")[0]
-    exec(compile(source, "testing.md", "exec"), {})
+    source = code((ROOT / "docs" / "how-to" / "test-your-code.md").read_text(), "python")[0]
+    exec(compile(source, "test-your-code.md", "exec"), {})
 
 
 def test_the_example_for_applications_works_as_it_stands(tmp_path: Path) -> None:
     """As often as there are tests, each of which starts the application."""
-    source = code((ROOT / "docs" / "testing.md").read_text(), "python")[2]
+    source = code((ROOT / "docs" / "how-to" / "test-your-code.md").read_text(), "python")[2]
     (tmp_path / "test_twice.py").write_text(
         source + source.replace("test_nothing", "test_still_nothing")
     )
@@ -135,7 +135,7 @@ def test_the_table_of_limits_is_true() -> None:
     )
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     """Each link to a file of the repository names one that is there."""
     targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text())
@@ -144,7 +144,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 async def test_the_example_for_jobs_works_as_it_stands() -> None:
     """An order that nobody pays is cancelled; one that is paid is not."""
-    source = code((ROOT / "docs" / "jobs.md").read_text(), "python")[0]
+    source = code((ROOT / "docs" / "reference" / "jobs.md").read_text(), "python")[0]
     names: dict[str, Any] = {}
     exec(compile(source, "jobs.md", "exec"), names)
     async with (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from purgatory import OperationEvent
+from purgatory.operations import OperationEvent
 
 
 class EventListener:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from examples.acks_all.park_operation import park_operation
 from examples.acks_all.partition import Partition
-from examples.acks_all.watch import watch
 from purgatory import DelayedOperation, Purgatory
 
 
@@ -35,7 +35,7 @@ class ReplicaLag:
             return
         now_ms = self._purgatory.clock.now_ns() // 1_000_000
         timer = _LagTimer(max(0, due_ms - now_ms), self._on_due)
-        watch(self._purgatory, timer, [self._partition.topic_partition.replica_lag_key])
+        park_operation(self._purgatory, timer, [self._partition.topic_partition.replica_lag_key])
         self._timer = timer
 
     def disarm(self) -> None:

@@ -9,11 +9,11 @@ from examples.acks_all.delayed_fetch import DelayedFetch, FetchResults
 from examples.acks_all.delayed_produce import DelayedProduce, ProduceResults
 from examples.acks_all.errors import BrokerError, UnknownPartition
 from examples.acks_all.fetch_request import FetchedPartition, FetchRequest
+from examples.acks_all.park_operation import park_operation
 from examples.acks_all.partition import Partition
 from examples.acks_all.produce_status import ProduceStatus
 from examples.acks_all.replica_lag import ReplicaLag
 from examples.acks_all.topic_partition import TopicPartition
-from examples.acks_all.watch import watch
 from purgatory import Purgatory
 
 
@@ -56,7 +56,7 @@ class ReplicaManager:
         operation = DelayedProduce(timeout_ms, batches, replicated=self, respond=respond)
         if acks_all:
             # Before the append, unlike Kafka: if the purgatory is full, nothing is appended.
-            watch(self.purgatory, operation, [name.produce_key for name in batches])
+            park_operation(self.purgatory, operation, [name.produce_key for name in batches])
         for name, values in batches.items():
             self._append(name, values, operation.statuses[name], acks_all=acks_all)
         operation.try_complete()
@@ -81,7 +81,8 @@ class ReplicaManager:
             if max_wait_ms == 0:
                 operation.force_complete()
             else:
-                watch(self.purgatory, operation, [name.fetch_key for name in request.positions])
+                keys = [name.fetch_key for name in request.positions]
+                park_operation(self.purgatory, operation, keys)
         return operation
 
     def change_leader(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from examples.acks_all.schemas import PartitionState
-from purgatory import Clock, SystemClock
+from purgatory.timer import Clock, SystemClock
 
 NS_PER_MS = 1_000_000
 

@@ -75,7 +75,7 @@ class Rebalance:
         # Completes the DelayedSync of the last generation, and an empty group's expiration.
         self.on_synced(group)
         _ = self._purgatory.check(join_key(group.group_id))
-        self._watch(self._first_wait(group) if was_empty else self._wait(group), group)
+        self._park(self._first_wait(group) if was_empty else self._wait(group), group)
 
     def _first_wait(self, group: Group) -> DelayedJoin:
         return self._initial_wait(group, self._purgatory.clock.now_ns())
@@ -102,7 +102,7 @@ class Rebalance:
         if not group.has_new_member or following.delay_ms == 0:
             return False
         group.has_new_member = False
-        self._watch(following, group)
+        self._park(following, group)
         return True
 
     def _end_joins(self, group: Group) -> None:
@@ -127,11 +127,11 @@ class Rebalance:
             member.complete_join(group.join_response(member))
             self.sessions.renew(group, member)
         late_ms = self._ms(group.rebalance_timeout)
-        self._watch(DelayedSync(group, late_ms, self._on_late_sync), group, sync_key)
+        self._park(DelayedSync(group, late_ms, self._on_late_sync), group, sync_key)
 
     def _await_expiration(self, group: Group) -> None:
         retention_ms = self._ms(self._settings.empty_group_retention)
-        self._watch(DelayedGroupExpiration(group, retention_ms, self._expire), group)
+        self._park(DelayedGroupExpiration(group, retention_ms, self._expire), group)
 
     def _expire(self, group: Group) -> None:
         group.on(GroupEvent.EXPIRED)
@@ -168,7 +168,7 @@ class Rebalance:
         )
         self.sessions.renew(group, member)
 
-    def _watch(
+    def _park(
         self,
         operation: DelayedOperation,
         group: Group,
@@ -176,7 +176,7 @@ class Rebalance:
     ) -> None:
         # A drain ends all operations, and no new ones begin.
         if not self._purgatory.is_draining:
-            self._purgatory.watch(operation, [key(group.group_id)], is_bounded=False)
+            self._purgatory.park_operation(operation, [key(group.group_id)], is_bounded=False)
 
     def _ms(self, seconds: float) -> int:
         return self._purgatory.delay_ms(seconds)

@@ -33,7 +33,7 @@ class Sessions:
             self._purgatory.delay_ms(member.session_timeout),
             self._on_session_expired,
         )
-        self._purgatory.watch(
+        self._purgatory.park_operation(
             operation, [heartbeat_key(group.group_id, member.member_id)], is_bounded=False
         )
 

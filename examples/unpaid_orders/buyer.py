@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from purgatory import SystemClock
+from purgatory.timer import SystemClock
 
 NS_PER_MS = 1_000_000
 

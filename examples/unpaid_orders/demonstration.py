@@ -14,7 +14,7 @@ from examples.unpaid_orders.buyer import BuyerPage
 from examples.unpaid_orders.server import free_port, serve
 from examples.unpaid_orders.settings import ShopSettings
 from examples.unpaid_orders.table import Table
-from purgatory import SystemClock
+from purgatory.timer import SystemClock
 
 BUYERS: Final = ("ada", "bob", "cho")
 FRIENDS: Final = 50

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from examples.unpaid_orders.order import OrderState, watch_key
 from examples.unpaid_orders.schemas import ConnectionsResponse, OrderBody, OrderId, OrderResponse
 from examples.unpaid_orders.shop import Shop
-from purgatory.fastapi import ParkDep, watch
+from purgatory.fastapi import LongPollKey, ParkDep
 
 PAGE = Path(__file__).with_name("page.html")
 
@@ -52,7 +52,7 @@ async def place(body: OrderBody, shop: ShopDep, response: Response) -> OrderResp
     return order
 
 
-@router.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
+@router.get("/orders/{order_id}", dependencies=[Depends(LongPollKey("order:{order_id}"))])
 async def show(
     order_id: OrderId, shop: ShopDep, session: SessionDep, response: Response
 ) -> OrderResponse:
@@ -80,11 +80,10 @@ async def receipt(
     hold a connection for the whole wait: take the cursor, read the order, park without a session,
     and read the order again.
     """
-    signals = shop.purgatory.signals
-    cursor = signals.cursor(signals.head())
+    since = park.cursor(watch_key(order_id))
     order = await _read_order(shop, order_id)
     if order.state is OrderState.OPEN:
-        await park(watch_key(order_id), timeout=wait, cursor=cursor)
+        await park(watch_key(order_id), timeout=wait, cursor=since)
         order = await _read_order(shop, order_id)
     return order
 

@@ -84,7 +84,7 @@ class Shop:
     def _await_payment(self, order: Order, position: int) -> PaymentDeadline:
         left_ms = max(0, order.pay_by_ms - self.purgatory.clock.wall_ms())
         deadline = PaymentDeadline(left_ms, order.id, self.purgatory, position, self._on_overdue)
-        self.purgatory.watch(deadline, [watch_key(order.id)])
+        self.purgatory.park_operation(deadline, [watch_key(order.id)])
         return deadline
 
     def _on_overdue(self, order_id: int) -> None:

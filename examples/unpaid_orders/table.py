@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from purgatory import Clock, SystemClock
+from purgatory.timer import Clock, SystemClock
 
 NS_PER_MS = 1_000_000
 

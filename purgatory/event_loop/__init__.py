@@ -1,5 +1,5 @@
 """Operations on an asyncio event loop: expiration, parking with futures, work in slices.
 
-Here: what needs a running loop, apart from coroutines that users call (`purgatory.purgatory`). Not
-here: operations and keys (`operations`), what fired (`signals`).
+Here: code that needs a running loop. Not here: coroutines that users call (`purgatory.purgatory`),
+operations and keys (`operations`), signals (`signals`).
 """

@@ -14,9 +14,9 @@ STEP = 256
 class ExpirationReaper:
     """Advances a timer when its next bucket is due, and sleeps otherwise.
 
-    No thread and no periodic tick: one handle is armed for the next bucket, re-armed when an
-    earlier one appears, and left alone when tasks are cancelled. A turn of the loop runs tasks for
-    about a millisecond; what is still due then runs in the next turn.
+    No thread and no periodic tick: one handle is armed for the next bucket, re-armed for an earlier
+    one, and kept when tasks are cancelled. Each turn of the loop runs tasks for about a
+    millisecond; tasks that are still due run in the next turn.
     """
 
     __slots__ = (
@@ -30,7 +30,7 @@ class ExpirationReaper:
     )
 
     def __init__(self, timer: SystemTimer, loop: AbstractEventLoop) -> None:
-        """Prepare to run `timer` on `loop`; `start` begins."""
+        """Prepare to run `timer` on `loop`; call `start`."""
         self._timer = timer
         self._loop = loop
         self._is_running = False
@@ -41,13 +41,13 @@ class ExpirationReaper:
         self.longest_turn_ns: int = 0
 
     def start(self) -> None:
-        """Begin: what is due already runs in the next turn of the loop."""
+        """Start; tasks that are due already run in the next turn of the loop."""
         self._is_running = True
         self._timer.on_earlier = self._on_earlier
         self._arm()
 
     def stop(self) -> None:
-        """End: nothing runs from here on, and nothing is armed."""
+        """Stop running tasks, and disarm the handle."""
         self._is_running = False
         self._timer.on_earlier = None
         self._disarm()
@@ -68,8 +68,8 @@ class ExpirationReaper:
         if delay_ns <= 0:
             self._handle = self._loop.call_soon(self._turn)
             return
-        # Up to the next whole millisecond: uvloop's time is cached to the millisecond, and an exact
-        # delay would wake it early, again and again.
+        # Rounded up to a whole millisecond: uvloop caches its time to the millisecond, and an exact
+        # delay would wake it early, repeatedly.
         delay_ms = -(-delay_ns // NS_PER_MS)
         self._handle = self._loop.call_later(delay_ms / 1000, self._turn)
 
@@ -84,7 +84,7 @@ class ExpirationReaper:
         timer, clock = self._timer, self._timer.clock
         started_ns = clock.now_ns()
         try:
-            # Until a task has stopped this reaper.
+            # A task may stop this reaper.
             while self._is_running:
                 timer.advance_clock(STEP)
                 now_ns = clock.now_ns()
@@ -94,7 +94,7 @@ class ExpirationReaper:
                 if now_ns - started_ns >= SLICE_NS:
                     break
         finally:
-            # Whatever a task raises beyond Exception, the next bucket must not be forgotten.
+            # Also after an interrupt in a task, the reaper is armed for the next bucket.
             self.longest_turn_ns = max(self.longest_turn_ns, clock.now_ns() - started_ns)
             self._disarm()
             if self._is_running:

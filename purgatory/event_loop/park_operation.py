@@ -18,7 +18,7 @@ from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
 from purgatory.timer.task import NOT_SCHEDULED
 
-# As a named tuple's own constructor does it, without a call of Python in between.
+# What the constructor of a named tuple calls, without a call of Python in between.
 _new_tuple = tuple.__new__
 _CANCELLED = Status.CANCELLED
 _FIRED = Status.FIRED
@@ -27,13 +27,13 @@ _NOT_BY_TASK: Final = object()
 
 
 class ParkOperation(WaitOperation):
-    """A wait that a task awaits by itself: no future, no handle and no closure for each call.
+    """A wait that is its own awaitable: no future, handle or closure for each call.
 
-    It has as much of a future as `asyncio.Task` uses: `_asyncio_future_blocking`, `_loop`,
+    It has the part of a future that `asyncio.Task` uses: `_asyncio_future_blocking`, `_loop`,
     `add_done_callback`, `cancel(msg)` and `result`. One task awaits it, once.
 
-    Made by `new_park`. No subclasses but the one here: the compiled form calls its methods without
-    looking for them.
+    Created by `new_park`. Do not subclass it elsewhere: the compiled form calls its methods
+    statically.
     """
 
     kind = "park"
@@ -51,10 +51,10 @@ class ParkOperation(WaitOperation):
     )
 
     outcome: Outcome | None
-    """The result, once there is one: not while it is pending, nor if the call failed."""
-    # What the task has to raise.
+    """The result; None while it is pending, and if the call failed."""
+    # The exception to raise in the task.
     _error: BaseException | None
-    # What resumes the task, and in which context, while it waits.
+    # Resumes the task in `_context`, while it waits.
     _callback: Callable[[Any], object] | None
     _context: Context | None
     _asyncio_future_blocking: bool
@@ -64,23 +64,23 @@ class ParkOperation(WaitOperation):
     _started_ns: int
 
     def __await__(self) -> Generator[Any, None, None]:
-        """Suspend the task until the operation has ended; raise what it failed with."""
+        """Suspend the task until the operation has ended; raise its error."""
         if self.status is not _PENDING:
             self.result()
             return iter(())  # type: ignore[return-value] # an iterator is all that is needed
         if self._callback is not None:
             raise RuntimeError(f"{self!r} is awaited by another task already")
         self._asyncio_future_blocking = True
-        # Itself, once. A generator would do the same, and take longer.
+        # Yields itself, once. A generator would do the same, but slower.
         return iter((self,))  # type: ignore[return-value] # as above
 
     def add_done_callback(self, callback: Callable[[Any], object], *, context: Context) -> None:
-        """Resume the task by `callback(self)` in `context`: called by the task, once it waits."""
+        """Resume the task by `callback(self)` in `context`; called by the task when it suspends."""
         self._callback = callback
         self._context = context
 
     def result(self) -> Outcome | None:
-        """Return the outcome; raise what the call failed with: called by the task, to resume."""
+        """Return the outcome, or raise the error; called by the task when it resumes."""
         if self._error is not None:
             raise self._error
         return self.outcome
@@ -88,8 +88,8 @@ class ParkOperation(WaitOperation):
     def cancel(self, msg: object = _NOT_BY_TASK) -> bool:
         """Cancel the operation unless it already ended; return True iff this call did it.
 
-        The task that awaits it calls this, with a message, when it is cancelled itself: that raises
-        CancelledError in the task, where else it gets an outcome with status "cancelled".
+        The awaiting task calls this with a message when the task itself is cancelled: that raises
+        CancelledError in the task. Otherwise the task gets an outcome with status "cancelled".
         """
         if msg is _NOT_BY_TASK:
             return self._cancel(_CANCELLED)
@@ -99,7 +99,7 @@ class ParkOperation(WaitOperation):
         return self._cancel(_CANCELLED)
 
     def on_complete(self) -> None:
-        """Keep the outcome and resume the task, if it waits."""
+        """Set the outcome, and resume the task if it is suspended."""
         if self._error is None and not self.is_abandoned:
             key, value, position = self._read()
             if compiled and type(self._clock) is SystemClock:
@@ -116,7 +116,7 @@ class ParkOperation(WaitOperation):
         if callback is not None:
             assert self._context is not None
             self._wake_ups.add(callback, self, self._context)
-            # Not to be kept: the task is in a cycle with this otherwise.
+            # Released, because they form a cycle with the task.
             self._callback = self._context = None
 
     def _try(self) -> bool:
@@ -129,7 +129,7 @@ class ParkOperation(WaitOperation):
         """Return key, value and position of the outcome."""
         signals, keys = self.signals, self.watched_keys
         position, positions = self.position, self._positions
-        # The oldest signal of any key that is kept and came after its position.
+        # The oldest retained signal of any key after its position.
         first: Signal | None = None
         for index in range(len(keys)):
             if positions is not None:
@@ -138,17 +138,16 @@ class ParkOperation(WaitOperation):
             if signal is not None and (first is None or signal.offset < first.offset):
                 first = signal
         if self.status is not _FIRED:
-            # A signal that came before this operation was tried is for the next wait.
+            # A signal that was appended but not tried yet is for the next wait.
             return None, None, signals._head if first is None else first.offset - 1
         if first is not None:
-            # A cursor just behind it: the others come next time.
+            # A cursor just after it: the next wait returns the other signals.
             return first.key, first.value, first.offset
-        # The signal itself has made way, and all that is known is that there was one; or somebody
-        # completed the operation by hand.
+        # The signal was trimmed, or the operation was completed by `force_complete`.
         return self._fired_key(), None, signals._head
 
     def _fired_key(self) -> str | None:
-        """Return the first key that fired, whether or not its signal is still kept."""
+        """Return the first key that fired, even if its signal was trimmed."""
         for key, position in zip(self.watched_keys, self.positions, strict=True):
             if self.signals.has_after(key, position, 1):
                 return key
@@ -156,23 +155,23 @@ class ParkOperation(WaitOperation):
 
 
 class PredicateParkOperation(ParkOperation):
-    """A park that ends when `until()` is true; a key that fires only makes it be tried again."""
+    """A park that ends when `until()` is true; it is tried again whenever a key fires."""
 
     __slots__ = ("_key", "_until")
 
     _until: Callable[[], object]
-    # The key that was checked when the predicate held.
+    # The key whose check found that the predicate holds.
     _key: str | None
 
     def try_complete(self) -> bool:
-        """Complete if the predicate holds; its failure fails the caller."""
+        """Complete if the predicate holds; its error is raised in the caller."""
         return self._try()
 
     def _try(self) -> bool:
         try:
             is_true = self._until()
         except Exception as exc:
-            # The caller asked, so the caller is told, at once rather than at the deadline.
+            # Raised in the caller immediately, not at the deadline.
             return self._fail(exc)
         if is_true is not True and isinstance(is_true, Coroutine):
             is_true.close()
@@ -188,7 +187,7 @@ class PredicateParkOperation(ParkOperation):
         purgatory = self._purgatory
         if purgatory is not None:
             checked: Any = purgatory.current_key
-            # A key of somebody else is checked where its callback looks at this operation.
+            # Another operation's key is current if its callback tries this operation.
             self._key = checked if checked in self.watched_keys else None
         return self.force_complete()
 
@@ -196,7 +195,7 @@ class PredicateParkOperation(ParkOperation):
         if self.status is not _PENDING:
             return False
         if isinstance(error, StopIteration):
-            # A coroutine that raises it ends instead (PEP 479).
+            # A coroutine must not raise StopIteration (PEP 479).
             error = RuntimeError(f"the predicate raised {error!r}")
         self._error = error
         return self.force_complete()
@@ -216,11 +215,11 @@ def new_park(
     clock: Clock,
     until: Callable[[], object] | None,
 ) -> ParkOperation:
-    """Return an operation that ends when a key fires or, if it is given, when `until()` is true.
+    """Return an operation that ends when a key fires or, if `until` is given, when it is true.
 
-    `positions` are those for each of `keys`; None is from now on.
+    `positions` has one for each of `keys`; None is from now on.
     """
-    # Without the call of a constructor, which costs the compiled form as much as all of this.
+    # Without calling a constructor, which costs the compiled form as much as all of this.
     if until is None:
         operation = ParkOperation.__new__(ParkOperation)
     else:

@@ -35,7 +35,7 @@ cdef class Parking:
 
     @cython.locals(operation=ParkOperation, found=dict, positions=tuple, delay_ms=cython.longlong)
     cpdef ParkOperation park(self, tuple keys, timeout, until, cursor)
-    cpdef bint watch(self, DelayedOperation operation, tuple keys, bint is_bounded)
+    cpdef bint park_operation(self, DelayedOperation operation, tuple keys, bint is_bounded)
     @cython.locals(
         signals=MemorySignals, signal=Signal, trim=TimerTask, completed=cython.Py_ssize_t,
     )

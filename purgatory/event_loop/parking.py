@@ -30,18 +30,18 @@ from purgatory.timer.task import MAX_DELAY_MS
 
 NS_PER_SECOND: Final = 1e9
 
-# More operations than this on a key are dealt with in slices, over several turns of the loop.
+# More operations than this on a key are tried in slices, over several turns of the event loop.
 MAX_UNSLICED = 32
 
 _get_ident = threading.get_ident
-# As a named tuple's own constructor does it, without a call of Python in between.
+# What the constructor of a named tuple calls, without a call of Python in between.
 _new_tuple = tuple.__new__
 
 
 class Parking:
-    """The hot half of `Purgatory`: everything there that happens for each park and fire.
+    """The hot path of `Purgatory`: what happens for each park and fire.
 
-    Apart from it because a coroutine cannot be compiled to anything faster, and all of this can.
+    A class of its own, because compiling makes this faster, but not a coroutine.
     """
 
     __slots__ = (
@@ -94,13 +94,13 @@ class Parking:
         """Belong to `loop` and to this thread, until `end`."""
         self.loop = loop
         self.thread_id = _get_ident()
-        self.is_draining = False
         self._wake_ups = WakeUps(loop)
 
     def end(self) -> None:
         """Belong to no loop: the next `begin` may be on another one."""
         self.loop = None
         self.opened = 0
+        self.is_draining = False
 
     def park(
         self,
@@ -109,7 +109,7 @@ class Parking:
         until: Callable[[], object] | None,
         cursor: str | Mapping[str, str | None] | None,
     ) -> ParkOperation:
-        """Begin what `Purgatory.park` awaits."""
+        """Return the operation that `Purgatory.park` awaits."""
         self.require_open()
         delay_ms = self.delay_ms(timeout)
         positions = None
@@ -126,7 +126,7 @@ class Parking:
         if self.is_draining:
             operation._cancel(Status.DRAINED)
         elif delay_ms == 0:
-            # It asks, and does not park.
+            # Tried only, without parking.
             if not operation.try_complete():
                 operation.run()
         else:
@@ -134,8 +134,10 @@ class Parking:
             self._operations.try_complete_else_watch(operation, keys)
         return operation
 
-    def watch(self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool) -> bool:
-        """Do what `Purgatory.watch` does."""
+    def park_operation(
+        self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool
+    ) -> bool:
+        """Do what `Purgatory.park_operation` does."""
         self.require_open()
         self.check_count(len(keys))
         for key in keys:
@@ -147,9 +149,9 @@ class Parking:
         return self._operations.try_complete_else_watch(operation, keys)
 
     def fire(self, key: str, value: object) -> FireResult:
-        """Keep a signal of `key`, and try the operations on it unless there are very many.
+        """Append a signal to `key`, and try the operations on it unless there are very many.
 
-        Then `completed` is UNTRIED: they are to be tried in slices.
+        Then `completed` is UNTRIED, and the caller tries them in slices.
         """
         self.require_open()
         check_key(key)
@@ -170,8 +172,8 @@ class Parking:
         loop = self.loop
         if loop is None or not self.opened:
             raise PurgatoryClosedError(
-                f"purgatory {self._name!r} is not open: use it inside `async with`, or install it "
-                "in the application that serves it"
+                f"purgatory {self._name!r} is not open: use it inside `async with`, also in a "
+                "lifespan of your own, or install it in the application that serves it"
             )
         if compiled:
             is_here = thread_ident() == self.thread_id  # type: ignore[name-defined] # noqa: F821 - as above
@@ -180,8 +182,8 @@ class Parking:
         if not is_here:
             raise WrongThreadError(
                 f"purgatory {self._name!r} was used from {threading.current_thread().name!r}, not "
-                "the thread of its event loop: call it through anyio.from_thread.run, or "
-                "asyncio.run_coroutine_threadsafe"
+                "the thread of its event loop: there, call "
+                "purgatory.run_threadsafe(purgatory.fire(key)).result(), and others likewise"
             )
         return loop
 
@@ -189,7 +191,7 @@ class Parking:
         """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""
         if type(timeout) is not float and type(timeout) is not int:
             raise TypeError(f"timeout is {timeout!r}: give seconds as a number, such as 2.5")
-        # Written so that NaN, which compares as false, is refused.
+        # Written so that NaN, which compares as false, raises.
         if not 0 <= timeout <= self._max_timeout:
             raise InvalidTimeoutError(
                 f"timeout is {timeout!r}: give a number of seconds from 0 to "
@@ -198,14 +200,14 @@ class Parking:
         if type(timeout) is int:
             return timeout * 1000
         seconds = timeout
-        # By way of whole nanoseconds: 0.07 * 1000 is a little more than 70.
+        # Through whole nanoseconds: 0.07 * 1000 is slightly more than 70.
         whole_ns = int(seconds * NS_PER_SECOND + 0.5)
         return -(-whole_ns // NS_PER_MS)
 
     def positions(
         self, keys: Iterable[str], cursor: str | Mapping[str, str | None] | None
     ) -> dict[str, int]:
-        """Return from where to wait on each key; raise for keys or cursors that are no good."""
+        """Return the position after which to wait on each key; raise for invalid arguments."""
         signals = self._signals
         keys = tuple(keys)
         for key in keys:
@@ -223,7 +225,7 @@ class Parking:
         return positions
 
     def check_limits(self, keys: tuple[str, ...]) -> None:
-        """Raise LimitReachedError where no more may wait."""
+        """Raise LimitReachedError if no more operations may wait on `keys`."""
         operations = self._operations
         if operations._delayed >= self._max_parked:
             self.count_refusal("max_parked")
@@ -233,7 +235,7 @@ class Parking:
                 maximum=self._max_parked,
             )
         if operations._delayed < self._max_parked_per_key:
-            # So no key has as many either.
+            # Then no key has that many, either.
             return
         for key in keys:
             if operations.count(key) >= self._max_parked_per_key:
@@ -246,7 +248,7 @@ class Parking:
                 )
 
     def count_refusal(self, limit: str) -> None:
-        """Count that a bound was reached."""
+        """Count in `refused` that a limit was reached."""
         self.refused[limit] = self.refused.get(limit, 0) + 1
 
     def check_count(self, keys: int) -> None:

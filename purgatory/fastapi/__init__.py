@@ -3,8 +3,7 @@
     purgatory = Purgatory()
     install(app, purgatory)
 
-Each part is usable alone: `create_router`, `create_lifespan`, `ParkDep`, `add_problem_handlers`,
-`drain_on_stop_signals`.
+Each part is usable alone: `create_router`, `create_lifespan`, `LongPollMiddleware`.
 """
 
 try:
@@ -16,18 +15,16 @@ except ImportError as exc:
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens, new_token
 from purgatory.fastapi.delayed_response import DelayedResponse
-from purgatory.fastapi.dependencies import Park, ParkDep, PurgatoryDep, get_park, get_purgatory
-from purgatory.fastapi.exception_handlers import add_problem_handlers
+from purgatory.fastapi.dependencies import ParkDep, PurgatoryDep, get_park, get_purgatory
 from purgatory.fastapi.health import create_health_router
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.install import install
 from purgatory.fastapi.lifespan import create_lifespan
+from purgatory.fastapi.long_poll.long_poll_key import LongPollKey
 from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
-from purgatory.fastapi.long_poll.watch_dependency import watch
-from purgatory.fastapi.requested_access import AccessesDep, get_accesses
+from purgatory.fastapi.requested_access import AccessesDep
 from purgatory.fastapi.router import create_router
-from purgatory.fastapi.servers.drain import drain_on_stop_signals
 from purgatory.fastapi.watch.settings import WaitSettings
 
 __all__ = [
@@ -36,21 +33,17 @@ __all__ = [
     "Action",
     "BearerTokens",
     "DelayedResponse",
+    "LongPollKey",
     "LongPollMiddleware",
-    "Park",
     "ParkDep",
     "Problem",
     "PurgatoryDep",
     "WaitSettings",
-    "add_problem_handlers",
     "create_health_router",
     "create_lifespan",
     "create_router",
-    "drain_on_stop_signals",
-    "get_accesses",
     "get_park",
     "get_purgatory",
     "install",
     "new_token",
-    "watch",
 ]

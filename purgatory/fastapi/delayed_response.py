@@ -19,9 +19,9 @@ class DelayedResponse(Response):
     """Return it from an endpoint to respond when an operation of your own completes.
 
     `park` is called once, with a function that responds to the request, and returns the operation,
-    which it has given to `Purgatory.watch`. Completing the operation responds to the request, and a
-    client that leaves cancels the operation (`on_cancellation`). The endpoint and its dependencies
-    are done by then, and hold nothing.
+    which it has given to `Purgatory.park_operation`. Completing the operation responds to the
+    request, and a client that leaves cancels the operation (`on_cancellation`). The endpoint and
+    its dependencies are done by then, and hold nothing.
 
     There is no task and no future for the wait: the request waits inside `receive()`, which returns
     when its client leaves, and also when its response is complete. If the server offers to keep it

@@ -46,6 +46,10 @@ class Park:
         self._request = request
         self._thread_id = threading.get_ident()
 
+    def cursor(self, *keys: str) -> str:
+        """Return the cursor of now, to wait from after a read; see `Purgatory.cursor`."""
+        return self.purgatory.cursor(*keys)
+
     # Not async: in a thread it has to fail at once, not in a coroutine that is never awaited.
     def __call__(
         self,

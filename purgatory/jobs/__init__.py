@@ -1,17 +1,21 @@
 """Delayed jobs: handlers that run at a deadline or when a key fires, unless a key cancels them.
 
+What an application needs is exported here. What a job store of your own needs is in
+`purgatory.jobs.model` (steps, records, all errors) and `purgatory.jobs.stores`; callbacks over HTTP
+and their signatures are in `purgatory.jobs.callbacks`, statistics in `purgatory.jobs.worker`.
+
 In this folder: what a `Purgatory` does with jobs (`job_service`, `jobs_mixin`), and waits for jobs.
 Jobs themselves are in `model`, handlers in `handlers`, the worker in `worker`, stores in `stores`,
 `sql` and `redis`, and HTTP callbacks in `callbacks`.
 """
 
-from purgatory.jobs.callbacks.callback import CALLBACK, Callback
-from purgatory.jobs.callbacks.signature import sign, verify_signature
-from purgatory.jobs.handlers.job_context import JobContext
-from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.handlers.job_context import (
+    JobContext,
+)
+from purgatory.jobs.job_handle import (
+    JobHandle,
+)
 from purgatory.jobs.model.errors import (
-    CorruptJobError,
     DuplicateJobError,
     FailJobError,
     InvalidDeadlineError,
@@ -22,125 +26,55 @@ from purgatory.jobs.model.errors import (
     JobError,
     JobNotFoundError,
     JobsNotFiredError,
-    NoJobStoreError,
     RetryJobError,
     StoreError,
-    StoreFullError,
-    StoreNotReadyError,
-    StoreReadOnlyError,
     StoreUnavailableError,
     UnknownHandlerError,
 )
 from purgatory.jobs.model.job import (
     Job,
-    JobClaim,
     JobOutcome,
     JobState,
-    Misfire,
-    OnFire,
-    bounded_error,
-    new_job_id,
 )
-from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
-from purgatory.jobs.model.spec import JobSpec, OnConflict, encode_payload
-from purgatory.jobs.model.steps import (
-    STEPS,
-    Add,
-    Added,
-    AddStatus,
-    Cancel,
-    CancelForKey,
-    Claim,
-    Claimed,
-    Finish,
-    Fire,
-    GiveBack,
-    KeyFired,
-    Miss,
-    Prune,
-    Renew,
-    Reschedule,
-    RunNow,
-    Start,
-    Step,
+from purgatory.jobs.model.limits import (
+    JobLimits,
 )
-from purgatory.jobs.stores.memory import MemoryJobStore
-from purgatory.jobs.stores.protocol import JobStore, StoreListener
-from purgatory.jobs.worker.scheduler import JobScheduler
-from purgatory.jobs.worker.settings import WorkerSettings
-from purgatory.jobs.worker.statistics import JobStatistics, Lateness, Recovery
-from purgatory.retry_policy import RetryPolicy
+from purgatory.jobs.stores.memory import (
+    MemoryJobStore,
+)
+from purgatory.jobs.stores.protocol import (
+    JobStore,
+)
+from purgatory.jobs.worker.settings import (
+    WorkerSettings,
+)
+from purgatory.retry_policy import (
+    RetryPolicy,
+)
 
 __all__ = [
-    "CALLBACK",
-    "STEPS",
-    "Add",
-    "AddStatus",
-    "Added",
-    "Callback",
-    "Cancel",
-    "CancelForKey",
-    "Claim",
-    "Claimed",
-    "CorruptJobError",
-    "Deadline",
     "DuplicateJobError",
     "FailJobError",
-    "Finish",
-    "Fire",
-    "GiveBack",
     "InvalidDeadlineError",
     "InvalidJobError",
     "InvalidPayloadError",
     "Job",
     "JobChangedError",
-    "JobClaim",
     "JobConflictError",
     "JobContext",
-    "JobCounts",
     "JobError",
-    "JobFilter",
-    "JobHandlers",
+    "JobHandle",
     "JobLimits",
     "JobNotFoundError",
     "JobOutcome",
-    "JobPage",
-    "JobScheduler",
-    "JobSpec",
     "JobState",
-    "JobStatistics",
     "JobStore",
     "JobsNotFiredError",
-    "KeyFired",
-    "Lateness",
     "MemoryJobStore",
-    "Misfire",
-    "Miss",
-    "NoJobStoreError",
-    "OnConflict",
-    "OnFire",
-    "Prune",
-    "QuarantinedRecord",
-    "Recovery",
-    "Renew",
-    "Reschedule",
     "RetryJobError",
     "RetryPolicy",
-    "RunNow",
-    "Start",
-    "Step",
     "StoreError",
-    "StoreFullError",
-    "StoreListener",
-    "StoreNotReadyError",
-    "StoreReadOnlyError",
     "StoreUnavailableError",
     "UnknownHandlerError",
     "WorkerSettings",
-    "bounded_error",
-    "encode_payload",
-    "new_job_id",
-    "sign",
-    "verify_signature",
 ]

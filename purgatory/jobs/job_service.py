@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from purgatory.jobs.handlers.registry import JobHandlers
-from purgatory.jobs.job_watchers import JobWatchers, Watch
+from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
 from purgatory.jobs.key_jobs import KeyJobs
 from purgatory.jobs.model.errors import (
     JobError,
@@ -46,13 +46,13 @@ class JobService:
         handlers: JobHandlers,
         *,
         timer: SystemTimer,
-        watch: Watch,
+        park: ParkOperation,
         require_open: Callable[[], object],
         delay_ms: Callable[[float], int],
         settings: WorkerSettings | None = None,
         on_end: OnJobEnd | None = None,
     ) -> None:
-        """Prepare. `watch`, `require_open` and `delay_ms` are those of the purgatory.
+        """Prepare. `park`, `require_open` and `delay_ms` are those of the purgatory.
 
         `on_end` is called with each job that ended by this process, once the store has recorded it.
         """
@@ -63,7 +63,7 @@ class JobService:
         self.require_open = require_open
         self.delay_ms = delay_ms
         self.clock = timer.clock
-        self.watchers = JobWatchers(store, self.get, watch=watch, clock=timer.clock)
+        self.watchers = JobWatchers(store, self.get, park=park, clock=timer.clock)
         self._on_end = on_end
         self._key_jobs = KeyJobs(store, on_end)
         self._timer = timer

@@ -13,7 +13,7 @@ from purgatory.status import Status
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS
 
-Watch = Callable[[DelayedOperation, Sequence[str]], bool]
+ParkOperation = Callable[[DelayedOperation, Sequence[str]], bool]
 
 # How often a waiter reads its job though no change was announced: if the store announces the
 # changes of other processes, and if it does not.
@@ -29,13 +29,13 @@ class JobWatchers:
         store: JobStore,
         get: Callable[[str], Awaitable[Job]],
         *,
-        watch: Watch,
+        park: ParkOperation,
         clock: Clock,
     ) -> None:
-        """Read jobs with `get`; park operations with `watch`."""
+        """Read jobs with `get`; park operations with `park`."""
         self._store = store
         self._get = get
-        self._watch = watch
+        self._park_operation = park
         self._clock = clock
         # {job id: waits for it to change}
         self._waits: dict[str, set[JobWait]] = {}
@@ -95,7 +95,7 @@ class JobWatchers:
     def _park(self, wait: JobWait, remaining_ms: int) -> None:
         wait.delay_ms = remaining_ms
         if not wait.is_completed:
-            self._watch(wait, [wait.watch_key])
+            self._park_operation(wait, [wait.watch_key])
 
     def _leave(self, wait: JobWait) -> None:
         wait.abandon()

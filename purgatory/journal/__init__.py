@@ -3,9 +3,9 @@
     journal = Journal(ParquetFiles("history"))
     purgatory = Purgatory(listeners=[journal])
 
-`docs/journal.md` has the columns and the guarantees. Here belong rows, sinks and their threads;
-what is computed from them is in `purgatory.pipeline`. `purgatory.journal.redis_stream` is imported
-by itself, as it needs another package.
+`docs/reference/journal.md` has the columns and the guarantees. Here belong rows, sinks and their
+threads; what is computed from them is in `purgatory.pipeline`. `purgatory.journal.redis_stream` is
+imported by itself, as it needs another package.
 """
 
 try:

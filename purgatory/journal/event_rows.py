@@ -68,9 +68,11 @@ class EventRows:
     def begin(self, worker: str) -> str:
         """Start as `worker`; return the prefix of every identifier from now on.
 
-        It is unique to this start of this worker.
+        It is unique to this start of this worker. Nothing may wait since an earlier start.
         """
         self._worker = worker
+        self._waiting.clear()
+        self._numbers = self._seq = 0
         self._start = secrets.token_hex(6)
         return self._start
 

@@ -43,7 +43,7 @@ class Journal:
     counted and logged, and affects neither the purgatory nor another sink.
 
     Open it before the purgatory and close it after, with `async with` or `with`, so that drained
-    operations are recorded. It can be opened once.
+    operations are recorded. Once closed it can be opened again, which is another start in its rows.
     """
 
     def __init__(
@@ -133,10 +133,14 @@ class Journal:
     def open(self) -> None:
         """Start the threads. Raises the error of a sink that can never work, such as OSError.
 
-        Raises RuntimeError if the journal was opened before.
+        Raises RuntimeError while the journal is open, or a sink is still busy since the last close.
         """
-        if self._thread is not None:
-            raise RuntimeError("this journal was opened before: create a new one")
+        if self._thread is not None and not self._is_closing:
+            raise RuntimeError(f"{self!r} is open already: close it first")
+        if any(sink.is_alive for sink in self._sinks):
+            raise RuntimeError(f"{self!r} still writes what was recorded before: create a new one")
+        self._is_closing = False
+        self._wake.clear()
         # Only now: a server may create the journal before it forks its workers.
         worker = self._worker or f"{socket.gethostname()}:{os.getpid()}"
         start = self._rows.begin(worker)

@@ -89,7 +89,7 @@ class ParquetFiles(Sink):
         """Create the directory and remove incomplete files; raises OSError."""
         self._writer = _UNFIT.sub("-", writer)[-_MOST_CHARACTERS:].lstrip(_HIDING)
         self._clock = clock
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in sorted(self.directory.glob(f"date=*/hour=*/.*{TEMPORARY_SUFFIX}")):
             self._remove_leftover(path)
 

@@ -26,7 +26,7 @@ class PartFile:
         self.path = path
         self.rows = 0
         self._temporary = path.with_name(f".{path.stem}{TEMPORARY_SUFFIX}")
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = _create_locked(self._temporary)
         try:
             # Written by Arrow rather than Python: it does not hold the interpreter's lock.
@@ -89,7 +89,9 @@ def is_abandoned(temporary: IO[bytes]) -> bool:
 
 def _create_locked(path: Path) -> IO[bytes]:
     while True:
-        file = path.open("xb")
+        # Keys of waits and errors of jobs are for this user only.
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        file = os.fdopen(descriptor, "wb")
         fcntl.flock(file, fcntl.LOCK_EX)
         # Another starting process may have deleted it as abandoned in between.
         if os.fstat(file.fileno()).st_nlink:

@@ -40,7 +40,7 @@ EVENT_SCHEMA: Final = pa.schema(
     ],
     metadata={VERSION_KEY: SCHEMA_VERSION.encode()},
 )
-"""The columns of a row, in order; docs/journal.md says what each means.
+"""The columns of a row, in order; docs/reference/journal.md says what each means.
 
 An operation has a row "watched" and a row for its end; one that never waited has the latter only.
 `seq` numbers the events of one start of a worker, from 1: a gap means dropped or lost events.

@@ -29,7 +29,8 @@ class Sink(ABC):
     def open(self, writer: str, clock: Clock) -> None:
         """Prepare to write, as the uniquely named `writer`, on the journal's clock.
 
-        Raises an error if the sink can never work.
+        Called again after `close` if the journal is opened again. Raises an error if the sink can
+        never work.
         """
 
     @abstractmethod

@@ -49,13 +49,20 @@ class SinkThread:
         self._dropped_before_failing = 0
         self._written_before = 0
         self._is_closing = False
-        # A daemon thread: a disk that hangs does not keep the process from ending.
-        self._thread = threading.Thread(
-            target=self._run, name=f"purgatory-journal {sink.name}", daemon=True
-        )
+        self._thread: threading.Thread | None = None
+
+    @property
+    def is_alive(self) -> bool:
+        """True from `start` until everything is written or dropped."""
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread; again once the last one has ended."""
+        self._is_closing = self._has_to_pause = False
+        # A daemon thread: a disk that hangs does not keep the process from ending.
+        self._thread = threading.Thread(
+            target=self._run, name=f"purgatory-journal {self.sink.name}", daemon=True
+        )
         self._thread.start()
 
     def offer(self, batch: pa.RecordBatch) -> None:
@@ -92,8 +99,9 @@ class SinkThread:
 
     def join(self, timeout: float) -> None:
         """Wait for the thread; rows not written after `timeout` seconds are dropped."""
+        assert self._thread is not None
         self._thread.join(timeout)
-        if self._thread.is_alive():
+        if self.is_alive:
             logger.error(
                 "%s did not finish within %.1f s: %d rows are dropped",
                 self.sink.name,

@@ -4,3 +4,27 @@ Here: the operation, the purgatory that holds operations by key, listeners on th
 work on many operations in resumable batches. Not here: timers (`timer`), signals and cursors
 (`signals`), futures and the event loop (`event_loop`).
 """
+
+from purgatory.operations.delayed_operation import (
+    DelayedOperation,
+)
+from purgatory.operations.delayed_operation_purgatory import (
+    DelayedOperationPurgatory,
+    WatchStatistics,
+)
+from purgatory.operations.listeners import (
+    JobRecorder,
+    Listener,
+    OperationEvent,
+    Recorder,
+)
+
+__all__ = [
+    "DelayedOperation",
+    "DelayedOperationPurgatory",
+    "JobRecorder",
+    "Listener",
+    "OperationEvent",
+    "Recorder",
+    "WatchStatistics",
+]

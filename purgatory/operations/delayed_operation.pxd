@@ -10,7 +10,6 @@ cdef class DelayedOperation(TimerTask):
     cdef public OperationOwner _purgatory
     cdef readonly object status
 
-    @cython.locals(array=TaskArray, purgatory=OperationOwner)
     cpdef bint force_complete(self)
     cdef bint _try(self) except -1
     cdef _complete(self)

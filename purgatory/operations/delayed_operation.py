@@ -79,16 +79,8 @@ class DelayedOperation(TimerTask):
 
     def force_complete(self) -> bool:
         """Complete the operation unless it already is; return True iff this call did it."""
-        # _settle, written out: the hottest of the ways that an operation ends.
-        if self.status is not _PENDING:
+        if not self._settle(_FIRED):
             return False
-        self.status = _FIRED
-        array = self._array
-        if array is not None:
-            array.remove(self)
-        purgatory = self._purgatory
-        if purgatory is not None:
-            purgatory._unwatch(self)
         if compiled:
             self._complete()
         else:

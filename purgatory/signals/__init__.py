@@ -1,7 +1,7 @@
-"""What fired, in order, with cursors: so that nothing is lost between two waits.
+"""Signals with cursors, so that nothing is lost between two waits.
 
-Here: signals and their histories, and the operation that waits for them. Not here: operations that
-know no signals (`operations`), and anything of asyncio (`event_loop`).
+Here: signals, their histories, and the operation that waits for them. Not here: operations without
+signals (`operations`), and anything of asyncio (`event_loop`).
 """
 
 from purgatory.signals.base import Signals, SignalStatistics

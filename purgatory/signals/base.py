@@ -10,7 +10,7 @@ from purgatory.signals.signal import Signal
 
 @dataclass(frozen=True, slots=True)
 class SignalStatistics:
-    """What is kept."""
+    """The number and size of the retained signals."""
 
     signals: int
     bytes: int
@@ -20,26 +20,26 @@ class SignalStatistics:
 class Signals(Protocol):
     """A bounded history of signals for each key.
 
-    A position is an int that says how much a reader has seen: everything up to that offset. A
-    cursor is the same, opaque, for those who are not in this process.
+    A position is the offset up to which a reader has read. A cursor is an opaque string of the
+    same, for clients outside this process.
     """
 
     def encode(self, value: Any) -> bytes:
-        """Return `value` as JSON; raise InvalidValueError for what is not, or is too large."""
+        """Return `value` as JSON; raise InvalidValueError if it is not JSON or too large."""
         ...
 
     def append(self, key: str, value: Any) -> Signal:
-        """Keep `value` as the next signal of `key`; raise InvalidValueError unless it is JSON."""
+        """Append `value` as a signal of `key`; raise InvalidValueError unless it is JSON."""
         ...
 
     def head(self) -> int:
-        """Return the position of a reader who has seen everything."""
+        """Return the position of a reader that has read everything."""
         ...
 
     def position(self, key: str, cursor: str) -> int:
-        """Return the position that `cursor` stands for, "0" being the earliest kept.
+        """Return the position of `cursor`; "0" is the earliest retained.
 
-        Raises BadCursorError, or CursorExpiredError where a signal of `key` since then is gone.
+        Raises BadCursorError, or CursorExpiredError if a signal of `key` since then was trimmed.
         """
         ...
 
@@ -48,7 +48,7 @@ class Signals(Protocol):
         ...
 
     def has_after(self, key: str, position: int, count: int) -> bool:
-        """Return True iff `count` signals of `key` came after `position`, or one that is gone.
+        """Return True iff `key` has `count` signals after `position`, or one that was trimmed.
 
         `count` is at least 1.
         """
@@ -59,21 +59,21 @@ class Signals(Protocol):
         ...
 
     def first_after(self, key: str, position: int) -> Signal | None:
-        """Return the oldest signal of `key` that is kept and came after `position`, or None."""
+        """Return the oldest retained signal of `key` after `position`, or None."""
         ...
 
     def earliest(self, key: str) -> int:
-        """Return the position just before the earliest signal that is kept of `key`."""
+        """Return the position just before the earliest retained signal of `key`."""
         ...
 
     def last(self, key: str) -> int:
-        """Return the offset of the last signal of `key`, or of its dropping; 0 for neither."""
+        """Return the offset of the last signal or drop of `key`; 0 if there is neither."""
         ...
 
     def drop(self, key: str) -> None:
-        """Forget the history of `key`; every cursor from before is expired for it."""
+        """Drop the history of `key`; earlier cursors are expired for it."""
         ...
 
     def statistics(self) -> SignalStatistics:
-        """Return how much is kept."""
+        """Return the number and size of the retained signals."""
         ...

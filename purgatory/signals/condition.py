@@ -1,4 +1,4 @@
-"""How much has to fire before a wait ends."""
+"""The condition of a wait: how many signals on how many keys."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 class Condition:
     """The number of signals that a key needs, and the number of keys that need them. Immutable.
 
-    One object serves every wait with the same numbers: any key is 1, all keys are as many as the
-    wait has.
+    Waits with the same numbers can share one object. `needed_keys` is 1 for any key, and the number
+    of keys of the wait for all of them.
     """
 
     __slots__ = ("min_signals", "needed_keys")

@@ -1,4 +1,4 @@
-"""Forgets signals that are too old."""
+"""Trimming of signals that are too old."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections import deque
 from purgatory.signals import MemorySignals
 from purgatory.timer import SystemTimer, TimerTask
 
-# The precision of the age: three marks mean that a signal is kept up to a third too long.
+# The precision of the age: with three marks, a signal is retained up to a third too long.
 MARKS = 3
-# So many at once take half a millisecond, in plain Python one; the others wait for the next tick.
+# This many take half a millisecond, in plain Python one; the others wait for the next tick.
 SLICE = 1_000
 
 
 class HistoryTrimmer(TimerTask):
-    """A periodic task that runs only while there is history.
+    """A periodic task that runs only while there are signals.
 
-    It marks the position from time to time and trims up to the mark of `max_age_ms` ago: cheaper
-    than a time on every signal, and no matter to a wall clock that leaps.
+    It marks the position periodically and trims up to the mark of `max_age_ms` ago: cheaper than a
+    time on every signal, and independent of steps of the wall clock.
     """
 
     __slots__ = ("_marks", "_period_ms", "_signals", "_through", "_timer")
 
     def __init__(self, signals: MemorySignals, timer: SystemTimer, max_age_ms: int) -> None:
-        """Prepare to trim `signals`; `wake` begins."""
+        """Prepare to trim `signals`; call `wake`."""
         self._period_ms = max(1, -(-max_age_ms // MARKS))
         super().__init__(self._period_ms)
         self._signals = signals
         self._timer = timer
         self._marks: deque[int] = deque()
-        # Up to where the trimming is under way, if it is.
+        # The position up to which it trims now; None between trims.
         self._through: int | None = None
 
     def wake(self) -> None:
-        """Begin, unless it is at work: there is history now."""
+        """Start, if it is not running: there are signals now."""
         if not self.is_pending:
             self._timer.add(self)
 
     def run(self) -> None:
-        """Trim up to the oldest mark, mark the present, and go on while there is history."""
+        """Trim up to the oldest mark, add a mark, and continue while there are signals."""
         if self._through is None:
             self._marks.append(self._signals.head())
             if len(self._marks) > MARKS:

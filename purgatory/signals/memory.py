@@ -18,9 +18,9 @@ _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",",
 
 
 class _KeyHistory:
-    """What is kept of one key. Without signals it remembers how far the key had come."""
+    """The retained signals of one key and, without any, its last sequence number and offset."""
 
-    # Invariant: count is that of the chain from oldest to newest, which are None where it is 0.
+    # Invariant: count is the length of the chain from oldest to newest, which are None if it is 0.
     __slots__ = ("count", "last_offset", "lost_offset", "newest", "oldest", "seq")
 
     oldest: Signal | None
@@ -31,20 +31,20 @@ class _KeyHistory:
         self.count = 0
         self.seq = seq
         self.last_offset = lost_offset
-        # Whatever happened up to here may be gone.
+        # Signals up to this offset may have been trimmed.
         self.lost_offset = lost_offset
 
 
 class MemorySignals:
     """A bounded history for each key, and for all of them together.
 
-    A cursor is an epoch, which is this object's, and an offset, which counts the signals of all
-    keys: so a reader's cursor moves on while its key is quiet, and a key whose history was trimmed
-    expires the cursors of its own readers only. Not for several threads.
+    A cursor is this object's epoch and an offset, which counts the signals of all keys: so a
+    reader's cursor advances while its key is quiet, and trimming a key expires the cursors of its
+    own readers only. Not thread-safe.
     """
 
-    # Signals are chained twice, by age and by age within their key: whichever makes way first, that
-    # is O(1), and there is no object beside the signal.
+    # Signals are in two linked lists, of all keys and of their key: trimming either is O(1), and
+    # needs no object besides the signal.
     # Invariant: _count == sum(history.count for history in _histories.values()), and so for _bytes.
     def __init__(
         self,
@@ -55,23 +55,23 @@ class MemorySignals:
         max_bytes: int = 64 * 1024 * 1024,
         max_value_bytes: int = 64 * 1024,
     ) -> None:
-        """Make an empty history. The oldest signals make way where a maximum is reached.
+        """Create an empty history. Above a maximum, the oldest signals are trimmed.
 
-        Raises ValueError where `max_bytes` would not hold one value.
+        Raises ValueError if `max_bytes` is less than `max_value_bytes`.
         """
         if max_bytes < max_value_bytes:
             raise ValueError(
                 f"max_bytes is {max_bytes} and max_value_bytes {max_value_bytes}: at least one "
-                "value has to fit, or a signal would be gone before anybody could read it"
+                "value must fit, or its signal would be trimmed before it is read"
             )
         self._clock = clock
-        # The compiled form asks the system without a Python call in between.
+        # The compiled form reads the system's clock without a call of Python.
         self._is_system: bool = type(clock) is SystemClock
         self._max_signals_per_key = max_signals_per_key
         self._max_signals = max_signals
         self._max_bytes = max_bytes
         self._max_value_bytes = max_value_bytes
-        # Enough for every key with signals, and as many that only remember how far they had come.
+        # Enough for every key with signals, and for as many keys without.
         self._max_histories = 2 * max_signals
         self._epoch = secrets.token_hex(6)
         self._prefix = self._epoch + "-"
@@ -83,27 +83,26 @@ class MemorySignals:
         self._idle: dict[str, None] = {}
         self._oldest: Signal | None = None
         self._newest: Signal | None = None
-        # What is known of the histories that were forgotten altogether.
+        # The maxima of the histories that were removed.
         self._forgotten_offset = 0
         self._forgotten_seq = 0
-        # The last cursor that was made: one firing makes that of its signal and of who waited.
+        # The last cursor: the signal of a fire and the waits that it ends have the same.
         self._cached_position = -1
         self._cached_cursor = ""
 
     def append(self, key: str, value: Any) -> Signal:
-        """Keep `value` as the next signal of `key`; raise InvalidValueError unless it is JSON."""
+        """Append `value` as a signal of `key`; raise InvalidValueError unless it is JSON."""
         encoded = b"null" if value is None else self.encode(value)
         size = len(encoded)
-        # Without the call of a constructor, which takes as long as the rest. Before anything is
-        # looked at: to make an object may run the collector, and with it what fires a key; and so
-        # may a clock.
+        # Without calling a constructor, which takes as long as the rest. Before any state is read:
+        # creating an object may run the collector, and so code that fires a key; so may a clock.
         signal = Signal.__new__(Signal)
         if compiled and self._is_system:
             at_ms = system_wall_ms()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
             at_ms = self._clock.wall_ms()
-        # From here to the end of the chaining nothing is called that may run the collector, or it
-        # is called before all else.
+        # From here until the signal is linked, only `_add_history`, at the beginning, may run the
+        # collector.
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
@@ -141,11 +140,11 @@ class MemorySignals:
         return signal
 
     def head(self) -> int:
-        """Return the position of a reader who has seen everything."""
+        """Return the position of a reader that has read everything."""
         return self._head
 
     def position(self, key: str, cursor: str) -> int:
-        """Return the position that `cursor` stands for, "0" being the earliest kept."""
+        """Return the position of `cursor`; "0" is the earliest retained."""
         if not isinstance(cursor, str):
             raise TypeError(f"cursor is {cursor!r}: give a string")
         if cursor == "0":
@@ -178,14 +177,14 @@ class MemorySignals:
         return self._cached_cursor
 
     def has_after(self, key: str, position: int, count: int) -> bool:
-        """Return True iff `count` signals of `key` came after `position`, or one that is gone.
+        """Return True iff `key` has `count` signals after `position`, or one that was trimmed.
 
         `count` is at least 1.
         """
         history = self._histories.get(key)
         if history is None or history.last_offset <= position:
             return False
-        # What came and is gone again has come all the same: whoever waits must not sleep on.
+        # A trimmed signal still counts: a waiter must not miss it.
         if count == 1 or history.lost_offset > position:
             return True
         signal = history.newest
@@ -204,15 +203,15 @@ class MemorySignals:
         return unread
 
     def first_after(self, key: str, position: int) -> Signal | None:
-        """Return the oldest signal of `key` that is kept and came after `position`, or None."""
+        """Return the oldest retained signal of `key` after `position`, or None."""
         signal = self._newest
-        # What was fired last is what whoever is woken asks for, and needs no search.
+        # A waiter that was just resumed reads the newest signal, which needs no look-up.
         if signal is None or signal.key is not key:
             history = self._histories.get(key)
             if history is None:
                 return None
             signal = history.newest
-        # From the end: what a reader has not seen yet is short, what is kept may be long.
+        # From the end: a reader has few unread signals, while the history may be long.
         first = None
         while signal is not None and signal.offset > position:
             first = signal
@@ -220,45 +219,42 @@ class MemorySignals:
         return first
 
     def earliest(self, key: str) -> int:
-        """Return the position just before the earliest signal that is kept of `key`."""
+        """Return the position just before the earliest retained signal of `key`."""
         return self._lost_offset(key)
 
     def last(self, key: str) -> int:
-        """Return the offset of the last signal of `key`, or of its dropping; 0 for neither."""
+        """Return the offset of the last signal or drop of `key`; 0 if there is neither."""
         history = self._histories.get(key)
         return 0 if history is None else history.last_offset
 
     def drop(self, key: str) -> None:
-        """Forget the history of `key`; every cursor from before is expired for it."""
+        """Drop the history of `key`; earlier cursors are expired for it."""
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
         while history.count:
             self._trim_first(history)
-        # Counting the dropping itself as an offset sets cursors from before it apart.
+        # The drop has an offset of its own, so that earlier cursors differ from later ones.
         self._head += 1
         history.last_offset = history.lost_offset = self._head
         self._idle[key] = None
 
-    def trim_through(self, position: int, most: int) -> bool:
-        """Forget signals up to and including `position`, but no more than `most` at once.
-
-        They are those that are too old. Returns True iff there are others of them.
-        """
+    def trim_through(self, position: int, limit: int) -> bool:
+        """Trim up to `limit` signals, none after `position`; return True iff others remain."""
         while self._oldest is not None and self._oldest.offset <= position:
-            if most <= 0:
+            if limit <= 0:
                 return True
-            most -= 1
+            limit -= 1
             self._trim_oldest()
         return False
 
     def statistics(self) -> SignalStatistics:
-        """Return how much is kept."""
+        """Return the number and size of the retained signals."""
         keys = len(self._histories) - len(self._idle)
         return SignalStatistics(signals=self._count, bytes=self._bytes, keys=keys)
 
     def encode(self, value: Any) -> bytes:
-        """Return `value` as JSON; raise InvalidValueError for what is not, or is too large."""
+        """Return `value` as JSON; raise InvalidValueError if it is not JSON or too large."""
         if value is None:
             return b"null"
         try:
@@ -276,7 +272,7 @@ class MemorySignals:
         return encoded
 
     def _add_history(self, key: str) -> _KeyHistory:
-        # First what may run the collector, and behind the last call what is not to be interrupted.
+        # Created first, because that may run the collector, which may change the state read below.
         history = _KeyHistory(0, 0)
         while len(self._histories) >= self._max_histories and self._idle:
             for oldest in self._idle:
@@ -289,7 +285,7 @@ class MemorySignals:
                 self._forgotten_seq = gone.seq
         if key in self._histories:
             return self._histories[key]
-        # It begins where the forgotten ones had come to, so that no seq is given out twice.
+        # Starts after the removed histories, so that no sequence number is used twice.
         history.seq = self._forgotten_seq
         history.last_offset = history.lost_offset = self._forgotten_offset
         self._histories[key] = history
@@ -302,11 +298,11 @@ class MemorySignals:
     def _trim_oldest(self) -> None:
         oldest = self._oldest
         assert oldest is not None
-        # It is its key's oldest as well.
+        # It is also the oldest of its key.
         self._trim_first(self._histories[oldest.key])
 
     def _trim_first(self, history: _KeyHistory) -> None:
-        """Forget the oldest signal of a key, which there is."""
+        """Trim the oldest signal of a key that has signals."""
         signal = history.oldest
         assert signal is not None
         history.oldest = newer = signal._newer_of_key
@@ -324,7 +320,7 @@ class MemorySignals:
             self._newest = older
         else:
             newer._older = older
-        # Whoever still holds this one is not to hold the others.
+        # A reference to this signal must not keep its neighbours alive.
         signal._older = signal._newer = signal._newer_of_key = None
         history.lost_offset = signal.offset
         history.count -= 1

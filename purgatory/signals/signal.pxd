@@ -16,4 +16,4 @@ cdef class Signal:
 
 
 @cython.locals(signal=Signal)
-cpdef Signal _alone(key, long long seq, long long offset, long long at_ms, value, bytes encoded)
+cpdef Signal _unlinked(key, long long seq, long long offset, long long at_ms, value, bytes encoded)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 
-# Not a dataclass: one is made for every fire, and the compiler makes a C structure of this.
+# Not a dataclass: one is created for every fire, and Cython makes a C structure of this.
 class Signal:
-    """One firing of a key. Do not change it: everyone who waited shares it."""
+    """One firing of a key. All waiters share it: do not change it."""
 
     __slots__ = (
         "_newer",
@@ -26,31 +26,31 @@ class Signal:
     seq: int
     """1, 2, 3 ... for each key; a later signal of the key has a higher one."""
     offset: int
-    """The position among the signals of all keys; cursors are made of it."""
+    """The position among the signals of all keys, which cursors contain."""
     at_ms: int
-    """UTC milliseconds since 1970: for people, not for ordering."""
+    """UTC milliseconds since 1970: for display, not for ordering."""
     value: Any
-    """What was fired: a JSON value."""
+    """The JSON value that was fired."""
     encoded: bytes
-    """`value` as JSON, encoded once however many wait."""
+    """`value` as JSON, encoded once for all waiters."""
 
-    # Its neighbours among the signals that are kept, of all keys and of its own.
+    # Its neighbours among the retained signals of all keys, and of its own.
     _older: Signal | None
     _newer: Signal | None
     _older_of_key: Signal | None
     _newer_of_key: Signal | None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy or pickle this signal alone, without those it is chained to."""
+        """Copy or pickle this signal without its neighbours."""
         fields = (self.key, self.seq, self.offset, self.at_ms, self.value, self.encoded)
-        return _alone, fields
+        return _unlinked, fields
 
     def __repr__(self) -> str:
-        """Say which signal of which key it is."""
+        """Return key, number and value."""
         return f"<Signal {self.seq} of {self.key!r}: {self.value!r}>"
 
 
-def _alone(key: str, seq: int, offset: int, at_ms: int, value: Any, encoded: bytes) -> Signal:
+def _unlinked(key: str, seq: int, offset: int, at_ms: int, value: Any, encoded: bytes) -> Signal:
     signal = Signal.__new__(Signal)
     signal.key = key
     signal.seq = seq

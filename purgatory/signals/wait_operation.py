@@ -11,11 +11,12 @@ from purgatory.status import Status
 class WaitOperation(DelayedOperation):
     """Fires once its keys have the signals of its condition; expires at its deadline.
 
-    The one way to wait. A subclass is the responder: it defines `on_complete`, which sends the
-    result to the caller - a task that awaits it, a request, a connection - and is called exactly
-    once, with `status` set, however the wait ended. No second object is needed for each wait.
+    The base of all waits for signals. A subclass is the responder: it defines `on_complete`, which
+    sends the result to the caller (a task that awaits it, a request, a connection) and is called
+    exactly once, with `status` set, however the wait ended. No second object is needed for a wait.
 
-    Give it to `Purgatory.watch` with its `watched_keys`. Call `abandon` when the caller has gone.
+    Give it to `Purgatory.park_operation` with its `watched_keys`. Call `abandon` when the caller
+    has gone.
     A subclass with a condition of its own overrides `try_complete`.
     """
 
@@ -23,14 +24,13 @@ class WaitOperation(DelayedOperation):
 
     signals: MemorySignals
     watched_keys: tuple[str, ...]
-    """The keys, also when they are watched no more; each once."""
+    """The keys, each once, also after the wait has ended."""
     condition: Condition
     position: int
-    """The signals behind this position count, on every key or, if positions differ, on the first.
-    """
+    """Signals after this position count: on every key or, if positions differ, on the first."""
     is_abandoned: bool
-    """True iff the caller has gone: there is nobody to respond to."""
-    # For each key, if they differ.
+    """True iff the caller has left: there is no client to respond to."""
+    # One for each key, if they differ.
     _positions: tuple[int, ...] | None
 
     def __init__(
@@ -41,7 +41,7 @@ class WaitOperation(DelayedOperation):
         positions: int | tuple[int, ...],
         condition: Condition = ANY,
     ) -> None:
-        """Wait for signals behind `positions`: one for all keys, or one for each."""
+        """Wait for signals after `positions`: one for all keys, or one for each."""
         DelayedOperation.__init__(self, delay_ms)
         self.signals = signals
         self.watched_keys = keys
@@ -62,10 +62,10 @@ class WaitOperation(DelayedOperation):
         return (self.position,) * len(self.watched_keys) if positions is None else positions
 
     def try_complete(self) -> bool:
-        """Complete if enough keys have enough signals behind their positions."""
+        """Complete if enough keys have enough signals after their positions."""
         signals, keys = self.signals, self.watched_keys
         position, positions = self.position, self._positions
-        # Most often nothing fired since, on any key: an operation is tried before it is watched.
+        # Usually no key fired since: an operation is tried before it is watched.
         if positions is None and signals._head == position:
             return False
         condition = self.condition
@@ -84,10 +84,10 @@ class WaitOperation(DelayedOperation):
         raise NotImplementedError(f"{type(self).__name__} does not define on_complete()")
 
     def on_cancellation(self) -> None:
-        """Respond as to any other end: cancelled, drained or abandoned."""
+        """Respond as for any other end: cancelled, drained or abandoned."""
         self.on_complete()
 
     def abandon(self) -> bool:
-        """End the wait, as its caller has gone; return True iff it was pending. Idempotent."""
+        """End the wait because its caller has left; True iff it was pending. Idempotent."""
         self.is_abandoned = True
         return self._cancel(Status.CANCELLED)

@@ -1,4 +1,4 @@
-"""Time under a test's control: a clock that moves when told, and an event loop that never sleeps.
+"""Virtual time for tests: a clock that tests advance, and an event loop that never sleeps.
 
     clock = MockClock()
     timer = SystemTimer(clock=clock)
@@ -8,8 +8,8 @@
         return "asyncio", {"loop_factory": AutojumpEventLoop}
 
 On an AutojumpEventLoop, `Purgatory(clock=asyncio.get_running_loop().clock)` and `asyncio.sleep`
-share one time, which jumps to the next timer whenever there is nothing else to do: an hour passes
-in a millisecond. Where nothing could ever happen again, it raises instead of hanging.
+share one time, which jumps to the next timer whenever the loop is idle: an hour passes in a
+millisecond. If no event can ever happen, it raises DeadlockError instead of hanging.
 
 Source: trio's `MockClock` with autojump.
 """

@@ -9,11 +9,11 @@ from purgatory.testing.mock_clock import MockClock
 
 
 class DeadlockError(RuntimeError):
-    """Every task waits for something that nothing is going to do."""
+    """Every task waits, and no event can resume one."""
 
 
 class _AutojumpSelector(selectors.DefaultSelector):
-    """Waits for files in real time while there are any, and for timers by moving the clock."""
+    """Polls files in real time; instead of waiting for a timer it advances the clock."""
 
     def __init__(self, clock: MockClock, patience: float) -> None:
         super().__init__()
@@ -25,15 +25,15 @@ class _AutojumpSelector(selectors.DefaultSelector):
         if events or timeout == 0:
             return events
         if timeout is None:
-            # Only another thread or a peer can wake us now; give them a moment of real time.
+            # Only another thread or a peer can wake the loop now: wait for them in real time.
             events = super().select(self._patience)
             if not events:
                 raise DeadlockError(
                     f"nothing happened in {self._patience:g} s, and no timer is armed: a wake-up "
-                    "was lost, or a task waits for nobody"
+                    "was lost, or a task waits for something that never happens"
                 )
             return events
-        # Up: a clock that falls short of the timer's time would ask again for nearly nothing.
+        # Rounded up: otherwise the loop would select again for nearly zero seconds.
         self._clock.advance_ns(max(1, -int(-timeout * 1_000_000_000 // 1)))
         return events
 
@@ -41,13 +41,13 @@ class _AutojumpSelector(selectors.DefaultSelector):
 class AutojumpEventLoop(asyncio.SelectorEventLoop):
     """An asyncio event loop on a MockClock, which jumps to the next timer when it is idle.
 
-    Real sockets and threads work, but their time is not virtual: while only timers are left, the
-    clock jumps on without waiting for them. At the end of the loop its threads are waited for.
+    Real sockets and threads work, but their time is not virtual: while only timers are pending, the
+    clock jumps without waiting for them. The end of the loop waits for its threads.
     """
 
     def __init__(self, clock: MockClock | None = None, *, patience: float = 5.0) -> None:
         """Run on `clock`; wait `patience` real seconds for other threads before a DeadlockError."""
-        # Before super().__init__, which asks for the time.
+        # Before super().__init__, which reads the time.
         self.clock: MockClock = MockClock() if clock is None else clock
         super().__init__(_AutojumpSelector(self.clock, patience))
 
@@ -56,8 +56,8 @@ class AutojumpEventLoop(asyncio.SelectorEventLoop):
         return self.clock.now_ns() / 1_000_000_000
 
     async def shutdown_default_executor(self, timeout: float | None = None) -> None:
-        """Wait for the threads of `run_in_executor` to end, for as long as that really takes.
+        """Wait in real time for the threads of `run_in_executor` to end.
 
-        `timeout`, which Python 3.12 and later give, is virtual time, and would be over at once.
+        `timeout`, which Python 3.12 and later pass, is virtual time and would expire immediately.
         """
         await super().shutdown_default_executor()

@@ -6,12 +6,12 @@ from purgatory.timer.clock import NS_PER_MS
 
 
 class MockClock:
-    """A clock that stands still until it is told to move."""
+    """A clock that stands still until it is advanced."""
 
     __slots__ = ("_now_ns", "_wall_offset_ms")
 
     def __init__(self, start_ms: int = 0) -> None:
-        """Begin at `start_ms`, of monotonic and of wall time both."""
+        """Start at `start_ms`, both in monotonic and in wall time."""
         self._now_ns = start_ms * NS_PER_MS
         self._wall_offset_ms = 0
 
@@ -20,17 +20,17 @@ class MockClock:
         return self._now_ns
 
     def wall_ms(self) -> int:
-        """Return the time in milliseconds since 1970, as far as `set_wall` has moved it."""
+        """Return milliseconds since 1970: monotonic time plus the offset of `set_wall`."""
         return self._now_ns // NS_PER_MS + self._wall_offset_ms
 
     def advance(self, ms: float) -> None:
-        """Move forward by `ms` milliseconds; backward for a negative number, as bad clocks do."""
+        """Advance by `ms` milliseconds; step back if it is negative, as faulty clocks do."""
         self.advance_ns(round(ms * NS_PER_MS))
 
     def advance_ns(self, ns: int) -> None:
-        """Move forward by `ns` nanoseconds."""
+        """Advance by `ns` nanoseconds."""
         self._now_ns += ns
 
     def set_wall(self, wall_ms: int) -> None:
-        """Let the wall clock leap to `wall_ms`; monotonic time does not notice."""
+        """Step the wall clock to `wall_ms`; monotonic time is unaffected."""
         self._wall_offset_ms = wall_ms - self._now_ns // NS_PER_MS

@@ -1,6 +1,6 @@
 """Floor 1, time: a hierarchical timing wheel. Integers of milliseconds in, callbacks out.
 
-Nothing here knows of asyncio or of keys, and only `clock` asks what time it is.
+Not here: asyncio and keys. Only `clock` reads the time.
 """
 
 from purgatory.timer.clock import Clock, SystemClock

@@ -1,29 +1,30 @@
-"""The arrays of a bucket."""
+"""Lists of task arrays, of which a bucket consists."""
 
 from __future__ import annotations
 
 from purgatory.timer.task import ARRAY_SIZE, PendingTasks, TaskArray, TimerTask
 
-# A second name, which the compiler may make a plain C integer of.
+# A second name, which the .pxd declares as a C integer.
 _ARRAY_SIZE = ARRAY_SIZE
 
 
 class ArrayList:
-    """Arrays of tasks: one that takes more, which is the last, and those before it."""
+    """Arrays of tasks in order of arrival; tasks are added to the last one."""
 
-    # Invariant: arrays[array.position] is array, for each that is there
+    # Invariant: arrays[array.position] is array, for each array in it
     __slots__ = ("arrays", "gone", "last", "opened", "pending")
 
-    # None for one that is gone.
+    # None in place of a dropped array.
     arrays: list[TaskArray | None]
+    # The number of dropped arrays.
     gone: int
     last: TaskArray | None
-    # How many of the arrays a walk is done with.
+    # The number of arrays that have been run or moved.
     opened: int
     pending: PendingTasks
 
     def __init__(self, pending: PendingTasks) -> None:
-        """Begin with none, in the timer whose tasks `pending` counts."""
+        """Create an empty list in the timer whose tasks `pending` counts."""
         self.arrays = []
         self.gone = 0
         self.last = None
@@ -31,40 +32,41 @@ class ArrayList:
         self.pending = pending
 
     def with_room(self) -> TaskArray:
-        """Return the last array, which is a new one where the one before is full or gone.
+        """Return the last array, or a new one if that is full or dropped.
 
-        The caller adds a task to it at once.
+        The caller adds a task to it immediately.
         """
         last = self.last
         if last is None or len(last.items) >= _ARRAY_SIZE:
             if last is not None:
                 last.owner = self
             array = TaskArray(self.pending)
-            # Its place only now: to make it may run the collector, and with it what adds a task.
+            # Read only now: creating an array may run the collector, and so code that adds a task.
             array.position = len(self.arrays)
             self.arrays.append(array)
             self.last = array
             if array.position:
-                # The first stays while it is the only one, for those that come and go by turns.
+                # A lone first array is kept when empty, for tasks that are added and cancelled in
+                # turn.
                 array.owner = self
             return array
         return last
 
     def open_here(self) -> TaskArray | None:
-        """Return the first array that may hold a task, opened; None where there is no task."""
+        """Return the first array that may hold a task, opened; None if there is no task."""
         arrays = self.arrays
         while self.opened < len(arrays):
             array = arrays[self.opened]
             if array is not None and array.first < len(array.items):
                 array.open()
                 return array
-            # At once: to let go of very many at the end would take long.
+            # Freed one by one: to free very many at the end would take long.
             arrays[self.opened] = None
             self.opened += 1
         return None
 
     def has_tasks_here(self) -> bool:
-        """Say whether there is a task."""
+        """Return True iff there is a task."""
         arrays = self.arrays
         for position in range(self.opened, len(arrays)):
             array = arrays[position]
@@ -81,10 +83,10 @@ class ArrayList:
         return tasks
 
     def drop(self, array: TaskArray) -> None:
-        """Let go of an array that is empty. O(1), seen over many.
+        """Drop an empty array. Amortized O(1).
 
-        At once: an object here and there is all that would keep the memory of very many tasks from
-        being given back.
+        Immediately, because a few scattered objects would prevent the allocator from releasing the
+        memory of very many tasks.
         """
         if array is self.last:
             self.last = None
@@ -94,7 +96,7 @@ class ArrayList:
             self._close_up()
 
     def _close_up(self) -> None:
-        # In place: whatever is allocated while memory is given back may keep some of it.
+        # In place: an object created while memory is released may keep a block of it in use.
         arrays = self.arrays
         count = 0
         for position in range(len(arrays)):

@@ -1,4 +1,4 @@
-"""Where time comes from. The only module of the library that imports `time`."""
+"""Clocks. The only module of the library that imports `time`."""
 
 import time
 from typing import Protocol
@@ -7,23 +7,23 @@ NS_PER_MS = 1_000_000
 
 
 class Clock(Protocol):
-    """What a timer asks for the time.
+    """The source of time of a timer.
 
-    Deadlines are rounded up and the present is rounded down, by those who call; the clock itself
-    does not round, so that nothing is ever early.
+    The clock does not round. Its callers round deadlines up and the current time down, so that
+    nothing is early.
     """
 
     def now_ns(self) -> int:
-        """Return nanoseconds of a monotonic clock: good for differences, meaningless as a date."""
+        """Return nanoseconds of a monotonic clock: only differences have a meaning."""
         ...
 
     def wall_ms(self) -> int:
-        """Return milliseconds since 1970-01-01 UTC: for records only, never for a deadline."""
+        """Return milliseconds since 1970-01-01 UTC: for records, never for deadlines."""
         ...
 
 
 class SystemClock:
-    """The machine's clock. Stateless: any thread may ask it."""
+    """The machine's clock. Stateless: any thread may read it."""
 
     __slots__ = ()
 

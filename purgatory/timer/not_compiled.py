@@ -1,4 +1,4 @@
-"""Stands in for the module `cython` where that is not installed: this code runs as it is."""
+"""A stand-in for the module `cython` if that is not installed: the core then runs as it is."""
 
 from typing import Final, TypeVar
 
@@ -8,10 +8,10 @@ T = TypeVar("T")
 
 
 def cclass(cls: T) -> T:
-    """Return `cls`, which stays a class of Python's."""
+    """Return `cls` unchanged."""
     return cls
 
 
 def no_gc(cls: T) -> T:
-    """Return `cls`, which the collector looks after like any other."""
+    """Return `cls` unchanged."""
     return cls

@@ -1,4 +1,4 @@
-"""A function to be called by the timer."""
+"""Calls of functions by the timer."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ except ImportError:
 from purgatory.timer.task import MAX_DELAY_MS, NOT_SCHEDULED, TimerTask, raise_invalid_delay
 
 
-# Outside the cyclic collector, as TimerTask is: so it lets go of its callback once it is done.
+# Outside the cyclic collector, like TimerTask, so it releases its callback when it is done.
 @cython.no_gc
 @cython.cclass
 class ScheduledCall(TimerTask):
-    """What `SystemTimer.call_later` returns: `cancel` it, or leave it be. It is made once."""
+    """One call of a function, as returned by `SystemTimer.call_later`. It cannot be reused."""
 
     __slots__ = ("args", "callback")
 
     callback: Callable[..., object] | None
-    """None once it was called or cancelled."""
+    """None after it was called or cancelled."""
     args: tuple[Any, ...]
 
     def __init__(self, delay_ms: int, callback: Callable[..., object], *args: Any) -> None:
         """Call `callback(*args)` once `delay_ms` has passed."""
-        # As TimerTask.__init__, written out: a second call is a third of the cost in plain Python.
+        # TimerTask.__init__, inlined: a second call is a third of the cost in plain Python.
         if type(delay_ms) is not int or delay_ms > MAX_DELAY_MS:
             raise_invalid_delay(delay_ms)
         self.delay_ms = delay_ms
@@ -37,7 +37,7 @@ class ScheduledCall(TimerTask):
         self.args = args
 
     def run(self) -> None:
-        """Call it. Raises RuntimeError where it was called or cancelled before."""
+        """Call the callback; raise RuntimeError if it was called or cancelled before."""
         callback = self.callback
         if callback is None:
             raise RuntimeError(
@@ -45,21 +45,21 @@ class ScheduledCall(TimerTask):
                 "with call_later"
             )
         args = self.args
-        # Let go first: whatever the callback leads to may lead back here.
+        # Released first: the callback may lead back here.
         self.callback = None
         self.args = ()
         callback(*args)
 
     def cancel(self) -> bool:
-        """Leave the timer and let go of the callback; True iff it was pending. Idempotent."""
-        # As TimerTask.cancel, written out.
+        """Leave the timer and release the callback; return True iff it was pending. Idempotent."""
+        # TimerTask.cancel, inlined.
         array = self._array
         if array is not None:
             self.expiration_ms = NOT_SCHEDULED
             if cython.compiled:
                 array.remove(self)
             else:
-                # TaskArray.remove, written out: the call is 4 % of adding and cancelling.
+                # TaskArray.remove, inlined: the call is 4 % of adding and cancelling.
                 self._array = None
                 array.pending.count -= 1
                 items = array.items
@@ -73,7 +73,7 @@ class ScheduledCall(TimerTask):
                     array.holes = holes = array.holes + 1
                     if holes * 4 > len(items) * 3:
                         array.close_up()
-        # Last: an object that goes with its callback may cancel this very call.
+        # Last: an object that is freed with the callback may cancel this call.
         self.callback = None
         self.args = ()
         return array is not None

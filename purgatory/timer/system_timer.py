@@ -1,4 +1,4 @@
-"""The timer: a timing wheel, and the time (Kafka: SystemTimer)."""
+"""The timer: a timing wheel with a clock (Kafka: SystemTimer)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 try:
-    # The compiler wants these very words here; without it a stand-in says that nobody compiled.
+    # Cython requires this exact import; without Cython, the stand-in's `compiled` is False.
     import cython  # type: ignore[import-untyped,unused-ignore] # it ships no types
 except ImportError:
     from purgatory.timer import not_compiled as cython
@@ -28,7 +28,7 @@ from purgatory.timer.wheel import TimingWheel
 
 logger = logging.getLogger("purgatory.timer")
 
-# Second names, which the compiler may make plain C integers of.
+# Second names, which the .pxd declares as C integers.
 _MAX_DELAY_MS = MAX_DELAY_MS
 _ARRAY_SIZE = ARRAY_SIZE
 _NO_LIMIT: Final = 2**62
@@ -42,9 +42,9 @@ _new_task = ScheduledCall.__new__
 class SystemTimer:
     """Runs tasks when their delays have passed: never early, less than one tick late.
 
-    Whoever owns the timer calls `advance_clock` from time to time, best when `next_expiration_ms()`
-    has come; due tasks run inside that call, on its thread. No method may be called from two
-    threads: there are no locks. Adding costs O(levels), cancelling O(1), an empty tick nothing.
+    The owner calls `advance_clock` repeatedly, ideally at `next_expiration_ms()`; due tasks run in
+    that call, on its thread. All methods must be called on one thread: there are no locks. `add`
+    takes O(levels), `cancel` O(1), and an empty tick costs nothing.
 
     Due tasks run in order of deadline, tick by tick, and within a tick in the order in which they
     were added.
@@ -80,41 +80,41 @@ class SystemTimer:
         wheel_size: int = 256,
         clock: Clock | None = None,
     ) -> None:
-        """Make an empty timer. Raises ValueError for a tick below 1 or fewer than 2 buckets."""
+        """Create an empty timer; raise ValueError for a tick below 1 or fewer than 2 buckets."""
         self._clock: Clock = SystemClock() if clock is None else clock
         self._now_ns = self._clock.now_ns
-        # The compiled form asks the system without a Python call in between.
+        # The compiled form reads the system's clock without a call of Python.
         self._is_system: bool = type(self._clock) is SystemClock
         self._wheel = TimingWheel(tick_ms, wheel_size, self._now_ns() // NS_PER_MS)
-        # The millisecond in which the clock was read last: its end in ms, and both ends in ns.
+        # The millisecond of the last reading of the clock: its end in ms, and both ends in ns.
         self._ceiling_ms: int = 0
         self._ceiling_ns: int = 0
         self._floor_ns: int = 0
-        # Copies of what the first two levels are, for the fast way of `add`.
+        # Copies of attributes of the first two levels, for the fast path of `add`.
         self._tick_ms: int = tick_ms
         self._wheel_size: int = wheel_size
         self._span_ms: int = self._wheel.interval_ms
         self._buckets = self._wheel._buckets
         self._upper_buckets: list[TimerTaskList | None] = [None] * wheel_size
         self._upper_from_ms: int = 0
-        # Buckets that have opened, waiting to run: more than one only where a limit cut it short.
+        # Open buckets whose tasks run next: more than one only after a limit interrupted a run.
         self._ready: deque[TimerTaskList] = deque()
-        # The tasks without delay, for the next advance.
+        # Tasks without delay, for the next advance.
         self._due_now = TimerTaskList(self._wheel.pending)
-        # A bucket of an upper level that a limit left half moved, and that level.
+        # A level, and a bucket taken from it whose cascade a limit interrupted.
         self._cascading: tuple[TimingWheel, TimerTaskList] | None = None
         self._is_advancing: bool = False
-        # Called with the time of a bucket that is new and the earliest: the moment for an owner
-        # that sleeps until `next_expiration_ms()` to sleep for less.
+        # Called with the time of a new bucket that is the earliest, so that an owner that sleeps
+        # until `next_expiration_ms()` can wake up sooner.
         self.on_earlier: Callable[[int], object] | None = None
-        # How long after its time the last task of a bucket ran, at the worst.
+        # The maximum delay from a bucket's time to the end of its last task.
         self.longest_lateness_ms: int = 0
-        # How many tasks have moved down, each counted once for every level that it left.
+        # The number of moves of tasks to a lower level.
         self.cascaded: int = 0
         self._advance_wheel(self._wheel.current_ms)
 
     def __len__(self) -> int:
-        """Return how many tasks are pending, exactly, in O(1)."""
+        """Return the exact number of pending tasks, in O(1)."""
         return self._wheel.pending.count
 
     def __bool__(self) -> bool:
@@ -122,14 +122,14 @@ class SystemTimer:
         return True
 
     def __del__(self) -> None:
-        """Let go of what is pending, at once: the links between tasks are cycles."""
+        """Release pending tasks immediately: their links are cycles."""
         if cython.compiled and is_exiting():  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
-            # All memory goes, and what this would call has gone.
+            # The process exits: functions that this would call may be gone.
             return
         try:
             is_made = self._due_now is not None
         except AttributeError:
-            # As None is when compiled: __init__ refused its arguments.
+            # __init__ raised; when compiled, the attribute is None instead.
             return
         if is_made:
             for task in self.close():
@@ -137,7 +137,7 @@ class SystemTimer:
 
     @property
     def clock(self) -> Clock:
-        """The clock that this timer goes by."""
+        """The clock of this timer."""
         return self._clock
 
     @property
@@ -146,25 +146,25 @@ class SystemTimer:
         return self._wheel
 
     def now_ms(self) -> int:
-        """Return the time in whole milliseconds, rounded down, and never before what has run."""
+        """Return the time in whole milliseconds, rounded down; not before the wheel's time."""
         now_ms = self._now_ns() // NS_PER_MS
         reached_ms = self._wheel.current_ms
-        # To call max(), or min(), takes plain Python as long as half a task does.
+        # In plain Python, a call of max() costs half as much as a task.
         return now_ms if now_ms > reached_ms else reached_ms
 
     def call_later(
         self, delay_ms: int, callback: Callable[..., object], *args: Any
     ) -> ScheduledCall:
-        """Call `callback(*args)` in `delay_ms` whole milliseconds; return what can cancel it.
+        """Call `callback(*args)` in `delay_ms` whole milliseconds; return a handle to cancel it.
 
-        As `loop.call_later`, which takes seconds. Raises as `TimerTask` and `add` do.
+        Like `loop.call_later`, which takes seconds. Raises what `TimerTask` and `add` raise.
         """
         if type(delay_ms) is not int or delay_ms > MAX_DELAY_MS:
             raise_invalid_delay(delay_ms)
         if cython.compiled:
             return self._new_call(delay_ms, callback, args)
         else:
-            # The constructor and `add`, written out: the two calls are a fourth of the cost.
+            # The constructor and `add`, inlined: the two calls are a quarter of the cost.
             call = _new_task(ScheduledCall)
             call.delay_ms = delay_ms
             call.callback = callback
@@ -205,11 +205,11 @@ class SystemTimer:
             return call
 
     def add(self, task: TimerTask) -> None:
-        """Schedule `task` for `task.delay_ms` from now, or again if it is pending already.
+        """Schedule `task` for `task.delay_ms` from now; reschedule it if it is pending.
 
-        The deadline is rounded up to a tick, so that nothing is early. A delay of zero or less is
-        due at the next advance; nothing ever runs inside `add`.
-        Raises ValueError for a delay beyond MAX_DELAY_MS.
+        The deadline is rounded up to a tick, so that no task is early. A task with a delay of zero
+        or less is due at the next advance; `add` itself runs no task.
+        Raises ValueError for a delay above MAX_DELAY_MS.
         """
         delay_ms = task.delay_ms
         if not 0 < delay_ms <= _MAX_DELAY_MS:
@@ -221,21 +221,21 @@ class SystemTimer:
         if cython.compiled and self._is_system:
             now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
-            # In two steps: to call what a slot holds takes plain Python twice as long in one.
+            # In two steps: plain Python takes twice as long to call the value of a slot in one.
             read_ns = self._now_ns
             now_ns = read_ns()
         if not self._floor_ns < now_ns <= self._ceiling_ns:
             self._settle_clock(now_ns)
-        # The present rounded up to a millisecond, and then the deadline to a tick: that comes to
-        # the same as rounding once.
+        # Rounding the time up to a millisecond and then the deadline up to a tick is the same as
+        # rounding once.
         expiration_ms = self._ceiling_ms + delay_ms
         tick_ms = self._tick_ms
         if tick_ms != 1:
-            # Minus floor division of the negative is division rounded up.
+            # Division, rounded up.
             expiration_ms = -(-expiration_ms // tick_ms) * tick_ms
         task.expiration_ms = expiration_ms
-        # The fast way, which most tasks go: into a bucket that is queued already, on one of the
-        # first two levels. Written out, because a call costs plain Python as much as all of it.
+        # The fast path for most tasks: into a bucket that is queued already, on one of the first
+        # two levels. Inlined, because in plain Python a call costs as much as all of it.
         if expiration_ms < self._upper_from_ms:
             buckets = self._buckets
         else:
@@ -259,17 +259,17 @@ class SystemTimer:
         if index >= _ARRAY_SIZE:
             self._place(task)
             return
-        # TaskArray.append, written out.
+        # TaskArray.append, inlined: in plain Python its call is 6 % of the instructions of `add`.
         items.append(task)
         task._array = array
         task._index = index
         array.pending.count += 1
 
     def advance_clock(self, limit: int | None = None) -> int:
-        """Run what is due by now and return how many tasks ran.
+        """Run the tasks that are due now; return how many ran.
 
-        `limit` bounds the work of this call, in tasks run or moved down a level; what is left stays
-        due, `next_expiration_ms()` says so, and the next call goes on with it.
+        `limit` bounds the work of this call, in tasks run or moved down a level. The remaining
+        tasks stay due: `next_expiration_ms()` returns now, and the next call continues.
         """
         budget = _NO_LIMIT if limit is None else limit
         now_ms = self.now_ms()
@@ -295,10 +295,10 @@ class SystemTimer:
         return ran
 
     def next_expiration_ms(self) -> int | None:
-        """Return the clock time of the next bucket to open; None iff no task is pending.
+        """Return the clock time at which the next bucket opens; None iff no task is pending.
 
-        A time at or before now means that `advance_clock` has work. For a task far away it is the
-        time when its bucket moves down a level, which is earlier than its deadline.
+        If it is at or before now, `advance_clock` has work. For a distant task it is the time when
+        its bucket moves down a level, which is earlier than its deadline.
         """
         is_moving = self._cascading is not None and bool(self._cascading[1])
         if is_moving or self._due_now or any(self._ready):
@@ -306,10 +306,10 @@ class SystemTimer:
         return self._wheel.next_expiration_ms()
 
     def close(self) -> list[TimerTask]:
-        """Take out every task, without running it, and return them in the order they were due."""
+        """Remove every task without running it; return the tasks in order of deadline."""
         tasks: list[TimerTask] = []
         if self._cascading is not None:
-            # What has come down of a bucket was added before what has not.
+            # Complete the cascade, which keeps the order of arrival.
             wheel, bucket = self._cascading
             wheel.cascade(bucket, _NO_LIMIT)
             self._cascading = None
@@ -317,14 +317,14 @@ class SystemTimer:
             task_list.flush(tasks.append)
         self._ready.clear()
         tasks += self._wheel.clear()
-        # Those without delay came last; sorting keeps the order of those of one tick.
+        # Tasks without delay are last; the sort is stable, so that tasks of a tick stay in order.
         self._due_now.flush(tasks.append)
         return sorted(tasks, key=_expiration_ms)
 
     def _new_call(
         self, delay_ms: int, callback: Callable[..., object], args: tuple[Any, ...]
     ) -> ScheduledCall:
-        # Without the call of a constructor, which takes as long as all the rest when compiled.
+        # Without calling the constructor, which takes as long as all the rest when compiled.
         call = ScheduledCall.__new__(ScheduledCall)
         call.delay_ms = delay_ms
         call.expiration_ms = NOT_SCHEDULED
@@ -334,7 +334,7 @@ class SystemTimer:
         return call
 
     def _add_at_once(self, task: TimerTask) -> None:
-        """Add a task without delay, or refuse one with a delay beyond the limit."""
+        """Add a task without delay; raise ValueError for a delay above the maximum."""
         if task.delay_ms > 0:
             raise_invalid_delay(task.delay_ms)
         if task._array is not None:
@@ -347,9 +347,9 @@ class SystemTimer:
             self._place(task)
 
     def _settle_clock(self, now_ns: int) -> int:
-        """Note in which millisecond it is; return the time, or the wheel's if that is later."""
+        """Store the current millisecond; return the time, or the wheel's if that is later."""
         wheel = self._wheel
-        # A clock that steps back is ignored: time stands still until it has caught up.
+        # A clock that steps back is ignored: time stands still until the clock has caught up.
         now_ns = max(now_ns, wheel.current_ms * NS_PER_MS)
         now_ms = now_ns // NS_PER_MS
         if now_ms - wheel.current_ms >= wheel.interval_ms // 2:
@@ -363,7 +363,7 @@ class SystemTimer:
         """Run up to `limit` tasks of an open bucket, which leaves `_ready` when it is empty."""
         count = 0
         is_over = False
-        # Looked up once, as in TimingWheel.cascade.
+        # In a local variable, as in TimingWheel.cascade.
         is_compiled_form = cython.compiled
         task: TimerTask | None = None
         while count < limit:
@@ -378,9 +378,9 @@ class SystemTimer:
             if end - first > limit - count:
                 end = first + limit - count
             if not is_compiled_form:
-                # As in TimingWheel.cascade. The copy goes at once: it would keep what is to go.
+                # As in TimingWheel.cascade. Not stored: the copy would keep the tasks alive.
                 len(items[first:end])
-            # Around the loop, not in it: entering costs the compiled form as much as a task does.
+            # Outside the loop: when compiled, entering `try` costs as much as a task.
             try:
                 for index in range(first, end):
                     if is_compiled_form:
@@ -393,7 +393,7 @@ class SystemTimer:
                     task._array = None
                     pending.count -= 1
                     if type(task) is ScheduledCall:
-                        # ScheduledCall.run, written out.
+                        # ScheduledCall.run, inlined.
                         call = task
                         callback = call.callback
                         if callback is not None:
@@ -405,8 +405,8 @@ class SystemTimer:
                                 args = ()
                             else:
                                 callback()
-                            # Let go before the next task is looked for: whatever goes with this one
-                            # may cancel that one.
+                            # Release it before reading the next task: an object that is freed with
+                            # this callback may cancel that task.
                             callback = None
                             continue
                     task.run()
@@ -421,7 +421,7 @@ class SystemTimer:
         # A task may have closed the timer, or advanced it by itself.
         if (is_over or not bucket) and self._ready and self._ready[0] is bucket:
             self._ready.popleft()
-            # None ran where all had been cancelled.
+            # No task ran if all had been cancelled.
             if count:
                 self._note_lateness(bucket)
         return count
@@ -436,7 +436,7 @@ class SystemTimer:
         logger.exception("a timer task failed: %r", task, extra={"action": "timer-task-failed"})
 
     def _place(self, task: TimerTask) -> None:
-        """Put a task with an expiration where it waits, and tell the owner if it is the next."""
+        """Add a task with an expiration to its bucket; call `on_earlier` if it is the earliest."""
         wheel = self._wheel
         queue = wheel.queue
         earliest_ms = queue[0] if queue else _NO_LIMIT
@@ -446,7 +446,7 @@ class SystemTimer:
             if wheel.overflow is not None:
                 self._upper_buckets = wheel.overflow._buckets
         elif self._cascading is not None or (queue and queue[0] <= wheel.current_ms):
-            # The bucket of the current tick has not opened yet: those in it were there before.
+            # The bucket of the current tick is not open yet: its tasks were added before this one.
             wheel.bucket_for(wheel.current_ms).add(task)
             is_earlier = False
         else:
@@ -457,21 +457,21 @@ class SystemTimer:
             self.on_earlier(earliest_ms)
 
     def _place_due_now(self) -> None:
-        # Where a limit cut the advance short, buckets that are due earlier than these come first.
+        # If a limit interrupted the advance, earlier buckets are due before these tasks.
         if self._due_now:
             added = self._due_now
             self._due_now = TimerTaskList(self._wheel.pending)
             added.flush(self._place)
 
     def _open_due_now(self) -> None:
-        # A new list for what is added from here on: a task without delay that adds itself again
-        # runs once an advance, instead of for ever in this one.
+        # Tasks that are added from here on go to a new list: a task without delay that adds itself
+        # again runs once in each advance, not endlessly in this one.
         if self._due_now:
             self._ready.append(self._due_now)
             self._due_now = TimerTaskList(self._wheel.pending)
 
     def _open_bucket(self, now_ms: int, limit: int) -> int:
-        """Open the earliest bucket that is due; return how many tasks moved, or -1 for none due."""
+        """Open the earliest due bucket; return how many tasks moved, or -1 if no bucket is due."""
         if self._cascading is None:
             lowest = self._wheel
             queue = lowest.queue
@@ -479,10 +479,10 @@ class SystemTimer:
                 if now_ms >= lowest.current_ms + self._tick_ms:
                     self._advance_wheel(now_ms)
                 return -1
-            # Not asked whether a bucket there has a task: one that has none is done with as fast.
+            # The bucket may be empty: to open it is as fast as to check it.
             start_ms = queue[0]
             self._advance_wheel(start_ms)
-            # No bucket of an upper level begins at other times.
+            # Buckets of upper levels start only at multiples of the span.
             if start_ms % self._span_ms == 0:
                 self._cascading = self._take_upper(start_ms)
         if self._cascading is not None:
@@ -493,14 +493,14 @@ class SystemTimer:
                 self._cascading = None
             return moved
         bucket_now = lowest.take(start_ms)
-        # Those of the upper levels have left.
+        # The buckets of the upper levels have been taken.
         lowest.unqueue(start_ms)
         if bucket_now is not None:
             self._ready.append(bucket_now)
         return 0
 
     def _take_upper(self, start_ms: int) -> tuple[TimingWheel, TimerTaskList] | None:
-        # The highest level first: what it moves down may fall into the next bucket to move.
+        # The highest level first: its tasks may move into the next bucket to take.
         for wheel in reversed(self._wheel.levels()[1:]):
             bucket = wheel.take(start_ms)
             if bucket:
@@ -508,8 +508,8 @@ class SystemTimer:
         return None
 
     def _catch_up(self, now_ms: int) -> None:
-        # After idle time the wheel's own time is old; without this a short delay would land in an
-        # upper level and take the way down through several buckets.
+        # After an idle period the wheel's time is old; without this, a task with a short delay
+        # would go to an upper level and cascade through several buckets.
         next_ms = self._wheel.next_expiration_ms()
         if self._cascading is None and not self._ready:
             self._advance_wheel(now_ms if next_ms is None else min(now_ms, next_ms - 1))

@@ -5,29 +5,29 @@ from __future__ import annotations
 from typing import Any, Final, NoReturn
 
 try:
-    # The compiler wants these very words here; without it a stand-in says that nobody compiled.
+    # As in system_timer.py.
     import cython  # type: ignore[import-untyped,unused-ignore] # it ships no types
 except ImportError:
     from purgatory.timer import not_compiled as cython
 
-# 100 years. Sums with it stay far from the end of 64-bit nanoseconds (292 years), where Kafka's
-# arithmetic overflows and runs the task at once.
+# 100 years. Sums with it stay far below the end of 64-bit nanoseconds (292 years), beyond which
+# Kafka's arithmetic overflows and runs the task immediately.
 MAX_DELAY_MS: Final = 100 * 366 * 24 * 3600 * 1000
 
 NOT_SCHEDULED = -1
 
-# With one place more, for the end of a walk, a list of 512 bytes: larger ones do not come from the
-# same memory as the tasks, and are given back later or never. Each index is an int that plain
-# Python has anyway. And where an array closes up, no more than this are moved.
+# With one more place, for `open`, a list of 512 bytes: larger ones do not come from the allocator
+# of small objects, which tasks use, and their memory is released later or never. The indexes are
+# ints that Python caches. It also bounds the moves when an array closes up.
 ARRAY_SIZE: Final = 63
 
 
-# So few places are kept where the tasks have left, instead of given back: at most 64 bytes.
+# An array whose tasks have left keeps this many places, at most 64 bytes, instead of shrinking.
 _FEW: Final = 4
 
 
 def raise_invalid_delay(delay_ms: object) -> NoReturn:
-    """Say why `delay_ms` is no delay."""
+    """Raise TypeError or ValueError for an invalid `delay_ms`."""
     if type(delay_ms) is not int:
         raise TypeError(
             f"delay_ms is {delay_ms!r}, not an int: give whole milliseconds, such as 250"
@@ -39,27 +39,26 @@ def raise_invalid_delay(delay_ms: object) -> NoReturn:
 
 
 class PendingTasks:
-    """How many tasks are pending in one timer. Shared by all of its buckets."""
+    """The number of pending tasks of one timer, shared by all of its buckets."""
 
     __slots__ = ("count",)
 
     count: int
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start at zero."""
         self.count = 0
 
 
-# Neither this nor the tasks are looked at by the cyclic collector, see TimerTask.
+# Outside the cyclic collector, like the tasks: see TimerTask.
 @cython.no_gc
 @cython.cclass
 class TaskArray:
-    """Some of the tasks of a bucket, up to ARRAY_SIZE, in order of arrival.
+    """Up to ARRAY_SIZE tasks of a bucket, in order of arrival.
 
-    A task that leaves leaves a hole. Whoever walks all of a bucket touches tasks that are anywhere
-    in memory, and spends most of the time waiting for it; in an array the next ones can be seen
-    coming, and be fetched meanwhile, which no links allow: ahead one by one when compiled, and in
-    plain Python all of an array at once.
+    A task that leaves leaves a hole. To run or move a bucket touches tasks that are scattered in
+    memory, and most of the time is spent on cache misses. Unlike a linked list, an array allows to
+    prefetch the next tasks: one by one when compiled, and all of an array in plain Python.
     """
 
     # Invariant: items[task._index] is task, for each task with task._array is self
@@ -67,22 +66,22 @@ class TaskArray:
     # Invariant: owner is None or there is a task
     __slots__ = ("first", "holes", "is_open", "items", "owner", "pending", "position")
 
-    # Who is to let go of the array once it is empty, if anybody. Of any type, as the compiled form
-    # wants it: the owner's type knows this one.
+    # The ArrayList to notify when the array is empty, or None. Of any type: a compiled class cannot
+    # declare the type of a class that imports it.
     owner: Any
     items: list[TimerTask | None]
     pending: PendingTasks
-    # Its place among the arrays of its bucket.
+    # The index among the arrays of its bucket.
     position: int
-    # The holes, of an array that is not open.
+    # The number of holes, until the array is opened.
     holes: int
-    # Where the next task is to be looked for.
+    # The index of the next task to run or move.
     first: int
-    # Once it is, nobody but a walk over it changes its length.
+    # An open array is being run or moved: its length does not change.
     is_open: bool
 
     def __init__(self, pending: PendingTasks) -> None:
-        """Make an empty array of the timer whose tasks `pending` counts."""
+        """Create an empty array of the timer whose tasks `pending` counts."""
         self.owner = None
         self.items = []
         self.pending = pending
@@ -91,11 +90,11 @@ class TaskArray:
         self.first = 0
         self.is_open = False
         if cython.compiled:
-            # The collector would go through the tasks otherwise, to find that it need not.
+            # The collector would traverse the list otherwise, without any use.
             untrack(self.items)  # type: ignore[name-defined] # noqa: F821 - it is in c_list.pxd
 
     def has_tasks(self) -> bool:
-        """Say whether there is a task."""
+        """Return True iff there is a task."""
         if not self.is_open:
             return len(self.items) > self.holes
         rest = self.items[self.first :]
@@ -106,15 +105,15 @@ class TaskArray:
         return [task for task in self.items if task is not None]
 
     def append(self, task: TimerTask) -> None:
-        """Put `task`, which is in no array, last. The caller sees that there is room."""
-        # First what may fail, for want of memory.
+        """Append `task`, which is in no array. The caller makes sure that there is room."""
+        # First, because it may raise MemoryError.
         self.items.append(task)
         task._array = self
         task._index = len(self.items) - 1
         self.pending.count += 1
 
     def remove(self, task: TimerTask) -> None:
-        """Take out `task`, which is in this array. O(1), seen over many."""
+        """Remove `task`, which is in this array. Amortized O(1)."""
         items = self.items
         index = task._index
         task._array = None
@@ -134,9 +133,9 @@ class TaskArray:
             self.close_up()
 
     def open(self) -> None:
-        """Begin a walk: from here on the array neither shrinks nor closes up."""
+        """Prepare to run or move the tasks: the array then neither shrinks nor closes up."""
         if not self.is_open:
-            # No task is last any more, so that none is popped when it leaves.
+            # With None at the end, no task is the last one, which `remove` would pop.
             self.items.append(None)
             self.is_open = True
             self.owner = None
@@ -144,11 +143,11 @@ class TaskArray:
                 fetch_first(self.items)  # type: ignore[name-defined] # noqa: F821 - as above
 
     def close_up(self) -> None:
-        """Let the holes go, unless somebody walks over the array."""
+        """Remove the holes, unless the array is open."""
         if self.is_open:
             return
-        # In place: to make any object may run the collector, and with it what cancels a task while
-        # the places are not right.
+        # In place: creating an object may run the collector, and so code that cancels a task while
+        # the indexes are wrong.
         items = self.items
         count = 0
         for index in range(len(items)):
@@ -164,7 +163,7 @@ class TaskArray:
             self.become_empty()
 
     def become_empty(self) -> None:
-        """Let go of the memory, now that the last task has left."""
+        """Release the memory after the last task has left."""
         if self.holes:
             self.items.clear()
             self.holes = 0
@@ -174,9 +173,9 @@ class TaskArray:
             owner.drop(self)
 
 
-# Compiled, tasks are outside the cyclic collector: it would visit every pending one again and
-# again, which takes longer than all else. A timer lets go of them when it is closed or dropped.
-# Written here and in the .pxd: what imports the one is not told by the other.
+# Compiled tasks are outside the cyclic collector, which would visit every pending task again and
+# again; that takes longer than all else. A timer releases its tasks when it is closed or freed.
+# Stated here and in the .pxd, because modules import either.
 @cython.no_gc
 @cython.cclass
 class TimerTask:
@@ -185,25 +184,25 @@ class TimerTask:
     A timer calls `run` on the thread that advances it. A task is in one bucket at most; adding it
     again reschedules it, and it may add itself again while it runs (a periodic task).
 
-    Source: Kafka's `TimerTask` and `TimerTaskEntry`, in one object: the task knows its own place in
-    its bucket, which saves a second object and a pointer to it for every pending timer.
+    Source: Kafka's `TimerTask` and `TimerTaskEntry`, in one object: the task stores its own place
+    in its bucket, which saves an object and a pointer for every pending timer.
     """
 
     __slots__ = ("_array", "_index", "delay_ms", "expiration_ms")
 
-    # Where it is, while it is pending, and its place there.
+    # Its array while it is pending, and its index there.
     _array: TaskArray | None
     _index: int
     delay_ms: int
-    # The deadline of the last time it was added, rounded up to a tick; NOT_SCHEDULED before that
-    # and after `cancel`.
+    # The deadline set by the last `add`, rounded up to a tick; NOT_SCHEDULED before that and after
+    # `cancel`.
     expiration_ms: int
 
     def __init__(self, delay_ms: int) -> None:
-        """Make a task that is due `delay_ms` whole milliseconds after it is added.
+        """Create a task that is due `delay_ms` whole milliseconds after it is added.
 
-        Raises TypeError unless `delay_ms` is an int (a bool or a float is not), and ValueError
-        beyond MAX_DELAY_MS.
+        Raises TypeError unless `delay_ms` is an int (not a bool or float), and ValueError above
+        MAX_DELAY_MS.
         """
         if type(delay_ms) is not int or delay_ms > MAX_DELAY_MS:
             raise_invalid_delay(delay_ms)
@@ -217,11 +216,11 @@ class TimerTask:
         return self._array is not None
 
     def run(self) -> None:
-        """Do the work. An exception is logged by the timer and stops no other task."""
+        """Do the work. The timer logs an exception and continues with the next task."""
         raise NotImplementedError(f"{type(self).__name__} does not define run()")
 
     def cancel(self) -> bool:
-        """Leave the timer; return True iff the task was pending. O(1), and idempotent."""
+        """Remove the task from the timer; return True iff it was pending. O(1), idempotent."""
         array = self._array
         if array is None:
             return False

@@ -1,4 +1,4 @@
-"""Which bucket an expiration falls in (Kafka: TimingWheel). A value: it never asks the time."""
+"""The levels and buckets of the timing wheel (Kafka: TimingWheel); it never reads a clock."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from itertools import chain
 from operator import attrgetter
 
 try:
-    # The compiler wants these very words here; without it a stand-in says that nobody compiled.
+    # As in system_timer.py.
     import cython  # type: ignore[import-untyped,unused-ignore] # it ships no types
 except ImportError:
     from purgatory.timer import not_compiled as cython
@@ -15,7 +15,7 @@ except ImportError:
 from purgatory.timer.task import ARRAY_SIZE, PendingTasks, TimerTask
 from purgatory.timer.task_list import TimerTaskList
 
-# A second name, which the compiler may make a plain C integer of.
+# A second name, which the .pxd declares as a C integer.
 _ARRAY_SIZE = ARRAY_SIZE
 
 _expiration_ms = attrgetter("expiration_ms")
@@ -25,12 +25,12 @@ class TimingWheel:
     """One level of a hierarchical timing wheel, and the overflow wheel above it.
 
     A wheel of `wheel_size` buckets of `tick_ms` each spans `interval_ms = tick_ms * wheel_size`
-    from its current time; what lies beyond goes to the overflow wheel, whose tick is that span and
-    which is made when first needed. A bucket expires at the start of its range: in the lowest wheel
+    from its current time; later tasks go to the overflow wheel, whose tick is that span and which
+    is created when first needed. A bucket expires at the start of its range: in the lowest wheel
     its tasks are due then, in a higher one they move down a level, to finer buckets.
 
-    The caller owns the order of events: it pops `queue` up to the present, empties each bucket that
-    starts there (`take`, `cascade`), and says so (`advance_clock`).
+    The caller controls the order: it pops `queue` up to the current time, empties each bucket that
+    starts there (`take`, `cascade`), and advances the wheel (`advance_clock`).
 
     Source: Kafka's `TimingWheel`; Varghese and Lauck, Hashed and Hierarchical Timing Wheels (1987).
     """
@@ -52,10 +52,10 @@ class TimingWheel:
     def __init__(
         self, tick_ms: int, wheel_size: int, start_ms: int, *, lower: TimingWheel | None = None
     ) -> None:
-        """Make a wheel whose time starts at `start_ms`, rounded down to a tick.
+        """Create a wheel whose time starts at `start_ms`, rounded down to a tick.
 
-        `lower` is given for an overflow wheel only, which shares its count and its queue.
-        Raises ValueError for a tick below 1 or a wheel of fewer than 2 buckets.
+        An overflow wheel shares the count and the queue of `lower`, the level below it.
+        Raises ValueError for a tick below 1 or fewer than 2 buckets.
         """
         if type(tick_ms) is not int or tick_ms < 1:
             raise ValueError(f"tick_ms is {tick_ms!r}: give a whole number of at least 1")
@@ -71,14 +71,14 @@ class TimingWheel:
         # A heap of bucket starts as plain ints, shared by all levels. One int is pushed per bucket
         # and round, not per task; two levels that share a start push it twice.
         self.queue: list[int] = [] if lower is None else lower.queue
-        # Buckets are made when first needed: an upper wheel is mostly empty.
+        # Buckets are created when first needed: an upper wheel is mostly empty.
         self._buckets: list[TimerTaskList | None] = [None] * wheel_size
 
     def add(self, task: TimerTask) -> bool:
-        """Put `task` into the bucket of its `expiration_ms`; return False iff that is due already.
+        """Add `task` to the bucket of its `expiration_ms`; return False iff it is due already.
 
-        Due is what expires before the next tick; a task that was cancelled (its expiration is
-        NOT_SCHEDULED) counts as due.
+        A task is due if it expires before the next tick. A cancelled task, whose expiration is
+        NOT_SCHEDULED, counts as due.
         """
         expiration_ms = task.expiration_ms
         if expiration_ms < self.current_ms + self.tick_ms:
@@ -90,13 +90,13 @@ class TimingWheel:
         return True
 
     def bucket_for(self, expiration_ms: int) -> TimerTaskList:
-        """Return this level's bucket for a time within its span, queued if it was not."""
+        """Return this level's bucket for a time within its span; add it to the queue if new."""
         tick = expiration_ms // self.tick_ms
         index = tick % self.wheel_size
         bucket = self._buckets[index]
         if bucket is None:
             made = TimerTaskList(self.pending)
-            # Looked up again: to make one may run the collector, and with it what adds a task here.
+            # Read again: creating an object may run the collector, and so code that adds a task.
             bucket = self._buckets[index]
             if bucket is None:
                 bucket = self._buckets[index] = made
@@ -105,25 +105,22 @@ class TimingWheel:
         return bucket
 
     def take(self, start_ms: int) -> TimerTaskList | None:
-        """Take out and return this level's bucket that expires at `start_ms`, or None.
-
-        The bucket leaves whole, in O(1); the slot gets a new one when it is next needed.
-        """
+        """Remove and return this level's bucket that expires at `start_ms`, or None. O(1)."""
         bucket = self._peek(start_ms)
         if bucket is not None:
             self._buckets[start_ms // self.tick_ms % self.wheel_size] = None
         return bucket
 
     def cascade(self, bucket: TimerTaskList, limit: int) -> int:
-        """Move up to `limit` tasks of a bucket taken from this level down; return how many.
+        """Move up to `limit` tasks of a taken bucket to the level below; return how many.
 
-        In order, and to arrays of their own: whatever is in the lower wheel for the same tick was
-        added later, when that tick had come within reach.
+        They keep their order and get arrays of their own, which come first: tasks of the same tick
+        in the lower wheel were added later, when that tick was within its span.
         """
         lower = self.lower
         assert lower is not None
         tick_ms, wheel_size, buckets = lower.tick_ms, lower.wheel_size, lower._buckets
-        # To look it up for each task would cost plain Python as much as the list does.
+        # In a local variable: in plain Python the attribute costs as much per task as the list.
         is_compiled_form = cython.compiled
         moved = 0
         while moved < limit:
@@ -136,10 +133,9 @@ class TimingWheel:
             if end - first > limit - moved:
                 end = first + limit - moved
             if not is_compiled_form:
-                # To copy the references is to touch the tasks, many at once: see TaskArray.
+                # To copy the references touches the tasks, many at once: see TaskArray.
                 len(items[first:end])
-            # Written out, as in SystemTimer.add, and counted by the array: a million tasks may be
-            # in one bucket.
+            # Inlined, as in SystemTimer.add: one bucket may hold a million tasks.
             for index in range(first, end):
                 if is_compiled_form:
                     fetch_ahead(items, index)  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
@@ -153,8 +149,8 @@ class TimingWheel:
                 else:
                     finer = buckets[expiration_ms // tick_ms % wheel_size]
                 if finer is not None and finer.expiration_ms == expiration_ms:
-                    # One object less, in plain Python, to let go of when the task runs, elsewhere
-                    # in memory.
+                    # In plain Python, all tasks of the bucket share one int, which makes one object
+                    # less to free when the task runs.
                     task.expiration_ms = finer.expiration_ms
                 elif (
                     finer is None or finer.expiration_ms != expiration_ms - expiration_ms % tick_ms
@@ -165,7 +161,7 @@ class TimingWheel:
                 if target is None or len(target.items) >= _ARRAY_SIZE:
                     target = finer.descend_to()
                     if task._array is not array:
-                        # Cancelled meanwhile: to make things may run the collector, see there.
+                        # Cancelled meanwhile, by code that the collector ran; see `bucket_for`.
                         target.close_up()
                         moved -= 1
                         continue
@@ -180,14 +176,14 @@ class TimingWheel:
         return moved
 
     def advance_clock(self, time_ms: int) -> None:
-        """Move the time of every level forward to `time_ms`, each rounded down to its own tick."""
+        """Advance every level to `time_ms`, rounded down to the level's tick."""
         wheel: TimingWheel | None = self
         while wheel is not None and time_ms >= wheel.current_ms + wheel.tick_ms:
             wheel.current_ms = time_ms - time_ms % wheel.tick_ms
             wheel = wheel.overflow
 
     def levels(self) -> list[TimingWheel]:
-        """Return every level that exists, the finest first."""
+        """Return every existing level, the lowest first."""
         levels = []
         wheel: TimingWheel | None = self
         while wheel is not None:
@@ -196,19 +192,19 @@ class TimingWheel:
         return levels
 
     def buckets(self) -> list[TimerTaskList]:
-        """Return this level's buckets that hold a task, in no order."""
+        """Return this level's buckets that hold a task, in no particular order."""
         return [bucket for bucket in self._buckets if bucket]
 
     def next_expiration_ms(self) -> int | None:
-        """Return the start of the earliest bucket that holds a task, of any level, or None.
+        """Return the start of the earliest bucket, of any level, that holds a task, or None.
 
-        Starts of buckets whose tasks were all cancelled are dropped from the queue on the way.
+        Removes earlier starts from the queue, whose buckets are empty after cancellations.
         """
         queue = self.queue
         while queue:
             start_ms = queue[0]
-            # No list of the levels, here and in `drop`: to make one may run the collector, and with
-            # it what adds a task to a bucket that was found to be empty.
+            # No list of the levels, here and in `drop`: creating one may run the collector, and so
+            # code that adds a task to a bucket that was found empty.
             wheel: TimingWheel | None = self
             while wheel is not None:
                 if wheel._peek(start_ms):
@@ -218,13 +214,13 @@ class TimingWheel:
         return None
 
     def unqueue(self, start_ms: int) -> None:
-        """Forget a bucket start that is first in the queue, and whose buckets were taken."""
+        """Remove a bucket start that is first in the queue; its buckets were taken."""
         queue = self.queue
         while queue and queue[0] == start_ms:
             heappop(queue)
 
     def drop(self, start_ms: int) -> None:
-        """Forget a bucket start that is first in the queue, with its empty buckets."""
+        """Remove a bucket start that is first in the queue, with its empty buckets."""
         self.unqueue(start_ms)
         wheel: TimingWheel | None = self
         while wheel is not None:
@@ -232,18 +228,18 @@ class TimingWheel:
             wheel = wheel.overflow
 
     def clear(self) -> list[TimerTask]:
-        """Take every task out of every level and return them in order of expiration."""
-        # The upper levels first: of one tick, what is there came before what is in a lower one.
+        """Remove every task from every level; return them in order of expiration."""
+        # The upper levels first: of one tick, their tasks were added before those of lower levels.
         buckets = [bucket for wheel in reversed(self.levels()) for bucket in wheel.buckets()]
         tasks = sorted(chain.from_iterable(buckets), key=_expiration_ms)
         taken = []
         for task in tasks:
             array = task._array
-            # None for one that was cancelled since, by what the collector ran.
+            # None if it was cancelled since, by code that the collector ran.
             if array is not None:
                 array.remove(task)
                 taken.append(task)
-        # This drops the buckets that are empty by now: all, unless a task was added since.
+        # Removes the buckets that are empty now: all, unless a task was added since.
         self.next_expiration_ms()
         return taken
 
@@ -253,7 +249,7 @@ class TimingWheel:
 
     def _add_overflow(self) -> TimingWheel:
         made = TimingWheel(self.interval_ms, self.wheel_size, self.current_ms, lower=self)
-        # Looked up again, as in `bucket_for`.
+        # Read again, as in `bucket_for`.
         if self.overflow is None:
             self.overflow = made
         return self.overflow

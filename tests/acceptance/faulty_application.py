@@ -10,9 +10,10 @@ import anyio.from_thread
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 
-from purgatory import DelayedOperation, OperationEvent, Purgatory, Status, WrongThreadError
+from purgatory import DelayedOperation, Purgatory, Status, WrongThreadError
 from purgatory.fastapi import DelayedResponse, ParkDep
 from purgatory.fastapi.delayed_response import Respond
+from purgatory.operations import OperationEvent
 from tests.acceptance.application import create_app
 
 BLOCKED = 1.0
@@ -95,7 +96,7 @@ class FaultyApplication:
         async def operation(key: str, fault: Fault) -> DelayedResponse:
             def parked(respond: Respond) -> DelayedOperation:
                 made = FaultyOperation(respond, fault)
-                purgatory.watch(made, [key])
+                purgatory.park_operation(made, [key])
                 return made
 
             return DelayedResponse(parked)

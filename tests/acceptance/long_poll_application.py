@@ -10,7 +10,13 @@ from fastapi import Depends, FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
 
 from purgatory import Purgatory
-from purgatory.fastapi import LongPollMiddleware, ParkDep, PurgatoryDep, install, watch
+from purgatory.fastapi import (
+    LongPollKey,
+    LongPollMiddleware,
+    ParkDep,
+    PurgatoryDep,
+    install,
+)
 
 
 class Orders:
@@ -40,7 +46,7 @@ def create_app(purgatory: Purgatory, app: FastAPI | None = None) -> FastAPI:
     @app.api_route(
         "/orders/{order_id}",
         methods=["GET", "HEAD"],
-        dependencies=[Depends(watch("order:{order_id}"))],
+        dependencies=[Depends(LongPollKey("order:{order_id}"))],
     )
     async def show(order_id: str, response: Response) -> dict[str, str]:
         """Name the key with a dependency."""
@@ -48,7 +54,7 @@ def create_app(purgatory: Purgatory, app: FastAPI | None = None) -> FastAPI:
         response.headers["Cache-Control"] = "private"
         return {"order": order_id, "version": tag, "text": "x" * 1000}
 
-    @app.get("/slow/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
+    @app.get("/slow/{order_id}", dependencies=[Depends(LongPollKey("order:{order_id}"))])
     def show_slowly(order_id: str, response: Response) -> str:
         """Answer from a thread."""
         response.headers["ETag"] = tag = orders.tag(order_id)
@@ -57,10 +63,10 @@ def create_app(purgatory: Purgatory, app: FastAPI | None = None) -> FastAPI:
     @app.get("/headers/{order_id}")
     async def show_by_header(order_id: str) -> Response:
         """Name the key in the answer."""
-        headers = {"ETag": orders.tag(order_id), "Purgatory-Watch": f"order:{order_id}"}
+        headers = {"ETag": orders.tag(order_id), "Long-Poll-Key": f"order:{order_id}"}
         return Response("x", headers=headers)
 
-    @app.get("/streams/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
+    @app.get("/streams/{order_id}", dependencies=[Depends(LongPollKey("order:{order_id}"))])
     async def stream(order_id: str) -> Response:
         """Answer with a stream that takes its time."""
 

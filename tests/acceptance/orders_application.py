@@ -107,7 +107,7 @@ class Orders:
 
         def park(respond: Respond) -> DelayedOperation:
             order = Order(respond, form, round(wait * 1000), self.done)
-            self.purgatory.watch(order, [key])
+            self.purgatory.park_operation(order, [key])
             return order
 
         return DelayedResponse(park)

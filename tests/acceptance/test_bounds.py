@@ -16,11 +16,11 @@ from fastapi import Depends, FastAPI, Response
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import (
     BearerTokens,
+    LongPollKey,
     LongPollMiddleware,
     ParkDep,
     WaitSettings,
     install,
-    watch,
 )
 from tests.acceptance.client import ClosedByServer, Connection, Reply
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
@@ -128,7 +128,7 @@ async def test_parked_in_an_endpoint_of_ones_own(kind: ServerKind) -> None:
     async def parked(park: ParkDep) -> str:
         return (await park("k", timeout=20)).status
 
-    @app.get("/polled", dependencies=[Depends(watch("k"))])
+    @app.get("/polled", dependencies=[Depends(LongPollKey("k"))])
     async def polled(response: Response) -> None:
         response.headers["ETag"] = '"1"'
 

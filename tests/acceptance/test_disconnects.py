@@ -9,7 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from purgatory import OperationEvent, Purgatory, Status
+from purgatory import Purgatory, Status
+from purgatory.operations import OperationEvent
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, until_parked
 from tests.acceptance.process_server import ProcessServer

@@ -285,7 +285,7 @@ async def test_a_wrong_thread_is_told_so(server: ThreadServer) -> None:
         answer = await ask(server.address, "POST", "/wrong-thread/k")
         details = answer.json()
         assert len(details) == 2
-        assert all("anyio.from_thread.run" in detail for detail in details)
+        assert all("purgatory.run_threadsafe(" in detail for detail in details)
         assert server.purgatory.waiting("k") == 1
         assert server.purgatory.signals.statistics().signals == 0
         await server.call(server.purgatory.fire, "k")

@@ -12,21 +12,14 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from purgatory import Limits, Purgatory, SystemClock
+from purgatory import Limits, Purgatory
 from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
-from purgatory.jobs import (
-    CALLBACK,
-    Add,
-    Fire,
-    JobContext,
-    JobLimits,
-    MemoryJobStore,
-    Step,
-    StoreReadOnlyError,
-    StoreUnavailableError,
-)
+from purgatory.jobs import JobContext, JobLimits, MemoryJobStore, StoreUnavailableError
+from purgatory.jobs.callbacks import CALLBACK
 from purgatory.jobs.callbacks.webhook import Webhook
+from purgatory.jobs.model import Add, Fire, Step, StoreReadOnlyError
 from purgatory.jobs.model.steps import Result
+from purgatory.timer import SystemClock
 from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve

@@ -74,7 +74,9 @@ def test_a_crash_loses_the_file_that_is_not_complete_and_no_other(
 
 _FORKED = """
 import os, sys
-from purgatory import DelayedOperation, DelayedOperationPurgatory, SystemTimer
+from purgatory import DelayedOperation
+from purgatory.operations import DelayedOperationPurgatory
+from purgatory.timer import SystemTimer
 from purgatory.journal import Journal, ParquetFiles
 
 class Waiting(DelayedOperation):

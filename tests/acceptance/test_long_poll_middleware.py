@@ -20,7 +20,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 
 from purgatory import Purgatory
-from purgatory.fastapi import watch
+from purgatory.fastapi import LongPollKey
 from tests.acceptance.client import Address, Connection, Crowd, Reply, replies, until_parked
 from tests.acceptance.long_poll_application import create_app
 from tests.acceptance.process_server import serve_in_process
@@ -135,7 +135,7 @@ async def test_the_ways_in_which_a_wait_ends(server: ThreadServer, app: FastAPI)
             assert answer.headers["cache-control"] == "private"
             assert answer.headers["preference-applied"].startswith("wait=")
             assert "content-length" not in answer.headers
-            assert "purgatory-watch" not in answer.headers
+            assert "long-poll-key" not in answer.headers
             if _has(app, CORSMiddleware):
                 assert answer.headers["access-control-allow-origin"] == ORIGIN
         assert answers[-1].headers["connection"] == "close"
@@ -162,13 +162,13 @@ async def test_each_kind_of_endpoint(server: ThreadServer) -> None:
             path = f"/{kind}/{number}"
             first = await watcher.get(path)
             assert (first.status, first.headers["etag"]) == (200, 'W/"1"')
-            assert "purgatory-watch" not in first.headers
+            assert "long-poll-key" not in first.headers
             watcher.send("GET", path, headers=TAG)
             await server.until_parked(1)
             await firer.request("POST", f"/orders/{number}")
             answer = await watcher.reply()
             assert (answer.status, answer.headers["etag"]) == (200, 'W/"2"')
-            assert "purgatory-watch" not in answer.headers
+            assert "long-poll-key" not in answer.headers
 
 
 async def test_a_compressed_answer_is_whole(server: ThreadServer, app: FastAPI) -> None:
@@ -253,7 +253,7 @@ async def test_a_stream_is_not_held_back(plain: ThreadServer) -> None:
     """Its first part is there before its last is made."""
     seen = asyncio.Event()
 
-    @plain.app.get("/halves/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
+    @plain.app.get("/halves/{order_id}", dependencies=[Depends(LongPollKey("order:{order_id}"))])
     async def halves(order_id: str) -> Response:
         async def chunks() -> AsyncIterator[bytes]:
             yield b"first"

@@ -1,4 +1,4 @@
-"""What holds on which server: docs/servers.md is the table of this."""
+"""What holds on which server: docs/reference/servers.md is the table of this."""
 
 from __future__ import annotations
 

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 
 from app.job_store import make_job_store
-from purgatory import Purgatory, SystemClock
-from purgatory.jobs import JobContext, JobState, verify_signature
+from purgatory import Purgatory
+from purgatory.jobs import JobContext, JobState
+from purgatory.jobs.callbacks import verify_signature
 from purgatory.jobs.sql import SqlJobStore
+from purgatory.timer import SystemClock
 from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply, ask
 from tests.acceptance.process_server import ROOT, ProcessServer
@@ -68,8 +70,10 @@ async def test_a_job_survives_kill_9(tmp_path: Path) -> None:
             assert verify_signature(
                 SECRET,
                 received.headers["purgatory-signature"],
-                document["job"],
-                received.body,
+                method=received.method,
+                url=receiver.url,
+                job_id=document["job"],
+                body=received.body,
                 now=SystemClock().wall_ms() / 1000,
             )
             ready = await ask(server.address, "GET", "/readyz")

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from purgatory import OperationEvent, Purgatory, Status
+from purgatory import Purgatory, Status
+from purgatory.operations import OperationEvent
 from tests.acceptance.client import Address, Crowd, Reply, replies
 from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.thread_server import ThreadServer

@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from purgatory import Purgatory, SystemClock
+from purgatory import Purgatory
 from purgatory.jobs import (
-    CALLBACK,
-    Callback,
     FailJobError,
     InvalidPayloadError,
     JobContext,
@@ -24,9 +22,11 @@ from purgatory.jobs import (
     RetryJobError,
     RetryPolicy,
     WorkerSettings,
-    verify_signature,
 )
+from purgatory.jobs.callbacks import CALLBACK, Callback, verify_signature
+from purgatory.jobs.callbacks.secret_headers import CallbackSecret
 from purgatory.jobs.callbacks.webhook import Webhook
+from purgatory.timer import SystemClock
 from tests.acceptance.callback_receiver import CallbackReceiver, closed_port, receiving
 from tests.patience import PATIENCE_S
 
@@ -83,11 +83,11 @@ async def test_what_a_receiver_gets(receiver: CallbackReceiver, webhook: Webhook
     assert (headers["purgatory-attempt"], headers["purgatory-outcome"]) == ("2", "fired")
     now = SystemClock().wall_ms() / 1000
     signature = headers["purgatory-signature"]
-    assert verify_signature(SECRET, signature, CONTEXT.id, received.body, now=now)
-    assert not verify_signature("another secret", signature, CONTEXT.id, received.body, now=now)
-    assert not verify_signature(SECRET, signature, "another", received.body, now=now)
-    assert not verify_signature(SECRET, signature, CONTEXT.id, received.body + b" ", now=now)
-    assert not verify_signature(SECRET, signature, CONTEXT.id, received.body, now=now + 400)
+    request: dict[str, Any] = {"method": "POST", "url": callback.url, "job_id": CONTEXT.id}
+    request["body"] = received.body
+    assert verify_signature(SECRET, signature, **request, now=now)
+    assert not verify_signature("another secret", signature, **request, now=now)
+    assert not verify_signature(SECRET, signature, **request, now=now + 400)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE"])
@@ -139,13 +139,53 @@ async def test_what_is_not_tried_again(
     assert receiver.received.empty()
 
 
-async def test_the_query_of_an_address_is_not_told(
+async def test_path_and_query_of_an_address_are_in_no_error(
     receiver: CallbackReceiver, webhook: Webhook
 ) -> None:
-    """It may hold what lets one in, and errors are logged and kept."""
-    with pytest.raises(FailJobError, match=r"/\?\.\.\. returned 404") as refused:
-        await webhook(CONTEXT, Callback.of(f"{receiver.url}/?token=hunter2&x=/status/404"))
-    assert "hunter2" not in refused.value.detail
+    """They may hold credentials, and errors are logged and kept."""
+    with pytest.raises(FailJobError, match=rf"{receiver.url}/\.\.\. returned 404") as refused:
+        await webhook(CONTEXT, Callback.of(f"{receiver.url}/hunter1?token=hunter2&x=/status/404"))
+    assert "hunter" not in refused.value.detail
+
+
+async def test_what_is_no_http_server_is_not_quoted(webhook: Webhook) -> None:
+    """Everyone who may read the job could read the banners of internal servers."""
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"SSH-2.0-hunter2\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        for scheme, reason in (("http", "is not HTTP"), ("https", "TLS failed")):
+            with pytest.raises(RetryJobError, match=reason) as failed:
+                await webhook(CONTEXT, Callback.of(f"{scheme}://127.0.0.1:{port}/"))
+            assert "hunter2" not in failed.value.detail
+
+
+async def test_a_header_may_name_a_secret(receiver: CallbackReceiver) -> None:
+    """Sent to its hosts only, so that jobs and their stores contain none."""
+    place = f"127.0.0.1:{receiver.port}"
+    webhook = Webhook(
+        allow_private=True,
+        secrets={
+            "shop": CallbackSecret("Bearer hunter2", hosts=[place]),
+            "other": CallbackSecret("Bearer hunter3", hosts=["127.0.0.1", "127.0.0.1:1"]),
+        },
+    )
+    headers = {"Authorization": "secret:shop", "X-Plain": "a secret:shop"}
+    await webhook(CONTEXT, Callback.of(receiver.url, headers=headers))
+    received = receiver.next().headers
+    assert (received["authorization"], received["x-plain"]) == ("Bearer hunter2", "a secret:shop")
+    with pytest.raises(FailJobError, match=f"may not be sent to {place}"):
+        await webhook(CONTEXT, Callback.of(receiver.url, headers={"a": "secret:other"}))
+    with pytest.raises(RetryJobError, match="PURGATORY_CALLBACK_SECRETS"):
+        await webhook(CONTEXT, Callback.of(receiver.url, headers={"a": "secret:none"}))
+    assert receiver.received.empty()
+    await webhook.aclose()
 
 
 async def test_a_receiver_that_does_not_answer(receiver: CallbackReceiver) -> None:
@@ -187,8 +227,10 @@ async def test_nobody_listens(webhook: Webhook) -> None:
 async def test_private_addresses_are_not_called(host: str) -> None:
     """However they are written."""
     webhook = Webhook(SECRET)
-    with pytest.raises(RetryJobError, match="not on the public internet"):
-        await webhook(CONTEXT, Callback.of(f"http://{host}/"))
+    with pytest.raises(RetryJobError, match="not on the public internet") as refused:
+        await webhook(CONTEXT, Callback.of(f"http://{host}/hook"))
+    # Which address a name has is not for everyone who may read the job.
+    assert refused.value.detail.count("127.0.0.1") == (host in ("127.0.0.1", "[::ffff:127.0.0.1]"))
 
 
 async def test_looking_up_a_host_takes_no_longer_than_a_request_may(
@@ -229,8 +271,8 @@ def test_a_silent_name_server_keeps_no_process_from_ending(monkeypatch: pytest.M
 
 
 async def test_a_host_may_be_allowed_by_name(receiver: CallbackReceiver) -> None:
-    """That one, and no other."""
-    webhook = Webhook(allowed_hosts=["LocalHost"])
+    """That one, at that port, and no other: a name alone is at ports 80 and 443."""
+    webhook = Webhook(allowed_hosts=[f"LocalHost:{receiver.port}", "127.0.0.1"])
     await webhook(CONTEXT, Callback.of(f"http://localhost:{receiver.port}/"))
     received = receiver.next()
     assert received.headers["host"] == f"localhost:{receiver.port}"

@@ -9,10 +9,11 @@ from typing import Any, TypeVarTuple, Unpack
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, Purgatory, SystemTimer, TimerTask
+from purgatory import DelayedOperation, Purgatory
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import AutojumpEventLoop, MockClock
-from purgatory.timer import compiled
+from purgatory.timer import SystemTimer, TimerTask, compiled
 
 Args = TypeVarTuple("Args")
 

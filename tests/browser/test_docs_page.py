@@ -3,6 +3,7 @@
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,3 +37,16 @@ def test_the_page_works_without_the_internet(address: str, page: str, tmp_path: 
     text = rendered(address + page, tmp_path)
     # The summaries of two operations, which only a script that ran has put there.
     assert "Wait for a key" in text and "Fire a key" in text
+
+
+@pytest.mark.parametrize("page", ["/docs", "/redoc"])
+def test_no_other_site_can_frame_the_page_or_add_scripts(address: str, page: str) -> None:
+    """Only scripts of this process run, and the inline one that starts the page."""
+    with urllib.request.urlopen(address + page) as response:
+        policy = dict(
+            directive.strip().split(" ", 1)
+            for directive in response.headers["Content-Security-Policy"].split(";")
+        )
+    assert policy["default-src"] == policy["frame-ancestors"] == policy["base-uri"] == "'none'"
+    assert "unsafe" not in policy["script-src"] and policy["script-src"].startswith("'self'")
+    assert policy["connect-src"] == "'self'"

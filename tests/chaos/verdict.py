@@ -38,7 +38,7 @@ class Verdict:
 
 
 def judge(ledger: Ledger, runs: list[Run], stored: list[Job]) -> Verdict:
-    """Hold the promises of docs/jobs.md against what happened."""
+    """Hold the promises of docs/reference/jobs.md against what happened."""
     verdict = Verdict(runs=len(runs))
     by_id = {job.id: job for job in stored}
     runs_of: dict[str, list[Run]] = defaultdict(list)

@@ -5,18 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from purgatory.jobs import (
+from purgatory.jobs import Job, JobLimits, JobOutcome, JobState
+from purgatory.jobs.model import (
     AddStatus,
     Deadline,
     Finish,
     GiveBack,
-    Job,
     JobClaim,
     JobCounts,
-    JobLimits,
-    JobOutcome,
     JobSpec,
-    JobState,
     OnConflict,
     OnFire,
 )

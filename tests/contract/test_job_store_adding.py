@@ -7,14 +7,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from purgatory.jobs import (
+from purgatory.jobs import DuplicateJobError, InvalidDeadlineError, Job, JobLimits
+from purgatory.jobs.model import (
     Added,
     AddStatus,
-    DuplicateJobError,
     GiveBack,
-    InvalidDeadlineError,
-    Job,
-    JobLimits,
     KeyFired,
     Misfire,
     OnFire,

@@ -8,10 +8,6 @@ from typing import Any
 import pytest
 
 from purgatory.jobs import (
-    Deadline,
-    Finish,
-    Fire,
-    GiveBack,
     InvalidDeadlineError,
     Job,
     JobChangedError,
@@ -19,8 +15,8 @@ from purgatory.jobs import (
     JobNotFoundError,
     JobOutcome,
     JobState,
-    KeyFired,
 )
+from purgatory.jobs.model import Deadline, Finish, Fire, GiveBack, KeyFired
 from tests.contract.world import LEASE_MS, NOBODY, START_MS, World
 
 # Firing

@@ -6,16 +6,8 @@ import asyncio
 
 import pytest
 
-from purgatory.jobs import (
-    Deadline,
-    Finish,
-    GiveBack,
-    JobClaim,
-    JobConflictError,
-    JobOutcome,
-    JobState,
-    KeyFired,
-)
+from purgatory.jobs import JobConflictError, JobOutcome, JobState
+from purgatory.jobs.model import Deadline, Finish, GiveBack, JobClaim, KeyFired
 from tests.contract.world import LEASE_MS, NOBODY, START_MS, World
 
 # Claiming

@@ -23,19 +23,16 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from purgatory.jobs import (
+from purgatory.jobs import Job, JobError, JobOutcome, JobState
+from purgatory.jobs.model import (
     Added,
     Deadline,
     Finish,
     Fire,
     GiveBack,
-    Job,
     JobClaim,
-    JobError,
     JobFilter,
-    JobOutcome,
     JobSpec,
-    JobState,
 )
 from tests.contract.job_model import JobModel
 from tests.contract.job_stores import ContractStore, MakeJobStores

@@ -9,16 +9,8 @@ from typing import Any
 import pytest
 
 from purgatory import PurgatoryClosedError
-from purgatory.jobs import (
-    Finish,
-    Fire,
-    Job,
-    JobCounts,
-    JobFilter,
-    JobLimits,
-    JobNotFoundError,
-    JobState,
-)
+from purgatory.jobs import Job, JobLimits, JobNotFoundError, JobState
+from purgatory.jobs.model import Finish, Fire, JobCounts, JobFilter
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.world import LEASE_MS, START_MS, World
 from tests.patience import PATIENCE_S

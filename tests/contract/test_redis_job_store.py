@@ -15,20 +15,18 @@ from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from purgatory.jobs import (
+from purgatory.jobs import Job, JobState, StoreUnavailableError
+from purgatory.jobs.model import (
     Added,
     AddStatus,
     Finish,
     Fire,
-    Job,
     JobCounts,
     JobFilter,
     JobSpec,
-    JobState,
     StoreFullError,
     StoreNotReadyError,
     StoreReadOnlyError,
-    StoreUnavailableError,
 )
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.redis.pubsub import RedisPubSub

@@ -13,19 +13,17 @@ import pytest
 from sqlalchemy import event, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from purgatory.jobs import (
+from purgatory.jobs import JobLimits, JobState, StoreUnavailableError
+from purgatory.jobs.model import (
     Added,
     Finish,
     Fire,
     JobClaim,
     JobFilter,
-    JobLimits,
     JobSpec,
-    JobState,
     KeyFired,
     StoreFullError,
     StoreReadOnlyError,
-    StoreUnavailableError,
 )
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.records import record_of

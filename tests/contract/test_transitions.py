@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.jobs import (
+from purgatory.jobs import Job, JobError, JobState
+from purgatory.jobs.model import (
     STEPS,
     Add,
     Added,
@@ -19,10 +20,7 @@ from purgatory.jobs import (
     Finish,
     Fire,
     GiveBack,
-    Job,
     JobClaim,
-    JobError,
-    JobState,
     KeyFired,
     Miss,
     Prune,

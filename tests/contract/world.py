@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from purgatory.jobs import Added, Fire, Job, JobClaim, JobError, JobLimits, JobSpec
+from purgatory.jobs import Job, JobError, JobLimits
+from purgatory.jobs.model import Added, Fire, JobClaim, JobSpec
 from tests.contract.job_stores import ContractStore, JobStores, MakeJobStores
 
 START_MS = 1_800_000_000_000

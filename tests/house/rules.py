@@ -8,7 +8,6 @@ from tests.house.imports import Import, imports
 from tests.house.table import (
     FROM_FLOOR,
     HOUSE,
-    NAMED_LIKE_A_ROOM,
     PUBLIC,
     ROOTS,
     USES,
@@ -67,7 +66,7 @@ def _reason_against(module: str, item: Import) -> str | None:
         return _reason_against_vendor(module, item.module.partition(".")[0])
     if module.startswith("examples") and is_within(item.module, {"purgatory"}):
         return _reason_against_private(item)
-    return _reason_against_direction(module, _target(item))
+    return _reason_against_direction(module, item.path)
 
 
 def _reason_against_vendor(module: str, vendor: str) -> str | None:
@@ -86,16 +85,11 @@ def _reason_against_vendor(module: str, vendor: str) -> str | None:
 
 
 def _reason_against_private(item: Import) -> str | None:
-    if item.module not in PUBLIC or entry(_target(item)) not in PUBLIC:
+    if item.module not in PUBLIC or entry(item.path) not in PUBLIC:
         return f"examples import from {', '.join(sorted(PUBLIC))} and from nothing deeper"
     if item.name and item.name.startswith("_"):
         return "examples import public names only"
     return None
-
-
-def _target(item: Import) -> str:
-    """Return the module or the name that is imported."""
-    return item.module if item.name and item.path in NAMED_LIKE_A_ROOM else item.path
 
 
 def _reason_against_direction(module: str, target: str) -> str | None:

@@ -14,6 +14,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.limits": (2, "operations"),
     "purgatory.operations": (2, "operations"),
     "purgatory.outcome": (2, "operations"),
+    "purgatory.printable": (2, "operations"),
     "purgatory.redacted_url": (2, "operations"),
     "purgatory.retry_policy": (2, "operations"),
     "purgatory.status": (2, "operations"),
@@ -72,15 +73,15 @@ ROOTS = {"purgatory", "examples"}
 # Room -> the rooms of its own floor that it may import. No circle, and no pair that is not used.
 USES: dict[str, set[str]] = {
     "event_loop": {"signals"},
-    "jobs": {"jobs/callbacks", "jobs/handlers", "jobs/model", "jobs/stores", "jobs/worker"},
+    "jobs": {"jobs/handlers", "jobs/model", "jobs/stores", "jobs/worker"},
     "jobs/callbacks": {"jobs/handlers", "jobs/model"},
     "jobs/handlers": {"jobs/model"},
     "jobs/redis": {"jobs/model", "jobs/stores"},
     "jobs/sql": {"jobs/model", "jobs/stores"},
     "jobs/stores": {"jobs/model"},
     "jobs/worker": {"jobs/handlers", "jobs/model", "jobs/stores"},
-    "purgatory": {"event_loop", "jobs", "signals"},
-    "public names": {"jobs", "purgatory", "signals"},
+    "purgatory": {"event_loop", "jobs", "jobs/handlers", "jobs/worker", "signals"},
+    "public names": {"purgatory"},
     "pipeline": {
         "pipeline/advise",
         "pipeline/cli",
@@ -204,7 +205,12 @@ VENDORS: dict[str, set[str]] = {
 FROM_FLOOR = {"asyncio": 3}
 
 # What a user may import, and so what an example may.
-PUBLIC = {"purgatory", "purgatory.fastapi", "purgatory.jobs", "purgatory.testing"}
-
-# Public names that are spelled like a room beside them: `from purgatory.fastapi import watch`.
-NAMED_LIKE_A_ROOM = {"purgatory.fastapi.watch"}
+PUBLIC = {
+    "purgatory",
+    "purgatory.errors",
+    "purgatory.fastapi",
+    "purgatory.jobs",
+    "purgatory.operations",
+    "purgatory.testing",
+    "purgatory.timer",
+}

@@ -25,11 +25,11 @@ from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
-from purgatory.pipeline.stream.windows import Watch, exploding, window_keys, window_waits
+from purgatory.pipeline.stream.windows import AlertThresholds, exploding, window_keys, window_waits
 from tests.acceptance.process_server import ProcessServer
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
-WATCH = Watch(least_ended=4, least_expired=3)
+THRESHOLDS = AlertThresholds(least_ended=4, least_expired=3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -89,7 +89,7 @@ def follow(
     spark: SparkSession, journal: Path, out: Path, service: AlertService | None = None
 ) -> None:
     """Take what is new, and end."""
-    live = StreamingQueries(spark, str(out), WATCH, service=service)
+    live = StreamingQueries(spark, str(out), THRESHOLDS, service=service)
     wait_for(live.start(streaming_events(spark, str(journal)), every_s=None))
 
 
@@ -161,11 +161,11 @@ def test_jobs_that_run_at_their_deadline_are_no_alert(spark: SparkSession) -> No
     frame = spark.createDataFrame(
         [Row(*(row.get(name) for name in EVENT_SCHEMA.names)) for row in rows], EVENT_SCHEMA
     )
-    watch = Watch()
-    waits = window_waits(frame, watch)
+    thresholds = AlertThresholds()
+    waits = window_waits(frame, thresholds)
     assert [(row["kind"], row["expired"]) for row in waits.collect()] == [("job:remind", 40)]
-    assert exploding(waits, watch).isEmpty()
-    assert window_keys(frame, watch).isEmpty()
+    assert exploding(waits, thresholds).isEmpty()
+    assert window_keys(frame, thresholds).isEmpty()
 
 
 def test_the_command_follows_to_the_end(
@@ -183,7 +183,7 @@ def test_a_stream_that_cannot_be_read_ends_with_a_sentence(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Both queries are stopped."""
-    live = StreamingQueries(spark, str(tmp_path / "out"), WATCH)
+    live = StreamingQueries(spark, str(tmp_path / "out"), THRESHOLDS)
     queries = live.start(streaming_events(spark, str(tmp_path / "nothing")), every_s=None)
     with pytest.raises(PipelineError, match="not a folder on this machine"):
         wait_for(queries)
@@ -201,7 +201,7 @@ def test_a_batch_that_breaks_off_says_so_in_a_sentence(
         raise PySparkException("the disk is full\n" + "\tat org.apache.Somewhere\n" * 1_000)
 
     monkeypatch.setattr(StreamingQueries, "_write_batch", break_off)
-    live = StreamingQueries(spark, str(tmp_path / "out"), WATCH)
+    live = StreamingQueries(spark, str(tmp_path / "out"), THRESHOLDS)
     queries = live.start(streaming_events(spark, str(tmp_path / "journal")), every_s=None)
     with pytest.raises(PipelineError, match=r"stopped: Spark failed: the disk is full$"):
         wait_for(queries)
@@ -276,4 +276,4 @@ def test_another_window_subject_or_sender_is_another_alert() -> None:
 def test_a_watch_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     """With what to give."""
     with pytest.raises(ValueError, match="give"):
-        Watch(**wrong)
+        AlertThresholds(**wrong)

@@ -14,7 +14,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.jobs import InvalidDeadlineError, Job, JobFilter, JobLimits, JobSpec
+from purgatory.jobs import InvalidDeadlineError, Job, JobLimits
+from purgatory.jobs.model import JobFilter, JobSpec
 from purgatory.jobs.sql import migrate
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.schedule.job_adder import JobAdder, opened

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from pyspark.sql.datasource import GreaterThanOrEqual
 
-from purgatory import SystemClock
-from purgatory.jobs import Cancel, Claim, Finish, JobState, RunNow, Start
+from purgatory.jobs import JobState
+from purgatory.jobs.model import Cancel, Claim, Finish, RunNow, Start
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
 from purgatory.pipeline import EVENT_SCHEMA, job_events, outcomes
@@ -33,6 +33,7 @@ from purgatory.pipeline.source import journal_stream, register
 from purgatory.pipeline.source.journal_reader import Files, JournalReader, journal_files
 from purgatory.pipeline.source.journal_stream import JournalStreamReader
 from purgatory.pipeline.source.journal_writer import JournalWriter
+from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.journal_batches import complete_files
 from tests.pipeline.synthetic import Written, write

@@ -7,8 +7,8 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory import SystemTimer, TimerTask
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer, TimerTask
 from purgatory.timer.task import ARRAY_SIZE
 
 

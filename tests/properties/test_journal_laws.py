@@ -8,15 +8,11 @@ from typing import Any, Literal
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purgatory import (
-    DelayedOperation,
-    DelayedOperationPurgatory,
-    OperationEvent,
-    Status,
-    SystemTimer,
-)
+from purgatory import DelayedOperation, Status
 from purgatory.journal import HashedKeys, Journal, KeyPrefixes, ParquetFiles, RetryPolicy
+from purgatory.operations import DelayedOperationPurgatory, OperationEvent
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
 from tests.journal_batches import complete_files, hidden_files, rows_in
 from tests.patience import PATIENCE_S
 

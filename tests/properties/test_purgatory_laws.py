@@ -11,16 +11,11 @@ from dataclasses import dataclass
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from purgatory import (
-    DelayedOperation,
-    DelayedOperationPurgatory,
-    OperationEvent,
-    PurgatoryClosedError,
-    Status,
-    SystemTimer,
-)
+from purgatory import DelayedOperation, PurgatoryClosedError, Status
+from purgatory.operations import DelayedOperationPurgatory, OperationEvent
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
 
 KEYS = "abc"
 

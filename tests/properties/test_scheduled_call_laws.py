@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory import SystemTimer
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
 
 
 @given(

@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.jobs import (
-    Fire,
     Job,
     JobContext,
-    JobHandlers,
     JobLimits,
     JobOutcome,
-    JobScheduler,
-    JobSpec,
     JobState,
     MemoryJobStore,
     RetryPolicy,
     StoreUnavailableError,
     WorkerSettings,
 )
+from purgatory.jobs.handlers import JobHandlers
+from purgatory.jobs.model import Fire, JobSpec
+from purgatory.jobs.worker import JobScheduler
 from purgatory.testing import AutojumpEventLoop
 from purgatory.timer import SystemTimer
 

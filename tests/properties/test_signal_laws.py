@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from purgatory import CursorExpiredError, Signal
-from purgatory.signals import MemorySignals
+from purgatory import CursorExpiredError
+from purgatory.signals import MemorySignals, Signal
 from purgatory.testing import MockClock
 
 KEYS = [f"key {number}" for number in range(12)]

@@ -13,9 +13,8 @@ from hypothesis import assume, note
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from purgatory import MAX_DELAY_MS, SystemTimer, TimerTask
 from purgatory.testing import MockClock
-from purgatory.timer import ScheduledCall
+from purgatory.timer import MAX_DELAY_MS, ScheduledCall, SystemTimer, TimerTask
 from purgatory.timer.clock import NS_PER_MS
 
 HOUR_MS = 3_600_000

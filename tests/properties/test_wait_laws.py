@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory import DelayedOperationPurgatory, Status, SystemTimer
+from purgatory import Status
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.signals import Condition, MemorySignals, WaitOperation
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
 
 KEYS = ("a", "b", "c", "d")
 

@@ -6,8 +6,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, Purgatory, SystemTimer
+from purgatory import Purgatory
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import AutojumpEventLoop, MockClock
+from purgatory.timer import SystemTimer
 
 
 @dataclass

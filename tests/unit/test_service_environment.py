@@ -31,7 +31,7 @@ def test_settings_are_known() -> None:
         ("purgatory_job_leese", "did you mean PURGATORY_JOB_LEASE?"),
         ("PURGATORY_HOST", "did you mean HOST?"),
         ("PURGATORY_PORT", "did you mean PORT?"),
-        ("PURGATORY_COLOUR_OF_THE_SKY", "see docs/operating.md"),
+        ("PURGATORY_COLOUR_OF_THE_SKY", "see docs/reference/service.md"),
     ],
 )
 def test_what_is_nearly_a_setting_is_named(variable: str, hint: str) -> None:

@@ -135,7 +135,9 @@ def test_waiting_for_nothing_is_a_deadlock() -> None:
     async def main() -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(DeadlockError, match="a wake-up was lost, or a task waits for nobody"):
+    with pytest.raises(
+        DeadlockError, match="a wake-up was lost, or a task waits for something that never"
+    ):
         run(main())
 
 

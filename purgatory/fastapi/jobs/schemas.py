@@ -17,7 +17,8 @@ from purgatory.fastapi.http.schemas import (
     any_json,
     with_fields,
 )
-from purgatory.jobs import CALLBACK, JobLimits
+from purgatory.jobs import JobLimits
+from purgatory.jobs.callbacks import CALLBACK
 
 MAX_JOB_LINES: Final = 10_000
 MIN_JOB_BATCH_BODY: Final = 16 * 1024 * 1024

@@ -8,9 +8,9 @@ from typing import Final
 
 from starlette.types import Message, Scope, Send
 
+from purgatory.fastapi.long_poll.key_header import Headers, take_keys
+from purgatory.fastapi.long_poll.long_poll_key import WATCHED_KEYS
 from purgatory.fastapi.long_poll.request_messages import RequestMessages
-from purgatory.fastapi.long_poll.watch_dependency import WATCHED_KEYS
-from purgatory.fastapi.long_poll.watch_header import Headers, take_keys
 
 _DISCONNECT: Final = "http.disconnect"
 

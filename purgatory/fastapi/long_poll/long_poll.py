@@ -15,11 +15,11 @@ from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
+from purgatory.fastapi.long_poll.key_header import Headers
+from purgatory.fastapi.long_poll.long_poll_operation import LongPollOperation
 from purgatory.fastapi.long_poll.not_modified import not_modified
-from purgatory.fastapi.long_poll.operation import LongPollOperation
 from purgatory.fastapi.long_poll.request_messages import RequestMessages
 from purgatory.fastapi.long_poll.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes
-from purgatory.fastapi.long_poll.watch_header import Headers
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
 from purgatory.fastapi.watch.request import jittered
@@ -216,7 +216,7 @@ class LongPoll:
                 if purgatory.is_draining:
                     raise draining_problem()
                 self._count()
-                purgatory.watch(operation, operation.watched_keys)
+                purgatory.park_operation(operation, operation.watched_keys)
             except (Problem, PurgatoryError) as exc:
                 problem = exc if isinstance(exc, Problem) else problem_of_error(exc)
                 await self._respond(problem.response(self._prefix, self._scope["path"]))

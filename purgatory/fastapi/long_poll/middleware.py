@@ -7,10 +7,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.preferences import parse_preferences
 from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.long_poll.key_header import without_key_header
 from purgatory.fastapi.long_poll.long_poll import LongPoll, LongPollRequest
+from purgatory.fastapi.long_poll.long_poll_key import WATCHED_KEYS
 from purgatory.fastapi.long_poll.unparked_routes import UnparkedRoutes
-from purgatory.fastapi.long_poll.watch_dependency import WATCHED_KEYS
-from purgatory.fastapi.long_poll.watch_header import without_watch_header
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
 from purgatory.fastapi.watch.settings import WaitSettings
@@ -23,8 +23,8 @@ class LongPollMiddleware:
         app.add_middleware(LongPollMiddleware, purgatory=purgatory)
 
     For an endpoint that returns an ETag and names the keys that it depends on: with the dependency
-    `watch("order:{order_id}")`, or with headers `Purgatory-Watch: order:42`, which are not sent on.
-    A response with a different ETag is sent at once. The same one, compared weakly, parks the
+    `LongPollKey("order:{order_id}")`, or with headers `Long-Poll-Key: order:42`, which are not sent
+    on. A response with a different ETag is sent at once. The same one, compared weakly, parks the
     request; when a key fires the endpoint is called again. At the end of the wait the response is
     304, with Preference-Applied.
 
@@ -60,7 +60,7 @@ class LongPollMiddleware:
         request = self._request(scope)
         if request is None:
             scope[WATCHED_KEYS] = None
-            await self._app(scope, receive, without_watch_header(send))
+            await self._app(scope, receive, without_key_header(send))
             return
         long_poll = LongPoll(
             self._app,
@@ -76,7 +76,9 @@ class LongPollMiddleware:
         await long_poll.run()
 
     def _request(self, scope: Scope) -> LongPollRequest | None:
-        prefer = [value.decode("latin-1") for name, value in scope["headers"] if name == b"prefer"]
+        # ASGI has them always, but tests of other middleware leave them out.
+        headers = scope.get("headers", ())
+        prefer = [value.decode("latin-1") for name, value in headers if name == b"prefer"]
         if not prefer:
             return None
         try:
@@ -84,7 +86,7 @@ class LongPollMiddleware:
         except Problem:
             # A preference that cannot be parsed is ignored (RFC 7240, section 2).
             return None
-        fields = [value for name, value in scope["headers"] if name == b"if-none-match"]
+        fields = [value for name, value in headers if name == b"if-none-match"]
         tags = EntityTags.parse(fields)
         if wait is None or tags is None:
             return None

@@ -13,7 +13,7 @@ from purgatory.fastapi.routing.request_internals import effective_route
 logger = logging.getLogger("purgatory.fastapi")
 
 NO_KEY: Final = (
-    "it names no key: give it Depends(watch(...)), or its response the header Purgatory-Watch"
+    "it names no key: give it Depends(LongPollKey(...)), or its response the header Long-Poll-Key"
 )
 NO_ETAG: Final = 'its response has no ETag such as "1" or W/"1", in quotes'
 BAD_KEY: Final = "it names a key that cannot be watched"

@@ -48,6 +48,7 @@ class _Handler:
         self._number = number
         self._loop = asyncio.get_running_loop()
         self._previous: Any = None
+        self._is_removed = False
 
     def install(self) -> None:
         previous = signal.getsignal(self._number)
@@ -57,7 +58,9 @@ class _Handler:
             signal.signal(self._number, self._handle)
 
     def remove(self) -> None:
-        # A handler that was installed in front of ours since then stays.
+        # A handler that was installed in front of ours since then stays, and may call ours: the
+        # purgatory may be open on another loop by then.
+        self._is_removed = True
         if self._previous is not None and signal.getsignal(self._number) == self._handle:
             signal.signal(self._number, self._previous)
 
@@ -71,6 +74,6 @@ class _Handler:
         self._previous(number, frame)
 
     def _drain(self) -> None:
-        if self._purgatory.is_open:
+        if self._purgatory.is_open and not self._is_removed:
             # A future that need not be awaited: the drain goes on by itself.
             _ = self._purgatory.begin_drain()

@@ -58,7 +58,7 @@ class WaitRegistry:
             else:
                 if client:
                     self._clients.check(client)
-                if not purgatory.watch(parked, parked.watched_keys) and client:
+                if not purgatory.park_operation(parked, parked.watched_keys) and client:
                     parked.count_for(client)
                     self._clients.enter(client)
             wait_id = parked.wait_id

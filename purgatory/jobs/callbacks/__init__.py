@@ -2,3 +2,19 @@
 
 The only room that sends HTTP requests. Not here: retries and their delays (`jobs.worker`).
 """
+
+from purgatory.jobs.callbacks.callback import (
+    CALLBACK,
+    Callback,
+)
+from purgatory.jobs.callbacks.signature import (
+    sign,
+    verify_signature,
+)
+
+__all__ = [
+    "CALLBACK",
+    "Callback",
+    "sign",
+    "verify_signature",
+]

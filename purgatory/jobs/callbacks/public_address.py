@@ -18,6 +18,8 @@ _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 # For protocols, not for hosts (RFC 6890); some versions of Python know only parts of it.
 _PROTOCOLS = ipaddress.IPv4Network("192.0.0.0/24")
+# Azure's platform: global by number, but answered by the host of a virtual machine, with its keys.
+_AZURE_PLATFORM = ipaddress.IPv4Address("168.63.129.16")
 
 
 def is_public(address: Address) -> bool:
@@ -31,7 +33,7 @@ def is_public(address: Address) -> bool:
             return is_public(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
         if address not in _GLOBAL_UNICAST:
             return False
-    elif address in _PROTOCOLS:
+    elif address in _PROTOCOLS or address == _AZURE_PLATFORM:
         return False
     return address.is_global and not address.is_multicast
 
@@ -58,9 +60,10 @@ async def resolve(host: str, port: int, *, allow_private: bool, threads: JobThre
     private = [address for address in addresses if not is_public(address)]
     if private and not allow_private:
         # Retried: a service that was started without the setting must not fail its jobs for good.
+        # Without the address, which everyone who may read the job would learn.
         raise RetryJobError(
-            f"host {host!r} is at {private[0]}, which is not on the public internet: operators can "
-            "allow such callbacks with Webhook(allow_private=) or allowed_hosts=, and in the "
-            "service with PURGATORY_CALLBACK_ALLOW_PRIVATE"
+            f"host {host!r} is not on the public internet: operators can allow such callbacks with "
+            "Webhook(allow_private=) or allowed_hosts=, and in the service with "
+            "PURGATORY_CALLBACK_ALLOW_PRIVATE"
         )
     return addresses[0]

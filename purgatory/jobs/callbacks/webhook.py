@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Iterable
+import ssl
+from collections.abc import Iterable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import NoReturn
@@ -19,7 +20,9 @@ except ImportError as exc:
     ) from exc
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback
+from purgatory.jobs.callbacks.hosts import Hosts
 from purgatory.jobs.callbacks.public_address import resolve
+from purgatory.jobs.callbacks.secret_headers import CallbackSecret, with_secrets
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
 from purgatory.jobs.handlers.job_context import JobContext
 from purgatory.jobs.handlers.threads import JobThreads
@@ -54,14 +57,16 @@ class Webhook:
         timeout: float = 10.0,
         allow_private: bool = False,
         allowed_hosts: Iterable[str] = (),
+        secrets: Mapping[str, CallbackSecret] | None = None,
         user_agent: str = _DEFAULT_USER_AGENT,
         clock: Clock | None = None,
     ) -> None:
         """Sign with `secret` if given; `timeout` is in seconds, for the whole request.
 
         `allow_private` allows callbacks to loopback, private and link-local addresses, and
-        `allowed_hosts` to these hosts at any address. Raises ValueError for a secret that is too
-        short, and an invalid timeout; TypeError for a string of hosts.
+        `allowed_hosts` to these hosts at any address: `name` at ports 80 and 443, `name:port` at
+        that port only. `secrets` are values that headers name as `secret:NAME`. Raises ValueError
+        for a secret that is too short, an invalid timeout or host; TypeError for a string of hosts.
         """
         if secret is not None and len(secret) < MIN_SECRET_LENGTH:
             raise ValueError(
@@ -71,13 +76,11 @@ class Webhook:
         # Written so that NaN, which compares as false, is refused.
         if not 0 < timeout <= 3_600:
             raise ValueError(f"timeout is {timeout!r}: give seconds above 0 and up to 3600")
-        # A string is an iterable of strings, and never what was meant.
-        if isinstance(allowed_hosts, str):
-            raise TypeError(f"allowed_hosts is the string {allowed_hosts!r}: give a list of hosts")
         self._secret = secret
         self._timeout = timeout
         self._allow_private = allow_private
-        self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
+        self._allowed_hosts = Hosts(allowed_hosts)
+        self._secrets = {} if secrets is None else dict(secrets)
         self._user_agent = user_agent
         self._clock: Clock = SystemClock() if clock is None else clock
         self._client: httpx.AsyncClient | None = None
@@ -95,7 +98,7 @@ class Webhook:
                 f"{_shown(callback)} did not respond within {self._timeout:g} seconds"
             ) from exc
         except httpx.HTTPError as exc:
-            raise RetryJobError(f"{_shown(callback)} could not be called ({exc!r})") from exc
+            raise RetryJobError(f"{_shown(callback)} could not be called: {_reason(exc)}") from exc
         if response.is_success:
             return
         self._raise_for(callback, response)
@@ -114,7 +117,8 @@ class Webhook:
         port = url.port or (443 if url.scheme == "https" else 80)
         host = urlsplit(callback.url).hostname
         assert host is not None
-        allow_private = self._allow_private or host.lower() in self._allowed_hosts
+        allow_private = self._allow_private or (host, port) in self._allowed_hosts
+        given = with_secrets(callback.headers, self._secrets, host, port)
         if self._threads is None:
             self._threads = JobThreads(MAX_LOOK_UPS)
         address = await resolve(host, port, allow_private=allow_private, threads=self._threads)
@@ -122,7 +126,7 @@ class Webhook:
         headers = httpx.Headers(
             {
                 "user-agent": self._user_agent,
-                **{name.lower(): value for name, value in callback.headers.items()},
+                **given,
                 "host": url.netloc.decode("ascii"),
                 "idempotency-key": job.id,
                 "purgatory-job-id": job.id,
@@ -134,7 +138,14 @@ class Webhook:
             headers["content-type"] = "application/json"
         if self._secret is not None:
             timestamp = self._clock.wall_ms() // 1000
-            headers[SIGNATURE_HEADER] = sign(self._secret, job.id, timestamp, body)
+            headers[SIGNATURE_HEADER] = sign(
+                self._secret,
+                method=callback.method,
+                url=callback.url,
+                job_id=job.id,
+                timestamp=timestamp,
+                body=body,
+            )
         # The checked address; the certificate is still verified for the name.
         pinned = url.copy_with(host=str(address))
         return self._open_client().build_request(
@@ -205,9 +216,24 @@ def _url(callback: Callback) -> httpx.URL:
 
 
 def _shown(callback: Callback) -> str:
-    # Logged, and kept as the job's error: the query often contains credentials.
-    address, mark, _ = callback.url.partition("?")
-    return f"{address}{'?...' if mark else ''}"
+    # Logged, and kept as the job's error: path and query often contain credentials.
+    parts = urlsplit(callback.url)
+    return f"{parts.scheme}://{parts.netloc}/..."
+
+
+def _reason(exc: httpx.HTTPError) -> str:
+    # Not the text of the exception: it can contain what the server sent, and the error can be read
+    # by everyone who may read the job.
+    cause: BaseException | None = exc
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed ({cause.reason or 'no reason given'})"
+        cause = cause.__cause__ or cause.__context__
+    if isinstance(exc, httpx.ConnectError):
+        return "there was no connection"
+    if isinstance(exc, httpx.RemoteProtocolError):
+        return "its response is not HTTP"
+    return "the connection failed"
 
 
 def _body(job: JobContext, callback: Callback) -> bytes:

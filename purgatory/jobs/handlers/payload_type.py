@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.spec import encode_payload
 from purgatory.json_value import json_value
+from purgatory.printable import printable
 
 _JSON_TYPES = (str, int, float, bool, list, dict, type(None))
 
@@ -71,17 +72,20 @@ class TypedPayload:
         except self._error as exc:
             found = exc.errors(include_url=False, include_context=False, include_input=False)
             where = "".join(f"/{part}" for part in found[0]["loc"]) or "the payload"
+            # Without the original error, whose text repeats parts of the payload.
             raise InvalidPayloadError(
-                f"the payload is not what its handler takes: {where}: {found[0]['msg']}"
-            ) from exc
+                f"the payload is not what its handler takes: {printable(where)[:200]}: "
+                f"{found[0]['msg']}"
+            ) from None
 
     def _dump(self, payload: Any) -> Any:
         try:
             return self._adapter.dump_python(payload, mode="json", warnings="error")
-        except (TypeError, ValueError) as exc:
+        except (TypeError, ValueError):
+            # As above.
             raise InvalidPayloadError(
                 f"the payload is {type(payload).__name__}, which is not what its handler takes"
-            ) from exc
+            ) from None
 
 
 class PlainPayload:

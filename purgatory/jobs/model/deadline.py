@@ -1,4 +1,4 @@
-"""When a job is to run, as it was asked for."""
+"""Deadlines of jobs, relative or absolute."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MS = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """Milliseconds from now, or a moment: one of the two.
+    """A delay from now, or an absolute time; exactly one of the two.
 
-    A delay stays a delay until the store adds it to its own clock, so that the clock of the
-    process that asks plays no part in it.
+    The store adds a delay to its own clock, so that the clock of the calling process does not
+    matter.
     """
 
     delay_ms: int | None = None
@@ -36,24 +36,24 @@ class Deadline:
     ) -> Deadline:
         """Return the deadline `delay` seconds from now, or `at`, rounded up to a millisecond.
 
-        Raises InvalidDeadlineError for both or neither, a delay that is negative, NaN or beyond
-        the limit, and an `at` without a zone. Whether `at` is in the past, the store's clock says.
+        Raises InvalidDeadlineError for both or neither, a delay that is negative, NaN or above the
+        limit, and an `at` without a time zone. An `at` in the past is found by the store's clock.
         """
         limits = JobLimits() if limits is None else limits
         if at is not None and not isinstance(at, datetime):
             raise TypeError(f"at is {at!r}: give a datetime with a zone")
         if (delay is None) == (at is None):
-            # In the words of whoever asks: seconds and a datetime.
+            # As the caller gave them: seconds and a datetime.
             raise _not_one_of(delay, None if at is None else at.isoformat())
         if at is not None:
-            return cls(at_ms=_moment(at))
+            return cls(at_ms=_utc_ms(at))
         assert delay is not None
         return cls(delay_ms=seconds_to_ms(delay, "delay", limits))
 
     def resolve(self, now_ms: int, limits: JobLimits) -> int:
-        """Return the deadline in wall milliseconds, `now_ms` being the store's clock.
+        """Return the deadline in wall milliseconds, if the store's clock is at `now_ms`.
 
-        Raises InvalidDeadlineError for one in the past, beyond the tolerance, or too far ahead.
+        Raises InvalidDeadlineError if it is too far in the past or in the future.
         """
         if self.at_ms is None:
             assert self.delay_ms is not None
@@ -84,17 +84,17 @@ class Deadline:
 def seconds_to_ms(seconds: float, name: str, limits: JobLimits) -> int:
     """Return `seconds` in milliseconds, rounded up: never early.
 
-    Raises InvalidDeadlineError unless 0 <= seconds <= the limit, TypeError for what is no number.
+    Raises InvalidDeadlineError unless 0 <= seconds <= the limit, TypeError unless it is a number.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise TypeError(f"{name} is {seconds!r}: give a number of seconds")
     maximum = limits.max_delay_ms / 1_000
-    # Written so that NaN, which compares as false, is refused.
+    # Written so that NaN, which compares as false, raises.
     if not 0 <= seconds <= maximum:
         raise InvalidDeadlineError(
             f"{name} is {seconds!r}: give a number of seconds from 0 to {maximum:.0f}", param=name
         )
-    # Rounded to a microsecond first: 0.003 * 1_000 is a little more than 3.
+    # Rounded to a microsecond first: 0.003 * 1_000 is slightly more than 3.
     return math.ceil(round(seconds * 1_000, 3))
 
 
@@ -104,7 +104,7 @@ def _not_one_of(delay: object, at: object) -> InvalidDeadlineError:
     return InvalidDeadlineError(f"delay is {delay} and at is {at}: give exactly one of the two")
 
 
-def _moment(at: datetime) -> int:
+def _utc_ms(at: datetime) -> int:
     if at.tzinfo is None or at.utcoffset() is None:
         raise InvalidDeadlineError(
             f"at is {at.isoformat()}, without a zone: say which it is in, as "

@@ -1,10 +1,11 @@
-"""What can go wrong with jobs. The tree is drawn in `purgatory.errors`."""
+"""Errors of jobs. The tree is drawn in `purgatory.errors`."""
 
 from __future__ import annotations
 
 import math
 
 from purgatory.errors import PurgatoryError
+from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.job import Job
 
 
@@ -13,28 +14,28 @@ class JobError(PurgatoryError):
 
 
 class InvalidJobError(JobError, ValueError):
-    """A job's handler, keys, policy or number of attempts is not allowed."""
+    """A job's handler, keys, policy or number of attempts is invalid."""
 
     def __init__(self, detail: str | None = None, *, param: str = "job") -> None:
-        """Name the argument that is to blame, as `param`."""
+        """Set `param`, the name of the invalid argument."""
         super().__init__(detail)
         self.param = param
 
 
 class InvalidPayloadError(JobError, ValueError):
-    """A payload is JSON of a bounded size, as its handler expects it."""
+    """A payload is JSON of a bounded size, of the type that its handler declares."""
 
     def __init__(self, detail: str | None = None, *, param: str = "payload") -> None:
-        """Name the argument that is to blame, as `param`: for a Callback, one of its own."""
+        """Set `param`, the name of the invalid argument: for a Callback, one of its own."""
         super().__init__(detail)
         self.param = param
 
 
 class InvalidDeadlineError(JobError, ValueError):
-    """A deadline lies within the next ten years and says which zone it is in."""
+    """A deadline is within the next ten years, and has a time zone."""
 
     def __init__(self, detail: str | None = None, *, param: str = "delay") -> None:
-        """Name the argument that is to blame, as `param`: delay, at or ceiling."""
+        """Set `param`, the name of the invalid argument: delay, at or ceiling."""
         super().__init__(detail)
         self.param = param
 
@@ -44,10 +45,10 @@ class UnknownHandlerError(JobError, LookupError):
 
 
 class JobNotFoundError(JobError, LookupError):
-    """There is no such job, or its history is no longer kept."""
+    """There is no such job, or it was pruned after it finished."""
 
     def __init__(self, job_id: str) -> None:
-        """Name the id."""
+        """Set the id."""
         super().__init__(
             f"there is no job {job_id[:64]!r}: it was never added, or it finished so long ago that "
             "its history is no longer kept"
@@ -59,10 +60,10 @@ class DuplicateJobError(JobError, RuntimeError):
     """A waiting job has this dedupe key."""
 
     def __init__(self, job: Job) -> None:
-        """Carry the waiting job."""
+        """Set the waiting job."""
         super().__init__(
-            f"job {job.id} waits with dedupe key {job.dedupe_key!r} already: add with "
-            'on_conflict="replace" or "keep", or use another dedupe key'
+            f"job {job.id} waits with dedupe key {shown_dedupe_key(job.dedupe_key)!r} already: add "
+            'with on_conflict="replace" or "keep", or use another dedupe key'
         )
         self.job = job
 
@@ -71,7 +72,7 @@ class JobConflictError(JobError, RuntimeError):
     """The job's state does not allow this."""
 
     def __init__(self, job: Job, action: str) -> None:
-        """Carry the job as it is; `action` is what could not be done, as a participle."""
+        """Set the current job; `action` is what could not be done, as a participle."""
         decided = "" if job.outcome is None else f" and {job.outcome}"
         super().__init__(
             f"job {job.id} cannot be {action} any more: it is {job.state}{decided}; add another "
@@ -81,10 +82,10 @@ class JobConflictError(JobError, RuntimeError):
 
 
 class JobChangedError(JobError, RuntimeError):
-    """The job changed since the version that was asked for."""
+    """The job is not at the expected version."""
 
     def __init__(self, job: Job, if_version: int) -> None:
-        """Carry the job as it is now."""
+        """Set the current job."""
         super().__init__(
             f"job {job.id} is at version {job.version}, not {if_version}: read it and decide anew"
         )
@@ -92,25 +93,25 @@ class JobChangedError(JobError, RuntimeError):
 
 
 class CorruptJobError(JobError, ValueError):
-    """A stored record is not a job; it is set aside, and the rest goes on."""
+    """A stored record is not a valid job. It is quarantined; other jobs are not affected."""
 
     def __init__(self, job_id: str, reason: str) -> None:
-        """Name the record and what is wrong with it."""
+        """Set the job's id, and the reason why its record is invalid."""
         super().__init__(
-            f"the record of job {job_id[:64]!r} is corrupt ({reason}): it was set aside and is "
-            "counted as quarantined; nothing else is affected"
+            f"the record of job {job_id[:64]!r} is corrupt ({reason}): it was quarantined; other "
+            "jobs are not affected"
         )
         self.job_id = job_id
         self.reason = reason
 
 
 class RetryJobError(JobError, RuntimeError):
-    """A handler wants to be called again, at a time of its choice."""
+    """Raise it in a handler to be called again, at a time of your choice."""
 
     def __init__(self, detail: str | None = None, *, after: float | None = None) -> None:
-        """Try again `after` seconds, if attempts are left; None for the usual backoff.
+        """Retry after `after` seconds, if attempts are left; None for the usual backoff.
 
-        Raises TypeError for what is no number, and ValueError for NaN.
+        Raises TypeError unless it is a number, and ValueError for NaN.
         """
         if after is not None:
             if isinstance(after, bool) or not isinstance(after, int | float):
@@ -122,7 +123,7 @@ class RetryJobError(JobError, RuntimeError):
 
 
 class FailJobError(JobError, RuntimeError):
-    """A handler says that trying again is of no use."""
+    """Raise it in a handler to fail the job without further attempts."""
 
 
 class NoJobStoreError(JobError, RuntimeError):
@@ -130,15 +131,15 @@ class NoJobStoreError(JobError, RuntimeError):
 
 
 class StoreError(JobError):
-    """The store of jobs cannot do it."""
+    """The job store failed."""
 
 
 class StoreUnavailableError(StoreError, ConnectionError):
-    """The store cannot be reached, or did not answer: what was asked may or may not be done."""
+    """The store cannot be reached, or did not reply: the request may or may not be done."""
 
 
 class StoreReadOnlyError(StoreError, PermissionError):
-    """The store takes no writes."""
+    """The store accepts no writes."""
 
 
 class StoreFullError(StoreError, RuntimeError):
@@ -146,7 +147,7 @@ class StoreFullError(StoreError, RuntimeError):
 
     @classmethod
     def of_limit(cls, max_waiting: int) -> StoreFullError:
-        """Return what is raised where as many jobs wait or run as may."""
+        """Return the error of a store with the maximum number of unfinished jobs."""
         return cls(
             f"max_waiting is {max_waiting}, and as many jobs wait: try again when some are "
             "finished, or raise the limit"
@@ -158,10 +159,10 @@ class StoreNotReadyError(StoreError, RuntimeError):
 
 
 class JobsNotFiredError(StoreUnavailableError):
-    """A key fired, but the store of jobs did not decide those on it."""
+    """A key fired, but the store did not decide the jobs on it."""
 
     def __init__(self, key: str, cursor: str, reason: str) -> None:
-        """Name the key, the cursor behind its signal, and what the store said."""
+        """Set the key and the cursor after its signal; `reason` is the store's error."""
         super().__init__(
             f"key {key[:64]!r} has fired and its signal is kept, but the jobs on it may not be "
             f"decided, since the store of jobs failed ({reason}): fire it again when that is back"

@@ -1,4 +1,4 @@
-"""A delayed job, and the words for how it stands."""
+"""Delayed jobs: their fields, states and outcomes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 
 class JobState(StrEnum):
-    """Where a job is; the last three are final."""
+    """The state of a job; the last three are final."""
 
     WAITING = "waiting"
     RUNNING = "running"
@@ -22,21 +22,21 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True iff nothing changes a job in this state any more."""
+        """True iff a job in this state never changes again."""
         return self not in (JobState.WAITING, JobState.RUNNING)
 
 
 class JobOutcome(StrEnum):
-    """What decided a job. It is recorded once and never changes."""
+    """What decided a job. Recorded once, never changed."""
 
     FIRED = "fired"
     """One of its keys fired."""
     EXPIRED = "expired"
-    """Its deadline came, or somebody ran it by hand, before a key fired."""
+    """Its deadline passed, or it was run by hand, before a key fired."""
     CANCELLED = "cancelled"
     """It was cancelled before either."""
     MISSED = "missed"
-    """Nobody was there at its deadline, and its misfire policy is to skip it then."""
+    """No worker ran at its deadline, and its misfire policy is SKIP."""
 
 
 class OnFire(StrEnum):
@@ -47,30 +47,30 @@ class OnFire(StrEnum):
 
 
 class Misfire(StrEnum):
-    """What becomes of a job whose deadline passed while nobody was there to run it."""
+    """The policy for a job whose deadline passed while no worker ran."""
 
     RUN = "run"
-    """It runs at once."""
+    """It runs immediately."""
     SKIP = "skip"
     """It does not run; its outcome is missed."""
     SPREAD = "spread"
-    """It runs a little later, so that not all of them run at once."""
+    """It runs after a random delay, so that not all of them run at the same time."""
 
 
 class JobClaim(NamedTuple):
-    """A worker's claim to a job: good for as long as the job's epoch is this one."""
+    """A worker's claim to a job, valid while the job has this epoch."""
 
     id: str
     epoch: int
 
     def holds(self, job: Job | None) -> bool:
-        """Return True iff the claim is good for the job as it is stored; None if it is not."""
+        """Return True iff the claim is valid for the stored job; `job` is None if there is none."""
         return job is not None and job.epoch == self.epoch and job.lease_until_ms > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A job at one moment, as its store has it. Every time is wall time by the store's clock.
+    """A snapshot of a stored job. All times are wall times of the store's clock.
 
     Invariants:
         is_undecided == (state is WAITING and outcome is None)
@@ -83,16 +83,16 @@ class Job:
     """
 
     id: str
-    """Opaque; sorts by time of creation, by the clock of the process that made it, or by the hour
-    of it (`JobSpec.of_request`)."""
+    """Opaque; sorts by time of creation, on the clock of the process that created it, to the hour
+    if it has an idempotency key (`JobSpec.of_request`)."""
     handler: str
     payload_json: str
     """The payload as compact JSON."""
     deadline_ms: int
-    """When it is to run unless a key fires first: what was asked for."""
+    """The requested time, at which it runs unless a key fires first."""
     due_ms: int
-    """When it is to run next: the deadline; or, once fired, run by hand, spread or tried again,
-    the time that came of that."""
+    """The time of the next run: the deadline, unless the job was fired, run by hand, spread or
+    retried."""
     created_ms: int
     keys: tuple[str, ...] = ()
     on_fire: OnFire = OnFire.RUN
@@ -108,52 +108,52 @@ class Job:
     fired_json: str | None = None
     """The value that `fired_key` was fired with, as compact JSON."""
     attempt: int = 0
-    """How often it was started."""
+    """The number of starts."""
     epoch: int = 0
-    """Changes whenever the job passes to another holder, or is taken from its holder."""
+    """The fencing token: changes whenever a worker gets or loses the lease."""
     worker: str | None = None
-    """Who holds the lease, or held it last."""
+    """The worker that holds the lease, or held it last."""
     lease_until_ms: int = 0
-    """Until then nobody else can claim it; 0 where nobody holds it."""
+    """The end of the lease, before which no other worker can claim it; 0 without a lease."""
     lateness_ms: int | None = None
-    """First start minus when it was due; None before."""
+    """The delay of the first start after its due time; None before the first start."""
     finished_ms: int | None = None
     error: str | None = None
-    """What the last failed attempt said."""
+    """The error of the last failed attempt."""
     version: int = 1
-    """Changes with state, outcome, deadline_ms, due_ms and whatever `replace` replaces; not with
-    leases. It is what an ETag is made of."""
+    """Changes with state, outcome, deadline_ms, due_ms and replaced fields, but not with leases.
+    ETags contain it."""
 
     @property
     def claim(self) -> JobClaim:
-        """What the worker to whom `claim` returned this job holds of it."""
+        """The claim of the worker that has just claimed this job."""
         return JobClaim(self.id, self.epoch)
 
     @property
     def is_undecided(self) -> bool:
-        """True iff it waits and nothing has decided it.
+        """True iff it waits and has no outcome.
 
-        Then it is on its keys, holds its dedupe key, and may be rescheduled or replaced.
+        Then it waits on its keys, holds its dedupe key, and can be rescheduled or replaced.
         """
         return self.state is JobState.WAITING and self.outcome is None
 
     @property
     def is_by_hand(self) -> bool:
-        """True iff somebody had it run before its deadline, without a key that fired.
+        """True iff it was run by hand before its deadline.
 
-        No longer known once another attempt is due behind the deadline: then it is False.
+        False again after a retry whose due time is after the deadline.
         """
         is_run = self.outcome in (None, JobOutcome.EXPIRED)
         return is_run and self.due_ms < self.deadline_ms
 
     @property
     def payload(self) -> Any:
-        """The payload, decoded anew."""
+        """The payload, decoded by each access."""
         return json.loads(self.payload_json)
 
     @property
     def fired_value(self) -> Any:
-        """The value that a key was fired with, decoded anew; None where none fired."""
+        """The value that a key was fired with, decoded by each access; None if no key fired."""
         return None if self.fired_json is None else json.loads(self.fired_json)
 
 
@@ -196,7 +196,7 @@ def job_with(values: Mapping[str, object]) -> Job:
 
 
 def contradiction(job: Job) -> str | None:
-    """Return which of the invariants of `Job` does not hold, in words; None where all do."""
+    """Return, in words, an invariant of `Job` that does not hold; None if all hold."""
     state, outcome = job.state, job.outcome
     is_fired = outcome is JobOutcome.FIRED
     if state.is_final != (job.finished_ms is not None):
@@ -217,12 +217,12 @@ def contradiction(job: Job) -> str | None:
 
 
 def new_job_id(wall_ms: int) -> str:
-    """Return 128 bits as 32 hexadecimal digits: 48 of `wall_ms`, 80 that nobody can guess."""
+    """Return 128 bits as 32 hexadecimal digits: 48 bits of `wall_ms` and 80 random bits."""
     return f"{wall_ms & 0xFFFF_FFFF_FFFF:012x}{secrets.token_hex(10)}"
 
 
 def bounded_error(error: str | None, max_length: int) -> str | None:
-    """Return an error's text as every store can keep it: its beginning, and no NUL or surrogate."""
+    """Return the beginning of an error's text, without NUL and surrogates, for every store."""
     if error is None:
         return None
     text = error[:max_length].encode("utf-8", "backslashreplace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""What is asked of a store when a job is added."""
+"""Specifications of jobs to be added."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.request_ids import request_ids
 from purgatory.operations.watch_key import check_key
 
-# allow_nan=False: NaN is no JSON, and whoever reads the payload would fail on it.
+# allow_nan=False: NaN is not JSON, and its readers would fail.
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
 
 class OnConflict(StrEnum):
-    """What to do when an undecided job has the same dedupe key."""
+    """What `add` does if an undecided job has the same dedupe key."""
 
     ERROR = "error"
-    """Refuse the new one with DuplicateJobError."""
+    """Raise DuplicateJobError."""
     REPLACE = "replace"
-    """Give the waiting job everything of the new one but for id, time of creation and ceiling."""
+    """Replace all fields of the waiting job except id, time of creation and ceiling."""
     KEEP = "keep"
     """Leave the waiting job as it is, and return it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A job to be added. Make it with `of`, which checks everything that no store has to know."""
+    """A job to be added. Create it with `of`, which checks it as far as it can without a store."""
 
     id: str
     handler: str
@@ -52,7 +52,7 @@ class JobSpec:
     ceiling_delay_ms: int | None = None
     """The job's ceiling, in milliseconds from now."""
     other_ids: tuple[str, ...] = ()
-    """Ids that the same job may have been added under before: see `of_request`."""
+    """Other ids under which the same job may have been added before; see `of_request`."""
 
     @classmethod
     def of(
@@ -72,10 +72,10 @@ class JobSpec:
         ceiling: float | None = None,
         limits: JobLimits | None = None,
     ) -> JobSpec:
-        """Return the job that `Purgatory.defer` was asked for; `wall_ms` only orders its id.
+        """Return the job for the arguments of `Purgatory.defer`; `wall_ms` only orders its id.
 
-        Raises InvalidDeadlineError, InvalidPayloadError, InvalidKeyError, InvalidJobError; and
-        TypeError for what is of the wrong type altogether.
+        Raises InvalidDeadlineError, InvalidPayloadError, InvalidKeyError, InvalidJobError, and
+        TypeError for arguments of the wrong type.
         """
         limits = JobLimits() if limits is None else limits
         return cls(
@@ -95,11 +95,11 @@ class JobSpec:
         )
 
     def of_request(self, request: str, *, wall_ms: int) -> JobSpec:
-        """Return the same job with ids made of `request`, so that a store adds it once a day.
+        """Return the same job with ids derived from `request`, so that repeats add it only once.
 
-        Whoever adds it, and however often: within 24 hours by `wall_ms`, for as long as the store
-        has the job, and where clocks differ by less than an hour. `request` is everything that
-        tells it from others: who asks, and the name that they gave it.
+        This holds for all processes, within 24 hours by `wall_ms`, while the store retains the job,
+        if clocks differ by less than an hour. `request` identifies the request: it contains the
+        client's identity and the name that the client gave.
         """
         first, *others = request_ids(request, wall_ms)
         return replace(self, id=first, other_ids=tuple(others))
@@ -110,10 +110,10 @@ class JobSpec:
         return (self.id, *self.other_ids)
 
     def may_be(self, job: Job, limits: JobLimits) -> bool:
-        """Return False if `job` certainly is not what this asked for, when it was added.
+        """Return False if `job` was certainly not added by this specification.
 
-        A job that changed since tells less: not its deadline, which may have been moved; and where
-        it has a dedupe key, not what another one may have replaced.
+        If the job has changed since, its deadline is not compared, as it may have been rescheduled,
+        and with a dedupe key no field that may have been replaced.
         """
         if job.version > 1 and job.dedupe_key is not None:
             return self.dedupe_key == job.dedupe_key
@@ -126,10 +126,10 @@ class JobSpec:
         return not is_moved and _fixed_of(asked) == _fixed_of(job)
 
     def job(self, now_ms: int, deadline_ms: int, *, ceiling_ms: int | None = None) -> Job:
-        """Return the job as a store has it at first, with the deadline under the ceiling.
+        """Return the new job, with the deadline limited by the ceiling.
 
-        `now_ms` is the store's clock, `deadline_ms` what `deadline.resolve` made of it, and
-        `ceiling_ms` the ceiling of the job that this one replaces, which stays.
+        `now_ms` is the store's clock, `deadline_ms` the result of `deadline.resolve`, and
+        `ceiling_ms` the ceiling of the job that this one replaces, which does not change.
         """
         if ceiling_ms is None and self.ceiling_delay_ms is not None:
             ceiling_ms = now_ms + self.ceiling_delay_ms
@@ -151,7 +151,7 @@ class JobSpec:
         )
 
 
-# What nothing changes but a replacing `add`.
+# The fields that only a replacing `add` changes.
 _fixed_of = attrgetter(
     "handler",
     "payload_json",
@@ -165,7 +165,7 @@ _fixed_of = attrgetter(
 
 
 def encode_payload(payload: Any, max_bytes: int) -> str:
-    """Return `payload` as compact JSON; raise InvalidPayloadError for what is not, or too large."""
+    """Return `payload` as compact JSON; raise InvalidPayloadError for anything else."""
     try:
         text = _encode(payload)
         size = len(text.encode())
@@ -196,7 +196,7 @@ def _handler(handler: str) -> str:
 
 
 def _keys(keys: Iterable[str], limits: JobLimits) -> tuple[str, ...]:
-    # A string is an iterable of strings, and never what was meant.
+    # A string is an iterable of strings, but certainly a mistake.
     if isinstance(keys, str):
         raise TypeError(f"keys is the string {keys[:64]!r}: give a list of keys")
     # Each once, in the order given.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from hashlib import sha1
 from pathlib import Path
 from typing import Any
@@ -72,12 +72,12 @@ class RedisShard:
         """Use `client` from now on."""
         self._client = client
 
-    async def run(self, steps: list[bytes]) -> list[bytes]:
+    def run(self, steps: list[bytes]) -> Awaitable[list[bytes]]:
         """Return the result of each step, in order. Raises StoreError.
 
         A step that failed has a result that `is_error`.
         """
-        return await self._commit.run(steps) if steps else []
+        return self._commit.run(steps)
 
     async def drain(self) -> None:
         """Wait for the round trip under way."""

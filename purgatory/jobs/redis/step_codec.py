@@ -36,8 +36,7 @@ def step_of(*fields: object) -> bytes:
 
 def job_step(step: JobStep[Any], limits: JobLimits) -> bytes:
     """Return a step on one job."""
-    name, *fields = _JOB_STEPS[type(step)](step, limits)
-    return step_of(name, *fields)
+    return step_of(*_JOB_STEPS[type(step)](step, limits))
 
 
 def key_step(step: KeyStep, limit: int) -> bytes:
@@ -50,7 +49,7 @@ def key_step(step: KeyStep, limit: int) -> bytes:
 
 def claim_step(step: Claim, limit: int) -> bytes:
     """Return the step that claims, with this limit."""
-    return step_of("claim", _text_field(step.worker), step.within_ms, limit, step.lease_ms)
+    return step_of("claim", f"={step.worker}", step.within_ms, limit, step.lease_ms)
 
 
 def add_step(spec: JobSpec) -> bytes:
@@ -90,13 +89,9 @@ def with_room(step: bytes) -> bytes:
     return step + b"room"
 
 
-def _text_field(text: str | None) -> str:
-    """Return a text that may be empty or missing, so that the two differ."""
-    return "" if text is None else f"={text}"
-
-
 def _error_field(error: str | None, limits: JobLimits) -> str:
-    return _text_field(bounded_error(error, limits.max_error_length))
+    """Return a text that may be empty or missing, so that the two differ."""
+    return "" if error is None else f"={bounded_error(error, limits.max_error_length)}"
 
 
 def _deadline(deadline: Deadline) -> tuple[str, int | None]:
@@ -126,7 +121,7 @@ def _renew(step: Renew, limits: JobLimits) -> tuple[object, ...]:
 
 
 def _finish(step: Finish, limits: JobLimits) -> tuple[object, ...]:
-    return "finish", *step.claim, step.state.value, _error_field(step.error, limits)
+    return "finish", *step.claim, step.state, _error_field(step.error, limits)
 
 
 def _miss(step: Miss, limits: JobLimits) -> tuple[object, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import islice
 
 from purgatory.jobs.stores.group_commit import GroupCommit
 
@@ -23,11 +24,13 @@ class StepCommit:
             self._send_batch, weigh=_weight, max_weight=MAX_STEPS
         )
 
-    async def run(self, steps: Sequence[bytes]) -> list[bytes]:
+    def run(self, steps: Sequence[bytes]) -> Awaitable[list[bytes]]:
         """Return the results of `steps`; raise what `send` raises."""
-        if len(steps) <= MAX_STEPS:
-            results: list[bytes] = await self._commit.submit(steps)
-            return results
+        if 0 < len(steps) <= MAX_STEPS:
+            return self._commit.submit(steps)
+        return self._run_chunks(steps)
+
+    async def _run_chunks(self, steps: Sequence[bytes]) -> list[bytes]:
         chunks = [steps[at : at + MAX_STEPS] for at in range(0, len(steps), MAX_STEPS)]
         # Queued together: they stay in order, and callers that come meanwhile wait behind them.
         several = await asyncio.gather(*map(self._commit.submit, chunks))
@@ -41,7 +44,7 @@ class StepCommit:
         if len(batch) == 1:
             return [await self._send(list(batch[0]))]
         results = iter(await self._send([step for steps in batch for step in steps]))
-        return [[next(results) for _ in steps] for steps in batch]
+        return [list(islice(results, len(steps))) for steps in batch]
 
 
 def _weight(steps: Sequence[bytes]) -> int:

@@ -17,6 +17,7 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import (
     Add,
+    Cancel,
     CancelForKey,
     Claim,
     Claimed,
@@ -74,9 +75,9 @@ class StepRunner:
     async def _apply(self, steps: Sequence[Any]) -> list[Any]:
         replies = await self._shards.ask_each([job_step(step, self._limits) for step in steps])
         kind = type(steps[0])
-        if issubclass(kind, Start):
+        if kind is Start:
             return [await self._records.job(reply) for reply in replies]
-        if not issubclass(kind, VersionedStep):
+        if kind not in _PARTICIPLES:
             return [bool(reply) for reply in replies]
         return [
             await self._changed(step, reply) for step, reply in zip(steps, replies, strict=True)
@@ -97,7 +98,7 @@ class StepRunner:
         if status == b"changed":
             return JobChangedError(job, step.if_version)
         if status == b"conflict":
-            return JobConflictError(job, _PARTICIPLES.get(type(step), "cancelled"))
+            return JobConflictError(job, _PARTICIPLES[type(step)])
         return job
 
     # Steps on the jobs on a key
@@ -169,7 +170,11 @@ class StepRunner:
         return sum(map(bool, await self._shards.ask_each(gone)))
 
 
-_PARTICIPLES: Mapping[type, str] = {Reschedule: "rescheduled", RunNow: "run now"}
+_PARTICIPLES: Mapping[type[VersionedStep], str] = {
+    Cancel: "cancelled",
+    Reschedule: "rescheduled",
+    RunNow: "run now",
+}
 
 
 def _joined(so_far: KeyFired, reply: bytes) -> KeyFired:

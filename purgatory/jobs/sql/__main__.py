@@ -1,12 +1,18 @@
-"""`python -m purgatory.jobs.sql URL [head|base]`: make, change or drop the tables of jobs."""
+"""`python -m purgatory.jobs.sql [URL] [head|base]`: create, change or drop the tables of jobs."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
+import sys
 
 from purgatory.jobs.model.errors import StoreError
 from purgatory.jobs.sql.migrations import migrate
+from purgatory.redacted_url import redacted
+
+VARIABLE = "PURGATORY_JOBS_URL"
+REVISIONS = ("head", "base")
 
 
 def main() -> None:
@@ -14,13 +20,30 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m purgatory.jobs.sql", description="Migrate the tables of delayed jobs."
     )
-    parser.add_argument("url", help="such as sqlite:///jobs.db or postgresql://user@host/name")
     parser.add_argument(
-        "revision", nargs="?", default="head", help="head, or base to drop them and every job"
+        "url",
+        nargs="?",
+        help="such as sqlite:///jobs.db or postgresql://user@host/name; default: the environment "
+        f"variable {VARIABLE}, which other users of the machine cannot see",
+    )
+    parser.add_argument(
+        "revision", nargs="?", help="head, or base to drop them and every job; default: head"
     )
     arguments = parser.parse_args()
+    url, revision = arguments.url, arguments.revision
+    if url in REVISIONS and revision is None:
+        url, revision = None, url
+    if url is None:
+        url = os.environ.get(VARIABLE)
+        if not url:
+            parser.error(f"give a URL, or set {VARIABLE}")
+    elif "***@" in redacted(url):
+        sys.stderr.write(
+            f"The URL may contain a password, which the list of processes shows: set {VARIABLE} "
+            "and omit the URL.\n"
+        )
     try:
-        asyncio.run(migrate(arguments.url, arguments.revision))
+        asyncio.run(migrate(url, revision or "head"))
     except (StoreError, ValueError, ImportError) as exc:
         raise SystemExit(str(exc)) from exc
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Sequence
+from itertools import islice
 from math import inf
 from typing import Any
 
@@ -114,7 +115,7 @@ class BatchRunner:
         results = JobTransaction(work, self._limits, is_careful=is_careful).run(kinds)
         if work.active is not None:
             self._active, self._counted_at = work.active, _now_seconds()
-        return [[next(results[type(steps[0])]) for _ in steps] for steps in batch], work
+        return [list(islice(results[type(steps[0])], len(steps))) for steps in batch], work
 
     def _has_room(self) -> bool:
         """Return True iff the limit is out of reach for so long that counting is not needed."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import Any
 
-from sqlalchemy import make_url
+from sqlalchemy import Engine, event, make_url
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -46,7 +48,7 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
     if url.get_backend_name() == "postgresql":
         arguments = {"timeout": _CONNECT_SECONDS, "command_timeout": _ANSWER_SECONDS}
     try:
-        return create_async_engine(url, connect_args=arguments, pool_timeout=_CONNECT_SECONDS)
+        engine = create_async_engine(url, connect_args=arguments, pool_timeout=_CONNECT_SECONDS)
     except ModuleNotFoundError as exc:
         if url.drivername not in _DRIVERS.values():
             raise _not_a_url(redacted(str(url_or_text)), f"{exc.name} is not installed") from exc
@@ -56,6 +58,24 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
         ) from exc
     except (ArgumentError, InvalidRequestError) as exc:
         raise _not_a_url(redacted(str(url_or_text)), str(exc)) from exc
+    create_private_files(engine.sync_engine)
+    return engine
+
+
+def create_private_files(engine: Engine) -> None:
+    """Let SQLite create its files readable by this user only: payloads contain credentials.
+
+    The write-ahead log takes the permissions of the database. Those of existing files stay.
+    """
+    if engine.dialect.name == "sqlite":
+        event.listen(engine, "do_connect", _create_private_file)
+
+
+def _create_private_file(dialect: Any, record: Any, args: Any, options: Any) -> None:
+    # Only a new file: to open and close one that SQLite uses would end all locks that this process
+    # has on it. What else the system refuses, SQLite refuses with an error of its own.
+    with contextlib.suppress(OSError):
+        os.close(os.open(args[0], os.O_CREAT | os.O_EXCL, 0o600))
 
 
 def _not_a_url(shown: str, reason: str) -> ValueError:

@@ -1,4 +1,4 @@
-"""Jobs as rows."""
+"""Conversion between jobs and rows."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _OPTIONAL_NUMBERS = ("ceiling_ms", "lateness_ms", "finished_ms")
 _TEXTS = ("id", "handler", "payload_json", "keys_json")
 _OPTIONAL_TEXTS = ("dedupe_key", "fired_key", "fired_json", "worker", "error")
 _NONE = type(None)
-# Exact types: looked up once for each value of each job that is claimed.
+# Exact types, which are fast to check for each value of each claimed job.
 _KINDS: dict[str, frozenset[type]] = {
     **dict.fromkeys(_NUMBERS, frozenset({int})),
     **dict.fromkeys(_OPTIONAL_NUMBERS, frozenset({int, _NONE})),
@@ -53,7 +53,7 @@ def record_of(job: Job) -> dict[str, Any]:
 
 
 def job_of(record: Mapping[str, Any]) -> Job:
-    """Return the job that a row is; raise CorruptJobError for one that is none."""
+    """Return the job of a row; raise CorruptJobError if the row is not a valid job."""
     try:
         return _job_of(record)
     except (TypeError, ValueError, RecursionError) as exc:
@@ -61,12 +61,12 @@ def job_of(record: Mapping[str, Any]) -> Job:
 
 
 def is_storable(text: str) -> bool:
-    """Return True iff a database can hold the text; what it cannot hold is not in it."""
+    """Return True iff every database can store the text."""
     return bool(storable(text) == text)
 
 
 def storable(value: Any) -> Any:
-    """Return a text as every database can hold it, without NUL and surrogates; others as is."""
+    """Return a text with NUL and surrogates escaped; any other value unchanged."""
     if not isinstance(value, str):
         return value
     return value.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
@@ -99,7 +99,7 @@ def _check(fields: Mapping[str, Any]) -> None:
         if kind not in kinds:
             raise TypeError(f"{name} is {str(value)[:64]!r}")
         if kind is str and not value.isascii():
-            value.encode()  # raises UnicodeEncodeError for what was not UTF-8
+            value.encode()  # raises UnicodeEncodeError if the stored bytes are not UTF-8
 
 
 def _keys_of(keys_json: str) -> tuple[str, ...]:

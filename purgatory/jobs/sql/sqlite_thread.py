@@ -1,4 +1,4 @@
-"""A thread that writes to a SQLite file."""
+"""The thread that writes to a SQLite file."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from typing import TypeVar
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.engine import URL
 
+from purgatory.jobs.sql.engine import create_private_files
+
 T = TypeVar("T")
 
 
 class SqliteThread:
-    """Runs a whole transaction in one way to the thread and back.
+    """Runs whole transactions in a thread, each with one round trip to it.
 
-    Through the asynchronous driver each statement goes there and back three times, and a batch of
-    inserts waits for threads for longer than for the disk.
+    The asynchronous driver needs three round trips for each statement, and a batch of inserts then
+    waits longer for threads than for the disk.
     """
 
     def __init__(self, url: URL, *, busy_seconds: float) -> None:
-        """Connect to nothing yet."""
+        """Create the engine, without connecting."""
         self._engine = create_engine(
             url.set(drivername="sqlite"),
             isolation_level="AUTOCOMMIT",
             poolclass=NullPool,
             connect_args={"check_same_thread": False, "timeout": busy_seconds},
         )
+        create_private_files(self._engine)
         self._executor: ThreadPoolExecutor | None = None
         self.connection: Connection | None = None
         """For use in the thread only."""
@@ -50,7 +53,7 @@ class SqliteThread:
             self._executor = None
 
     def drop(self) -> None:
-        """Let go of the connection, whatever state it is in."""
+        """Close the connection, in any state."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.close()

@@ -1,4 +1,4 @@
-"""The tables of delayed jobs. `migrations/` makes the same: a test compares them."""
+"""The tables of delayed jobs. A test compares them with those of `migrations/`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sqlalchemy import (
 
 metadata = MetaData()
 
-# Ids and keys are compared byte by byte, in Python and in every database alike.
+# Ids and keys are compared by bytes, in Python and in every database.
 _BYTES = Text().with_variant(Text(collation="C"), "postgresql")
 
 jobs = Table(
@@ -49,9 +49,9 @@ jobs = Table(
     Column("version", BigInteger, nullable=False),
 )
 
-# The conditions of partial indexes, as queries have to write them: literally, so that a plan that
-# is made before its parameters are known can use the index. A job is undecided iff it has no
-# outcome, and final iff it has finished.
+# The conditions of partial indexes. Queries must repeat them literally, so that a generic plan,
+# made without the parameters, can use the index. A job is undecided iff it has no outcome, and
+# final iff it has finished.
 IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0")
 IS_LEASED = text("finished_ms IS NULL AND lease_until_ms > 0")
 HAS_DEDUPE_KEY = text("dedupe_key IS NOT NULL AND outcome IS NULL")
@@ -62,8 +62,8 @@ def _partial(name: str, *columns: Column[object], where: object, unique: bool = 
     return Index(name, *columns, unique=unique, sqlite_where=where, postgresql_where=where)
 
 
-# What can be claimed, in the order in which it is; and what can be once a lease has run out. In one
-# index, those that are held would have to be stepped over by every claim.
+# Jobs that can be claimed, in the order of claims; and jobs that can be claimed when their leases
+# expire. In a common index, every claim would have to skip the leased jobs.
 _partial("ix_purgatory_jobs_free", jobs.c.due_ms, jobs.c.id, where=IS_FREE)
 _partial("ix_purgatory_jobs_leased", jobs.c.lease_until_ms, where=IS_LEASED)
 _partial("ix_purgatory_jobs_dedupe_key", jobs.c.dedupe_key, where=HAS_DEDUPE_KEY, unique=True)
@@ -76,15 +76,15 @@ job_keys = Table(
     metadata,
     Column("key", _BYTES, primary_key=True),
     Column("job_id", _BYTES, primary_key=True),
-    # False once the job is decided: a fire must not walk a key's history.
+    # False once the job is decided: a fire must not scan a key's past jobs.
     Column("is_open", Boolean, nullable=False),
 )
 IS_OPEN = text("is_open")
 _partial("ix_purgatory_job_keys_open", job_keys.c.key, job_keys.c.job_id, where=IS_OPEN)
 Index("ix_purgatory_job_keys_job_id", job_keys.c.job_id)
 
-# How many jobs are in each state: the sum of all rows. Each store object adds to a row of its own,
-# so that processes do not wait for one another.
+# The number of jobs in each state is the sum of all rows. Each store object updates its own row, so
+# that processes do not wait for each other.
 job_counts = Table(
     "purgatory_job_counts",
     metadata,
@@ -99,7 +99,7 @@ job_counts = Table(
 quarantined_jobs = Table(
     "purgatory_quarantined_jobs",
     metadata,
-    # SQLite counts up by itself in columns of the type INTEGER only.
+    # SQLite generates values only in columns of type INTEGER.
     Column("number", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True),
     Column("id", Text, nullable=False),
     Column("reason", Text, nullable=False),

@@ -4,3 +4,17 @@ Here: `protocol`, which every store implements; group commit and listeners, whic
 the store in memory. Not here: what a step does with a job (`jobs.model`), and the stores of a
 vendor (`jobs.sql` and `jobs.redis`).
 """
+
+from purgatory.jobs.stores.memory import (
+    MemoryJobStore,
+)
+from purgatory.jobs.stores.protocol import (
+    JobStore,
+    StoreListener,
+)
+
+__all__ = [
+    "JobStore",
+    "MemoryJobStore",
+    "StoreListener",
+]

@@ -5,3 +5,23 @@ that were due while no worker ran, `lease_renewer` and `retention` run beside th
 step makes of a job (`jobs.model`), how a store keeps it (`jobs.stores`), and the handlers
 themselves (`jobs.handlers`).
 """
+
+from purgatory.jobs.worker.scheduler import (
+    JobScheduler,
+)
+from purgatory.jobs.worker.settings import (
+    WorkerSettings,
+)
+from purgatory.jobs.worker.statistics import (
+    JobStatistics,
+    Lateness,
+    Recovery,
+)
+
+__all__ = [
+    "JobScheduler",
+    "JobStatistics",
+    "Lateness",
+    "Recovery",
+    "WorkerSettings",
+]

@@ -11,7 +11,8 @@ from pathlib import PurePosixPath
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.jobs import JobLimits, OnConflict
+from purgatory.jobs import JobLimits
+from purgatory.jobs.model import OnConflict
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.options import add_numbers, whole
 from purgatory.pipeline.console.formatting import counted

@@ -9,25 +9,25 @@ from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.options import NumberOption, add_journal, add_numbers, number, whole
 from purgatory.pipeline.stream.alerts import AlertService
 from purgatory.pipeline.stream.queries import FOLDER, StreamingQueries, streaming_events, wait_for
-from purgatory.pipeline.stream.windows import Watch
+from purgatory.pipeline.stream.windows import AlertThresholds
 
 TOKEN_VARIABLE = "PURGATORY_TOKEN"
 
-_WATCH = Watch()
+_THRESHOLDS = AlertThresholds()
 _NUMBERS: tuple[NumberOption, ...] = (
     ("--every", number(least=0, most=86_400), "SECONDS", 10.0, "between two batches"),
-    ("--window", whole(1), "SECONDS", _WATCH.window_s, "of time that a row sums up"),
-    ("--delay", whole(1), "SECONDS", _WATCH.delay_s, "that an event may be late"),
+    ("--window", whole(1), "SECONDS", _THRESHOLDS.window_s, "of time that a row sums up"),
+    ("--delay", whole(1), "SECONDS", _THRESHOLDS.delay_s, "that an event may be late"),
     (
-        *("--expired-share", number(above=0, most=1), "SHARE", _WATCH.expired_share),
+        *("--expired-share", number(above=0, most=1), "SHARE", _THRESHOLDS.expired_share),
         "of what ended in a window, by kind, that is an alert",
     ),
     (
-        *("--least-ended", whole(1), "COUNT", _WATCH.least_ended),
+        *("--least-ended", whole(1), "COUNT", _THRESHOLDS.least_ended),
         "of ends in a window, for such an alert",
     ),
     (
-        *("--least-expired", whole(1), "COUNT", _WATCH.least_expired),
+        *("--least-expired", whole(1), "COUNT", _THRESHOLDS.least_expired),
         "in a window, for an alert on a stuck key",
     ),
 )
@@ -37,7 +37,7 @@ def run_stream(call: Call) -> str:
     """Follow the journal until interrupted, or with --once up to its end."""
     options = call.options
     source = options.source or options.journal
-    watch = Watch(
+    thresholds = AlertThresholds(
         window_s=options.window,
         delay_s=options.delay,
         expired_share=options.expired_share,
@@ -56,7 +56,7 @@ def run_stream(call: Call) -> str:
         at_a_time=options.at_a_time,
     )
     live = StreamingQueries(
-        call.spark, options.out, watch, service=service, on_progress=call.on_progress
+        call.spark, options.out, thresholds, service=service, on_progress=call.on_progress
     )
     queries = live.start(events, every_s=None if options.once else options.every)
     call.on_progress(f"following {source}" + ("" if options.once else "; Ctrl-C stops it"))

@@ -53,4 +53,4 @@ OUTCOME_SCHEMA: Final = StructType(
         StructField("is_contested", BooleanType()),
     ]
 )
-"""One row for each operation; docs/pipeline.md says what each column means."""
+"""One row for each operation; docs/pipeline/index.md says what each column means."""

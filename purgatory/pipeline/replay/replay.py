@@ -43,7 +43,7 @@ REPLAY_SCHEMA = StructType(
         StructField("lateness", MapType(IntegerType(), LongType(), False), nullable=False),
     ]
 )
-"""One row for each shard and slice of simulated time; docs/replay.md says what each column means.
+"""One row for each shard and slice of simulated time: docs/pipeline/replay.md has the columns.
 
 `TimeSlice` has the same names.
 """

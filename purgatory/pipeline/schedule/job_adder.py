@@ -10,15 +10,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from purgatory.jobs import (
-    Add,
-    Added,
-    JobError,
-    JobSpec,
-    JobStore,
-    StoreReadOnlyError,
-    StoreUnavailableError,
-)
+from purgatory.jobs import JobError, JobStore, StoreUnavailableError
+from purgatory.jobs.model import Add, Added, JobSpec, StoreReadOnlyError
 from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.schedule.job_rows import JobRows, reason_of
 from purgatory.retry_policy import RetryPolicy

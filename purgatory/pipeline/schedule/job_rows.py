@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from purgatory.errors import PurgatoryError
-from purgatory.jobs import JobError, JobLimits, JobSpec
+from purgatory.jobs import JobError, JobLimits
+from purgatory.jobs.model import JobSpec
 from purgatory.timer.clock import Clock, SystemClock
 
 COLUMNS = (

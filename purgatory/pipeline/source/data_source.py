@@ -33,7 +33,7 @@ _OPTIONS = (
 
 
 class PurgatoryDataSource(DataSource):
-    """The format "purgatory": docs/sources.md has its options.
+    """The format "purgatory": docs/pipeline/sources.md has its options.
 
     `table` is "events" (the journal: a folder or a Redis Stream) or "jobs" (SQL or Redis); the
     address is the argument of `load` or `save`.

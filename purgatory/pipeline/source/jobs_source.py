@@ -17,7 +17,8 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from purgatory.jobs import Job, JobFilter, JobState, JobStore
+from purgatory.jobs import Job, JobState, JobStore
+from purgatory.jobs.model import JobFilter
 from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.errors import RefusedRowsError
 from purgatory.pipeline.schedule.job_adder import CHUNK, JobAdder, opened

@@ -21,7 +21,13 @@ from purgatory.pipeline.spark.cached import Cached
 from purgatory.pipeline.spark.error_message import error_message, python_cause
 from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.stream.alerts import Alert, AlertService
-from purgatory.pipeline.stream.windows import Watch, exploding, stuck, window_keys, window_waits
+from purgatory.pipeline.stream.windows import (
+    AlertThresholds,
+    exploding,
+    stuck,
+    window_keys,
+    window_waits,
+)
 
 FOLDER = "live"
 
@@ -72,21 +78,23 @@ class StreamingQueries:
         self,
         spark: SparkSession,
         out: str,
-        watch: Watch,
+        thresholds: AlertThresholds,
         *,
         service: AlertService | None = None,
         on_progress: OnProgress = lambda _: None,
     ) -> None:
         self._folder = Folder(spark, f"{out.rstrip('/')}/{FOLDER}")
-        self._watch = watch
+        self._thresholds = thresholds
         self._service = service
         self._on_progress = on_progress
 
     def start(self, events: DataFrame, *, every_s: float | None = 10.0) -> list[StreamingQuery]:
         """Start both, with a batch every `every_s` seconds; None reads what is there and ends."""
-        watch = self._watch
-        waits = self._writer("waits", window_waits(events, watch), lambda r: exploding(r, watch))
-        keys = self._writer("keys", window_keys(events, watch), stuck)
+        thresholds = self._thresholds
+        waits = self._writer(
+            "waits", window_waits(events, thresholds), lambda r: exploding(r, thresholds)
+        )
+        keys = self._writer("keys", window_keys(events, thresholds), stuck)
         queries = []
         for writer in (waits, keys):
             if every_s is None:

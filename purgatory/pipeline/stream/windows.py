@@ -15,7 +15,7 @@ STUCK = "stuck-key"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
+class AlertThresholds:
     """Windows and thresholds of alerts. Raises ValueError for values out of range."""
 
     window_s: int = 60
@@ -37,7 +37,7 @@ class Watch:
             raise ValueError(f"expired_share is {self.expired_share}: give a share of up to 1")
 
 
-def window_waits(events: DataFrame, watch: Watch) -> DataFrame:
+def window_waits(events: DataFrame, thresholds: AlertThresholds) -> DataFrame:
     """Return one row for each window and kind: counts of events, waits and lateness.
 
     `events` is a stream or a table of EVENT_SCHEMA. Repeated events count once.
@@ -47,9 +47,9 @@ def window_waits(events: DataFrame, watch: Watch) -> DataFrame:
         ended, F.greatest(F.unix_micros("at") - F.unix_micros("watched_at"), F.lit(0).cast("long"))
     )
     return (
-        _once(events, watch)
+        _once(events, thresholds)
         .withColumn("wait_us", wait_us)
-        .groupBy(F.window("at", f"{watch.window_s} seconds").alias("window"), "kind")
+        .groupBy(F.window("at", f"{thresholds.window_s} seconds").alias("window"), "kind")
         .agg(
             _count(WATCHED),
             *(_count(event) for event in COMPLETIONS),
@@ -64,27 +64,29 @@ def window_waits(events: DataFrame, watch: Watch) -> DataFrame:
     )
 
 
-def window_keys(events: DataFrame, watch: Watch) -> DataFrame:
+def window_keys(events: DataFrame, thresholds: AlertThresholds) -> DataFrame:
     """Return one row for each window and stuck key.
 
     Delayed jobs do not count: they are meant to expire.
     """
     counted = (
-        _once(events.where(~_is_job()), watch)
+        _once(events.where(~_is_job()), thresholds)
         .withColumn("key", F.explode("keys"))
-        .groupBy(F.window("at", f"{watch.window_s} seconds").alias("window"), "key")
+        .groupBy(F.window("at", f"{thresholds.window_s} seconds").alias("window"), "key")
         .agg(*(_count(event) for event in (WATCHED, "fired", "expired")))
     )
-    is_stuck = (F.col("expired") >= watch.least_expired) & (F.col("fired") == 0)
+    is_stuck = (F.col("expired") >= thresholds.least_expired) & (F.col("fired") == 0)
     return counted.where(is_stuck).select(
         "window.start", "window.end", "key", WATCHED, "fired", "expired"
     )
 
 
-def exploding(waits: DataFrame, watch: Watch) -> DataFrame:
+def exploding(waits: DataFrame, thresholds: AlertThresholds) -> DataFrame:
     """Return an alert for each row of `window_waits`, except jobs, in which too many expired."""
     ended = sum((F.col(event) for event in COMPLETIONS[1:]), F.col(COMPLETIONS[0]))
-    is_too_much = (ended >= watch.least_ended) & (F.col("expired") >= watch.expired_share * ended)
+    is_too_much = (ended >= thresholds.least_ended) & (
+        F.col("expired") >= thresholds.expired_share * ended
+    )
     return waits.where(is_too_much & ~_is_job()).select(
         F.lit(EXPLODING).alias("alert"),
         F.col("kind").alias("subject"),
@@ -106,8 +108,8 @@ def stuck(keys: DataFrame) -> DataFrame:
     )
 
 
-def _once(events: DataFrame, watch: Watch) -> DataFrame:
-    known = events.where(is_event()).withWatermark("at", f"{watch.delay_s} seconds")
+def _once(events: DataFrame, thresholds: AlertThresholds) -> DataFrame:
+    known = events.where(is_event()).withWatermark("at", f"{thresholds.delay_s} seconds")
     repeated = ["operation_id", "event"]
     if known.isStreaming:
         return known.dropDuplicatesWithinWatermark(repeated)

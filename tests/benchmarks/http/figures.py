@@ -35,6 +35,7 @@ FIGURES: Final = (
 # Of the server alone: what a busy machine changes least.
 CPU_FIGURES: Final = (
     Figure("request_us", "park, without accepting", 1),
+    Figure("poll_us", "poll, without waiting", 1),
     Figure("fan_out_us", "answer of the fan-out", 1),
     Figure("timeout_us", "timeout and its answer", 1),
     Figure("cycle_us", "park, fire and both answers", 1),

@@ -21,6 +21,8 @@ from tests.benchmarks.http.servers import ServerKind
 ROOT = Path(__file__).parents[3]
 PATIENCE = 60.0
 WARM_UP = 50
+# Requests that do not wait, one after the other.
+POLLS = 1000
 # Requests that come before those that came earlier are parked.
 PARKED_AT_ONCE = 500
 # Those who wait while the cycles go round.
@@ -40,6 +42,8 @@ class Measurement:
     """Microseconds of CPU to accept a connection and park its request."""
     request_us: float
     """The share of it that is the request's: on a connection that was there."""
+    poll_us: float
+    """Microseconds of CPU for a request that does not wait, on a connection that was there."""
     fan_out_us: float
     """Microseconds of CPU for each answer of the fan-out."""
     fan_out_ms: float
@@ -70,6 +74,7 @@ def measure(kind: ServerKind, parked: int, seconds: float) -> Measurement:
     with _serving(kind) as address:
         control = Client(address, is_blocking=True)
         _warm_up(control, address, kind.watch)
+        poll_us = _poll(control, kind.watch)
         before = _until_parked(control, 0)
         crowd = Crowd(address, parked)
         time.sleep(0.3)
@@ -95,6 +100,7 @@ def measure(kind: ServerKind, parked: int, seconds: float) -> Measurement:
         kb_each=(full["rss"] - before["rss"]) / parked / 1024,
         park_us=(full["cpu_ns"] - before["cpu_ns"]) / parked / 1000,
         request_us=request_us,
+        poll_us=poll_us,
         fan_out_us=(fanned_out["cpu_ns"] - full["cpu_ns"]) / parked / 1000,
         fan_out_ms=last,
         first_ms=first,
@@ -160,6 +166,13 @@ def _warm_up(control: Client, address: Address, watched: str) -> None:
     crowd.answers(PATIENCE)
     crowd.close()
     time.sleep(0.2)
+
+
+def _poll(control: Client, watched: str) -> float:
+    before = control.ask(probe())
+    for _ in range(POLLS):
+        control.ask(watch(watched, "poll", 0))
+    return float(control.ask(probe())["cpu_ns"] - before["cpu_ns"]) / POLLS / 1000
 
 
 def _park(control: Client, crowd: Crowd, watched: str) -> Any:

@@ -40,7 +40,7 @@ def create_app() -> FastAPI:
     async def own(key: str, wait: float = 25.0) -> Response:
         def park(respond: Respond) -> DelayedOperation:
             order = Order(key, wait, respond)
-            purgatory.watch(order, [key])
+            purgatory.park_operation(order, [key])
             return order
 
         return DelayedResponse(park)

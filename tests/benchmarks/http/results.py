@@ -15,12 +15,28 @@ from typing import Any
 from purgatory.timer import compiled
 from tests.benchmarks.http.figures import CPU_FIGURES, FIGURES, TARGETS, Figure
 from tests.benchmarks.http.measurement import Measurement
-from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS, ServerKind
+from tests.benchmarks.http.servers import (
+    BARE,
+    HANDLER,
+    SERVERS,
+    SERVICE,
+    UVICORN_HANDLER,
+    ServerKind,
+)
 
+# The default of a wait; a client that polls asks so many times.
+WAIT_S = 25
+HANDLERS = (HANDLER, UVICORN_HANDLER)
 _CONDITIONS = (
     "uvloop and httptools, no access log; the collector as in the service, for each of them:\n"
-    "frozen after the start, thresholds 100,000, 50 and 50. The client: sockets in one thread."
+    "frozen after the start, thresholds 100,000, 50 and 50. Two are started with all defaults,\n"
+    "access log to a file included. The client: sockets in one thread."
 )
+
+
+def baseline(kind: ServerKind) -> ServerKind:
+    """Return the handler that a server is compared with: on defaults if the server is."""
+    return UVICORN_HANDLER if kind is SERVICE else HANDLER
 
 
 class Results:
@@ -47,10 +63,18 @@ class Results:
             "CPU of the server, us:",
             _table([_titles(CPU_FIGURES), *(self._figures(kind, CPU_FIGURES) for kind in kinds)]),
         ]
-        if HANDLER in kinds:
-            parts.append("Times better than the handler in the same run:")
-            rows = [self._ratios(kind) for kind in kinds if kind is not HANDLER]
+        compared = [kind for kind in kinds if kind not in HANDLERS and self._rounds[baseline(kind)]]
+        if compared:
+            parts.append(
+                "Times better than the handler in the same run; the service, than the handler on "
+                "uvicorn's defaults:"
+            )
+            rows = [self._ratios(kind) for kind in compared]
             parts.append(_table([_titles(FIGURES[:-1] + CPU_FIGURES), *rows]))
+            parts.append(
+                f"CPU to wait {WAIT_S} s, times less than polling the handler once a second:"
+            )
+            parts.append(_table([self._polling(kind) for kind in compared]))
         if targets := [line for kind in kinds for line in self._targets(kind)]:
             parts.append("Targets, as they are and in proportion to the floor of this run:")
             parts.append(_table(targets))
@@ -98,9 +122,16 @@ class Results:
     def _ratios(self, kind: ServerKind) -> list[str]:
         ratios = []
         for figure in FIGURES[:-1] + CPU_FIGURES:
-            ours, theirs = self._median(kind, figure.field), self._median(HANDLER, figure.field)
+            ours, theirs = (
+                self._median(kind, figure.field),
+                self._median(baseline(kind), figure.field),
+            )
             ratios.append(f"{ours / theirs if figure.is_more_better else theirs / ours:.1f} x")
         return [kind.title, *ratios]
+
+    def _polling(self, kind: ServerKind) -> list[str]:
+        waiting = self._median(kind, "request_us") + self._median(kind, "timeout_us")
+        return [kind.title, f"{WAIT_S * self._median(baseline(kind), 'poll_us') / waiting:.0f} x"]
 
     def _targets(self, kind: ServerKind) -> list[list[str]]:
         if kind is BARE or kind.name not in TARGETS:

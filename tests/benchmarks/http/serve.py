@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import gc
+import logging.config
+import os
 import resource
 import socket
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory, TemporaryFile
 
 import uvicorn
 import uvloop
+from fastapi import FastAPI
 
+from app.__main__ import configure_garbage_collector, server_config
+from app.log_format import log_config
+from app.main import create_app as create_service
+from app.settings import Settings
 from tests.benchmarks.http import bare_protocol, handler_app, purgatory_app
-from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS
+from tests.benchmarks.http.probe import probe
+from tests.benchmarks.http.servers import BARE, HANDLER, SERVERS, SERVICE, UVICORN_HANDLER
 
 PARKING = "purgatory.uvicorn:ParkingProtocol"
 
@@ -23,8 +32,19 @@ def main() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if kind is BARE:
-        _spare_the_collector()
+        configure_garbage_collector()
         uvloop.run(bare_protocol.serve(listening, announce))
+        return
+    if kind is SERVICE:
+        with TemporaryDirectory() as data_dir:
+            settings = Settings(data_dir=Path(data_dir))
+            logging.config.dictConfig(log_config(settings.log_level))
+            config = server_config(_with_probe(create_service(settings)), settings)
+            configure_garbage_collector()
+            _run(config, listening)
+        return
+    if kind is UVICORN_HANDLER:
+        _run(uvicorn.Config(handler_app.create_app()), listening)
         return
     app = handler_app.create_app() if kind is HANDLER else purgatory_app.create_app()
     config = uvicorn.Config(
@@ -36,22 +56,30 @@ def main() -> None:
         timeout_keep_alive=75,
     )
     config.load()
-    _spare_the_collector()
+    configure_garbage_collector()
+    _run(config, listening)
+
+
+def _with_probe(app: FastAPI) -> FastAPI:
+    @app.get("/bench")
+    async def bench() -> dict[str, int]:
+        return probe(app.state.purgatory.parked)
+
+    return app
+
+
+def _run(config: uvicorn.Config, listening: socket.socket) -> None:
     announce(listening)
-    uvicorn.Server(config).run([listening])
+    # The access log goes to a file, not to the pipe, which nobody reads any more.
+    with TemporaryFile() as log:
+        os.dup2(log.fileno(), sys.stdout.fileno())
+        uvicorn.Server(config).run([listening])
 
 
 def announce(listening: socket.socket) -> None:
     """Tell whoever started this process where it listens."""
     sys.stdout.write(f"listening on {listening.getsockname()[1]}\n")
     sys.stdout.flush()
-
-
-def _spare_the_collector() -> None:
-    # As the service does, for all of them.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 50)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,13 @@ class ServerKind:
     watch: str = "/purgatory/watch"
     """Where a key is waited for."""
     uses_protocol: bool = False
-    """Served with ParkingProtocol, not uvicorn's httptools."""
+    """Served with ParkingProtocol, not uvicorn's httptools. For applications, not the service."""
 
 
 BARE: Final = ServerKind("bare", "bare asyncio protocol on uvloop (the floor)")
+SERVICE: Final = ServerKind(
+    "service", "the service as `make run` starts it: all defaults, access log, SQLite store"
+)
 PROTOCOL: Final = ServerKind("protocol", "purgatory, ParkingProtocol", uses_protocol=True)
 ROUTER: Final = ServerKind("router", "purgatory, any ASGI server")
 OWN_PROTOCOL: Final = ServerKind(
@@ -26,5 +29,17 @@ OWN_PROTOCOL: Final = ServerKind(
 )
 OWN: Final = ServerKind("own", "an endpoint of one's own, any ASGI server", "/own")
 HANDLER: Final = ServerKind("handler", "the FastAPI handler people write")
+UVICORN_HANDLER: Final = ServerKind(
+    "uvicorn-handler", "the same as `uvicorn` starts it: all defaults, access log"
+)
 
-SERVERS: Final = (BARE, PROTOCOL, ROUTER, OWN_PROTOCOL, OWN, HANDLER)
+SERVERS: Final = (
+    BARE,
+    SERVICE,
+    PROTOCOL,
+    ROUTER,
+    OWN_PROTOCOL,
+    OWN,
+    HANDLER,
+    UVICORN_HANDLER,
+)

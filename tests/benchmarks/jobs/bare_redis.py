@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from redis.asyncio import Redis
 
-from purgatory.jobs import JobSpec
+from purgatory.jobs.model import JobSpec
 from purgatory.jobs.redis.step_commit import StepCommit
 
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import redis
 
-from purgatory.jobs import Add, Added, JobSpec, JobStore
+from purgatory.jobs import JobStore
+from purgatory.jobs.model import Add, Added, JobSpec
 from purgatory.timer import SystemClock
 from tests.benchmarks.comparison.row import Samples
 from tests.benchmarks.comparison.stopwatch import wall_ns

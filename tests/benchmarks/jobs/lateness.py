@@ -9,7 +9,8 @@ import time
 from datetime import UTC, datetime
 
 from purgatory import Purgatory
-from purgatory.jobs import Add, Added, JobContext, JobSpec
+from purgatory.jobs import JobContext
+from purgatory.jobs.model import Add, Added, JobSpec
 from tests.benchmarks.comparison.row import Samples
 from tests.benchmarks.comparison.stopwatch import cpu_ns
 from tests.benchmarks.jobs.databases import Database

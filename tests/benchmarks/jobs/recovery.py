@@ -10,7 +10,8 @@ import time
 from collections.abc import Iterator
 
 from purgatory import Purgatory
-from purgatory.jobs import Add, Added, JobContext, JobSpec
+from purgatory.jobs import JobContext
+from purgatory.jobs.model import Add, Added, JobSpec
 from tests.benchmarks.comparison.memory import resident_bytes
 from tests.benchmarks.comparison.row import Samples
 from tests.benchmarks.comparison.stopwatch import wall_ns

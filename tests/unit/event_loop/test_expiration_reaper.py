@@ -8,10 +8,10 @@ from typing import Any, TypeVarTuple, Unpack
 
 import pytest
 
-from purgatory import SystemTimer
 from purgatory.event_loop.expiration_reaper import STEP, ExpirationReaper
 from purgatory.event_loop.sliced_runner import SLICE_NS
 from purgatory.testing import AutojumpEventLoop, MockClock
+from purgatory.timer import SystemTimer
 
 Args = TypeVarTuple("Args")
 

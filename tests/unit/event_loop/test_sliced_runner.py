@@ -238,7 +238,7 @@ async def test_a_callback_that_raises_in_a_later_slice(
     async with make_purgatory() as purgatory:
         take_time(100_000)
         for number in range(200):
-            purgatory.watch(Waiting(lambda number=number: 1 // (number - 150)), ["hot"])  # type: ignore[misc] # late binding
+            purgatory.park_operation(Waiting(lambda number=number: 1 // (number - 150)), ["hot"])  # type: ignore[misc] # late binding
         assert (await purgatory.fire("hot")).completed == 200
         assert len(caplog.records) == 1
         take_time(0)
@@ -259,7 +259,7 @@ async def test_a_callback_that_raises_more_than_an_exception(
 
     async with make_purgatory() as purgatory:
         for index in range(200):
-            purgatory.watch(Waiting(look if index == number else lambda: None), ["hot"])
+            purgatory.park_operation(Waiting(look if index == number else lambda: None), ["hot"])
         # Every step is a slice.
         take_time(SLICE_NS)
         firing = asyncio.create_task(purgatory.fire("hot"))

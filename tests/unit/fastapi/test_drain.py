@@ -100,6 +100,20 @@ def test_one_that_is_called_after_the_loop_is_closed(server_handler: Handler) ->
     assert server_handler.calls == [signal.SIGTERM]
 
 
+async def test_one_that_is_called_after_the_next_opening(server_handler: Handler) -> None:
+    """It belongs to a start of the application that is over."""
+    purgatory = Purgatory()
+    async with purgatory:
+        with drain_on_stop_signals(purgatory):
+            ours = signal.getsignal(signal.SIGTERM)
+            assert callable(ours)
+            signal.signal(signal.SIGTERM, lambda number, frame: ours(number, frame))
+    async with purgatory:
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.sleep(0)
+        assert (server_handler.calls, purgatory.is_draining) == ([signal.SIGTERM], False)
+
+
 @pytest.mark.parametrize("nobody", [signal.SIG_DFL, signal.SIG_IGN])
 @pytest.mark.usefixtures("server_handler")
 async def test_a_signal_that_nobody_handles_is_left_alone(nobody: signal.Handlers) -> None:

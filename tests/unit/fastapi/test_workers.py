@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory import SeveralWorkersError
+from purgatory.errors import SeveralWorkersError
 from purgatory.fastapi.servers.workers import check_workers, declared_workers
 
 COMMANDS = {

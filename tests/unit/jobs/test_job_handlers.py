@@ -17,13 +17,13 @@ from purgatory.jobs import (
     InvalidPayloadError,
     JobContext,
     JobError,
-    JobHandlers,
     MemoryJobStore,
     RetryJobError,
     StoreUnavailableError,
     UnknownHandlerError,
     WorkerSettings,
 )
+from purgatory.jobs.handlers import JobHandlers
 
 
 class Order(BaseModel):

@@ -11,15 +11,12 @@ from hypothesis import strategies as st
 
 from purgatory import InvalidKeyError
 from purgatory.jobs import (
-    Deadline,
     InvalidDeadlineError,
     InvalidJobError,
     InvalidPayloadError,
     JobLimits,
-    JobSpec,
-    bounded_error,
-    new_job_id,
 )
+from purgatory.jobs.model import Deadline, JobSpec, bounded_error, new_job_id
 from purgatory.jobs.model.job import changed
 
 LIMITS = JobLimits(max_payload_bytes=100, max_keys=2, max_attempts=5)

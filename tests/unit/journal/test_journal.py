@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from purgatory import Clock, DelayedOperation, DelayedOperationPurgatory, Purgatory, Status
+from purgatory import DelayedOperation, Purgatory, Status
 from purgatory.journal import (
     EVENT_SCHEMA,
     SCHEMA_VERSION,
@@ -23,7 +23,9 @@ from purgatory.journal import (
     RetryPolicy,
     Sink,
 )
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
+from purgatory.timer import Clock
 from tests.journal_batches import complete_files, rows_in
 from tests.patience import PATIENCE_S
 
@@ -151,7 +153,7 @@ async def test_a_parked_call_is_in_the_journal(tmp_path: Path) -> None:
     ):
         assert (await purgatory.park("a", timeout=0.01)).status is Status.EXPIRED
         operation = Operation(60_000, purgatory._operations)
-        purgatory.watch(operation, ["b"])
+        purgatory.park_operation(operation, ["b"])
     rows = rows_in(tmp_path)
     assert [(row["kind"], row["event"]) for row in rows] == [
         ("park", "watched"),
@@ -288,6 +290,8 @@ def test_closing_does_not_wait_for_a_sink_that_hangs(
     assert sink.is_blocked.wait(PATIENCE_S)
     journal.close()
     journal.close()
+    with pytest.raises(RuntimeError, match="still writes what was recorded before"):
+        journal.open()
     assert "did not finish within" in caplog.text
     assert "2 rows are dropped" in caplog.text
     [thread] = [thread for thread in threading.enumerate() if "journal list" in thread.name]
@@ -365,14 +369,32 @@ def test_options_that_make_no_sense_are_refused(
         Journal(sink, **options)
 
 
-def test_a_journal_is_opened_once_and_has_a_sink(sink: ListSink) -> None:
-    """Its identifiers are those of one start."""
+def test_a_journal_that_is_open_is_not_opened_and_has_a_sink(sink: ListSink) -> None:
+    """One start at a time."""
     with pytest.raises(ValueError, match="needs a sink"):
         Journal()
     journal = Journal(sink, worker="w")
     assert (repr(journal), journal.flush()) == ("<Journal to list>", False)
-    with journal, pytest.raises(RuntimeError, match="opened before"):
+    with journal, pytest.raises(RuntimeError, match="is open already: close it first"):
         journal.open()
+
+
+def test_a_journal_that_was_closed_opens_again(tmp_path: Path, make_core: MakeCore) -> None:
+    """As another start: its rows are told apart from those before, and all counts go on."""
+    journal = Journal(ParquetFiles(tmp_path), worker="w")
+    core = make_core(journal)
+    for count in (1, 2, 3):
+        with journal:
+            watch_and_fire(core, count)
+    rows = rows_in(tmp_path)
+    assert len({row["operation_id"] for row in rows}) == 6
+    starts: dict[str, list[int]] = {}
+    for row in rows:
+        start = row["operation_id"].rpartition("-")[0]
+        starts.setdefault(start, []).append(row["seq"])
+    assert sorted(map(sorted, starts.values())) == [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6]]
+    [statistics] = journal.statistics().sinks
+    assert (journal.statistics().rows, statistics.written, statistics.pending) == (12, 12, 0)
 
 
 _WITHOUT = """
@@ -420,7 +442,7 @@ def test_the_example_of_the_docs_works_as_it_stands(
     async def serve() -> None:
         async with names["app"].router.lifespan_context(names["app"]):
             operation = Operation(60_000, names["purgatory"]._operations)
-            names["purgatory"].watch(operation, ["a"])
+            names["purgatory"].park_operation(operation, ["a"])
 
     asyncio.run(serve())
     assert [row["event"] for row in rows_in(tmp_path / "history")] == ["watched", "drained"]

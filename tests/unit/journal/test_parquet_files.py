@@ -1,6 +1,7 @@
 """The journal's files: where they lie, when they are complete, and what failures leave."""
 
 import logging
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,6 +50,20 @@ def test_a_file_lies_in_the_folder_of_its_hour(tmp_path: Path, clock: MockClock)
     assert [pq.ParquetFile(path).metadata.num_rows for path in complete_files(tmp_path)] == [3, 2]
     assert (files.written, files.files) == (5, 2)
     assert files.bytes == sum(path.stat().st_size for path in complete_files(tmp_path))
+
+
+def test_files_are_for_their_user_only(tmp_path: Path, clock: MockClock) -> None:
+    """Keys and errors may be about people."""
+    previous = os.umask(0)
+    try:
+        files = opened(tmp_path / "journal", clock)
+        files.write(batch_at(rows_of(clock), clock, 1))
+        files.roll()
+    finally:
+        os.umask(previous)
+    (path,) = complete_files(tmp_path / "journal")
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert (tmp_path / "journal").stat().st_mode & 0o777 == 0o700
 
 
 @pytest.mark.parametrize("worker", ["_web", ".web", "-web", "\N{SNOWMAN}web", "", "w" * 300])

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import redis
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory import DelayedOperation
 from purgatory.journal import EVENT_SCHEMA, Journal, ParquetFiles, RetryPolicy
 from purgatory.journal.redis_stream import RedisStream
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 from tests.journal_batches import journal_clock, rows_in
 from tests.patience import PATIENCE_S

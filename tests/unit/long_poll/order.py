@@ -24,7 +24,7 @@ class Order:
         self.version = 1
         self.calls = 0
         self.seconds = 0.0
-        self.headers: dict[str, str] = {"Purgatory-Watch": "order:42"}
+        self.headers: dict[str, str] = {"Long-Poll-Key": "order:42"}
         self.make: Callable[[], Response] | None = None
 
     async def show(self, request: Request) -> Response:
@@ -59,4 +59,4 @@ def check_not_modified(reply: Reply, wait: str = "20", etag: str = '"1"') -> Non
     assert reply.headers["preference-applied"] == f"wait={wait}"
     assert reply.headers["etag"] == etag
     assert "content-length" not in reply.headers
-    assert "purgatory-watch" not in reply.headers
+    assert "long-poll-key" not in reply.headers

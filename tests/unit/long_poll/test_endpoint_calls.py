@@ -124,7 +124,7 @@ async def test_request_state_is_new_for_each_call(purgatory: Purgatory) -> None:
         seen.append(dict(request.scope["state"]))
         request.state.call = len(seen)
         request.scope["note"] = len(seen)
-        headers = {"ETag": '"1"', "Purgatory-Watch": "k"}
+        headers = {"ETag": '"1"', "Long-Poll-Key": "k"}
         return Response(headers=headers, status_code=200 if len(seen) < 3 else 410)
 
     async def look(scope: Scope, receive: Receive, send: Send) -> None:
@@ -164,7 +164,7 @@ async def test_the_body_of_a_get_is_there_in_each_call(purgatory: Purgatory, is_
             bodies.append(await request.body())
         else:
             bodies.append(b"")
-        headers = {"ETag": '"1"', "Purgatory-Watch": "k"}
+        headers = {"ETag": '"1"', "Long-Poll-Key": "k"}
         return Response(headers=headers, status_code=200 if len(bodies) < 3 else 410)
 
     app = application(show, Middleware(LongPollMiddleware, purgatory=purgatory))
@@ -203,7 +203,7 @@ async def test_background_tasks_run_for_each_call(
         async def note(version: int) -> None:
             seen.append((version, request.is_complete))
 
-        headers = {"ETag": f'"{order.version}"', "Purgatory-Watch": "order:42"}
+        headers = {"ETag": f'"{order.version}"', "Long-Poll-Key": "order:42"}
         return Response(headers=headers, background=BackgroundTask(note, order.version))
 
     order.make = respond
@@ -222,7 +222,7 @@ async def test_a_background_task_that_takes_longer_than_the_wait(
     loop = asyncio.get_running_loop()
     started = loop.time()
     order.make = lambda: Response(
-        headers={"ETag": '"1"', "Purgatory-Watch": "order:42"},
+        headers={"ETag": '"1"', "Long-Poll-Key": "order:42"},
         background=BackgroundTask(asyncio.sleep, 30),
     )
     request = poll(2).begin(app)
@@ -240,7 +240,7 @@ async def test_a_key_that_fires_during_a_background_task(
     loop = asyncio.get_running_loop()
     started = loop.time()
     order.make = lambda: Response(
-        headers={"ETag": f'"{order.version}"', "Purgatory-Watch": "order:42"},
+        headers={"ETag": f'"{order.version}"', "Long-Poll-Key": "order:42"},
         background=BackgroundTask(asyncio.sleep, 2 if order.version == 1 else 0),
     )
     request = poll(20).begin(app)
@@ -257,7 +257,7 @@ async def test_the_deadline_is_kept_when_a_key_fires_during_a_background_task(
 ) -> None:
     """Nobody can say in time what is new: 304, and the next request is told."""
     order.make = lambda: Response(
-        headers={"ETag": f'"{order.version}"', "Purgatory-Watch": "order:42"},
+        headers={"ETag": f'"{order.version}"', "Long-Poll-Key": "order:42"},
         background=BackgroundTask(asyncio.sleep, 30),
     )
     request = poll(2).begin(app)
@@ -279,7 +279,7 @@ async def test_a_background_task_that_fails(
         raise LookupError("no mail today")
 
     order.make = lambda: Response(
-        headers={"ETag": '"1"', "Purgatory-Watch": "order:42"}, background=BackgroundTask(fail)
+        headers={"ETag": '"1"', "Long-Poll-Key": "order:42"}, background=BackgroundTask(fail)
     )
     request = poll().begin(app)
     with pytest.raises(LookupError, match="no mail today"):

@@ -81,7 +81,7 @@ async def test_a_client_that_leaves_while_the_endpoint_works(
         for _ in range(3):
             seen.append(await request.is_disconnected())
             await asyncio.sleep(1)
-        return Response(headers={"ETag": '"1"', "Purgatory-Watch": "k"})
+        return Response(headers={"ETag": '"1"', "Long-Poll-Key": "k"})
 
     app = application(show, Middleware(LongPollMiddleware, purgatory=purgatory))
     request = poll()

@@ -19,7 +19,7 @@ async def test_another_etag_is_answered_at_once(app: ASGIApp, order: Order) -> N
     reply = await poll(etag='"0"').begin(app).reply()
     assert (reply.status, reply.json()) == (200, {"version": 1})
     assert (reply.headers["etag"], order.calls) == ('"1"', 1)
-    assert "purgatory-watch" not in reply.headers
+    assert "long-poll-key" not in reply.headers
     assert "preference-applied" not in reply.headers
 
 
@@ -36,7 +36,7 @@ async def test_the_same_etag_parks_until_the_key_fires(
     assert (reply.status, reply.json(), order.calls) == (200, {"version": 2}, 2)
     assert reply.headers["etag"] == '"2"'
     assert reply.headers["preference-applied"] == "wait=20"
-    assert "purgatory-watch" not in reply.headers
+    assert "long-poll-key" not in reply.headers
 
 
 async def test_a_key_that_fires_in_vain_parks_again(
@@ -106,13 +106,13 @@ async def test_an_answer_that_leaves_success_ends_the_wait(
     await until_parked(purgatory)
 
     def gone() -> Response:
-        return JSONResponse({}, 404, headers={"ETag": '"1"', "Purgatory-Watch": "order:42"})
+        return JSONResponse({}, 404, headers={"ETag": '"1"', "Long-Poll-Key": "order:42"})
 
     order.make = gone
     await purgatory.fire("order:42")
     reply = await request.reply()
     assert (reply.status, reply.headers["preference-applied"]) == (404, "wait=20")
-    assert "purgatory-watch" not in reply.headers
+    assert "long-poll-key" not in reply.headers
 
 
 async def test_several_keys_and_several_headers(
@@ -122,8 +122,8 @@ async def test_several_keys_and_several_headers(
     order.headers = {}
 
     def respond() -> Response:
-        response = Response(headers={"ETag": '"1"', "Purgatory-Watch": " a,b , ,a"})
-        response.raw_headers.append((b"purgatory-watch", b"c"))
+        response = Response(headers={"ETag": '"1"', "Long-Poll-Key": " a,b , ,a"})
+        response.raw_headers.append((b"long-poll-key", b"c"))
         return response
 
     order.make = respond
@@ -144,7 +144,7 @@ async def test_the_keys_are_those_of_the_latest_answer(
     """An answer may come to depend on something else."""
     request = poll().begin(app)
     await until_parked(purgatory)
-    order.headers = {"Purgatory-Watch": "order:42:paid"}
+    order.headers = {"Long-Poll-Key": "order:42:paid"}
     await purgatory.fire("order:42")
     await until_parked(purgatory)
     assert purgatory.watched_keys() == {"order:42:paid": 1}
@@ -193,7 +193,7 @@ async def test_an_endpoint_that_answers_304_itself(
     app: ASGIApp, purgatory: Purgatory, order: Order
 ) -> None:
     """It has compared already: that counts as the same, with its headers."""
-    headers = {"ETag": '"1"', "Purgatory-Watch": "order:42", "X-By": "endpoint"}
+    headers = {"ETag": '"1"', "Long-Poll-Key": "order:42", "X-By": "endpoint"}
     order.make = lambda: Response(status_code=304, headers=headers)
     reply = await poll(1).begin(app).reply()
     check_not_modified(reply, "1")

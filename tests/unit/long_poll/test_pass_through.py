@@ -39,7 +39,7 @@ async def test_requests_that_do_not_ask_for_it(
     """Answered at once, and a preference that makes no sense is ignored (RFC 7240)."""
     reply = await ask(app, "/orders/42", headers)
     assert (reply.status, reply.json(), order.calls) == (200, {"version": 1}, 1)
-    assert "purgatory-watch" not in reply.headers
+    assert "long-poll-key" not in reply.headers
     assert "preference-applied" not in reply.headers
 
 
@@ -48,7 +48,7 @@ async def test_a_post_passes_through(app: ASGIApp) -> None:
     request = poll()
     request.scope["method"] = "POST"
     reply = await request.begin(app).reply()
-    assert (reply.status, reply.headers["purgatory-watch"]) == (200, "order:42")
+    assert (reply.status, reply.headers["long-poll-key"]) == (200, "order:42")
 
 
 async def test_what_is_not_asked_for_gets_the_very_same_scope_and_receive(
@@ -93,11 +93,11 @@ async def test_other_scopes_pass_through(purgatory: Purgatory) -> None:
     ("headers", "reason"),
     [
         ({"ETag": '"1"'}, "names no key"),
-        ({"ETag": '"1"', "Purgatory-Watch": " , "}, "names no key"),
-        ({"Purgatory-Watch": "k"}, "no ETag"),
-        ({"ETag": "1", "Purgatory-Watch": "k"}, "no ETag"),
-        ({"ETag": '"1"', "Purgatory-Watch": "k" * 300}, "cannot be watched"),
-        ({"ETag": '"1"', "Purgatory-Watch": ",".join(map(str, range(200)))}, "cannot be watched"),
+        ({"ETag": '"1"', "Long-Poll-Key": " , "}, "names no key"),
+        ({"Long-Poll-Key": "k"}, "no ETag"),
+        ({"ETag": "1", "Long-Poll-Key": "k"}, "no ETag"),
+        ({"ETag": '"1"', "Long-Poll-Key": "k" * 300}, "cannot be watched"),
+        ({"ETag": '"1"', "Long-Poll-Key": ",".join(map(str, range(200)))}, "cannot be watched"),
     ],
     ids=["neither", "empty", "no tag", "unquoted tag", "long key", "many keys"],
 )
@@ -114,7 +114,7 @@ async def test_an_endpoint_without_etag_or_key_is_mentioned_once(
         for _ in range(3):
             reply = await poll(20, '"1", "0"').begin(app).reply()
             assert (reply.status, reply.json()) == (200, {"version": 1})
-            assert "purgatory-watch" not in reply.headers
+            assert "long-poll-key" not in reply.headers
     [record] = caplog.records
     assert reason in record.getMessage()
     assert "/orders/{order_id}" in record.getMessage()

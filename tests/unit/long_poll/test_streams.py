@@ -18,11 +18,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory import Purgatory
-from purgatory.fastapi import LongPollMiddleware, watch
+from purgatory.fastapi import LongPollKey, LongPollMiddleware
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange
 
-HEADERS = {"ETag": '"1"', "Purgatory-Watch": "k"}
+HEADERS = {"ETag": '"1"', "Long-Poll-Key": "k"}
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ async def test_a_stream_that_is_another_is_passed_on_as_it_comes(purgatory: Purg
         await asyncio.sleep(1)
     reply = await request.reply()
     assert (reply.status, len(reply.body)) == (200, 300)
-    assert "purgatory-watch" not in reply.headers
+    assert "long-poll-key" not in reply.headers
     assert source.background == 1
 
 
@@ -201,7 +201,7 @@ async def test_a_file(purgatory: Purgatory, tmp_path: Path, spec_version: str) -
     responses: list[FileResponse] = []
 
     async def show(request: Request) -> Response:
-        responses.append(FileResponse(path, headers={"Purgatory-Watch": "k"}))
+        responses.append(FileResponse(path, headers={"Long-Poll-Key": "k"}))
         return responses[-1]
 
     app = application(purgatory, show, [])
@@ -227,7 +227,7 @@ async def test_a_session_is_closed_before_the_request_is_parked(purgatory: Purga
     app = FastAPI()
     app.add_middleware(LongPollMiddleware, purgatory=purgatory)
 
-    @app.get("/", dependencies=[Depends(watch("k"))])
+    @app.get("/", dependencies=[Depends(LongPollKey("k"))])
     async def show(response: Response, one: str = Depends(session)) -> str:
         response.headers["ETag"] = '"1"'
         return one

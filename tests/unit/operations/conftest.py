@@ -2,9 +2,7 @@
 
 import pytest
 
-from purgatory import (
-    DelayedOperationPurgatory,
-)
+from purgatory.operations import DelayedOperationPurgatory
 from tests.unit.operations.noted_operation import MakeCore
 
 

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable, Hashable
 
-from purgatory import (
-    DelayedOperation,
-    DelayedOperationPurgatory,
-)
+from purgatory import DelayedOperation
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 
 MakeCore = Callable[..., DelayedOperationPurgatory]

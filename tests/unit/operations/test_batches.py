@@ -2,15 +2,11 @@
 
 import pytest
 
-from purgatory import (
-    DelayedOperation,
-    DelayedOperationPurgatory,
-    PurgatoryClosedError,
-    Status,
-    TimerTask,
-)
+from purgatory import DelayedOperation, PurgatoryClosedError, Status
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.operations.delayed_operation_purgatory import UNTRIED
 from purgatory.operations.resumable_batch import ResumableBatch
+from purgatory.timer import TimerTask
 from tests.unit.operations.noted_operation import Operation, interrupt, outcomes, watch
 
 

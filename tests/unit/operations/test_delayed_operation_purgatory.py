@@ -6,11 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from purgatory import (
-    DelayedOperationPurgatory,
-    PurgatoryClosedError,
-    Status,
-)
+from purgatory import PurgatoryClosedError, Status
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 from tests.unit.operations.noted_operation import (
     Operation,

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, OperationEvent, Status
+from purgatory import DelayedOperation, Status
+from purgatory.operations import DelayedOperationPurgatory, OperationEvent
 from purgatory.operations.event_buffer import GAP, EventBuffer
 from purgatory.testing import MockClock
 from purgatory.timer import SystemClock

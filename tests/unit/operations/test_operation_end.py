@@ -4,11 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import (
-    DelayedOperation,
-    DelayedOperationPurgatory,
-    Status,
-)
+from purgatory import DelayedOperation, Status
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 from tests.unit.operations.noted_operation import Operation, counts, outcomes, pass_time, watch
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from purgatory import (
-    OperationEvent,
-    Status,
-)
+from purgatory import Status
+from purgatory.operations import OperationEvent
 from purgatory.testing import MockClock
 from tests.unit.operations.noted_operation import (
     MakeCore,

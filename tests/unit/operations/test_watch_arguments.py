@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from purgatory import (
-    MAX_DELAY_MS,
-    DelayedOperationPurgatory,
-    Status,
-)
+from purgatory import Status
+from purgatory.operations import DelayedOperationPurgatory
+from purgatory.timer import MAX_DELAY_MS
 from tests.unit.operations.noted_operation import (
     MakeCore,
     Operation,

@@ -22,7 +22,7 @@ async def test_watch_after_a_drain_is_refused(make_purgatory: Make) -> None:
     async with make_purgatory() as purgatory:
         await purgatory.drain()
         with pytest.raises(PurgatoryClosedError):
-            purgatory.watch(Waiting(), ["a"])
+            purgatory.park_operation(Waiting(), ["a"])
 
 
 async def test_draining_twice_is_draining_once(make_purgatory: Make) -> None:
@@ -80,7 +80,7 @@ async def calls_of(purgatory: Purgatory) -> list[Callable[[], Coroutine[Any, Any
     """Every way in that belongs to the loop."""
 
     async def watch() -> None:
-        purgatory.watch(Waiting(), ["a"])
+        purgatory.park_operation(Waiting(), ["a"])
 
     async def check() -> None:
         await purgatory.check("a")
@@ -133,7 +133,9 @@ async def test_from_another_thread_everything_is_refused(make_purgatory: Make) -
         thread.start()
         thread.join()
         assert len(errors) == len(calls)
-        assert all("'the other'" in error and "anyio.from_thread.run" in error for error in errors)
+        assert all(
+            "'the other'" in error and "purgatory.run_threadsafe(" in error for error in errors
+        )
         assert (purgatory.parked, purgatory.signals.head(), purgatory.is_draining) == (0, 0, False)
 
 

@@ -15,6 +15,7 @@ from purgatory import (
     Purgatory,
     Status,
 )
+from purgatory.timer import MAX_DELAY_MS
 from tests.unit.purgatory.waiting import Make, Waiting, parked
 
 # What is refused
@@ -134,7 +135,7 @@ async def test_the_limit_of_parked_operations(make_purgatory: Make) -> None:
             await purgatory.park("c", timeout=1)
         assert (caught.value.limit, caught.value.maximum, purgatory.parked) == ("max_parked", 2, 2)
         with pytest.raises(LimitReachedError):
-            purgatory.watch(Waiting(), ["c"])
+            purgatory.park_operation(Waiting(), ["c"])
         await purgatory.fire("a")
         tasks.append(await parked(purgatory, "c"))
         await purgatory.drain()
@@ -221,3 +222,15 @@ async def test_a_signal_reaches_those_who_wait_whatever_the_bounds(make_purgator
         except InvalidValueError:
             await purgatory.fire("a")
         assert (await task).status is Status.FIRED
+
+
+async def test_a_limit_of_timeouts_beyond_that_of_the_timer(make_purgatory: Make) -> None:
+    """Is that of the timer, a hundred years, to the millisecond."""
+    longest = MAX_DELAY_MS / 1000
+    async with make_purgatory(limits=Limits(max_timeout=10 * longest)) as purgatory:
+        assert purgatory.delay_ms(longest) == MAX_DELAY_MS
+        task = await parked(purgatory, "a", timeout=longest)
+        with pytest.raises(InvalidTimeoutError, match=f"from 0 to {longest:.0f}$"):
+            await purgatory.park("a", timeout=longest + 0.001)
+        await purgatory.cancel("a")
+        await task

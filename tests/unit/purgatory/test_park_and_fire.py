@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from purgatory import (
-    DelayedOperation,
-    Limits,
-    OperationEvent,
-    Outcome,
-    Status,
-)
+from purgatory import DelayedOperation, Limits, Outcome, Status
+from purgatory.operations import OperationEvent
 from tests.unit.purgatory.waiting import Make, now_ms, parked
 
 # Parking and firing

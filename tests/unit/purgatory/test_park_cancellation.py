@@ -146,7 +146,7 @@ async def test_what_ran_late_is_in_the_statistics(make_purgatory: Make) -> None:
         assert (counts.longest_lateness_ms, counts.longest_turn_ms) == (7, 0)
         operation = Waiting(1_000)
         operation.then = lambda: loop.clock.advance(250)
-        assert not purgatory.watch(operation, ["b"])
+        assert not purgatory.park_operation(operation, ["b"])
         task = await parked(purgatory, "a", timeout=1)
         await task
         assert operation.is_completed

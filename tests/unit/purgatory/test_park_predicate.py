@@ -108,7 +108,7 @@ async def test_a_predicate_that_holds_from_the_start_names_no_key_of_others(
 
         operation = Waiting()
         operation.then = send_eagerly
-        assert not purgatory.watch(operation, ["z"])
+        assert not purgatory.park_operation(operation, ["z"])
         operation.completable = True
         await purgatory.fire("z", "of another key")
         assert (outcomes[0].status, outcomes[0].key, outcomes[0].value) == (

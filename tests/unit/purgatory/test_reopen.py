@@ -9,7 +9,7 @@ import pytest
 
 from purgatory import Purgatory, PurgatoryClosedError, Status, WrongThreadError
 from purgatory.jobs import MemoryJobStore
-from purgatory.testing import AutojumpEventLoop
+from purgatory.testing import AutojumpEventLoop, MockClock
 from tests.unit.purgatory.waiting import Make, outcomes, parked
 
 
@@ -148,26 +148,24 @@ async def test_a_caller_of_close_that_is_cancelled(make_purgatory: Make) -> None
     await fire_and_wait(purgatory, 1)
 
 
-def test_a_loop_that_ends_while_it_closes() -> None:
+@pytest.mark.parametrize("turns", [0, 1, 2, 3])
+def test_a_loop_that_ends_while_it_closes(turns: int) -> None:
     """Every wait has ended, and the next loop begins with none."""
-    purgatory = Purgatory()
-    statuses: list[Status] = []
-
-    async def wait() -> None:
-        statuses.append((await purgatory.park("a", timeout=60)).status)
+    clock = MockClock()
+    purgatory = Purgatory(clock=clock)
 
     async def main() -> None:
         purgatory.open()
-        waiting = [asyncio.ensure_future(wait()) for _ in range(2_000)]
+        waiting = [asyncio.ensure_future(purgatory.park("a", timeout=60)) for _ in range(2_000)]
         await asyncio.sleep(0)
         assert purgatory.parked == len(waiting)
-        closing = asyncio.ensure_future(purgatory.close())
-        await asyncio.sleep(0)
-        closing.cancel()
+        _ = asyncio.ensure_future(purgatory.close())
+        for _ in range(turns):
+            await asyncio.sleep(0)
 
-    run(main())
+    run(main(), clock)
     assert (purgatory.is_open, purgatory.parked) == (False, 0)
-    assert run(fire_and_wait(purgatory, 1))[0] is Status.FIRED
+    assert run(fire_and_wait(purgatory, 1), clock)[0] is Status.FIRED
 
 
 class StubbornHandler:

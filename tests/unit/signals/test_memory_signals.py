@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import BadCursorError, CursorExpiredError, InvalidValueError, SystemTimer
+from purgatory import BadCursorError, CursorExpiredError, InvalidValueError
 from purgatory.signals import MemorySignals, Signal
 from purgatory.signals.history_trimmer import SLICE, HistoryTrimmer
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import SystemTimer
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
 from tests.unit.timer.timer_bench import Bench
 
 

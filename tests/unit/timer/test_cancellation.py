@@ -5,8 +5,8 @@ from itertools import permutations
 
 import pytest
 
-from purgatory import SystemTimer, TimerTask
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer, TimerTask
 from purgatory.timer.task import ARRAY_SIZE
 
 

@@ -8,9 +8,8 @@ from inspect import signature
 
 import pytest
 
-from purgatory import SystemTimer, TimerTask
 from purgatory.testing import MockClock
-from purgatory.timer import ScheduledCall, compiled
+from purgatory.timer import ScheduledCall, SystemTimer, TimerTask, compiled
 
 
 class Session:

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import SystemTimer, TimerTask
 from purgatory.testing import MockClock
-from purgatory.timer import ScheduledCall
+from purgatory.timer import ScheduledCall, SystemTimer, TimerTask
 from tests.unit.timer.timer_bench import HOUR_MS, Bench, Note
 
 

@@ -11,9 +11,8 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import SystemTimer, TimerTask
 from purgatory.testing import MockClock
-from purgatory.timer import ScheduledCall
+from purgatory.timer import ScheduledCall, SystemTimer, TimerTask
 from purgatory.timer.task import ARRAY_SIZE
 
 
@@ -159,7 +158,9 @@ def test_a_task_added_by_the_collector_while_a_bucket_is_made_is_not_lost(nth: i
 )
 def test_a_timer_that_outlives_the_interpreter_says_nothing(code: str) -> None:
     """As that of an application which is a name of its module: there is nobody to tell."""
-    imports = "import sys; from purgatory import Purgatory, SystemTimer; "
+    imports = (
+        "import sys; from purgatory import Purgatory; from purgatory.timer import SystemTimer; "
+    )
     # The form that is tested: where its modules are found goes along.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-P", "-c", imports + code]

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory import TimerTask, TimerTaskList
-from purgatory.timer import PendingTasks
+from purgatory.timer import PendingTasks, TimerTask, TimerTaskList
 from purgatory.timer.task import ARRAY_SIZE
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import MAX_DELAY_MS, SystemTimer, TimerTask
 from purgatory.testing import MockClock
+from purgatory.timer import MAX_DELAY_MS, SystemTimer, TimerTask
 from tests.unit.timer.timer_bench import HOUR_MS, Bench
 
 

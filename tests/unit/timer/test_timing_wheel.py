@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import SystemTimer, TimerTask, TimingWheel
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer, TimerTask, TimingWheel
 
 
 class Entry(TimerTask):

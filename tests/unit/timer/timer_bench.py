@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from purgatory import SystemTimer, TimerTask
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer, TimerTask
 
 HOUR_MS = 3_600_000
 

@@ -7,8 +7,8 @@ import importlib.util
 import tempfile
 from collections.abc import Iterable
 
-from purgatory import DelayedOperationPurgatory, Recorder
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
+from purgatory.operations import DelayedOperationPurgatory, Recorder
 from purgatory.timer import SystemTimer
 from tests.benchmarks.comparison.stopwatch import cpu_ns, thread_cpu_ns
 from tests.benchmarks.core.contenders.watching import DELAY_MS, ORDER, OrderOperation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, Purgatory
+from purgatory import DelayedOperation, Purgatory
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer
 from tests.benchmarks.comparison.stopwatch import cpu_ns, wall_ns
@@ -140,7 +141,7 @@ class OurRequests(RealRequests):
     def _park(self, keys: tuple[str, ...]) -> None:
         request = Request(TIMEOUT_MS)
         self._requests.append(request)
-        self._purgatory.watch(request, keys)
+        self._purgatory.park_operation(request, keys)
 
     def _complete(self, request: int) -> None:
         self._requests[request].force_complete()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory import DelayedOperation
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
+from purgatory.operations import DelayedOperationPurgatory
 from purgatory.timer import SystemTimer
 from tests.benchmarks.comparison.stopwatch import cpu_ns
 from tests.benchmarks.core.contenders.hand_made import HandMade

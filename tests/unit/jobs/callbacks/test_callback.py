@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from purgatory.jobs import Callback, InvalidPayloadError
+from purgatory.jobs import InvalidPayloadError
+from purgatory.jobs.callbacks import Callback
 from purgatory.jobs.callbacks.callback import CallbackPayload
+from purgatory.jobs.callbacks.hosts import Hosts
+from purgatory.jobs.callbacks.secret_headers import CallbackSecret
 from purgatory.jobs.callbacks.webhook import Webhook
 
 
@@ -51,6 +54,22 @@ def test_invalid_options_of_the_handler_are_refused() -> None:
             Webhook(timeout=timeout)
     with pytest.raises(TypeError, match="list of hosts"):
         Webhook(allowed_hosts="hooks.internal")
+    for host in ("", "a/b", "http://a", "a:x", "a:99999", "u@a", "a?b", "[::1"):
+        with pytest.raises(ValueError, match="is not a host"):
+            Webhook(allowed_hosts=[host])
+    for value in ("", "a\nb", "ß"):
+        with pytest.raises(ValueError, match="printable ASCII"):
+            CallbackSecret(value, hosts=["shop.example"])
+    assert "hunter2" not in repr(CallbackSecret("hunter2", hosts=["shop.example"]))
+
+
+def test_hosts_are_allowed_with_their_ports() -> None:
+    """A name alone is at the ports of http and https."""
+    hosts = Hosts(["Shop.Example", "hooks.internal:8080", "[::1]:9000"])
+    assert ("shop.example", 80) in hosts and ("SHOP.example", 443) in hosts
+    assert ("shop.example", 8080) not in hosts
+    assert ("hooks.internal", 8080) in hosts and ("hooks.internal", 443) not in hosts
+    assert ("::1", 9000) in hosts and ("::1", 80) not in hosts
 
 
 def test_a_callback_survives_its_storage() -> None:

@@ -17,6 +17,8 @@ def test_public_addresses(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
+        # Metadata of a virtual machine at Azure.
+        *("168.63.129.16", "::ffff:168.63.129.16", "64:ff9b::a83f:8110"),
         *("224.0.0.1", "255.255.255.255", "192.0.2.1", "192.0.0.8", "ff02::1"),
         # IPv4 addresses embedded in IPv6 addresses.
         *("2002:7f00:1::", "64:ff9b::7f00:1", "64:ff9b:1::7f00:1", "::7f00:1", "::ffff:7f00:1"),

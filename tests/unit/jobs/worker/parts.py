@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
-from purgatory.jobs import Job, JobHandlers, JobSpec, MemoryJobStore, RetryPolicy, WorkerSettings
+from purgatory.jobs import Job, MemoryJobStore, RetryPolicy, WorkerSettings
+from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.handlers.threads import JobThreads
+from purgatory.jobs.model import JobSpec
 from purgatory.jobs.worker.due_listener import DueListener
 from purgatory.jobs.worker.executor import JobExecutor
 from purgatory.jobs.worker.leased_jobs import LeasedJobs

@@ -20,10 +20,10 @@ from purgatory.jobs import (
     JobOutcome,
     JobState,
     MemoryJobStore,
-    NoJobStoreError,
     UnknownHandlerError,
     WorkerSettings,
 )
+from purgatory.jobs.model import NoJobStoreError
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from purgatory import JobRecorder, OperationEvent, Purgatory, Status
+from purgatory import Purgatory, Status
 from purgatory.jobs import FailJobError, JobContext, MemoryJobStore
 from purgatory.journal import Journal, ParquetFiles
+from purgatory.operations import JobRecorder, OperationEvent
 from purgatory.testing import AutojumpEventLoop
 from tests.journal_batches import rows_in
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore

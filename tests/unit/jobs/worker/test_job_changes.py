@@ -14,7 +14,6 @@ from purgatory import (
     PurgatoryDrainingError,
 )
 from purgatory.jobs import (
-    AddStatus,
     DuplicateJobError,
     Job,
     JobConflictError,
@@ -23,6 +22,7 @@ from purgatory.jobs import (
     JobState,
     MemoryJobStore,
 )
+from purgatory.jobs.model import AddStatus
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
 
 # Changing one's mind

@@ -7,11 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from purgatory import Purgatory, SystemTimer
-from purgatory.jobs import JobContext, JobSpec, JobState, MemoryJobStore, WorkerSettings
+from purgatory import Purgatory
+from purgatory.jobs import JobContext, JobState, MemoryJobStore, WorkerSettings
+from purgatory.jobs.model import JobSpec
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
 
 

@@ -12,18 +12,14 @@ from purgatory import (
     Purgatory,
 )
 from purgatory.jobs import (
-    Cancel,
-    Claimed,
-    Finish,
-    GiveBack,
     JobContext,
     JobLimits,
     JobOutcome,
     JobState,
     MemoryJobStore,
-    Step,
     WorkerSettings,
 )
+from purgatory.jobs.model import Cancel, Claimed, Finish, GiveBack, Step
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
 

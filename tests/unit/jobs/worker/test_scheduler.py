@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.jobs import Claim, JobContext, JobState, Renew, Step, WorkerSettings
+from purgatory.jobs import JobContext, JobState, WorkerSettings
+from purgatory.jobs.model import Claim, Renew, Step
 from purgatory.jobs.worker import recovery
 from purgatory.jobs.worker.unhandled_jobs import NEAR_MS, UnhandledJobs
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore

@@ -18,11 +18,9 @@ from purgatory.jobs import (
     JobState,
     MemoryJobStore,
     StoreError,
-    StoreFullError,
-    StoreNotReadyError,
-    StoreReadOnlyError,
     StoreUnavailableError,
 )
+from purgatory.jobs.model import StoreFullError, StoreNotReadyError, StoreReadOnlyError
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time

@@ -1,4 +1,4 @@
-"""`watch`: the dependency that names the keys of a response."""
+"""`LongPollKey`: the dependency that names a key of a response."""
 
 from __future__ import annotations
 
@@ -19,10 +19,17 @@ WATCHED_KEYS: Final = "purgatory.watched_keys"
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
-    """A dependency that names a watch key, made from path parameters; see `watch`.
+class LongPollKey:
+    """A dependency that declares: this response changes when that key fires.
 
-    Two of the same template are equal, so that `app.dependency_overrides` finds them.
+        @app.get("/orders/{order_id}", dependencies=[Depends(LongPollKey("order:{order_id}"))])
+
+    For `LongPollMiddleware`; without it a warning is logged, once. Its value is the key. Parameters
+    are used as the path has them: if the endpoint takes 007 for 7, refuse the one or name the key
+    in the response's header, or that client waits for `order:007`, which never fires.
+
+    Two of the same template are equal, so that `app.dependency_overrides` finds them. Raises
+    ValueError for a template with anything but plain names of path parameters in braces.
     """
 
     template: str
@@ -45,8 +52,9 @@ class Watch:
             key = self.template.format_map(request.path_params)
         except KeyError as exc:
             raise RuntimeError(
-                f"watch({self.template!r}) is used in an endpoint whose path has no parameter "
-                f"{exc}; it has {', '.join(map(repr, request.path_params)) or 'none'}"
+                f"LongPollKey({self.template!r}) is used in an endpoint whose path has no "
+                f"parameter {exc}; it has "
+                f"{', '.join(map(repr, request.path_params)) or 'none'}"
             ) from None
         keys: list[str] | None = request.scope.get(WATCHED_KEYS)
         if keys is not None:
@@ -61,24 +69,9 @@ class Watch:
             return
         self._said.append(True)
         logger.warning(
-            "watch(%r) at %s has no effect without the middleware, and clients that wait get a "
-            "response at once: app.add_middleware(LongPollMiddleware, purgatory=purgatory)",
+            "LongPollKey(%r) at %s has no effect without the middleware, and clients that wait get "
+            "a response at once: app.add_middleware(LongPollMiddleware, purgatory=purgatory)",
             self.template,
             getattr(effective_route(request.scope), "path", request.url.path),
             extra={"action": "middleware-missing"},
         )
-
-
-def watch(template: str) -> Watch:
-    """Return a dependency that declares: this response changes when that key fires.
-
-        @app.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
-
-    For `LongPollMiddleware`; without it a warning is logged, once. Its value is the key.
-
-    Parameters are used as the path has them: if the endpoint takes 007 for 7, refuse the one or
-    name the key in the response's header, or that client waits for `order:007`, which never fires.
-
-    Raises ValueError for a template with anything but plain names of path parameters in braces.
-    """
-    return Watch(template)

@@ -1,4 +1,4 @@
-"""`Purgatory.watch` with the errors of the broker."""
+"""`Purgatory.park_operation` with the errors of the broker."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from examples.acks_all.errors import BrokerBusy, BrokerClosing
 from purgatory import DelayedOperation, LimitReachedError, Purgatory, PurgatoryClosedError
 
 
-def watch(purgatory: Purgatory, operation: DelayedOperation, keys: Iterable[str]) -> bool:
-    """Watch an operation; raise BrokerBusy or BrokerClosing."""
+def park_operation(purgatory: Purgatory, operation: DelayedOperation, keys: Iterable[str]) -> bool:
+    """Park an operation; raise BrokerBusy or BrokerClosing."""
     try:
-        return purgatory.watch(operation, keys)
+        return purgatory.park_operation(operation, keys)
     except LimitReachedError as exc:
         raise BrokerBusy(exc.detail, {"limit": exc.limit, "maximum": exc.maximum}) from exc
     except PurgatoryClosedError as exc:

@@ -4,12 +4,8 @@ import asyncio
 
 import pytest
 
-from purgatory import (
-    LimitReachedError,
-    Limits,
-    OperationEvent,
-    Status,
-)
+from purgatory import LimitReachedError, Limits, Status
+from purgatory.operations import OperationEvent
 from tests.unit.purgatory.waiting import Make, Waiting, now_ms, parked
 
 
@@ -29,10 +25,10 @@ async def test_an_operation_of_ones_own(make_purgatory: Make) -> None:
     """Is watched until it completes, by a check or by its deadline."""
     async with make_purgatory() as purgatory:
         checked, expiring, done = Waiting(), Waiting(20), Waiting()
-        assert not purgatory.watch(checked, ["a"])
-        assert not purgatory.watch(expiring, iter(["a", "b"]))
+        assert not purgatory.park_operation(checked, ["a"])
+        assert not purgatory.park_operation(expiring, iter(["a", "b"]))
         done.completable = checked.completable = True
-        assert purgatory.watch(done, ["a"])
+        assert purgatory.park_operation(done, ["a"])
         assert await purgatory.check("a") == 1
         await asyncio.sleep(0.02)
         assert [o.status for o in (checked, expiring, done)] == [
@@ -48,7 +44,7 @@ async def test_an_operation_of_ones_own_without_delay(make_purgatory: Make) -> N
         task = await parked(purgatory, "a", timeout=60)
         operation = Waiting(0)
         began_ms = now_ms()
-        assert not purgatory.watch(operation, ["b"])
+        assert not purgatory.park_operation(operation, ["b"])
         for _ in range(5):
             await asyncio.sleep(0)
         assert (operation.status, now_ms()) == (Status.EXPIRED, began_ms)
@@ -56,11 +52,11 @@ async def test_an_operation_of_ones_own_without_delay(make_purgatory: Make) -> N
         await task
 
 
-async def test_watch_takes_no_bare_string(make_purgatory: Make) -> None:
+async def test_park_operation_takes_no_bare_string(make_purgatory: Make) -> None:
     """`"abc"` would be watched as three keys of one letter."""
     async with make_purgatory() as purgatory:
         with pytest.raises(TypeError, match="give a list of keys"):
-            purgatory.watch(Waiting(), "abc")
+            purgatory.park_operation(Waiting(), "abc")
         assert purgatory.watched_keys() == {}
 
 
@@ -68,7 +64,7 @@ async def test_watch_keeps_to_the_number_of_keys(make_purgatory: Make) -> None:
     """`max_keys_per_operation` holds for every operation."""
     async with make_purgatory(limits=Limits(max_keys_per_operation=2)) as purgatory:
         with pytest.raises(ValueError, match="2"):
-            purgatory.watch(Waiting(), ["a", "b", "c"])
+            purgatory.park_operation(Waiting(), ["a", "b", "c"])
         assert purgatory.watched_keys() == {}
 
 
@@ -78,8 +74,8 @@ async def test_watch_may_be_exempt_from_the_bounds(make_purgatory: Make) -> None
         task = await parked(purgatory, "a")
         operation = Waiting()
         with pytest.raises(LimitReachedError):
-            purgatory.watch(operation, ["a"])
-        assert not purgatory.watch(operation, ["a"], is_bounded=False)
+            purgatory.park_operation(operation, ["a"])
+        assert not purgatory.park_operation(operation, ["a"], is_bounded=False)
         await purgatory.drain()
         assert ((await task).status, operation.status) == (Status.DRAINED, Status.DRAINED)
 
@@ -95,7 +91,7 @@ async def test_what_is_refused_is_counted(make_purgatory: Make) -> None:
         with pytest.raises(LimitReachedError):
             await purgatory.park("c", timeout=5)
         with pytest.raises(LimitReachedError):
-            purgatory.watch(Waiting(), ["c"])
+            purgatory.park_operation(Waiting(), ["c"])
         purgatory.count_refusal("a bound of our own")
         found = purgatory.statistics().refused
         assert found == {"max_parked_per_key": 1, "max_parked": 2, "a bound of our own": 1}

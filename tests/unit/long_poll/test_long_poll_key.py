@@ -1,4 +1,4 @@
-"""`watch(...)` and `ParkDep`: naming keys, and replacing both in tests."""
+"""`LongPollKey(...)` and `ParkDep`: naming keys, and replacing both in tests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -11,12 +11,12 @@ from fastapi import APIRouter, Depends, FastAPI, Response
 
 from purgatory import Outcome, Purgatory, Status
 from purgatory.fastapi import (
+    LongPollKey,
     LongPollMiddleware,
     ParkDep,
     PurgatoryDep,
     get_park,
     get_purgatory,
-    watch,
 )
 from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange, ask
@@ -37,7 +37,7 @@ def app(purgatory: Purgatory) -> FastAPI:
     app = FastAPI()
     app.add_middleware(LongPollMiddleware, purgatory=purgatory)
 
-    @app.get("/orders/{order_id}", dependencies=[Depends(watch("order:{order_id}"))])
+    @app.get("/orders/{order_id}", dependencies=[Depends(LongPollKey("order:{order_id}"))])
     async def order(order_id: str, response: Response) -> str:
         response.headers["ETag"] = '"1"'
         return order_id
@@ -47,23 +47,23 @@ def app(purgatory: Purgatory) -> FastAPI:
         user: UUID,
         order_id: int,
         response: Response,
-        key: Annotated[str, Depends(watch("user:{user}:order:{order_id}"))],
-        stock: Annotated[str, Depends(watch("stock"))],
+        key: Annotated[str, Depends(LongPollKey("user:{user}:order:{order_id}"))],
+        stock: Annotated[str, Depends(LongPollKey("stock"))],
     ) -> list[str]:
         response.headers["ETag"] = '"1"'
-        response.headers["Purgatory-Watch"] = "named:by:header"
+        response.headers["Long-Poll-Key"] = "named:by:header"
         return [key, stock]
 
-    router = APIRouter(prefix="/shops/{shop}", dependencies=[Depends(watch("shop:{shop}"))])
+    router = APIRouter(prefix="/shops/{shop}", dependencies=[Depends(LongPollKey("shop:{shop}"))])
 
-    @router.get("/items/{item}", dependencies=[Depends(watch("item:{item}"))])
+    @router.get("/items/{item}", dependencies=[Depends(LongPollKey("item:{item}"))])
     async def item(shop: str, item: str, response: Response) -> str:
         response.headers["ETag"] = '"1"'
         return item
 
     app.include_router(router)
 
-    @app.get("/wrong/{number}", dependencies=[Depends(watch("order:{order_id}"))])
+    @app.get("/wrong/{number}", dependencies=[Depends(LongPollKey("order:{order_id}"))])
     async def wrong(number: int) -> None:
         pass
 
@@ -115,7 +115,7 @@ async def test_without_the_middleware_it_warns_once(
 
     @bare.get("/orders/{order_id}")
     @bare.post("/orders/{order_id}")
-    async def order(key: Annotated[str, Depends(watch("order:{order_id}"))]) -> str:
+    async def order(key: Annotated[str, Depends(LongPollKey("order:{order_id}"))]) -> str:
         return key
 
     posted = await Exchange("/orders/42", POLL, method="POST").begin(bare).reply()
@@ -127,7 +127,7 @@ async def test_without_the_middleware_it_warns_once(
     assert (await ask(bare, "/orders/42")).json() == "order:42"
     assert (await ask(bare, "/orders/43", POLL)).json() == "order:43"
     [message] = caplog.messages
-    assert "watch('order:{order_id}') at /orders/{order_id} has no effect" in message
+    assert "LongPollKey('order:{order_id}') at /orders/{order_id} has no effect" in message
     assert "app.add_middleware(LongPollMiddleware, purgatory=purgatory)" in message
 
 
@@ -141,13 +141,13 @@ async def test_a_parameter_that_the_path_does_not_have(app: FastAPI) -> None:
 def test_a_template_has_plain_names_only(template: str) -> None:
     """ValueError, where it is written down."""
     with pytest.raises(ValueError, match=r"template|expected '}'"):
-        watch(template)
+        LongPollKey(template)
 
 
 def test_two_of_the_same_template_are_equal() -> None:
     """That is how FastAPI finds an override, and calls it once for a request."""
-    assert watch("order:{a}") == watch("order:{a}")
-    assert len({watch("order:{a}"), watch("order:{a}"), watch("order:{b}")}) == 2
+    assert LongPollKey("order:{a}") == LongPollKey("order:{a}")
+    assert len({LongPollKey("order:{a}"), LongPollKey("order:{a}"), LongPollKey("order:{b}")}) == 2
 
 
 async def test_openapi_does_not_mention_it(app: FastAPI) -> None:
@@ -158,12 +158,12 @@ async def test_openapi_does_not_mention_it(app: FastAPI) -> None:
 
 async def test_watch_is_overridden_as_any_dependency(app: FastAPI, purgatory: Purgatory) -> None:
     """By another key; or by nothing, which parks nobody."""
-    app.dependency_overrides[watch("order:{order_id}")] = watch("all-orders")
+    app.dependency_overrides[LongPollKey("order:{order_id}")] = LongPollKey("all-orders")
     request = Exchange("/orders/42", POLL).begin(app)
     await until_watched(purgatory, "all-orders")
     request.leave()
     await request.end()
-    app.dependency_overrides[watch("order:{order_id}")] = lambda: None
+    app.dependency_overrides[LongPollKey("order:{order_id}")] = lambda: None
     assert (await ask(app, "/orders/42", POLL)).status == 200
 
 

@@ -1,0 +1,38 @@
+"""Sets of hosts, each at one port or at the ports of http and https."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from urllib.parse import urlsplit
+
+_DEFAULT_PORTS = (80, 443)
+
+
+class Hosts:
+    """Hosts by name or address: `name` at ports 80 and 443, `name:port` at that port only."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        """Parse `hosts`; an IPv6 address is in brackets.
+
+        Raises TypeError for a string of hosts, and ValueError for what is not a host.
+        """
+        # A string is an iterable of strings, and never what was meant.
+        if isinstance(hosts, str):
+            raise TypeError(f"hosts is the string {hosts!r}: give a list of hosts")
+        self._allowed = {place for host in hosts for place in _parse(host)}
+
+    def __contains__(self, place: tuple[str, int]) -> bool:
+        """Return True iff the host is in the set at the port."""
+        host, port = place
+        return (host.lower(), port) in self._allowed
+
+
+def _parse(text: str) -> list[tuple[str, int]]:
+    try:
+        parts = urlsplit(f"//{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or parts.netloc != text or "@" in text:
+        raise ValueError(f"{text!r} is not a host: give name, name:port, or an address like those")
+    return [(host, wanted) for wanted in ((port,) if port is not None else _DEFAULT_PORTS)]

@@ -1,0 +1,67 @@
+"""The files of SQLite: their permissions, and the locks of a process on them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+from purgatory.jobs.model import JobSpec
+from purgatory.jobs.sql import SqlJobStore, migrate
+
+# A process that, if it may, moves the write-ahead log into the database and deletes it.
+TAKE_THE_LOG = (
+    "import sqlite3, sys; connection = sqlite3.connect(sys.argv[1], timeout=0);"
+    "connection.execute('SELECT * FROM purgatory_jobs').fetchall(); connection.close()"
+)
+
+
+def spec() -> JobSpec:
+    return JobSpec.of("note", wall_ms=0, delay=1)
+
+
+async def opened(path: Path) -> SqlJobStore:
+    store = SqlJobStore(f"sqlite:///{path}")
+    await store.open()
+    return store
+
+
+async def test_they_are_for_their_user_only(tmp_path: Path) -> None:
+    """Payloads and headers of callbacks contain credentials. The log of writes has them, too."""
+    previous = os.umask(0)
+    try:
+        await migrate(f"sqlite:///{tmp_path}/jobs.db")
+        store = await opened(tmp_path / "jobs.db")
+        await store.add([spec()])
+        modes = {name: (tmp_path / name).stat().st_mode & 0o777 for name in os.listdir(tmp_path)}
+        await store.close()
+    finally:
+        os.umask(previous)
+    assert modes == dict.fromkeys(("jobs.db", "jobs.db-wal", "jobs.db-shm"), 0o600)
+
+
+async def test_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:
+    """A group may have been given access on purpose."""
+    path = tmp_path / "jobs.db"
+    sqlite3.connect(path).close()
+    path.chmod(0o640)
+    await migrate(f"sqlite:///{path}")
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
+async def test_another_connection_of_the_process_ends_no_locks(tmp_path: Path) -> None:
+    """POSIX ends all locks of a process on a file when it closes any descriptor of the file."""
+    path = tmp_path / "jobs.db"
+    await migrate(f"sqlite:///{path}")
+    store = await opened(path)
+    job = spec()
+    await store.add([job])
+    await (await opened(path)).close()
+    command = [sys.executable, "-c", TAKE_THE_LOG, str(path)]
+    await asyncio.to_thread(subprocess.run, command, check=True)
+    assert path.with_name("jobs.db-wal").exists()
+    assert [found and found.id for found in await store.get([job.id])] == [job.id]
+    await store.close()

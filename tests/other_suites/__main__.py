@@ -1,0 +1,71 @@
+"""`python -m tests.other_suites FOLDER`: what fails only with a purgatory in every application."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from pathlib import Path
+
+OURS = Path(__file__).parent
+PROJECT = OURS.parents[1]
+PLUGIN = "purgatory_everywhere"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the suite twice and print the difference; return 1 if there is one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.other_suites",
+        description=__doc__,
+        epilog="Other options are pytest's, such as -k 'not trio'.",
+    )
+    parser.add_argument("folder", type=Path, help="a checkout, or where its tests are run")
+    parser.add_argument("--python", default=sys.executable, help="has the suite's dependencies")
+    parser.add_argument("--minutes", type=float, default=30, help="for each of the two runs")
+    given, options = parser.parse_known_args(arguments)
+    results = []
+    for plugins in ([], ["-p", PLUGIN]):
+        found = run(given.python, given.folder, [*plugins, *options], given.minutes * 60)
+        failed = sum(is_failed for is_failed in found.values())
+        print(f"{len(found)} tests, {failed} failed {' '.join(plugins)}", flush=True)
+        results.append(found)
+    plain, installed = results
+    more = sorted(name for name, failed in installed.items() if failed and not plain.get(name))
+    fewer = sorted(plain.keys() - installed.keys())
+    for name in more:
+        print(f"fails only with a purgatory: {name}")
+    for name in fewer:
+        print(f"is not even collected with a purgatory: {name}")
+    return 1 if more or fewer or not plain else 0
+
+
+def run(python: str, folder: Path, options: Sequence[str], seconds: float) -> dict[str, bool]:
+    """Return for each test whether it failed."""
+    with tempfile.TemporaryDirectory() as temporary:
+        report = Path(temporary) / "report.xml"
+        command = [python, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
+        command += [f"--junitxml={report}", "-o", "junit_family=xunit1", *options]
+        # The suite's own folder comes first, as it may have modules of the same names as ours.
+        path = os.pathsep.join(["", str(OURS), str(PROJECT)])
+        subprocess.run(
+            command,
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": path},
+            timeout=seconds,
+            check=False,
+        )
+        cases = ET.parse(report).iter("testcase")
+        return {
+            f"{case.get('classname')}::{case.get('name')}": (
+                case.find("failure") is not None or case.find("error") is not None
+            )
+            for case in cases
+        }
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,151 @@
+"""Coroutines of a purgatory that other threads and signal handlers run on its loop."""
+
+import asyncio
+import gc
+import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+
+from purgatory import InvalidKeyError, Purgatory, PurgatoryClosedError, Status, WrongThreadError
+from tests.patience import PATIENCE_S
+from tests.unit.purgatory.waiting import Make, parked
+
+
+async def in_thread(work: Callable[[], Any]) -> Any:
+    """The result of `work` in another thread."""
+    return await asyncio.to_thread(work)
+
+
+async def test_a_thread_fires(make_purgatory: Make) -> None:
+    """And waits for the result, as a `def` endpoint does."""
+    async with make_purgatory() as purgatory:
+        task = await parked(purgatory, "a")
+        fired = await in_thread(
+            lambda: purgatory.run_threadsafe(purgatory.fire("a", 1)).result(PATIENCE_S)
+        )
+        assert (fired.completed, (await task).value) == (1, 1)
+
+
+async def test_a_thread_parks_and_gives_up(make_purgatory: Make) -> None:
+    """Cancelling its future ends the wait."""
+    async with make_purgatory() as purgatory:
+        call = await in_thread(lambda: purgatory.run_threadsafe(purgatory.park("a", timeout=60)))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert purgatory.parked == 1
+        assert call.cancel()
+        with pytest.raises(CancelledError):
+            call.result()
+        await asyncio.sleep(0.01)
+        assert purgatory.parked == 0
+
+
+async def test_its_errors_are_those_of_the_call(
+    make_purgatory: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Raised by result(), and then not logged."""
+    async with make_purgatory() as purgatory:
+        call = purgatory.run_threadsafe(purgatory.fire(""))
+        await asyncio.sleep(0.01)
+        with pytest.raises(InvalidKeyError):
+            call.result()
+        call = purgatory.run_threadsafe(purgatory.fire(""))
+        await asyncio.sleep(0.01)
+        assert isinstance(call.exception(), InvalidKeyError)
+        with pytest.raises(InvalidKeyError):
+            await asyncio.wrap_future(purgatory.run_threadsafe(purgatory.fire("")))
+        del call
+        gc.collect()
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_failure_that_nobody_asks_for_is_logged(
+    make_purgatory: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With what failed."""
+    async with make_purgatory() as purgatory:
+        purgatory.run_threadsafe(purgatory.fire(""))
+        await asyncio.sleep(0.01)
+        gc.collect()
+    [record] = [record for record in caplog.records if record.levelname == "ERROR"]
+    assert "was not retrieved" in record.message
+    assert record.exc_info is not None and isinstance(record.exc_info[1], InvalidKeyError)
+
+
+async def test_a_signal_handler_fires(make_purgatory: Make) -> None:
+    """On the very thread of the loop, without waiting."""
+    async with make_purgatory() as purgatory:
+        task = await parked(purgatory, "a")
+
+        def fire(*_: object) -> None:
+            purgatory.run_threadsafe(purgatory.fire("a"))
+
+        before = signal.signal(signal.SIGUSR1, fire)
+        try:
+            signal.raise_signal(signal.SIGUSR1)
+            assert (await task).status is Status.FIRED
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+
+
+async def test_waiting_on_the_loop_s_own_thread_is_refused(make_purgatory: Make) -> None:
+    """It would wait for itself."""
+    async with make_purgatory() as purgatory:
+        call = purgatory.run_threadsafe(purgatory.fire("a"))
+        with pytest.raises(WrongThreadError, match="do not wait"):
+            call.result()
+        assert (await asyncio.wrap_future(call)).seq == 1
+        assert call.result().seq == 1
+
+
+async def test_what_is_no_coroutine_is_refused(make_purgatory: Make) -> None:
+    """The usual mistake is not to call it."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(TypeError, match=r"run_threadsafe\(purgatory.fire\(key\)\)"):
+            purgatory.run_threadsafe(purgatory.fire)  # type: ignore[arg-type] # on purpose
+
+
+async def test_a_purgatory_that_is_not_open(make_purgatory: Make) -> None:
+    """The caller hears at once, and no coroutine is left behind."""
+    purgatory = make_purgatory()
+    for _ in range(2):
+        with pytest.raises(PurgatoryClosedError, match="nothing was done"):
+            purgatory.run_threadsafe(purgatory.fire("a"))
+        async with purgatory:
+            pass
+
+
+def test_a_loop_that_ends_before_the_call_begins() -> None:
+    """No thread waits for ever: each call succeeds, or fails as closed or cancelled."""
+    purgatory = Purgatory()
+    is_open = threading.Event()
+    results: list[object] = []
+
+    def fire() -> None:
+        assert is_open.wait(PATIENCE_S)
+        while True:
+            try:
+                call = purgatory.run_threadsafe(purgatory.fire("a"))
+                call.result(PATIENCE_S)
+                results.append(None)
+            except (PurgatoryClosedError, CancelledError) as error:
+                results.append(error)
+                return
+
+    async def main() -> None:
+        async with purgatory:
+            is_open.set()
+            await asyncio.sleep(0.01)
+
+    threads = [threading.Thread(target=fire) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    asyncio.run(main())
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert purgatory.signals.head() == sum(result is None for result in results)
