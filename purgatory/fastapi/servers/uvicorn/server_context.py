@@ -15,7 +15,6 @@ from uvicorn.server import ServerState
 
 from purgatory.fastapi.http.deadlines import Deadlines
 from purgatory.fastapi.http.incoming_requests import IncomingRequests
-from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.send_wrappers import can_see_through
 from purgatory.fastapi.servers.uvicorn.access_log import AccessLog
@@ -67,7 +66,7 @@ class ServerContext:
         contexts = [route.endpoint.context for route in fast_routes]
         self.incoming = contexts[0].incoming if contexts else IncomingRequests()
         # Of the kinds of problems, where a request is refused whose route is not known yet.
-        self.prefix = contexts[0].prefix if contexts else DEFAULT_PREFIX
+        self.prefix = contexts[0].prefix if contexts else ""
         self._can_release = not is_traced and is_bare(app) and can_see_through()
 
     @property
