@@ -134,7 +134,7 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "unsupported-media-type",
             415,
             "The type or the encoding of the body is not supported",
-            "Send `Content-Type: application/json`, with curl `--json` in place of `-d`, and the "
+            "Send `Content-Type: application/json`, which `curl -d` does only with `-H`, and the "
             "body as it is, without Content-Encoding.",
         ),
         ProblemKind(
