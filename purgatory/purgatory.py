@@ -114,7 +114,7 @@ class Purgatory(JobsMixin):
     ) -> None:
         """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late.
 
-        `listeners` are told of operations; those that are JobRecorders, of the ends of jobs, too.
+        `listeners` are called for operations; JobRecorders also for jobs that end.
         It opens and closes `jobs`, and runs those jobs for which it has a handler.
         """
         self.name: str = name
@@ -175,7 +175,7 @@ class Purgatory(JobsMixin):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close the purgatory: whoever is still parked gets an outcome with status "drained"."""
+        """Close the purgatory: callers still parked get an outcome with status "drained"."""
         await self.close()
 
     def __repr__(self) -> str:

@@ -28,7 +28,7 @@ def install(
 ) -> None:
     """Install `purgatory` in `app`: endpoints under `prefix`, lifespan, drain, problem details.
 
-    It is opened when the application starts, ends every parked request when the process is told to
+    It is opened when the application starts, ends every parked request when the process is asked to
     stop, and is closed in the end; `PurgatoryDep` and `ParkDep` find it. The application's own
     lifespan runs as before.
 

@@ -10,6 +10,7 @@ from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint, in_turns, split_lines
+from purgatory.fastapi.jobs.schemas import JobBody
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
 from purgatory.fastapi.routing.request_internals import cache_body, cached_body
 
@@ -34,30 +35,38 @@ async def get_accesses(request: Request) -> list[Access]:
     # The keys are in the body: parsed as the endpoint parses it, so that both see the same.
     if cached_body(request) is None:
         # Request.body() has no bound: it is to return what is read here.
-        limit = endpoint.raw.max_body
-        cache_body(request, await read_body(request.scope, request.receive, limit))
+        limit, incoming = endpoint.raw.max_body, endpoint.raw.context.incoming
+        cache_body(request, await read_body(request.scope, request.receive, limit, incoming))
     body = await request.body()
     if isinstance(endpoint.raw, JobBatchEndpoint):
-        return [Access(action), *await _batch_waits(endpoint.raw, body)]
+        return [Access(action), *await _of_batch(endpoint.raw, body)]
     assert endpoint.spec.body is not None
     parsed = endpoint.spec.body.parse(body)
     if action is Action.DEFER:
-        return [Access(action), *(Access(Action.WAIT, key) for key in parsed.keys)]
+        return [Access(action), *_of_job(parsed)]
     if action is Action.WAIT:
         return [Access(action, key) for key in parsed.keys]
     return [Access(action, item.key) for item in parsed]
 
 
-async def _batch_waits(endpoint: JobBatchEndpoint, body: bytes) -> list[Access]:
-    """Return an access for each key that the jobs in a batch are to wait on."""
-    found: dict[str, None] = {}
+def _of_job(body: JobBody) -> list[Access]:
+    """Return an access for each key that a job is to wait on, and for its dedupe key."""
+    found = [Access(Action.WAIT, key) for key in body.keys]
+    if body.dedupe_key is not None:
+        found.append(Access(Action.DEFER, dedupe_key=body.dedupe_key))
+    return found
+
+
+async def _of_batch(endpoint: JobBatchEndpoint, body: bytes) -> list[Access]:
+    """Return the accesses of the jobs in a batch, each once."""
+    found: dict[Access, None] = {}
     async for line in in_turns(split_lines(body)):
         try:
-            found |= dict.fromkeys(endpoint.job.parse(line).keys)
+            found |= dict.fromkeys(_of_job(endpoint.job.parse(line)))
         except Problem:
             # The endpoint refuses that line by itself.
             continue
-    return [Access(Action.WAIT, key) for key in found]
+    return list(found)
 
 
 AccessesDep = Annotated[list[Access], Depends(get_accesses)]

@@ -8,6 +8,7 @@ from typing import Any
 from fastapi import APIRouter, Depends
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
+from purgatory.fastapi.http.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.permit import allow_anyone
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
@@ -50,13 +51,15 @@ def create_router(
         lifespan=create_lifespan(purgatory, allow_separate_workers=allow_separate_workers),
         dependencies=[Depends(authorize)] if is_dependency else None,
     )
+    settings = settings or WaitSettings()
     context = EndpointContext(
         purgatory,
         prefix,
         authorize if isinstance(authorize, BearerTokens) else allow_anyone,
         bypass_middleware,
+        IncomingRequests(settings.request_timeout, settings.max_incomplete_bytes),
     )
-    registry = WaitRegistry(context, settings or WaitSettings())
+    registry = WaitRegistry(context, settings)
     add_watch_routes(router, registry)
     add_key_routes(router, context)
     if purgatory.job_limits is not None:

@@ -6,7 +6,7 @@ The rooms: `source` (tables of Spark), `outcomes`, `waits`, `advise`, `report`, 
 service, such as writing the journal, is not here.
 """
 
-from purgatory.pipeline.advise.job import Advice, AdviceTargets, advise
+from purgatory.pipeline.advise.advice import Advice, AdviceTargets, advise
 from purgatory.pipeline.errors import (
     AlertRefusedError,
     BadFileError,
@@ -42,7 +42,7 @@ from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds, window_keys, window_waits
 from purgatory.pipeline.waits.concurrency import concurrency
-from purgatory.pipeline.waits.waits import hot_keys, waits_by
+from purgatory.pipeline.waits.wait_statistics import hot_keys, waits_by
 
 __all__ = [
     "EVENT_SCHEMA",

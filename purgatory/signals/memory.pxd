@@ -4,6 +4,7 @@ from purgatory.signals.signal cimport Signal
 from purgatory.timer.c_clock cimport system_wall_ms
 
 cdef bint compiled
+cdef object RELEASED
 
 
 @cython.final
@@ -39,8 +40,8 @@ cdef class MemorySignals:
     cdef str _prefix
 
     @cython.locals(
-        history=_KeyHistory, signal=Signal, newest=Signal, encoded=bytes, offset=cython.longlong,
-        at_ms=cython.longlong,
+        history=_KeyHistory, signal=Signal, newest=Signal, previous=Signal, encoded=bytes,
+        offset=cython.longlong, at_ms=cython.longlong,
     )
     cpdef Signal append(self, key, value)
     cpdef long long head(self)

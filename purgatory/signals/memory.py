@@ -9,7 +9,7 @@ from typing import Any
 
 from purgatory.errors import BadCursorError, CursorExpiredError, InvalidValueError
 from purgatory.signals.base import SignalStatistics
-from purgatory.signals.signal import Signal
+from purgatory.signals.signal import RELEASED, Signal
 from purgatory.timer import Clock, SystemClock, compiled
 
 _CURSOR = re.compile(r"([0-9a-f]{12})-([0-9]{1,18})")
@@ -113,14 +113,14 @@ class MemorySignals:
         signal.seq = history.seq + 1
         signal.offset = offset
         signal.at_ms = at_ms
-        signal.value = value
+        signal._value = value
         signal.encoded = encoded
         signal._newer = signal._newer_of_key = None
-        signal._older = newest = self._newest
-        if newest is None:
+        signal._older = previous = self._newest
+        if previous is None:
             self._oldest = signal
         else:
-            newest._newer = signal
+            previous._newer = signal
         self._newest = signal
         signal._older_of_key = newest = history.newest
         if newest is None:
@@ -137,6 +137,9 @@ class MemorySignals:
             self._trim_first(history)
         while self._count > self._max_signals or self._bytes > self._max_bytes:
             self._trim_oldest()
+        # Last, since it may run the destructor of what was fired.
+        if previous is not None and previous._value is not None:
+            previous._value = RELEASED
         return signal
 
     def head(self) -> int:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import json
+import sys
+from typing import Any, Final
+
+# The value of a signal of which only the JSON is retained.
+RELEASED: Final = object()
+
+_decode = json.JSONDecoder().decode
 
 
 # Not a dataclass: one is created for every fire, and Cython makes a C structure of this.
@@ -14,12 +21,12 @@ class Signal:
         "_newer_of_key",
         "_older",
         "_older_of_key",
+        "_value",
         "at_ms",
         "encoded",
         "key",
         "offset",
         "seq",
-        "value",
     )
 
     key: str
@@ -29,16 +36,27 @@ class Signal:
     """The position among the signals of all keys, which cursors contain."""
     at_ms: int
     """UTC milliseconds since 1970: for display, not for ordering."""
-    value: Any
-    """The JSON value that was fired."""
     encoded: bytes
     """`value` as JSON, encoded once for all waiters."""
+
+    # What was fired, while this is the newest signal; RELEASED afterwards. A value can take twenty
+    # times the memory of its JSON, whose bytes are what `max_signal_bytes` bounds.
+    _value: Any
 
     # Its neighbours among the retained signals of all keys, and of its own.
     _older: Signal | None
     _newer: Signal | None
     _older_of_key: Signal | None
     _newer_of_key: Signal | None
+
+    @property
+    def value(self) -> Any:
+        """The JSON value that was fired: the same object until the next fire, then equal ones."""
+        return self._read_value()
+
+    def _read_value(self) -> Any:
+        value = self._value
+        return value if value is not RELEASED else decoded(self.encoded)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy or pickle this signal without its neighbours."""
@@ -56,7 +74,21 @@ def _unlinked(key: str, seq: int, offset: int, at_ms: int, value: Any, encoded: 
     signal.seq = seq
     signal.offset = offset
     signal.at_ms = at_ms
-    signal.value = value
+    signal._value = value
     signal.encoded = encoded
     signal._older = signal._newer = signal._older_of_key = signal._newer_of_key = None
     return signal
+
+
+def decoded(encoded: bytes) -> Any:
+    """Return the value of what MemorySignals encoded."""
+    try:
+        return _decode(encoded.decode())
+    except RecursionError:
+        # It was encoded with fewer calls around. Nothing of ours nests deeper than that.
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(2 * limit)
+        try:
+            return _decode(encoded.decode())
+        finally:
+            sys.setrecursionlimit(limit)

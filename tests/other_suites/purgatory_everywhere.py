@@ -32,11 +32,20 @@ def pytest_report_header() -> str:
 
 def _extend(kind: type[Any], then: Any) -> None:
     construct = kind.__init__
+    is_extending = False
 
     @functools.wraps(construct)
     def extended(self: Any, *args: Any, **kwargs: Any) -> None:
+        nonlocal is_extending
         construct(self, *args, **kwargs)
-        then(self)
+        if is_extending:
+            # An application by which `install` probes the frameworks.
+            return
+        is_extending = True
+        try:
+            then(self)
+        finally:
+            is_extending = False
 
     kind.__init__ = extended
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from purgatory.pipeline.advise.job import AdviceTargets, advise
+from purgatory.pipeline.advise.advice import AdviceTargets, advise
 from purgatory.pipeline.advise.timeouts import LEAST_FIRED, Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import (
     BUCKET_BYTES,

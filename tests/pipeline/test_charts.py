@@ -12,7 +12,7 @@ import pytest
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
-from purgatory.pipeline.report.job import charts
+from purgatory.pipeline.report.report_writer import charts
 from purgatory.pipeline.report.time_charts import (
     SHOWN_DAYS,
     heat_map,

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from purgatory.pipeline import OutcomeTable, concurrency, hot_keys, percentiles, waits_by
-from purgatory.pipeline.advise.job import timer_sample
+from purgatory.pipeline.advise.advice import timer_sample
 from purgatory.pipeline.outcomes.schema import OUTCOME_SCHEMA, OUTCOMES
 from purgatory.pipeline.statistics.histogram import bucket, bucket_column, bucket_middle_column
 from purgatory.pipeline.waits.aggregates import aggregates
-from purgatory.pipeline.waits.waits import (
+from purgatory.pipeline.waits.wait_statistics import (
     MEASURES,
     OTHER,
     PERCENTS,

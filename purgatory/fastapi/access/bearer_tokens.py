@@ -17,7 +17,7 @@ from purgatory.fastapi.http.raw_request import RawRequest
 
 MAX_TOKENS: Final = 10_000
 MIN_TOKEN_LENGTH: Final = 16
-_SCOPE: Final = re.compile(r"(wait|fire):(\S*?)(\*?)|operate|defer|\*")
+_SCOPE: Final = re.compile(r"(wait|fire):(\S*?)(\*?)|(defer):(\S+)\*|operate|defer|\*")
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _TOKEN: Final = r"[A-Za-z0-9._~+/=-]{1,512}"
 _CREDENTIALS: Final = re.compile(rf"bearer +({_TOKEN})", re.IGNORECASE)
@@ -27,7 +27,11 @@ _COMMENT: Final = re.compile(r"(^|\s)#.*")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a token allows: `wait:orders:*`, `fire:orders:42`, `operate`, `defer` or `*`."""
+    """What a token allows: `wait:orders:*`, `fire:orders:42`, `operate`, `defer` or `*`.
+
+    `defer:PREFIX*` is `defer` with the dedupe keys that begin with the prefix, which all tokens of
+    such a scope share. Other dedupe keys belong to the token.
+    """
 
     action: str
     prefix: str = ""
@@ -43,8 +47,10 @@ class Scope:
         if match is None:
             raise ValueError(
                 "that is not a scope: write wait:PREFIX* or fire:PREFIX*, or either with a key and "
-                "no star; operate, defer, or * for everything"
+                "no star; operate, defer, defer:PREFIX*, or * for everything"
             )
+        if match[4] is not None:
+            return cls(match[4], match[5])
         if match[1] is None:
             return cls(text)
         return cls(match[1], match[2], bool(match[3]))
@@ -55,7 +61,7 @@ class Scope:
             return True
         if self.action != access.action:
             return False
-        key = access.key
+        key = access.dedupe_key if access.action is Action.DEFER else access.key
         if key is None or access.action is Action.OPERATE:
             return True
         return key.startswith(self.prefix) if self.is_prefix else key == self.prefix
@@ -76,9 +82,21 @@ class TokenPermit(Permit):
         """A short part of the token's hash."""
         return self._identity
 
+    def dedupe_owner(self, dedupe_key: str) -> str | None:
+        """Return the token, unless a scope shares the dedupe key with others."""
+        wanted = Access(Action.DEFER, dedupe_key=dedupe_key)
+        is_shared = any(
+            scope.action == "*" or (scope.prefix and scope.allows(wanted)) for scope in self._scopes
+        )
+        return None if is_shared else self._identity
+
+    def allows(self, access: Access) -> bool:
+        """Return True iff one of the scopes allows it."""
+        return any(scope.allows(access) for scope in self._scopes)
+
     def check(self, access: Access) -> None:
         """Raise Problem 403 unless one of the scopes allows it."""
-        if any(scope.allows(access) for scope in self._scopes):
+        if self.allows(access):
             return
         raise Problem(
             "forbidden",

@@ -32,6 +32,8 @@ class Access:
     key: str | None = None
     job: str | None = None
     """The id of the job, if it is about one."""
+    dedupe_key: str | None = None
+    """The dedupe key of the job to be added, if it has one."""
 
 
 class Permit:
@@ -44,13 +46,36 @@ class Permit:
         """The client, never a secret; None if unknown, and its address has to do."""
         return None
 
+    def dedupe_owner(self, dedupe_key: str) -> str | None:
+        """Return whose dedupe key it is; None if everyone shares it."""
+        return self.identity
+
     def check(self, access: Access) -> None:
         """Raise Problem unless the request may do that."""
+
+    def allows(self, access: Access) -> bool:
+        """Return True iff the request may do that."""
+        return True
 
     def check_keys(self, action: Action, keys: Iterable[str]) -> None:
         """Raise Problem unless the request may do that to each of `keys`."""
         for key in keys:
             self.check(Access(action, key))
+
+
+class IdentifiedPermit(Permit):
+    """Everything is allowed: something else has decided, and said who the client is."""
+
+    __slots__ = ("_identity",)
+
+    def __init__(self, identity: str) -> None:
+        """Name the client, who alone knows its ids, Idempotency-Keys and dedupe keys."""
+        self._identity = identity
+
+    @property
+    def identity(self) -> str:
+        """The client."""
+        return self._identity
 
 
 class _Everything(Permit):

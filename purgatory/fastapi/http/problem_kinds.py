@@ -69,6 +69,12 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "The Allow header names the methods that are.",
         ),
         ProblemKind(
+            "request-timeout",
+            408,
+            "The request did not arrive in time",
+            "Send the whole request within `limit` seconds.",
+        ),
+        ProblemKind(
             "superseded",
             409,
             "A newer request has this Wait-Id",
@@ -128,7 +134,7 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "unsupported-media-type",
             415,
             "The type or the encoding of the body is not supported",
-            "Send `Content-Type: application/json`, with curl `--json` in place of `-d`, and the "
+            "Send `Content-Type: application/json`, which `curl -d` does only with `-H`, and the "
             "body as it is, without Content-Encoding.",
         ),
         ProblemKind(
@@ -154,6 +160,13 @@ KINDS: Final[dict[str, ProblemKind]] = {
             503,
             "Too many parked requests in this process",
             "Retry after `Retry-After` seconds; operators can raise the limit or add processes.",
+        ),
+        ProblemKind(
+            "receiving-full",
+            503,
+            "Too many bytes of incomplete requests in this process",
+            "Send the whole request again, at once, after `Retry-After` seconds; operators can "
+            "raise `max_incomplete_bytes`.",
         ),
         ProblemKind(
             "draining",

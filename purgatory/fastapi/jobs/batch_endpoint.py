@@ -18,7 +18,7 @@ from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.request_body import read_body
-from purgatory.fastapi.jobs.endpoints import add_problem, job_spec
+from purgatory.fastapi.jobs.endpoints import add_problem, check_access, job_spec
 from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine, job_json, max_batch_bytes
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.jobs import JobError, JobLimits
@@ -77,7 +77,7 @@ class JobBatchEndpoint:
             )
         # A closed purgatory or an unavailable store is reported before the body is read.
         self.context.purgatory.job_service().ready()
-        return split_lines(await read_body(scope, receive, self.max_body))
+        return split_lines(await read_body(scope, receive, self.max_body, self.context.incoming))
 
     async def _results(self, raw: RawRequest, lines: list[bytes]) -> AsyncIterator[list[BatchLine]]:
         for start in range(0, len(lines), CHUNK):
@@ -96,8 +96,8 @@ class JobBatchEndpoint:
 
     def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
         body = self.job.parse(line)
-        raw.permit.check_keys(Action.WAIT, body.keys)
-        return job_spec(self.context.purgatory, body)
+        check_access(raw.permit, body)
+        return job_spec(self.context.purgatory, body, raw.permit)
 
     async def _add(self, raw: RawRequest, specs: dict[int, JobSpec]) -> dict[int, BatchLine]:
         results: dict[int, BatchLine] = {}

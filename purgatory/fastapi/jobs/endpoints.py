@@ -12,7 +12,7 @@ from purgatory.fastapi.http.body_schema import Location
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import RepeatedRequests, key_reused, request_name
 from purgatory.fastapi.http.json_bodies import bad_field
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.permit import Access, Action, Permit
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -36,6 +36,7 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import AddStatus, JobSpec
+from purgatory.jobs.model.dedupe_key import MAX_OWNED_KEY_LENGTH, owned_dedupe_key
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
@@ -60,12 +61,12 @@ class JobEndpoints:
         key = parameters.ADD.parse(raw)[parameters.IDEMPOTENCY_KEY]
         # Before a kept response: a client without permission gets none.
         body = self._job.parse(raw.body)
-        raw.permit.check_keys(Action.WAIT, body.keys)
+        check_access(raw.permit, body)
         # A repeat to this process soon gets the very same response, others the job in the store.
         return await self._repeats.respond(key, raw, lambda: self._add(key, body, raw))
 
     async def _add(self, key: str | None, body: JobBody, raw: RawRequest) -> RawResponse:
-        spec = job_spec(self._purgatory, body)
+        spec = job_spec(self._purgatory, body, raw.permit)
         if key is not None:
             wall_ms = self._purgatory.clock.wall_ms()
             name = json.dumps(["POST jobs", *request_name(raw, key)])
@@ -78,7 +79,7 @@ class JobEndpoints:
             raise key_reused(key)
         is_new = is_repeat or added.status is AddStatus.ADDED
         location = {"Location": f"{raw.path}/{added.job.id}"}
-        return job_response(added.job, 201 if is_new else 200, location)
+        return job_response(added.job, raw.permit, 201 if is_new else 200, location)
 
     async def change(self, raw: RawRequest) -> RawResponse:
         """Move a job's deadline."""
@@ -88,21 +89,23 @@ class JobEndpoints:
         job = await self._purgatory.reschedule(
             raw.tail, delay=body.delay, at=body.at, if_version=await self._version(raw, tags)
         )
-        return job_response(job)
+        return job_response(job, raw.permit)
 
     async def run(self, raw: RawRequest) -> RawResponse:
         """Have a job run now."""
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         if_version = await self._version(raw, tags)
-        return job_response(await self._purgatory.run_now(raw.tail, if_version=if_version))
+        job = await self._purgatory.run_now(raw.tail, if_version=if_version)
+        return job_response(job, raw.permit)
 
     async def cancel(self, raw: RawRequest) -> RawResponse:
         """Cancel a job."""
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         if_version = await self._version(raw, tags)
-        return job_response(await self._purgatory.cancel_job(raw.tail, if_version=if_version))
+        job = await self._purgatory.cancel_job(raw.tail, if_version=if_version)
+        return job_response(job, raw.permit)
 
     async def list_jobs(self, raw: RawRequest) -> RawResponse:
         """List jobs, a page at a time."""
@@ -161,8 +164,18 @@ def _version_of(tag: bytes) -> int | None:
     return int(digits) if is_version else None
 
 
-def job_spec(purgatory: Purgatory, body: JobBody) -> JobSpec:
-    """Return the job that `body` describes; raise Problem or PurgatoryError."""
+def check_access(permit: Permit, body: JobBody) -> None:
+    """Raise Problem unless the client may wait on the keys of a job and use its dedupe key."""
+    permit.check_keys(Action.WAIT, body.keys)
+    if body.dedupe_key is not None:
+        permit.check(Access(Action.DEFER, dedupe_key=body.dedupe_key))
+
+
+def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
+    """Return the job that `body` describes, with a dedupe key of the client's own.
+
+    Raises Problem or PurgatoryError.
+    """
     if (body.handler is None) == (body.callback is None):
         given = "neither is" if body.handler is None else "both are"
         raise bad_parameter(
@@ -185,12 +198,25 @@ def job_spec(purgatory: Purgatory, body: JobBody) -> JobSpec:
         at=body.at,
         keys=body.keys,
         on_fire=body.on_fire,
-        dedupe_key=body.dedupe_key,
+        dedupe_key=_dedupe_key(body.dedupe_key, permit),
         on_conflict=body.on_conflict,
         max_attempts=body.max_attempts,
         misfire=body.misfire,
         ceiling=body.ceiling,
     )
+
+
+def _dedupe_key(dedupe_key: str | None, permit: Permit) -> str | None:
+    owner = None if dedupe_key is None else permit.dedupe_owner(dedupe_key)
+    if dedupe_key is None or owner is None:
+        return dedupe_key
+    if len(dedupe_key) > MAX_OWNED_KEY_LENGTH:
+        raise bad_field(
+            ("dedupe_key",),
+            f"it has {len(dedupe_key)} characters",
+            f"up to {MAX_OWNED_KEY_LENGTH} characters",
+        )
+    return owned_dedupe_key(dedupe_key, owner)
 
 
 def _callback(body: CallbackBody, payload: Any) -> Callback:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from purgatory.fastapi.http.permit import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
 from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob
 from purgatory.jobs import Job
 from purgatory.jobs.callbacks import CALLBACK
+from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.timestamps import rfc3339, utc
 
 
@@ -18,11 +20,16 @@ def entity_tag(job: Job) -> str:
 
 
 def job_response(
-    job: Job, status: int = 200, headers: Mapping[str, str] | None = None
+    job: Job, permit: Permit, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> RawResponse:
-    """Return the response with a job, its ETag and `headers`."""
+    """Return the response with a job, its ETag and `headers`.
+
+    The fired value is for those who may wait for its key.
+    """
     more = header_lines({"ETag": entity_tag(job), **(headers or {})})
     document = JobResponse(**_listed(job), **_large(job))
+    if job.fired_key is not None and not permit.allows(Access(Action.WAIT, job.fired_key)):
+        document.fired_value = None
     return RawResponse.from_json(status, document.model_dump_json().encode(), more)
 
 
@@ -46,7 +53,7 @@ def _listed(job: Job) -> dict[str, Any]:
         "ceiling": _timestamp(job.ceiling_ms),
         "keys": list(job.keys),
         "on_fire": str(job.on_fire),
-        "dedupe_key": job.dedupe_key,
+        "dedupe_key": shown_dedupe_key(job.dedupe_key),
         "misfire": str(job.misfire),
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,

@@ -59,7 +59,7 @@ class JobWatchEndpoint:
         wait = min(asked or 0.0, self._registry.settings.max_wait)
         applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
         if tags is None:
-            return job_response(await purgatory.job(raw.tail).get(), headers=applied)
+            return job_response(await purgatory.job(raw.tail).get(), raw.permit, headers=applied)
         client = self._registry.client(raw) if wait else ""
         watch = _JobWatch(tags, receive)
         self._registry.enter(client)
@@ -70,7 +70,7 @@ class JobWatchEndpoint:
         if status is Status.CANCELLED:
             return None
         if watch.is_news(job):
-            return job_response(job, headers=applied)
+            return job_response(job, raw.permit, headers=applied)
         return _not_modified(job, applied, status)
 
 

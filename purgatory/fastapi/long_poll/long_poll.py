@@ -16,8 +16,8 @@ from purgatory.fastapi.http.problems import Problem, draining_problem, retry_aft
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
 from purgatory.fastapi.long_poll.key_header import Headers
+from purgatory.fastapi.long_poll.long_poll_operation import LongPollOperation
 from purgatory.fastapi.long_poll.not_modified import not_modified
-from purgatory.fastapi.long_poll.operation import LongPollOperation
 from purgatory.fastapi.long_poll.request_messages import RequestMessages
 from purgatory.fastapi.long_poll.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST

@@ -23,24 +23,28 @@ RETRY_AFTER: Final = response_header("Retry-After", "Seconds; jittered.", "integ
 
 
 def problem_responses(*slugs: str) -> Responses:
-    """Return OpenAPI responses for kinds of problems, grouped by status."""
-    by_status: dict[int, list[ProblemKind]] = {}
+    """Return OpenAPI responses for kinds of problems: their statuses, and `default` for the body.
+
+    The schema and an example stand once, under `default`: repeated for each status, they make a
+    page of Swagger UI several screens long.
+    """
+    by_status: dict[int | str, list[ProblemKind]] = {}
     for kind in (KINDS[slug] for slug in slugs):
         by_status.setdefault(kind.status, []).append(kind)
-    return {
+    responses: Responses = {
         status: {
             "description": _description(kinds),
-            # Not a model: FastAPI would declare it as application/json.
-            "content": {
-                MEDIA_TYPE: {
-                    "schema": _PROBLEM_SCHEMA,
-                    "examples": {kind.slug: _example(kind) for kind in kinds},
-                }
-            },
-            "headers": RETRY_AFTER if status in (429, 503) else {},
+            "content": {MEDIA_TYPE: {}},
+            **({"headers": RETRY_AFTER} if status in (429, 503) else {}),
         }
         for status, kinds in by_status.items()
     }
+    responses["default"] = {
+        "description": "The body of every error (RFC 9457). `type` is the URL of a page about it.",
+        # Not a model: FastAPI would declare it as application/json.
+        "content": {MEDIA_TYPE: {"schema": _PROBLEM_SCHEMA, "example": _example(KINDS[slugs[0]])}},
+    }
+    return responses
 
 
 def _description(kinds: list[ProblemKind]) -> str:
@@ -51,13 +55,9 @@ def _description(kinds: list[ProblemKind]) -> str:
 
 def _example(kind: ProblemKind) -> dict[str, Any]:
     return {
-        "summary": kind.title,
-        "description": kind.remedy,
-        "value": {
-            "type": f"{DEFAULT_PREFIX}/problems/{kind.slug}",
-            "title": kind.title,
-            "status": kind.status,
-            "detail": kind.remedy,
-            "instance": f"{DEFAULT_PREFIX}/...",
-        },
+        "type": f"{DEFAULT_PREFIX}/problems/{kind.slug}",
+        "title": kind.title,
+        "status": kind.status,
+        "detail": kind.remedy,
+        "instance": f"{DEFAULT_PREFIX}/...",
     }

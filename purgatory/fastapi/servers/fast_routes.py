@@ -32,6 +32,11 @@ class FastRoute:
     max_body: int
     """Bytes; the application refuses longer bodies."""
 
+    @property
+    def refuses_large_bodies(self) -> bool:
+        """True iff bodies above `max_body` are refused by the endpoint, not by the application."""
+        return 0 < self.max_body == self.endpoint.max_body
+
     def is_found_at(self, server_root: str, root_path: str) -> bool:
         """Return True iff Starlette finds it at `path` below `server_root`, whatever its tail.
 

@@ -1,4 +1,4 @@
-"""What a client asks for in a wait, parsed."""
+"""Parsed requests to wait."""
 
 from __future__ import annotations
 

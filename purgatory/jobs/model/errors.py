@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from purgatory.errors import PurgatoryError
+from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.job import Job
 
 
@@ -61,8 +62,8 @@ class DuplicateJobError(JobError, RuntimeError):
     def __init__(self, job: Job) -> None:
         """Set the waiting job."""
         super().__init__(
-            f"job {job.id} waits with dedupe key {job.dedupe_key!r} already: add with "
-            'on_conflict="replace" or "keep", or use another dedupe key'
+            f"job {job.id} waits with dedupe key {shown_dedupe_key(job.dedupe_key)!r} already: add "
+            'with on_conflict="replace" or "keep", or use another dedupe key'
         )
         self.job = job
 

@@ -1,4 +1,4 @@
-"""The ids of a job that is asked for by name, and perhaps more than once."""
+"""The ids of a job whose request has a name, so that repeats are detected."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@
 --   f:<n>     hash  id -> record of finished jobs
 --   d:<n>     zset  due_ms of the jobs of a bucket that can be claimed
 --   buckets   zset  n of each d:<n> that there is
---   held      zset  lease_until_ms of the jobs that somebody holds
+--   held      zset  lease_until_ms of the leased jobs
 --   finished  zset  finished_ms
 --   on_key    zset  "key\0id", by name: undecided jobs
 --   by_key, by_handler, and one for each state: zset by name, for queries

@@ -34,7 +34,7 @@ from purgatory.jobs.model.steps import (
 
 
 class StepMethods(Protocol):
-    """Methods for those who use a store by hand; stores inherit them, the protocol needs none.
+    """Methods for direct use of a store. Stores inherit them; the protocol does not require them.
 
     Each is documented with its step. A method on a single job raises the error that is its step's
     result.

@@ -12,7 +12,7 @@ from purgatory.jobs.worker.due_listener import SOON_MS, DueListener
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJobs
 from purgatory.jobs.worker.recovery import JobRecovery
-from purgatory.jobs.worker.runner import JobRunner
+from purgatory.jobs.worker.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.unhandled_jobs import UnhandledJobs
 from purgatory.jobs.worker.worker_store import BATCH, WorkerStore
@@ -33,7 +33,7 @@ class Claimer:
         self,
         store: WorkerStore,
         leased: LeasedJobs,
-        runner: JobRunner,
+        runner: JobRunQueue,
         *,
         handlers: JobHandlers,
         recovery: JobRecovery,

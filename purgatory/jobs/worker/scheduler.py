@@ -21,7 +21,7 @@ from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.recovery import JobRecovery
 from purgatory.jobs.worker.result_reporter import OnJobEnd, ResultReporter
 from purgatory.jobs.worker.retention import Retention
-from purgatory.jobs.worker.runner import JobRunner
+from purgatory.jobs.worker.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
 from purgatory.jobs.worker.store_clock import StoreClock
@@ -91,7 +91,7 @@ class JobScheduler:
             retry_policy=settings.retry,
             threads=self._threads,
         )
-        self._runner = JobRunner(self._leased, executor.run, max_running=settings.max_running)
+        self._runner = JobRunQueue(self._leased, executor.run, max_running=settings.max_running)
         self._renewer = LeaseRenewer(self._store, self._leased)
         self._retention = Retention(self._store, limits)
         delay_ms = settings.unhandled_delay_ms

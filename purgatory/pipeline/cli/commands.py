@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import argparse
 
-from purgatory.pipeline.advise import job as advise_job
+from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli import replay_command, schedule_command, stream_command
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.options import add_journal, add_numbers, number, whole
 from purgatory.pipeline.console.formatting import counted
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
-from purgatory.pipeline.report import job as report_job
-from purgatory.pipeline.waits import job as waits_job
+from purgatory.pipeline.report import report_writer
+from purgatory.pipeline.waits import wait_tables
 
 _CAPACITY = Capacity()
-_TARGETS = advise_job.AdviceTargets()
+_TARGETS = advice.AdviceTargets()
 
 
 def run_outcomes(call: Call) -> str:
@@ -42,14 +42,14 @@ def run_outcomes(call: Call) -> str:
 def run_waits(call: Call) -> str:
     """Write the tables of waits; with a journal, update the outcomes first."""
     said = _after_outcomes(call)
-    waits_job.run(call.outcomes, call.tables, call.on_progress)
-    return f"{said}Tables are in {call.tables.folder}/{waits_job.JOB}."
+    wait_tables.run(call.outcomes, call.tables, call.on_progress)
+    return f"{said}Tables are in {call.tables.folder}/{wait_tables.JOB}."
 
 
 def run_advise(call: Call) -> str:
     """Write and return the advice; with a journal, run the jobs before it first."""
     said = f"{run_waits(call)}\n" if call.options.journal else ""
-    found = advise_job.run(call.outcomes, call.tables, _targets(call.options), call.on_progress)
+    found = advice.run(call.outcomes, call.tables, _targets(call.options), call.on_progress)
     lines = [f"{timeout.kind}: {timeout.reason}" for timeout in found.timeouts]
     lines += [f"wheel: {found.geometry.reason}", f"workers: {found.workers.reason}"]
     return said + "\n".join(lines)
@@ -58,7 +58,7 @@ def run_advise(call: Call) -> str:
 def run_report(call: Call) -> str:
     """Write the report; with a journal, run the jobs before it first."""
     said = f"{run_advise(call)}\n" if call.options.journal else ""
-    where = report_job.run(call.outcomes, call.tables, call.on_progress, call.options.title)
+    where = report_writer.run(call.outcomes, call.tables, call.on_progress, call.options.title)
     return f"{said}The report is {where}"
 
 
@@ -66,8 +66,8 @@ def _after_outcomes(call: Call) -> str:
     return f"{run_outcomes(call)}\n" if call.options.journal else ""
 
 
-def _targets(options: argparse.Namespace) -> advise_job.AdviceTargets:
-    return advise_job.AdviceTargets(
+def _targets(options: argparse.Namespace) -> advice.AdviceTargets:
+    return advice.AdviceTargets(
         expired_share=options.expired_share,
         max_tick_ms=options.max_tick_ms,
         capacity=Capacity(
@@ -108,7 +108,7 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     _add_advise(parser)
-    parser.add_argument("--title", default=report_job.DEFAULT_TITLE, help="of the page")
+    parser.add_argument("--title", default=report_writer.DEFAULT_TITLE, help="of the page")
 
 
 COMMANDS = (

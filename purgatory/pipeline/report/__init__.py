@@ -3,6 +3,6 @@
 It only reads what `waits` and `advise` wrote; nothing is computed here.
 """
 
-from purgatory.pipeline.report.job import run as write_report
+from purgatory.pipeline.report.report_writer import run as write_report
 
 __all__ = ["write_report"]

@@ -7,15 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory.pipeline.advise.job import FILE as ADVICE_FILE
-from purgatory.pipeline.advise.job import JOB as ADVICE
-from purgatory.pipeline.advise.job import is_job, waits_of_kinds
+from purgatory.pipeline.advise.advice import FILE as ADVICE_FILE
+from purgatory.pipeline.advise.advice import JOB as ADVICE
+from purgatory.pipeline.advise.advice import is_job, waits_of_kinds
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
-from purgatory.pipeline.waits.job import JOB as WAITS
+from purgatory.pipeline.waits.wait_tables import JOB as WAITS
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline import OutcomeTable, spark_session
 from purgatory.pipeline.console.progress import OnProgress, Progress
 from purgatory.pipeline.spark.tables import Tables
-from purgatory.pipeline.waits import job as waits_job
+from purgatory.pipeline.waits import wait_tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.known_truth import KnownTruth
 
@@ -29,7 +29,7 @@ def differences(
     finally:
         for path in late:
             path.unlink()
-    waits_job.run(table, tables, on_progress)
+    wait_tables.run(table, tables, on_progress)
     return KnownTruth.read(journal.truth).differences(update, table, tables)
 
 

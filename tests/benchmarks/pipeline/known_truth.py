@@ -14,7 +14,7 @@ import numpy as np
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
 from purgatory.pipeline.outcomes.schema import COMPLETIONS
 from purgatory.pipeline.spark.tables import Tables
-from purgatory.pipeline.waits.waits import PERCENTS
+from purgatory.pipeline.waits.wait_statistics import PERCENTS
 from tests.synthetic_journal import KINDS, Integers, KindTruth, Truth
 
 _HOT_KEYS = 100

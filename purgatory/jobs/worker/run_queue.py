@@ -1,4 +1,4 @@
-"""The queue of due jobs, and the tasks that run them."""
+"""The queue of due jobs: how many run at once, and in which order. A run is `executor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 logger = logging.getLogger("purgatory.jobs")
 
 
-class JobRunner:
+class JobRunQueue:
     """Runs due jobs in the order in which they became due, at most `max_running` at once.
 
     It begins no more once the leased jobs are closed.

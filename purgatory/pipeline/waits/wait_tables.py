@@ -14,7 +14,7 @@ from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.percentiles import places, value_counts
 from purgatory.pipeline.waits.aggregates import aggregates, bucket_counts
 from purgatory.pipeline.waits.concurrency import concurrency
-from purgatory.pipeline.waits.waits import (
+from purgatory.pipeline.waits.wait_statistics import (
     MEASURES,
     PERCENTS,
     frequent_prefixes,

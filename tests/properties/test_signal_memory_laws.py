@@ -1,0 +1,106 @@
+"""What MemorySignals really keeps: as many bytes as it counts, and a bounded amount per signal."""
+
+import gc
+import json
+import tracemalloc
+import weakref
+from contextlib import suppress
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from purgatory import InvalidValueError
+from purgatory.signals import MemorySignals
+from purgatory.testing import MockClock
+
+# For the signal itself, the header of its bytes, and its numbers in plain Python.
+BYTES_PER_SIGNAL = 300
+SIGNALS = 50
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda children: st.lists(children) | st.dictionaries(st.text(), children),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None, max_examples=20)
+@given(text=json_values.map(json.dumps))
+@example(text=json.dumps({"text": "x" * 1_000}))
+@example(text=json.dumps([[]] * 1_000))
+@example(text=json.dumps([{"": {}}] * 100))
+@example(text=json.dumps("\U0001f600" + "x" * 1_000))
+def test_signals_take_the_memory_that_is_counted(text: str) -> None:
+    """Whatever the shape of their values: a list of empty lists takes 22 times its JSON."""
+    signals = MemorySignals(clock=MockClock())
+    signals.append("a", None)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for _ in range(SIGNALS):
+            signals.append("a", json.loads(text))
+        # The newest signal also has its value.
+        signals.append("a", None)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert grown <= signals.statistics().bytes + (SIGNALS + 1) * BYTES_PER_SIGNAL
+    assert all(signal.value == json.loads(text) for signal in signals.read("a", 1, SIGNALS))
+
+
+def test_a_value_is_the_object_that_was_fired_until_the_next_fire() -> None:
+    """Then it is an equal one, and the first is released."""
+    signals = MemorySignals(clock=MockClock())
+    value = {"by": ["card"]}
+    first = signals.append("a", value)
+    assert first.value is value
+    signals.append("b", None)
+    assert first.value == value and first.value is not value
+
+
+class Fired(dict[str, int]):
+    """A value whose end can be observed."""
+
+
+def test_a_value_whose_end_fires_a_key_leaves_the_history_whole() -> None:
+    """Its finalizer runs within `append`."""
+    signals = MemorySignals(clock=MockClock())
+    value = Fired(number=1)
+    weakref.finalize(value, signals.append, "a", "from the finalizer")
+    signals.append("a", value)
+    del value
+    signals.append("a", "last")
+    assert [(signal.seq, signal.value) for signal in signals.read("a", 0, 9)] == [
+        (1, {"number": 1}),
+        (2, "last"),
+        (3, "from the finalizer"),
+    ]
+
+
+def test_a_value_that_was_encoded_can_be_decoded_further_down_the_stack() -> None:
+    """However deep it is nested."""
+    signals = MemorySignals(clock=MockClock())
+    signal = None
+    for depth in range(1_000, 0, -1):
+        with suppress(InvalidValueError):
+            signal = signals.append("a", nested(depth))
+            break
+    assert signal is not None
+    signals.append("a", None)
+
+    def read(calls: int) -> object:
+        return read(calls - 1) if calls else signal.value
+
+    assert signals.encode(read(5)) == signal.encoded
+
+
+def nested(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth - 1):
+        value = [value]
+    return value
