@@ -85,7 +85,7 @@ def replace_middleware_stack(app: Any, stack: ASGIApp) -> None:
 def route_contexts(app: FastAPI) -> Iterator[Any]:
     """Yield the routes of `app`, each as it is after all inclusions of routers."""
     # Before FastAPI 0.138 an included router is copied, and its routes are these.
-    return getattr(fastapi.routing, "iter_route_contexts", iter)(app.routes)  # type: ignore[no-any-return] # depends on the version
+    return getattr(fastapi.routing, "iter_route_contexts", iter)(app.routes)
 
 
 def original_route(context: Any) -> Any:
