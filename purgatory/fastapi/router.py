@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
 from purgatory.fastapi.endpoint_groups import Authorize, EndpointGroup, EndpointGroups
+from purgatory.fastapi.http.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.permit import ALLOW_ANYONE
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
@@ -61,13 +62,15 @@ def create_router(
         lifespan=lifespan,
         dependencies=[Depends(authorize)] if is_dependency else None,
     )
+    settings = settings or WaitSettings()
     context = EndpointContext(
         purgatory,
         prefix,
         authorize if isinstance(authorize, BearerTokens) else ALLOW_ANYONE,
         bypass_middleware,
+        IncomingRequests(settings.request_timeout, settings.max_incomplete_bytes),
     )
-    registry = WaitRegistry(context, settings or WaitSettings())
+    registry = WaitRegistry(context, settings)
     if "watch" in groups.offered:
         add_watch_routes(router, registry)
     if "keys" in groups.offered:

@@ -76,6 +76,12 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "The Allow header names the methods that are.",
         ),
         ProblemKind(
+            "request-timeout",
+            408,
+            "The request did not arrive in time",
+            "Send the whole request within `limit` seconds.",
+        ),
+        ProblemKind(
             "superseded",
             409,
             "A newer request has this Wait-Id",
@@ -161,6 +167,13 @@ KINDS: Final[dict[str, ProblemKind]] = {
             503,
             "Too many parked requests in this process",
             "Retry after `Retry-After` seconds; operators can raise the limit or add processes.",
+        ),
+        ProblemKind(
+            "receiving-full",
+            503,
+            "Too many bytes of incomplete requests in this process",
+            "Send the whole request again, at once, after `Retry-After` seconds; operators can "
+            "raise `max_incomplete_bytes`.",
         ),
         ProblemKind(
             "draining",

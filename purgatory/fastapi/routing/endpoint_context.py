@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
+from purgatory.fastapi.http.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.permit import ALLOW_ANYONE, Authenticate
 from purgatory.purgatory import Purgatory
 
@@ -22,3 +23,5 @@ class EndpointContext:
     """Returns the permit of a request; raises Problem 401."""
     bypass_middleware: bool = False
     """True iff requests may be served without the application's middleware."""
+    incoming: IncomingRequests = field(default_factory=IncomingRequests)
+    """The requests of all these endpoints that have not arrived completely."""

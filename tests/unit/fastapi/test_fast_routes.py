@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, create_router, install
 from purgatory.fastapi.servers.fast_routes import FastRouteStack, find_fast_routes
+from tests.needs import BODY_LIMIT, TELEMETRY
 
 ALL = {
     ("GET", "/purgatory/watch/"),
@@ -161,7 +162,7 @@ def _installed(app: FastAPI) -> FastAPI:
         _cors,
         _middleware_from_the_start,
         _dependencies,
-        _telemetry,
+        pytest.param(_telemetry, marks=TELEMETRY),
         _own_application,
         _around,
     ],
@@ -236,6 +237,7 @@ def test_root_paths(of_server: str, root_path: str) -> None:
             assert not all(is_found) or root_path.startswith(of_server + route.path)
 
 
+@BODY_LIMIT
 async def test_a_body_limit_of_the_application() -> None:
     """The protocol leaves longer bodies to it; on other servers it reads them all."""
     app = FastAPI(max_body_size=100)
