@@ -75,7 +75,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             extra={"action": "no-tokens"},
         )
     authorize = ALLOW_ANYONE if tokens is None else tokens
-    install(app, purgatory, settings=settings.wait_settings(), authorize=authorize)
+    install(
+        app,
+        purgatory,
+        settings=settings.wait_settings(),
+        authorize=authorize,
+        problem_details="app",
+    )
     app.include_router(create_health_router(purgatory))
     add_docs(app)
     return app

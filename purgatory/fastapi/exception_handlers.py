@@ -1,8 +1,9 @@
-"""Exception handlers: the errors of the application as problem details."""
+"""Exception handlers: errors as problem details."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any, Literal, get_args
 
 from fastapi import FastAPI, Request
 from fastapi.exception_handlers import (
@@ -21,16 +22,29 @@ from purgatory.fastapi.http.problems import Problem
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
-_DEFAULTS = (None, http_exception_handler, request_validation_exception_handler)
+ProblemDetailsOf = Literal["purgatory", "app"]
 
 
-def add_problem_handlers(app: FastAPI, prefix: str) -> None:
-    """Report every error of `app` as problem details: 404 and 405, validation, and ours.
+def add_exception_handlers(app: FastAPI, prefix: str, problem_details: ProblemDetailsOf) -> None:
+    """Report errors as problem details: those of this library, and those below `prefix`.
 
-    `prefix` is where the kinds of problems are described. An HTTPException keeps its headers.
-    Handlers that the application has registered already stay.
+    With "app", also every other error of `app`: 404 and 405, validation, HTTPException, which keeps
+    its headers, and 500. Handlers that the application has registered stay.
     """
-    add_purgatory_handlers(app, prefix)
+    if problem_details not in get_args(ProblemDetailsOf):
+        raise ValueError(
+            f"problem_details is {problem_details!r}: give 'purgatory' for errors of these "
+            "endpoints and of this library, or 'app' for every error of the application"
+        )
+    is_whole = problem_details == "app"
+
+    async def on_problem(request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, Problem)
+        return _response(exc, prefix, request)
+
+    async def on_purgatory_error(request: Request, exc: Exception) -> Response:
+        assert isinstance(exc, PurgatoryError)
+        return _response(problem_of_exception(exc), prefix, request)
 
     async def on_http_exception(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
@@ -47,30 +61,34 @@ def add_problem_handlers(app: FastAPI, prefix: str) -> None:
         problem = Problem("internal-error", "the request failed; the server's log has the reason")
         return _response(problem, prefix, request)
 
-    _add(app, HTTPException, on_http_exception)
-    _add(app, RequestValidationError, on_validation_error)
-    if 500 not in app.exception_handlers:
-        _add(app, Exception, on_error)
+    for error, handler in ((Problem, on_problem), (PurgatoryError, on_purgatory_error)):
+        if error not in app.exception_handlers:
+            app.add_exception_handler(error, handler)
+    kind: type[Exception]
+    for kind, own, default in (
+        (HTTPException, on_http_exception, http_exception_handler),
+        (RequestValidationError, on_validation_error, request_validation_exception_handler),
+    ):
+        before = app.exception_handlers.get(kind, default)
+        if before is default or isinstance(before, _BelowPrefix):
+            app.add_exception_handler(kind, own if is_whole else _BelowPrefix(prefix, own, before))
+    if is_whole and not {500, Exception} & app.exception_handlers.keys():
+        app.add_exception_handler(Exception, on_error)
 
 
-def add_purgatory_handlers(app: FastAPI, prefix: str) -> None:
-    """Report the errors of this library as problem details, in endpoints of `app` too."""
+class _BelowPrefix:
+    """Handles errors below a prefix; the handler that was there before has all others."""
 
-    async def on_problem(request: Request, exc: Exception) -> Response:
-        assert isinstance(exc, Problem)
-        return _response(exc, prefix, request)
+    def __init__(self, prefix: str, handler: Handler, before: Any) -> None:
+        self._start = f"{prefix}/"
+        self._handler = handler
+        self._before = before
 
-    async def on_purgatory_error(request: Request, exc: Exception) -> Response:
-        assert isinstance(exc, PurgatoryError)
-        return _response(problem_of_exception(exc), prefix, request)
-
-    _add(app, Problem, on_problem)
-    _add(app, PurgatoryError, on_purgatory_error)
-
-
-def _add(app: FastAPI, kind: type[Exception], handler: Handler) -> None:
-    if app.exception_handlers.get(kind) in _DEFAULTS:
-        app.add_exception_handler(kind, handler)
+    async def __call__(self, request: Request, exc: Exception) -> Response:
+        path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
+        handler = self._handler if path.startswith(self._start) else self._before
+        response: Response = await handler(request, exc)
+        return response
 
 
 def _http_problem(request: Request, exc: HTTPException) -> Problem:

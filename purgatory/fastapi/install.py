@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
 from purgatory.fastapi.endpoint_groups import Authorize, EndpointGroup
-from purgatory.fastapi.exception_handlers import add_problem_handlers, add_purgatory_handlers
+from purgatory.fastapi.exception_handlers import ProblemDetailsOf, add_exception_handlers
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.settings import WaitSettings
@@ -24,7 +24,7 @@ def install(
     settings: WaitSettings | None = None,
     allow_separate_workers: bool = False,
     bypass_middleware: bool = False,
-    problem_details: bool = True,
+    problem_details: ProblemDetailsOf = "purgatory",
     authorize: Authorize | None = None,
     endpoints: Collection[EndpointGroup] | None = None,
 ) -> None:
@@ -46,9 +46,12 @@ def install(
     `endpoints` names the groups that exist: "watch", "keys", "jobs" and "statistics"; none of them
     for an empty set, which is enough for `ParkDep`. By default, all that `authorize` allows.
 
-    `problem_details=False` leaves the application's own errors as they are; those of these
-    endpoints are problem details all the same. Raises ValueError for a prefix that does not begin
-    with a slash, and for `endpoints` that are unknown, or that need `authorize` or a job store.
+    Errors are problem details below `prefix`, and if they are of this library, as those of
+    `ParkDep` are, in every endpoint of `app`; all others stay as they are. `problem_details="app"`
+    makes every error of `app` one, except where it has exception handlers of its own.
+
+    Raises ValueError for a prefix that does not begin with a slash, and for `endpoints` that are
+    unknown, or that need `authorize` or a job store.
     """
     app.include_router(
         create_router(
@@ -63,22 +66,22 @@ def install(
     )
     app.state.purgatory = purgatory
     if isinstance(authorize, BearerTokens):
-        _document_tokens(app)
-    if problem_details:
-        add_problem_handlers(app, prefix)
-    else:
-        add_purgatory_handlers(app, prefix)
+        _document_tokens(app, prefix)
+    add_exception_handlers(app, prefix, problem_details)
 
 
-def _document_tokens(app: FastAPI) -> None:
-    """Declare bearer tokens in OpenAPI, so that its pages offer to send one."""
+def _document_tokens(app: FastAPI, prefix: str) -> None:
+    """Declare bearer tokens for our operations in OpenAPI, so that its pages offer to send one."""
     described = app.openapi
 
     def openapi() -> dict[str, Any]:
         schema = described()
         schemes = schema.setdefault("components", {}).setdefault("securitySchemes", {})
         schemes.setdefault("bearer", {"type": "http", "scheme": "bearer"})
-        schema.setdefault("security", [{"bearer": []}, {}])
+        for path, item in schema["paths"].items():
+            for operation in item.values() if path.startswith(f"{prefix}/") else ():
+                if "401" in operation["responses"]:
+                    operation.setdefault("security", [{"bearer": []}])
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign] # FastAPI's documented way to extend it

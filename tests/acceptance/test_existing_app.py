@@ -78,7 +78,7 @@ def app() -> FastAPI:
 @pytest.fixture
 def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
     """That application with the purgatory in it."""
-    install(app, purgatory, authorize=ALLOW_ANYONE)
+    install(app, purgatory, problem_details="app", authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as running:
         yield running
 
@@ -276,8 +276,8 @@ async def test_errors_of_ours_in_its_endpoints(client: httpx.AsyncClient) -> Non
 async def test_problem_details_are_optional(
     app: FastAPI, purgatory: Purgatory, kind: ServerKind
 ) -> None:
-    """Without them its own errors stay as they were; ours are problem details all the same."""
-    install(app, purgatory, problem_details=False, authorize=ALLOW_ANYONE)
+    """Unless asked for, its own errors stay as they were; ours are problem details all the same."""
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as server:
         plain = await ask(server.address, "GET", "/nowhere")
         assert plain.json() == {"detail": "Not Found"}

@@ -30,7 +30,7 @@ def _client(app: FastAPI) -> httpx.AsyncClient:
 def app() -> FastAPI:
     """An application with a purgatory that nobody opens."""
     app = FastAPI()
-    install(app, Purgatory(), authorize=ALLOW_ANYONE)
+    install(app, Purgatory(), problem_details="app", authorize=ALLOW_ANYONE)
     return app
 
 
