@@ -22,6 +22,6 @@ def create_app(
     app = FastAPI(title="acks-all", docs_url=None, redoc_url=None, max_body_size=MAX_BODY_BYTES)
     app.state.replica_manager = ReplicaManager(purgatory, config or BrokerConfig())
     app.include_router(router)
-    install(app, purgatory, endpoints=())
+    install(app, purgatory, problem_details="app")
     add_broker_errors(app)
     return app

@@ -25,5 +25,5 @@ def create_app(settings: CoordinatorSettings | None = None) -> FastAPI:
     app.state.coordinator = Coordinator(purgatory, settings)
     app.include_router(router)
     add_group_problems(app)
-    install(app, purgatory, endpoints={"statistics"}, authorize=ALLOW_ANYONE)
+    install(app, purgatory, endpoints={"statistics"}, authorize=ALLOW_ANYONE, problem_details="app")
     return app

@@ -35,5 +35,5 @@ def create_app(settings: ShopSettings | None = None) -> FastAPI:
     app.include_router(router)
     app.add_middleware(LongPollMiddleware, purgatory=purgatory)
     # The demonstration counts what is parked; firing and dropping keys is for the shop alone.
-    install(app, purgatory, endpoints={"statistics"}, authorize=ALLOW_ANYONE)
+    install(app, purgatory, endpoints={"statistics"}, authorize=ALLOW_ANYONE, problem_details="app")
     return app

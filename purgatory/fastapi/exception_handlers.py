@@ -86,7 +86,7 @@ class _BelowPrefix:
 
     async def __call__(self, request: Request, exc: Exception) -> Response:
         path = request.scope["path"].removeprefix(request.scope.get("root_path", ""))
-        handler = self._handler if path.startswith(self._start) else self._before
+        handler = self._handler if f"{path}/".startswith(self._start) else self._before
         response: Response = await handler(request, exc)
         return response
 

@@ -270,7 +270,7 @@ async def test_a_method_that_an_address_does_not_take(
         check_refusal(reply, 405, "method-not-allowed", method, *METHODS[target])
 
 
-@pytest.mark.parametrize("target", ["/purgatory", "/purgatory/nothing", "/purgatory/waits", "/"])
+@pytest.mark.parametrize("target", ["/purgatory", "/purgatory/nothing", "/purgatory/waits"])
 async def test_an_address_that_is_not_there(connection: Connection, target: str) -> None:
     """404 as problem details, that names the address."""
     reply = await connection.get(target)
