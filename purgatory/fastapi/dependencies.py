@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, HTTPException, Request
 from starlette.requests import ClientDisconnect, HTTPConnection
@@ -13,7 +13,12 @@ from starlette.types import Receive
 
 from purgatory.errors import WrongThreadError
 from purgatory.fastapi.http.problems import draining_problem
-from purgatory.fastapi.routing.request_internals import cache_body, cached_body
+from purgatory.fastapi.routing.request_internals import (
+    cache_body,
+    cached_body,
+    end_response,
+    on_endpoint_end,
+)
 from purgatory.fastapi.watch.interruptible_receive import (
     CLIENT_CLOSED_REQUEST,
     DisconnectListener,
@@ -21,6 +26,11 @@ from purgatory.fastapi.watch.interruptible_receive import (
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
+
+# A stream whose response is complete, or whose client left, is cancelled by what sends it, within
+# a turn or two of the event loop; an exception in it would be a traceback in the log. If nothing
+# does, it gets the exception after all.
+CANCELLATION_S: Final = 1.0
 
 
 # Neither awaits anything, but FastAPI would run plain functions in one of its 40 threads.
@@ -45,6 +55,9 @@ class Park:
         self.purgatory = purgatory
         self._request = request
         self._thread_id = threading.get_ident()
+        # Its response is being sent: whoever parks now is a stream.
+        self._is_streaming = False
+        on_endpoint_end(request.scope, self._begin_stream)
 
     def cursor(self, *keys: str) -> str:
         """Return the cursor of now, to wait from after a read; see `Purgatory.cursor`."""
@@ -65,8 +78,10 @@ class Park:
         so.
 
         Raises HTTPException when the client leaves (499, which nobody reads) and when the process
-        drains (503 with Retry-After). `purgatory.park` does neither, and is for background tasks,
-        which run once the client has its response.
+        drains (503 with Retry-After). In a stream, such as server-sent events, the stream ends
+        instead, as if the client had left: its response is completed, and the generator cancelled.
+        `purgatory.park` does neither, and is for background tasks, which run once the client has
+        its response.
 
         Raises WrongThreadError, at once, in a thread, such as that of a `def` endpoint: there, call
         `anyio.from_thread.run(partial(park, "key", timeout=25))`.
@@ -91,9 +106,18 @@ class Park:
         outcome = await waiting.wait_for(
             self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)
         )
+        if outcome is None:
+            if self._is_streaming:
+                await asyncio.sleep(CANCELLATION_S)
+            raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its response")
         if outcome.status is Status.DRAINED:
+            if self._is_streaming and await end_response(self._request):
+                await asyncio.sleep(CANCELLATION_S)
             raise draining_problem()
         return outcome
+
+    def _begin_stream(self) -> None:
+        self._is_streaming = True
 
     async def _read_body(self) -> None:
         # Otherwise the body would hide the client's leaving.
@@ -132,15 +156,13 @@ class _WaitingEndpoint(DisconnectListener):
         self._task = None
         self._parking: asyncio.Task[Outcome]
 
-    async def wait_for(self, parking: Coroutine[Any, Any, Outcome]) -> Outcome:
-        """Return the outcome; raise HTTPException if the client leaves before."""
+    async def wait_for(self, parking: Coroutine[Any, Any, Outcome]) -> Outcome | None:
+        """Return the outcome; None if the client leaves before."""
         self._parking = asyncio.get_running_loop().create_task(parking)
         self._parking.add_done_callback(lambda _: self.interrupt())
         try:
             await self.until_disconnect(self)
-            if not self._parking.done():
-                raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its response")
-            return self._parking.result()
+            return self._parking.result() if self._parking.done() else None
         finally:
             await asyncio.gather(self._parking, return_exceptions=True)
 

@@ -1,13 +1,16 @@
 """What routes read from the insides of requests. The only user of these private names.
 
-`Request._body`, in which Starlette caches a body, and the entry of FastAPI's in a scope that says
-how the router of a route was included. Without the first, a body is read from the connection.
-Without the second, dependencies given at `include_router` would be skipped, and with them perhaps
-an authorization: `require_effective_routes` refuses to go on.
+`Request._body`, in which Starlette caches a body; `Request._send`; and entries of FastAPI's in a
+scope: the exit stack that ends with the endpoint, and how the router of a route was included.
+Without the first, a body is read from the connection; without the next two, streams that park fail
+on a drain. Without the last, dependencies given at `include_router` would be skipped, and with them
+perhaps an authorization: `require_effective_routes` refuses to go on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AsyncExitStack
 from functools import lru_cache
 from typing import Any
 
@@ -27,6 +30,23 @@ def cached_body(request: Request) -> bytes | None:
 def cache_body(request: Request, body: bytes) -> None:
     """Have `request.body()` return `body` without reading."""
     request._body = body
+
+
+def on_endpoint_end(scope: Scope, callback: Callable[[], object]) -> None:
+    """Call `callback` once the endpoint has returned, before its response is sent."""
+    stack = scope.get("fastapi_function_astack")
+    if isinstance(stack, AsyncExitStack):
+        stack.callback(callback)
+
+
+async def end_response(request: Request) -> bool:
+    """End the body of the response that is being sent; return True iff that was possible."""
+    try:
+        await request._send({"type": "http.response.body", "body": b"", "more_body": False})
+    except Exception:
+        # Servers raise different errors if it has not begun, or has ended.
+        return False
+    return True
 
 
 def effective_route(scope: Scope) -> Any | None:

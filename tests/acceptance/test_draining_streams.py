@@ -1,0 +1,136 @@
+"""Streams of the application that park, when the process is told to stop or their client leaves."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
+from fastapi.sse import EventSourceResponse
+from starlette.middleware.gzip import GZipMiddleware
+
+from purgatory import Purgatory
+from purgatory.fastapi import ParkDep, install
+from tests.acceptance.client import Crowd, replies
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+
+CLIENTS = 5
+STREAMS = ["/stream", "/events", "/lines"]
+
+
+@dataclass
+class Ended:
+    """How many generators have run their `finally`."""
+
+    count: int = field(default=0)
+
+
+@pytest.fixture
+def ended() -> Ended:
+    """None so far."""
+    return Ended()
+
+
+@pytest.fixture(params=["bare", "http middleware"])
+def app(request: pytest.FixtureRequest, ended: Ended) -> FastAPI:
+    """Streams that know nothing of a drain, bare and behind middleware."""
+    app = FastAPI()
+
+    async def values(park: ParkDep) -> AsyncIterator[str]:
+        try:
+            yield "begun"
+            while True:
+                yield str((await park("k", timeout=50.0)).value)
+        finally:
+            ended.count += 1
+
+    @app.get("/stream")
+    async def stream(park: ParkDep) -> StreamingResponse:
+        return StreamingResponse(f"{value}\n" async for value in values(park))
+
+    @app.get("/events", response_class=EventSourceResponse)
+    async def events(park: ParkDep) -> AsyncIterator[str]:
+        async for value in values(park):
+            yield value
+
+    @app.get("/lines")
+    async def lines(park: ParkDep) -> AsyncIterator[str]:
+        async for value in values(park):
+            yield value
+
+    if request.param == "http middleware":
+
+        @app.middleware("http")
+        async def pass_on(
+            request: Request, call_next: Callable[[Request], Awaitable[Response]]
+        ) -> Response:
+            return await call_next(request)
+
+    return app
+
+
+@pytest.fixture
+def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
+    """The application with the purgatory in it."""
+    install(app, purgatory)
+    with serve(app, purgatory, kind) as running:
+        yield running
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the server has logged beyond the usual."""
+    return [record.getMessage() for record in caplog.records if record.levelname != "INFO"]
+
+
+@pytest.mark.parametrize("target", STREAMS)
+async def test_a_deploy(
+    server: ThreadServer, target: str, ended: Ended, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each stream ends completely, with its `finally`, and with nothing in the log."""
+    caplog.set_level("INFO")
+    async with Crowd(server.address, CLIENTS) as members:
+        for member in members:
+            member.send("GET", target)
+        await server.until_parked(CLIENTS)
+        await server.call(server.purgatory.fire, "k", 42)
+        await server.until_parked(CLIENTS)
+        await server.call(server.purgatory.drain)
+        for reply in await replies(members):
+            assert reply.status == 200
+            assert b"begun" in reply.body and b"42" in reply.body
+    await server.call(server.until, lambda: ended.count == CLIENTS)
+    assert complaints(caplog) == []
+
+
+@pytest.mark.parametrize("target", STREAMS)
+async def test_clients_that_leave(
+    server: ThreadServer, target: str, ended: Ended, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing is left of them, nor in the log."""
+    caplog.set_level("INFO")
+    async with Crowd(server.address, CLIENTS) as members:
+        for member in members:
+            member.send("GET", target)
+        await server.until_parked(CLIENTS)
+    await server.call(server.until, lambda: ended.count == CLIENTS)
+    await server.until_parked(0)
+    assert complaints(caplog) == []
+
+
+async def test_compressed_and_late(
+    app: FastAPI, purgatory: Purgatory, kind: ServerKind, ended: Ended
+) -> None:
+    """What middleware makes of a stream is complete; one that comes while it drains ends, too."""
+    app.add_middleware(GZipMiddleware, minimum_size=1)
+    install(app, purgatory)
+    with serve(app, purgatory, kind) as server:
+        async with Crowd(server.address, 2) as [parked, late]:
+            for member in (parked, late):
+                member.send("GET", "/stream", headers={"Accept-Encoding": "gzip"})
+                await server.until_parked(1 if member is parked else 0)
+                await server.call(server.purgatory.drain)
+                assert gzip.decompress((await member.reply()).body) == b"begun\n"
+        await server.call(server.until, lambda: ended.count == 2)
