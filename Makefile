@@ -130,7 +130,8 @@ example-unpaid-orders: $(VENV)/.test ## Watch an order be cancelled unless it is
 example-pipeline: $(VENV)/.test ## Make up a journal of two days, and a report on it (ARGS="--operations 5000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline.example $(ARGS)
 
-docs: .venv-docs/.created ## Build the documentation as a site in site/; a broken link fails
+docs: .venv-docs/.created $(VENV)/.run ## Build the documentation as a site in site/; a broken link fails
+	@$(BIN)/python .build/operations_page.py build/docs/operations.md
 	@.venv-docs/bin/zensical build --strict --clean
 
 docs-house: $(VENV)/.created ## Draw the rooms of the code and their imports in docs/architecture.md

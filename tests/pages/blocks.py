@@ -64,7 +64,8 @@ def blocks(page: Path) -> list[Block]:
 def run_python(page: Path, preludes: dict[str, str]) -> None:
     """Run the Python blocks of a page in order, in one namespace.
 
-    What `preludes` has for the beginning of a block is run before it, and `end()` at the end. Not those that are saved as files, which shell blocks run. `await` may stand at the top level.
+    What `preludes` has for the beginning of a block is run before it, and `end()` at the end.
+    Blocks that are saved as files are run by the shell blocks. `await` may be at the top level.
     """
     names: dict[str, Any] = {"__name__": page.stem}
     with Runner() as runner:
