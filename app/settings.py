@@ -48,6 +48,17 @@ class Settings(BaseSettings):
     max_value_bytes: int = Field(_LIMITS.max_value_bytes, ge=1)
 
     max_parked_per_client: int = Field(_WAITS.max_parked_per_client, ge=1)
+    request_timeout: float = Field(
+        _WAITS.request_timeout,
+        gt=0,
+        le=3600,
+        description="Seconds in which a request has to arrive, from its first byte to its last.",
+    )
+    max_incomplete_bytes: int = Field(
+        _WAITS.max_incomplete_bytes,
+        ge=1,
+        description="Bytes of all requests together that have not arrived completely.",
+    )
     trusted_proxies: str = Field(
         "127.0.0.1",
         description="Comma-separated addresses of proxies whose X-Forwarded-For is trusted.",
@@ -239,6 +250,8 @@ class Settings(BaseSettings):
             default_wait=self.default_wait,
             max_wait=self.max_wait,
             max_parked_per_client=self.max_parked_per_client,
+            request_timeout=self.request_timeout,
+            max_incomplete_bytes=self.max_incomplete_bytes,
         )
 
 

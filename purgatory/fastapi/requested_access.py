@@ -35,8 +35,8 @@ async def get_accesses(request: Request) -> list[Access]:
     # The keys are in the body: parsed as the endpoint parses it, so that both see the same.
     if cached_body(request) is None:
         # Request.body() has no bound: it is to return what is read here.
-        limit = endpoint.raw.max_body
-        cache_body(request, await read_body(request.scope, request.receive, limit))
+        limit, incoming = endpoint.raw.max_body, endpoint.raw.context.incoming
+        cache_body(request, await read_body(request.scope, request.receive, limit, incoming))
     body = await request.body()
     if isinstance(endpoint.raw, JobBatchEndpoint):
         return [Access(action), *await _of_batch(endpoint.raw, body)]

@@ -50,10 +50,8 @@ def app(tmp_path: Path) -> FastAPI:
         finally:
             await session.close()
 
-    SessionDep = Annotated[Session, Depends(get_session)]
-
     @app.get("/held/{order}")
-    async def held(session: SessionDep, park: ParkDep) -> str:
+    async def held(session: Annotated[Session, Depends(get_session)], park: ParkDep) -> str:
         session.execute(text("SELECT 1"))
         return (await park("k", timeout=0.001)).status
 
@@ -65,7 +63,7 @@ def app(tmp_path: Path) -> FastAPI:
         return (await park("k", timeout=0.001)).status
 
     @app.get("/delayed")
-    async def delayed(session: SessionDep) -> DelayedResponse:
+    async def delayed(session: Annotated[Session, Depends(get_session)]) -> DelayedResponse:
         session.execute(text("SELECT 1"))
 
         def park(respond: object) -> DelayedOperation:
@@ -76,13 +74,13 @@ def app(tmp_path: Path) -> FastAPI:
         return DelayedResponse(park)
 
     @app.get("/committed")
-    async def committed(session: SessionDep, park: ParkDep) -> str:
+    async def committed(session: Annotated[Session, Depends(get_session)], park: ParkDep) -> str:
         session.execute(text("SELECT 1"))
         session.commit()
         return (await park("k", timeout=0.001)).status
 
     @app.get("/unused")
-    async def unused(session: SessionDep, park: ParkDep) -> str:
+    async def unused(session: Annotated[Session, Depends(get_session)], park: ParkDep) -> str:
         return (await park("k", timeout=0.001)).status
 
     @app.get("/none")

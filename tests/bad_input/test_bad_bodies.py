@@ -57,7 +57,7 @@ async def test_what_a_form_of_any_site_can_send(
     """415 says how to send it, also to those who use curl, and also where there is no body."""
     for body in (b'{"value": 1}', b""):
         reply = await _post_as(connection, target, body, f"Content-Type: {media_type}")
-        check_refusal(reply, 415, "unsupported-media-type", media_type.strip(), "--json")
+        check_refusal(reply, 415, "unsupported-media-type", media_type.strip(), "-H 'Content")
 
 
 @pytest.mark.parametrize("target", [FIRE, BATCH, WATCH])

@@ -197,7 +197,7 @@ async def test_jobs_from_a_form(connection: Connection, target: str) -> None:
     method = "PATCH" if target.endswith("/x") else "POST"
     head = f"{method} {target} HTTP/1.1\r\nHost: h\r\nContent-Type: text/plain\r\n"
     connection.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    check_refusal(await connection.reply(), 415, "unsupported-media-type", "--json")
+    check_refusal(await connection.reply(), 415, "unsupported-media-type", "-H 'Content")
 
 
 async def test_a_job_run_by_a_page_of_another_site(connection: Connection) -> None:

@@ -165,7 +165,7 @@ USES: dict[str, set[str]] = {
     "fastapi/routing": {"fastapi/access", "fastapi/http"},
     "fastapi/servers": {"fastapi/routing", "fastapi/watch"},
     "fastapi/servers/uvicorn": {"fastapi/http", "fastapi/servers"},
-    "fastapi/watch": {"fastapi/access", "fastapi/http", "fastapi/routing"},
+    "fastapi/watch": {"fastapi/http", "fastapi/routing"},
     "uvicorn": {"fastapi/servers/uvicorn"},
 }
 

@@ -13,8 +13,7 @@ _OF_FORMS: Final = frozenset(
 )
 _ALLOWED: Final = "application/json, or another type that forms do not have"
 _WAY_OUT: Final = (
-    "send Content-Type: application/json; with curl, --json in place of -d, or "
-    "-H 'Content-Type: application/json'"
+    "send Content-Type: application/json; with curl -d, add -H 'Content-Type: application/json'"
 )
 
 

@@ -45,6 +45,13 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Ask the operators for a token with the scope that `detail` names.",
         ),
         ProblemKind(
+            "endpoint-closed",
+            403,
+            "This endpoint is closed",
+            "Operators: `install(authorize=...)` opens it, to bearer tokens, to whom a dependency "
+            "of yours allows, or to anyone.",
+        ),
+        ProblemKind(
             "not-found",
             404,
             "Nothing exists at this address",
@@ -67,6 +74,12 @@ KINDS: Final[dict[str, ProblemKind]] = {
             405,
             "The method is not allowed at this address",
             "The Allow header names the methods that are.",
+        ),
+        ProblemKind(
+            "request-timeout",
+            408,
+            "The request did not arrive in time",
+            "Send the whole request within `limit` seconds.",
         ),
         ProblemKind(
             "superseded",
@@ -128,7 +141,7 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "unsupported-media-type",
             415,
             "The type or the encoding of the body is not supported",
-            "Send `Content-Type: application/json`, with curl `--json` in place of `-d`, and the "
+            "Send `Content-Type: application/json`, which `curl -d` does only with `-H`, and the "
             "body as it is, without Content-Encoding.",
         ),
         ProblemKind(
@@ -154,6 +167,13 @@ KINDS: Final[dict[str, ProblemKind]] = {
             503,
             "Too many parked requests in this process",
             "Retry after `Retry-After` seconds; operators can raise the limit or add processes.",
+        ),
+        ProblemKind(
+            "receiving-full",
+            503,
+            "Too many bytes of incomplete requests in this process",
+            "Send the whole request again, at once, after `Retry-After` seconds; operators can "
+            "raise `max_incomplete_bytes`.",
         ),
         ProblemKind(
             "draining",

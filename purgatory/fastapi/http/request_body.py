@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from typing import Final
 
 from starlette.types import Receive, Scope
 
+from purgatory.fastapi.http.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.problems import Problem
 
 # A rejected body of up to so many bytes is still read, and discarded: a connection that is closed
@@ -14,13 +16,34 @@ from purgatory.fastapi.http.problems import Problem
 MAX_DISCARDED: Final = 16 * 1024 * 1024
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Return the whole body; raise Problem if it is larger than `limit` bytes."""
+async def read_body(
+    scope: Scope, receive: Receive, limit: int, incoming: IncomingRequests
+) -> bytes:
+    """Return the whole body; raise Problem if it is larger than `limit` bytes.
+
+    Raises the Problem with which `incoming` refuses it, too: late, or in need of too much memory.
+    """
     announced, expects_continue = _announced(scope)
     if announced == 0:
         return b""
     if announced > limit and (announced > MAX_DISCARDED or expects_continue):
         raise body_too_large(limit)
+    reading = _BodyReading()
+    incoming.hold(reading, 0)
+    try:
+        return await _read(receive, limit, reading, incoming)
+    except asyncio.CancelledError:
+        if reading.problem is None:
+            raise
+        reading.task.uncancel()
+        raise reading.problem from None
+    finally:
+        incoming.release(reading)
+
+
+async def _read(
+    receive: Receive, limit: int, reading: _BodyReading, incoming: IncomingRequests
+) -> bytes:
     body = bytearray()
     received = 0
     while True:
@@ -31,13 +54,33 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         received += len(chunk)
         if received <= limit:
             body += chunk
-        elif received > MAX_DISCARDED:
-            raise body_too_large(limit)
+        else:
+            body.clear()
+            if received > MAX_DISCARDED:
+                raise body_too_large(limit)
         if not message.get("more_body", False):
             break
+        incoming.hold(reading, len(body))
     if received > limit:
         raise body_too_large(limit)
     return bytes(body)
+
+
+class _BodyReading:
+    """A body that is read by the current task."""
+
+    __slots__ = ("problem", "task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.problem: Problem | None = None
+
+    def refuse(self, problem: Problem) -> None:
+        """Have `read_body` raise `problem`."""
+        self.problem = problem
+        self.task.cancel()
 
 
 def _announced(scope: Scope) -> tuple[int, bool]:

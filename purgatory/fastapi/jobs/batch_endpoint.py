@@ -77,7 +77,7 @@ class JobBatchEndpoint:
             )
         # A closed purgatory or an unavailable store is reported before the body is read.
         self.context.purgatory.job_service().ready()
-        return split_lines(await read_body(scope, receive, self.max_body))
+        return split_lines(await read_body(scope, receive, self.max_body, self.context.incoming))
 
     async def _results(self, raw: RawRequest, lines: list[bytes]) -> AsyncIterator[list[BatchLine]]:
         for start in range(0, len(lines), CHUNK):

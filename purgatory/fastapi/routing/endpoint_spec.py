@@ -77,7 +77,10 @@ class EndpointSpec:
     def all_problems(self) -> tuple[str, ...]:
         """The kinds of problems, in the order in which requests are checked."""
         access = () if self.action is None else ("unauthorized", "forbidden")
-        return (*access, "bad-parameter", *self.problems)
+        # Of requests with a body.
+        receiving = ("request-timeout", "receiving-full")
+        has_body = "body-too-large" in self.problems
+        return (*access, "bad-parameter", *self.problems, *(receiving if has_body else ()))
 
     def _arguments(self) -> Iterator[inspect.Parameter]:
         if self.body is not None:

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.routing.dependency_route import behind_dependencies
-from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
+from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 from purgatory.fastapi.routing.openapi import problem_responses
 from purgatory.fastapi.routing.request_internals import effective_route
@@ -25,6 +25,7 @@ from purgatory.fastapi.routing.request_internals import effective_route
 class BoundedApp(Protocol):
     """An ASGI application that reads bodies up to a bound."""
 
+    context: EndpointContext
     max_body: int
     """Bytes; 0 if it reads none."""
 

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from purgatory.fastapi.http.incoming_requests import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitSettings:
-    """How long requests may be parked, in seconds, and how many of one client."""
+    """Bounds on requests over HTTP: how long they are parked or received, and how many."""
 
     default_wait: float = 25.0
     max_wait: float = 55.0
     max_parked_per_client: int = 100_000
     """Parked requests of one client: a token, or else an address."""
+    request_timeout: float = DEFAULT_TIMEOUT
+    """Seconds from the first byte of a request to its last; later ones are refused (408).
+
+    Applies to bodies, and with `ParkingProtocol` to heads.
+    """
+    max_incomplete_bytes: int = DEFAULT_MAX_BYTES
+    """Bytes of all incomplete requests together; beyond, the oldest of them are refused (503)."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless 0 <= default_wait <= max_wait."""
@@ -24,4 +33,12 @@ class WaitSettings:
         if self.max_parked_per_client < 1:
             raise ValueError(
                 f"max_parked_per_client is {self.max_parked_per_client!r}; the minimum is 1"
+            )
+        if not 0 < self.request_timeout < float("inf"):
+            raise ValueError(
+                f"request_timeout is {self.request_timeout!r}; needed: a number of seconds above 0"
+            )
+        if self.max_incomplete_bytes < 1:
+            raise ValueError(
+                f"max_incomplete_bytes is {self.max_incomplete_bytes!r}; the minimum is 1"
             )

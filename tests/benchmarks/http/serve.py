@@ -44,7 +44,8 @@ def main() -> None:
             _run(config, listening)
         return
     if kind is UVICORN_HANDLER:
-        _run(uvicorn.Config(handler_app.create_app()), listening)
+        # The clients of the benchmark are idle for longer than uvicorn's 5 s.
+        _run(uvicorn.Config(handler_app.create_app(), timeout_keep_alive=75), listening)
         return
     app = handler_app.create_app() if kind is HANDLER else purgatory_app.create_app()
     config = uvicorn.Config(
@@ -70,6 +71,8 @@ def _with_probe(app: FastAPI) -> FastAPI:
 
 def _run(config: uvicorn.Config, listening: socket.socket) -> None:
     announce(listening)
+    for name in ("purgatory", "uvicorn.error"):
+        logging.getLogger(name).setLevel(logging.WARNING)
     # The access log goes to a file, not to the pipe, which nobody reads any more.
     with TemporaryFile() as log:
         os.dup2(log.fileno(), sys.stdout.fileno())

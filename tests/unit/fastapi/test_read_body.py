@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from purgatory.fastapi.http.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_body import MAX_DISCARDED, read_body
 from tests.unit.exchange import Exchange
@@ -16,7 +17,7 @@ def _exchange(announced: int, body: list[bytes]) -> Exchange:
 
 
 async def _read(exchange: Exchange, limit: int) -> Any:
-    return await read_body(exchange.scope, exchange.receive, limit)
+    return await read_body(exchange.scope, exchange.receive, limit, IncomingRequests())
 
 
 async def test_a_limit_may_be_above_what_is_read_and_dropped() -> None:

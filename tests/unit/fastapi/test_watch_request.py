@@ -62,6 +62,9 @@ async def test_bad_and_expired_cursors_together() -> None:
         {"default_wait": -1},
         {"default_wait": float("nan")},
         {"max_parked_per_client": 0},
+        {"request_timeout": 0},
+        {"request_timeout": float("nan")},
+        {"max_incomplete_bytes": 0},
     ],
 )
 def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:

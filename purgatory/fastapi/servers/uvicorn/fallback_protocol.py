@@ -14,17 +14,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from purgatory.fastapi.http.eager_send import run_in_task
+from purgatory.fastapi.http.incoming_requests import IncomingRequests
+from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE, Respond
 from purgatory.fastapi.servers.send_wrappers import is_unwrapped
+from purgatory.fastapi.servers.uvicorn.response_encoder import status_line
 from purgatory.operations.delayed_operation import DelayedOperation
 
 # Bytes of a head: httptools takes any number of them.
 MAX_HEAD: Final = 64 * 1024
 
-_HEAD_TOO_LARGE: Final = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-type: text/plain\r\nconnection: close\r\ncontent-length: 37\r\n\r\n"
-    b"The head of the request is too large\n"
+_REFUSAL: Final = (
+    b"%bcontent-type: text/plain\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b\n"
 )
 
 Release = Callable[["FallbackProtocol", DelayedOperation], Respond]
@@ -38,8 +39,10 @@ class FallbackProtocol(HttpToolsProtocol):
     with this protocol, which is not used again, and with the operation that the request waits for.
     """
 
-    _is_in_head = True
-    _has_head_ended = False
+    # True from the first byte of a head to its last one.
+    _is_in_head = False
+    _is_new_head = False
+    # Of the current head; 1 for one that began within the last piece, which is bounded by itself.
     _head_bytes = 0
 
     def __init__(
@@ -49,10 +52,12 @@ class FallbackProtocol(HttpToolsProtocol):
         app_state: dict[str, Any],
         loop: asyncio.AbstractEventLoop,
         release: Release | None,
+        incoming: IncomingRequests,
     ) -> None:
-        """Serve one connection as uvicorn does."""
+        """Serve one connection as uvicorn does; its heads are among `incoming`."""
         super().__init__(config, server_state, app_state, loop)
         self._release = release
+        self._incoming = incoming
 
     @property
     def is_between_requests(self) -> bool:
@@ -82,7 +87,7 @@ class FallbackProtocol(HttpToolsProtocol):
         """Run a response to a request that was released, in a task of its own."""
         scope: Any = {
             "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "asgi": {"version": self.config.asgi_version, "spec_version": "2.3"},
             "http_version": "1.1",
             # All that matters is that it is not HEAD.
             "method": "GET",
@@ -115,21 +120,39 @@ class FallbackProtocol(HttpToolsProtocol):
         run_in_task(response(scope, receive, send), self.transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, within the bound on the head."""
-        was_in_head = self._is_in_head
-        self._has_head_ended = False
+        """Read on, within the bounds on the head."""
+        is_same_head = self._is_in_head
+        self._is_new_head = False
         super().data_received(data)
-        # Data that holds the end of a head or of a body is not counted: one piece is bounded.
-        if not was_in_head or self._has_head_ended:
+        if not self._is_in_head or self.transport.is_closing():
             self._head_bytes = 0
+            self._incoming.release(self)
             return
-        self._head_bytes += len(data)
-        if self._head_bytes > MAX_HEAD and not self.transport.is_closing():
-            self.transport.write(_HEAD_TOO_LARGE)
-            self.transport.close()
+        if self._is_new_head or not is_same_head:
+            self._incoming.release(self)
+            self._head_bytes = 1
+        else:
+            self._head_bytes += len(data)
+        if self._head_bytes > MAX_HEAD:
+            self._end(431, f"the head of the request is larger than {MAX_HEAD} bytes")
+        elif self._is_responding:
+            # uvicorn's timeout begins with the response, and ends with the rest of the head.
+            self._incoming.release(self)
+        else:
+            self._incoming.hold(self, self._head_bytes)
+
+    def refuse(self, problem: Problem) -> None:
+        """Respond to half a head, and close the connection."""
+        self._end(problem.status, problem.detail)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget half a head."""
+        self._incoming.release(self)
+        super().connection_lost(exc)
 
     def on_message_begin(self) -> None:
         """Make a scope that offers the extension."""
+        self._is_in_head = self._is_new_head = True
         super().on_message_begin()
         if self._release is not None:
             scope: Any = self.scope
@@ -138,13 +161,18 @@ class FallbackProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Note that the body begins."""
         self._is_in_head = False
-        self._has_head_ended = True
         super().on_headers_complete()
 
-    def on_message_complete(self) -> None:
-        """Note that the next head begins."""
-        self._is_in_head = True
-        super().on_message_complete()
+    @property
+    def _is_responding(self) -> bool:
+        cycle: Any = self.cycle
+        return cycle is not None and not cycle.response_complete
+
+    def _end(self, status: int, detail: str) -> None:
+        """Refuse half a head."""
+        body = detail.encode("ascii")
+        self.transport.write(_REFUSAL % (status_line(status), len(body) + 1, body))
+        self.transport.close()
 
     def _is_last(self, cycle: RequestResponseCycle) -> bool:
         """Return True iff nothing was read behind the request of `cycle`."""
@@ -178,7 +206,7 @@ class FallbackProtocol(HttpToolsProtocol):
 
 
 _OF_PROTOCOL: Final = """
-    _unset_keepalive_if_required access_logger asgi_version client connection_lost connection_made
+    _unset_keepalive_if_required access_logger client config connection_lost connection_made
     cycle data_received eof_received flow logger on_headers_complete on_message_begin
     on_message_complete on_response_complete parser pause_writing pipeline resume_writing root_path
     scheme scope server server_state shutdown transport

@@ -9,11 +9,20 @@ from starlette.responses import Response
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.servers.park_extension import Respond
 from purgatory.fastapi.servers.uvicorn.access_log import AccessEntry
 from purgatory.fastapi.servers.uvicorn.fallback_protocol import FallbackProtocol
 from purgatory.fastapi.servers.uvicorn.plain_response import plain_response
+from purgatory.fastapi.servers.uvicorn.receiving import (
+    MAX_DROPPED,
+    DroppedBody,
+    DroppedRest,
+    PartialBody,
+    PartialHead,
+    Receiving,
+)
 from purgatory.fastapi.servers.uvicorn.request_reader import DirectRequest, Unread
 from purgatory.fastapi.servers.uvicorn.server_context import server_context
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -33,12 +42,16 @@ class ParkingProtocol(asyncio.Protocol):
     Everything else goes, byte for byte, to a FallbackProtocol, made when it is first needed; so a
     parked request costs this object, the transport and its operation.
 
+    A request is admitted or refused by its head, before its body is read, and an incomplete one is
+    among the server's `IncomingRequests`, which refuse it if it is late or takes too much memory.
+
     While a request waits, the connection is read on, so that the client's leaving is seen at once.
     If more than MAX_READ_AHEAD bytes come, a parked request ends early, as expired. Responses are
     in the order of requests.
     """
 
-    # Invariant: _is_responding or not _parked; and _unread follows the current request.
+    # Invariant: _is_responding or not _parked; not (_is_responding and _receiving); and _unread
+    # follows the current request.
     __slots__ = (
         "_entry",
         "_fallback",
@@ -47,8 +60,8 @@ class ParkingProtocol(asyncio.Protocol):
         "_is_responding",
         "_is_write_paused",
         "_keeps_alive",
-        "_needed",
         "_parked",
+        "_receiving",
         "_server",
         "_transport",
         "_unread",
@@ -68,9 +81,10 @@ class ParkingProtocol(asyncio.Protocol):
         # uvicorn's protocol, once there was a request for it.
         self._fallback: FallbackProtocol | None = None
         self._parked: DelayedOperation | None = None
-        # What was received and not read; and how many bytes of it the next request needs.
+        # What was received behind the current request, and not read.
         self._unread: bytes | bytearray = b""
-        self._needed = 0
+        # An incomplete request, or one that was refused before its body came.
+        self._receiving: Receiving | None = None
         # The access log's entry of the current request.
         self._entry: AccessEntry | None = None
         self._keeps_alive = True
@@ -90,6 +104,9 @@ class ParkingProtocol(asyncio.Protocol):
         server = self._server
         server.state.connections.discard(self)
         server.idle.discard(self)
+        if self._receiving is not None:
+            self._receiving = None
+            server.incoming.release(self)
         self._unread = b""
         if self._fallback is not None:
             self._fallback.connection_lost(exc)
@@ -106,18 +123,16 @@ class ParkingProtocol(asyncio.Protocol):
                 return
             fallback.cancel_idle_timeout()
         self._server.idle.discard(self)
-        if self._unread:
+        if self._receiving is not None:
+            self._receive(self._receiving, data)
+        elif self._unread:
             if not isinstance(self._unread, bytearray):
-                # One that grows in place: a body may come in very many pieces.
+                # One that grows in place: what waits may come in very many pieces.
                 self._unread = bytearray(self._unread)
             self._unread += data
-            if len(self._unread) < self._needed:
-                return
-            data = bytes(self._unread)
-        if self._is_responding or self._is_write_paused:
-            self._keep(data)
+            self._keep_or_read(self._unread)
         else:
-            self._read(data)
+            self._keep_or_read(data)
 
     def eof_received(self) -> None:
         """Let the transport close: a client that sends no more does not wait for a response."""
@@ -164,7 +179,10 @@ class ParkingProtocol(asyncio.Protocol):
         server.state.total_requests += 1
         if not self._keeps_alive or response.is_last:
             server.writes.flush()
-            transport.close()
+            if self._receiving is None:
+                transport.close()
+            else:
+                self._linger()
         elif self._is_reading:
             # The caller further up reads on by itself.
             pass
@@ -172,6 +190,19 @@ class ParkingProtocol(asyncio.Protocol):
             self._read_soon()
         else:
             server.idle.add(self)
+
+    def refuse(self, problem: Problem) -> None:
+        """Refuse the incomplete request, which is late or has to make room."""
+        receiving = self._receiving
+        if isinstance(receiving, DroppedBody):
+            # It has its response.
+            self._transport.close()
+            return
+        prefix = instance = self._server.prefix
+        if receiving is not None and receiving.request is not None:
+            instance = receiving.request.path
+            prefix = receiving.request.fast_route.endpoint.context.prefix
+        self.respond(problem.response(prefix, instance))
 
     def release(self, fallback: FallbackProtocol, operation: DelayedOperation) -> Respond:
         """Wait for `operation` on behalf of a request that the application releases."""
@@ -211,39 +242,61 @@ class ParkingProtocol(asyncio.Protocol):
             self._entry = None
         return True
 
-    def _read(self, data: bytes) -> None:
-        """Begin the requests in `data`, as long as each has its response at once; keep the rest."""
+    def _keep_or_read(self, data: bytes | bytearray) -> None:
+        if self._is_responding or self._is_write_paused:
+            self._keep(data)
+        else:
+            self._read(bytes(data))
+
+    def _read(self, data: bytes, request: DirectRequest | None = None) -> bool:
+        """Begin the requests in `data`, as long as each has its response at once; keep the rest.
+
+        `request` is the first of them if it was admitted already. Returns True iff any of them
+        was complete.
+        """
         server, transport = self._server, self._transport
         self._unread = b""
-        self._needed = 0
         self._is_reading = True
+        was_complete = False
         while data:
-            request = server.reader.read(data)
-            if not isinstance(request, DirectRequest) or (server.is_limited and server.is_full):
-                if request is Unread.INCOMPLETE:
+            if request is None:
+                found = server.reader.read(data)
+                if not isinstance(found, DirectRequest) or (server.is_limited and server.is_full):
+                    self._is_reading = False
+                    if found is Unread.INCOMPLETE or found is Unread.IN_HEAD:
+                        self._await(PartialHead(data, found))
+                    else:
+                        self._hand_over(data)
+                    return was_complete
+                request = found
+                if len(data) < request.length:
+                    self._begin_partial(request, data)
                     break
-                self._is_reading = False
-                self._hand_over(data)
-                return
-            if len(data) < request.length:
-                self._needed = request.length
-                if request.expects_continue:
-                    server.writes.write(transport, _CONTINUE)
-                break
-            self._begin(request, data)
+                if self._admit(request):
+                    self._begin(request, data)
+            else:
+                self._begin(request, data)
             data = data[request.length :]
+            request, was_complete = None, True
             if data:
                 # So that a client which sends much and reads nothing pauses the writing.
                 server.writes.flush()
             if self._is_responding or self._is_write_paused or transport.is_closing():
                 break
         self._is_reading = False
-        if data:
+        if self._receiving is not None:
+            pass
+        elif data:
             self._keep(data)
         elif not self._is_responding and not transport.is_closing():
             server.idle.add(self)
+        return was_complete
 
-    def _begin(self, request: DirectRequest, data: bytes) -> None:
+    def _admit(self, request: DirectRequest, missing: int = 0) -> bool:
+        """Return True iff a request is admitted by its head; if not, it has its response.
+
+        `missing` is the number of bytes of its body that have not arrived.
+        """
         self._is_responding = True
         self._keeps_alive = request.keeps_alive
         access_log = self._server.access_log
@@ -253,15 +306,76 @@ class ParkingProtocol(asyncio.Protocol):
         if endpoint.needs_client:
             client = access_log.client(request, self._transport)
             request.client = client[0] if client else ""
+        refused = endpoint.admit(request)
+        if refused is None and (missing or request.body_length > endpoint.max_body):
+            refused = endpoint.admit_body(request, request.body_length)
+        if refused is None:
+            return True
+        if missing:
+            self._receiving = DroppedBody(missing)
+            # A client that waits for 100 Continue may send the body, or another request.
+            self._keeps_alive &= missing <= MAX_DROPPED and not request.expects_continue
+        self.respond(refused)
+        return False
+
+    def _begin_partial(self, request: DirectRequest, data: bytes) -> None:
+        """Admit a request whose body has not arrived, and await that; or drop it."""
+        if not self._admit(request, request.length - len(data)):
+            self._track(is_another=False)
+            return
+        self._is_responding = False
+        if request.expects_continue:
+            self._server.writes.write(self._transport, _CONTINUE)
+        self._await(PartialBody(data, request))
+
+    def _begin(self, request: DirectRequest, data: bytes) -> None:
+        """Have an admitted request responded to, now or later."""
+        self._is_responding = True
         if body_length := request.body_length:
             request.body = data[request.length - body_length : request.length]
-        parked = endpoint.begin(request, self)
+        parked = request.fast_route.endpoint.begin(request, self)
         if parked is not None and self._is_responding:
             self._parked = parked
             # It may be long until uvicorn's protocol is needed again.
             self._fallback = None
 
-    def _keep(self, data: bytes) -> None:
+    def _await(self, receiving: Receiving) -> None:
+        self._receiving = receiving
+        self._track(is_another=False)
+
+    def _receive(self, receiving: Receiving, data: bytes) -> None:
+        """Add `data` to an incomplete request, and read on if it suffices."""
+        incoming = self._server.incoming
+        rest = receiving.append(data)
+        if rest is None:
+            incoming.hold(self, receiving.held)
+            return
+        self._receiving = None
+        is_another = True
+        if isinstance(receiving, DroppedRest):
+            self._transport.close()
+        elif self._is_write_paused:
+            self._keep(rest)
+        else:
+            is_another = self._read(rest, receiving.request)
+        self._track(is_another=is_another)
+
+    def _track(self, *, is_another: bool) -> None:
+        """Have the server know what is received now, with a deadline of its own if it is new."""
+        incoming, receiving = self._server.incoming, self._receiving
+        if is_another or receiving is None:
+            incoming.release(self)
+        if receiving is not None:
+            incoming.hold(self, receiving.held)
+
+    def _linger(self) -> None:
+        """Close, once the client has read the response (RFC 9112, 9.6)."""
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._receiving = DroppedRest(MAX_DROPPED)
+        self._track(is_another=True)
+
+    def _keep(self, data: bytes | bytearray) -> None:
         """Keep what cannot be read yet, within MAX_READ_AHEAD; beyond it, end the wait or pause."""
         self._unread = data
         if len(data) <= MAX_READ_AHEAD or not (self._is_responding or self._is_write_paused):
@@ -282,7 +396,7 @@ class ParkingProtocol(asyncio.Protocol):
         if self._is_read_paused:
             self._is_read_paused = False
             self._transport.resume_reading()
-        if self._unread and len(self._unread) >= self._needed:
+        if self._unread:
             self._read(bytes(self._unread))
 
     def _hand_over(self, data: bytes) -> None:

@@ -34,6 +34,7 @@ class Unread(Enum):
     """The reason why bytes were not read as a request."""
 
     INCOMPLETE = "they may be the beginning of a request with a fast route"
+    IN_HEAD = "they are the beginning of the head of a request with a fast route"
     NOT_OURS = "they are for uvicorn's parser"
 
 
@@ -133,13 +134,14 @@ class RequestReader:
             return Unread.INCOMPLETE if is_begun else Unread.NOT_OURS
         head_end = data.find(b"\r\n\r\n")
         if head_end < 0:
-            is_begun = len(data) <= MAX_HEAD and _NO_HEAD.search(data) is None
-            return Unread.INCOMPLETE if is_begun else Unread.NOT_OURS
+            return Unread.IN_HEAD if is_inside_head(data, 0) else Unread.NOT_OURS
         match = _REQUEST_LINE.match(data)
         if match is None or head_end + 4 > MAX_HEAD:
             return Unread.NOT_OURS
         lines = self._headers.read(data[match.end() : head_end])
-        if lines is None or not lines.is_plain or lines.content_length > fast_route.max_body:
+        if lines is None or not lines.is_plain:
+            return Unread.NOT_OURS
+        if lines.content_length > fast_route.max_body and not fast_route.refuses_large_bodies:
             return Unread.NOT_OURS
         raw_path, query, minor_version = match.groups(b"")
         return DirectRequest(
@@ -159,5 +161,17 @@ class RequestReader:
         if data.startswith(self._starts):
             # The path ends at the second space or at the query.
             end = data.find(b" ", data.find(b" ") + 1)
-            return self._exact.get(data[:end].partition(b"?")[0])
+            return self._exact.get((data if end < 0 else data[:end]).partition(b"?")[0])
         return None
+
+
+def is_inside_head(data: bytes | bytearray, scanned: int) -> bool:
+    """Return True iff `data` may be the beginning of a head.
+
+    The first `scanned` bytes are known to be one, and are not searched again.
+    """
+    return (
+        len(data) <= MAX_HEAD
+        and data.find(b"\r\n\r\n", max(scanned - 3, 0)) < 0
+        and _NO_HEAD.search(data, max(scanned - 1, 0)) is None
+    )

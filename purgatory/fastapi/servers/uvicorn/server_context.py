@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from operator import methodcaller
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -12,11 +13,12 @@ from uvicorn.logging import TRACE_LOG_LEVEL
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
+from purgatory.fastapi.http.deadlines import Deadlines
+from purgatory.fastapi.http.incoming_requests import IncomingRequests
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.send_wrappers import can_see_through
 from purgatory.fastapi.servers.uvicorn.access_log import AccessLog
 from purgatory.fastapi.servers.uvicorn.fallback_protocol import FallbackProtocol, Release
-from purgatory.fastapi.servers.uvicorn.idle_connections import IdleConnections
 from purgatory.fastapi.servers.uvicorn.request_reader import RequestReader
 from purgatory.fastapi.servers.uvicorn.response_encoder import ResponseEncoder
 from purgatory.fastapi.servers.uvicorn.write_batcher import WriteBatcher
@@ -38,7 +40,10 @@ class ServerContext:
         """Find the fast routes of the application that is served."""
         self.state = state
         self.loop = loop
-        self.idle = IdleConnections(loop, config.timeout_keep_alive)
+        # Connections that are kept alive without a request.
+        self.idle: Deadlines[asyncio.Protocol] = Deadlines(
+            loop, config.timeout_keep_alive, methodcaller("close")
+        )
         self.writes = WriteBatcher(loop)
         self.encoder = ResponseEncoder(state)
         self.access_log = AccessLog(config)
@@ -58,6 +63,10 @@ class ServerContext:
             if route.is_found_at(config.root_path, app.root_path or config.root_path)
         ]
         self.reader = RequestReader(fast_routes, config.root_path)
+        contexts = [route.endpoint.context for route in fast_routes]
+        self.incoming = contexts[0].incoming if contexts else IncomingRequests()
+        # Of the kinds of problems, where a request is refused whose route is not known yet.
+        self.prefix = contexts[0].prefix if contexts else ""
         self._can_release = not is_traced and is_bare(app) and can_see_through()
 
     @property
@@ -76,6 +85,7 @@ class ServerContext:
             self._app_state,
             self.loop,
             release if self._can_release else None,
+            self.incoming,
         )
 
 

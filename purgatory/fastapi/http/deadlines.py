@@ -1,0 +1,59 @@
+"""Deadlines of many objects that all have the same timeout."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, TimerHandle
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class Deadlines(Generic[Item]):
+    """Calls `on_timeout` with each object that was added `timeout` seconds ago, and not discarded.
+
+    All have the same timeout, so the first one has been there the longest, and one handle of the
+    loop serves all: arming and cancelling one per request costs as much as parking does.
+    """
+
+    # {object: when it was added}: the order of arrival, and O(1) removal.
+    # Invariant: the times only go up; and the handle is armed if there is any object.
+    __slots__ = ("_handle", "_on_timeout", "_since", "_timeout", "loop")
+
+    def __init__(
+        self, loop: AbstractEventLoop, timeout: float, on_timeout: Callable[[Item], object]
+    ) -> None:
+        """Begin empty."""
+        self.loop = loop
+        self._timeout = timeout
+        self._on_timeout = on_timeout
+        self._since: dict[Item, float] = {}
+        self._handle: TimerHandle | None = None
+
+    def __len__(self) -> int:
+        """Return the number of objects."""
+        return len(self._since)
+
+    def add(self, item: Item) -> None:
+        """Begin the timeout of `item`, which must not be there yet."""
+        self._since[item] = self.loop.time()
+        if self._handle is None:
+            self._handle = self.loop.call_later(self._timeout, self._expire)
+
+    def discard(self, item: Item) -> None:
+        """Forget `item`. Idempotent."""
+        # The handle stays: it finds out when it runs.
+        self._since.pop(item, None)
+
+    def _expire(self) -> None:
+        self._handle = None
+        now = self.loop.time()
+        while self._since:
+            item, since = next(iter(self._since.items()))
+            left = since + self._timeout - now
+            if left > 0:
+                # Up to the next millisecond, which is as precise as uvloop is.
+                self._handle = self.loop.call_later(left + 0.001, self._expire)
+                return
+            del self._since[item]
+            self._on_timeout(item)
