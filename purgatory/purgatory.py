@@ -191,7 +191,7 @@ class Purgatory(JobsMixin):
     @property
     def is_open(self) -> bool:
         """True iff it was opened and not closed since."""
-        return self._parking.opened > 0
+        return self._parking.opened > 0 and self._closing is None
 
     @property
     def is_draining(self) -> bool:

@@ -16,8 +16,9 @@ except ImportError as exc:
 from purgatory.fastapi.access.bearer_tokens import BearerTokens, new_token
 from purgatory.fastapi.delayed_response import DelayedResponse
 from purgatory.fastapi.dependencies import ParkDep, PurgatoryDep, get_park, get_purgatory
+from purgatory.fastapi.endpoint_groups import EndpointGroup
 from purgatory.fastapi.health import create_health_router
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.permit import ALLOW_ANYONE, Access, Action
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.install import install
 from purgatory.fastapi.lifespan import create_lifespan
@@ -28,11 +29,13 @@ from purgatory.fastapi.router import create_router
 from purgatory.fastapi.watch.settings import WaitSettings
 
 __all__ = [
+    "ALLOW_ANYONE",
     "Access",
     "AccessesDep",
     "Action",
     "BearerTokens",
     "DelayedResponse",
+    "EndpointGroup",
     "LongPollKey",
     "LongPollMiddleware",
     "ParkDep",
