@@ -31,7 +31,7 @@ OTHERS = {
     "orders.py",
     "shop.py",
 }
-# Names of Kafka without a counterpart here, of other tools, and of data.
+# Names of Kafka without a counterpart here, of browsers and other tools, and of data.
 FOREIGN = {
     "TimeoutStopSec",
     "SharedWorker",
