@@ -24,8 +24,8 @@ CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
 # Most tests wait for servers and timers rather than compute: more processes than processors. How
 # they are handed out is in tests/scheduling.py.
 PYTEST := -m pytest --numprocesses=4 --dist=loadgroup
-# What takes longest comes first.
-CORE_TESTS := tests/benchmarks tests/pipeline/test_simulation.py tests/properties tests/unit
+# What takes longest comes first. The benchmark of jobs measures stores, not the core.
+CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/unit
 
 # The frameworks' oldest and newest versions. Older ones warn of what newer Pythons deprecate.
 VERSIONS := .venv-lowest .venv-newest
