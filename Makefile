@@ -9,6 +9,9 @@ BIN := $(VENV)/bin
 # -qq: errors only.
 PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input install -qq
 
+# With the dependency groups of pyproject.toml, which pip 25.1 began to read.
+VERSION_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --group acceptance
+
 LOCK_PIP := .venv-lock/bin/python -m pip --disable-pip-version-check --no-input
 FREEZE := freeze --all --exclude pip --exclude fastapi-purgatory
 # pip freeze knows only this platform; uvloop is not to be had on Windows.
@@ -21,8 +24,21 @@ CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
 # Most tests wait for servers and timers rather than compute: more processes than processors. How
 # they are handed out is in tests/scheduling.py.
 PYTEST := -m pytest --numprocesses=4 --dist=loadgroup
-# What takes longest comes first.
-CORE_TESTS := tests/benchmarks tests/pipeline/test_simulation.py tests/properties tests/unit
+# What takes longest comes first. The benchmark of jobs measures stores, not the core.
+CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/unit
+
+# The frameworks' oldest and newest versions. Older ones warn of what newer Pythons deprecate.
+VERSIONS := .venv-lowest .venv-newest
+VERSION_EXTRAS := .[journal,postgresql,redis,service]
+VERSION_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch tests/acceptance tests/contract
+# About a minute of CPU: each framework's part, on the protocol that reads most of its insides.
+# Responses to incomplete requests have other headers with uvicorn 0.38: they are in the full form.
+SHORT_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch \
+  tests/acceptance/parking_protocol tests/acceptance/test_existing_app.py \
+  tests/acceptance/test_park_dependency.py tests/contract/test_job_store_claiming.py \
+  --ignore=tests/acceptance/parking_protocol/test_incomplete_requests.py \
+  -k "not h11 and not httptools-uvloop"
+VERSION_PYTEST := -m pytest --numprocesses=4 --dist=loadgroup -o filterwarnings=ignore
 
 # What measures: in both forms, where there are two.
 IS_COMPILED := PYTHONPATH=$(COMPILED) $(BIN)/python -P -c \
@@ -34,7 +50,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-plain test-compiled load mutation other-suites chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock clean
+.PHONY: help run test test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -52,6 +68,18 @@ test-plain: $(VENV)/.test ## Run all tests in plain Python
 test-compiled: $(VENV)/.test $(VENV)/.compiled ## Run the tests of the core, compiled
 	@echo "The core once more, compiled:"
 	@PYTHONPATH=$(COMPILED) $(BIN)/python -P $(PYTEST) $(CORE_TESTS) $(ARGS) $(if $(ARGS),|| [ $$? = 5 ])
+
+test-versions: test-lowest test-newest ## Run the acceptance tests on the oldest and newest FastAPI, SQLAlchemy, redis-py ...
+
+test-lowest: .venv-lowest/.ready ## Run them on the oldest versions only
+	@.venv-lowest/bin/python $(VERSION_PYTEST) $(VERSION_TESTS) $(ARGS)
+
+test-lowest-short: .venv-lowest/.ready ## Run what CI runs of them
+	@.venv-lowest/bin/python $(VERSION_PYTEST) $(SHORT_TESTS) $(ARGS)
+
+test-newest: .venv-newest/.created ## Run them on the newest versions, as of today
+	@.venv-newest/bin/python $(VERSION_INSTALL) --upgrade --editable '$(VERSION_EXTRAS)'
+	@.venv-newest/bin/python $(VERSION_PYTEST) $(VERSION_TESTS) $(ARGS)
 
 load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on each kind of server
 	@PURGATORY_LOAD_SECONDS=120 $(BIN)/python -m pytest tests/acceptance/test_load.py $(ARGS)
@@ -133,7 +161,7 @@ lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.tom
 	@rm -rf .venv-lock
 
 clean: ## Remove what the other targets made
-	@rm -rf $(VENV) .venv-docs .venv-lock .bench .cache build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) $(VERSIONS) .venv-docs .venv-lock .bench .cache build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps, so that a second call installs nothing and needs no network.
@@ -163,6 +191,19 @@ $(VENV)/.created:
 	@echo 'Installing the tools for the documentation into .venv-docs ...'
 	@$(BIN)/python -m venv --clear .venv-docs
 	@.venv-docs/bin/python -m pip --disable-pip-version-check --no-input install -qq --requirement docs/requirements.txt
+	@touch $@
+
+$(VERSIONS:=/.created): $(VENV)/.created
+	@$(BIN)/python -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check --no-input install -qq --upgrade pip
+	@touch $@
+
+.venv-lowest/.ready: .venv-lowest/.created pyproject.toml tests/versions.py
+	@echo 'Installing the oldest versions into .venv-lowest ...'
+	@.venv-lowest/bin/python -m pip --disable-pip-version-check install -qq packaging
+	@.venv-lowest/bin/python -m tests.versions > .venv-lowest/constraints
+	@.venv-lowest/bin/python $(VERSION_INSTALL) --constraint .venv-lowest/constraints \
+	  --editable '$(VERSION_EXTRAS)'
 	@touch $@
 
 # Without build isolation: the backend is among the pins, so nothing unpinned is fetched.

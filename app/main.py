@@ -15,7 +15,7 @@ from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
 from app.unknown_settings import unknown_variables
 from purgatory import Purgatory
-from purgatory.fastapi import create_health_router, install
+from purgatory.fastapi import ALLOW_ANYONE, create_health_router, install
 from purgatory.jobs.callbacks import CALLBACK
 
 logger = logging.getLogger("purgatory.app")
@@ -64,10 +64,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         job_settings=settings.job_settings(),
     )
     with _naming_variables("PURGATORY_CALLBACK_ALLOWED_HOSTS or PURGATORY_CALLBACK_SECRETS"):
-        purgatory.handler(CALLBACK)(settings.webhook())
+        purgatory.handler(CALLBACK, http=True)(settings.webhook())
     with _naming_variables("PURGATORY_JOB_HANDLERS"):
-        purgatory.handled_elsewhere(settings.handled_elsewhere())
-    install(app, purgatory, settings=settings.wait_settings(), authorize=tokens)
+        purgatory.handled_elsewhere(settings.handled_elsewhere(), http=True)
+    if tokens is None:
+        logger.log(
+            logging.WARNING if settings.allow_anonymous else logging.INFO,
+            "no tokens: everyone who can reach this process may do everything; set "
+            "PURGATORY_TOKENS_FILE or PURGATORY_TOKENS to change that",
+            extra={"action": "no-tokens"},
+        )
+    authorize = ALLOW_ANYONE if tokens is None else tokens
+    install(app, purgatory, settings=settings.wait_settings(), authorize=authorize)
     app.include_router(create_health_router(purgatory))
     add_docs(app)
     return app

@@ -22,6 +22,6 @@ def create_app(
     app = FastAPI(title="acks-all", docs_url=None, redoc_url=None, max_body_size=MAX_BODY_BYTES)
     app.state.replica_manager = ReplicaManager(purgatory, config or BrokerConfig())
     app.include_router(router)
-    install(app, purgatory)
+    install(app, purgatory, endpoints=())
     add_broker_errors(app)
     return app

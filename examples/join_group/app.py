@@ -10,7 +10,7 @@ from examples.join_group.problems import add_group_problems
 from examples.join_group.schemas import MAX_BODY_BYTES
 from examples.join_group.settings import CoordinatorSettings
 from purgatory import Limits, Purgatory
-from purgatory.fastapi import install
+from purgatory.fastapi import ALLOW_ANYONE, install
 
 
 def create_app(settings: CoordinatorSettings | None = None) -> FastAPI:
@@ -25,5 +25,5 @@ def create_app(settings: CoordinatorSettings | None = None) -> FastAPI:
     app.state.coordinator = Coordinator(purgatory, settings)
     app.include_router(router)
     add_group_problems(app)
-    install(app, purgatory)
+    install(app, purgatory, endpoints={"statistics"}, authorize=ALLOW_ANYONE)
     return app

@@ -16,8 +16,9 @@ except ImportError as exc:
 from purgatory.fastapi.access.bearer_tokens import BearerTokens, new_token
 from purgatory.fastapi.delayed_response import DelayedResponse
 from purgatory.fastapi.dependencies import ParkDep, PurgatoryDep, get_park, get_purgatory
+from purgatory.fastapi.endpoint_groups import EndpointGroup
 from purgatory.fastapi.health import create_health_router
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.permit import ALLOW_ANYONE, Access, Action
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.install import install
 from purgatory.fastapi.lifespan import create_lifespan
@@ -26,13 +27,16 @@ from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.requested_access import AccessesDep
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.watch.settings import WaitSettings
+from purgatory.shared_folder import warn_of_another_distribution as _warn_of_another_distribution
 
 __all__ = [
+    "ALLOW_ANYONE",
     "Access",
     "AccessesDep",
     "Action",
     "BearerTokens",
     "DelayedResponse",
+    "EndpointGroup",
     "LongPollKey",
     "LongPollMiddleware",
     "ParkDep",
@@ -47,3 +51,6 @@ __all__ = [
     "install",
     "new_token",
 ]
+
+# Here too: the other's __init__ may have replaced that of `purgatory`.
+_warn_of_another_distribution()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Any
 
 from fastapi import FastAPI
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
+from purgatory.fastapi.endpoint_groups import Authorize, EndpointGroup
 from purgatory.fastapi.exception_handlers import add_problem_handlers, add_purgatory_handlers
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
@@ -24,7 +25,8 @@ def install(
     allow_separate_workers: bool = False,
     bypass_middleware: bool = False,
     problem_details: bool = True,
-    authorize: BearerTokens | Callable[..., Any] | None = None,
+    authorize: Authorize | None = None,
+    endpoints: Collection[EndpointGroup] | None = None,
 ) -> None:
     """Install `purgatory` in `app`: endpoints under `prefix`, lifespan, drain, problem details.
 
@@ -38,12 +40,24 @@ def install(
 
     `authorize` is `BearerTokens`, or a dependency of your own that raises if something is not
     allowed; its parameter of type `AccessesDep` has what the request is about to do. Without it
-    every client that reaches the endpoints may do everything.
+    anyone may watch keys, and all other endpoints are closed; `ALLOW_ANYONE` opens everything to
+    every client that reaches them. The log says at start what is open.
+
+    `endpoints` names the groups that exist: "watch", "keys", "jobs" and "statistics"; none of them
+    for an empty set, which is enough for `ParkDep`. By default, all that `authorize` allows.
 
     `problem_details=False` leaves the application's own errors as they are; those of these
     endpoints are problem details all the same. Raises ValueError for a prefix that does not begin
-    with a slash.
+    with a slash, for `endpoints` that are unknown, or that need `authorize` or a job store, and if
+    another purgatory is installed.
     """
+    installed = getattr(app.state, "purgatory", purgatory)
+    if installed is not purgatory:
+        raise ValueError(
+            f"{installed!r} is installed in this application: a fire on one purgatory does not "
+            "wake who waits on another, and PurgatoryDep finds only one. For a second one, use "
+            "app.include_router(create_router(purgatory, prefix=...))"
+        )
     app.include_router(
         create_router(
             purgatory,
@@ -52,6 +66,7 @@ def install(
             allow_separate_workers=allow_separate_workers,
             bypass_middleware=bypass_middleware,
             authorize=authorize,
+            endpoints=endpoints,
         )
     )
     app.state.purgatory = purgatory

@@ -60,8 +60,8 @@ _PROBLEM: Final = EndpointSpec(
 _STATISTICS_JSON: Final = TypeAdapter(dict[str, Any])
 
 
-def add_operator_routes(router: APIRouter, context: EndpointContext) -> None:
-    """Add the routes of statistics and of kinds of problems to `router`."""
+def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
+    """Add the route of statistics to `router`."""
     purgatory = context.purgatory
 
     async def statistics(raw: RawRequest) -> RawResponse:
@@ -73,6 +73,10 @@ def add_operator_routes(router: APIRouter, context: EndpointContext) -> None:
         return RawResponse.from_json(200, _STATISTICS_JSON.dump_json(document))
 
     add_endpoint(router, _STATISTICS, TaskEndpoint(context, _STATISTICS, statistics))
+
+
+def add_problem_route(router: APIRouter, context: EndpointContext) -> None:
+    """Add the route of the descriptions of problems to `router`."""
     add_endpoint(router, _PROBLEM, RawEndpoint(context, _PROBLEM, _describe_problem))
 
 

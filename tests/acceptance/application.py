@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI
 
 from purgatory import Limits, Purgatory
-from purgatory.fastapi import ParkDep, create_health_router, install
+from purgatory.fastapi import ALLOW_ANYONE, ParkDep, create_health_router, install
 
 
 def create_app(
@@ -21,7 +21,7 @@ def create_app(
         return {"status": outcome.status, "value": outcome.value, "cursor": outcome.cursor}
 
     app.include_router(create_health_router(purgatory))
-    install(app, purgatory, allow_separate_workers=allow_separate_workers)
+    install(app, purgatory, allow_separate_workers=allow_separate_workers, authorize=ALLOW_ANYONE)
     return app
 
 

@@ -15,6 +15,7 @@ from fastapi import Depends, FastAPI, Response
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import (
+    ALLOW_ANYONE,
     BearerTokens,
     LongPollKey,
     LongPollMiddleware,
@@ -121,7 +122,7 @@ async def test_parked_on_one_key(kind: ServerKind) -> None:
 async def test_parked_in_an_endpoint_of_ones_own(kind: ServerKind) -> None:
     """What ParkDep and the middleware are refused is in the statistics, too."""
     purgatory, app = Purgatory(limits=Limits(max_parked=1)), FastAPI()
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     app.add_middleware(LongPollMiddleware, purgatory=purgatory)
 
     @app.get("/parked")

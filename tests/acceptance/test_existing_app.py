@@ -14,7 +14,14 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from purgatory import Purgatory
-from purgatory.fastapi import ParkDep, PurgatoryDep, create_lifespan, create_router, install
+from purgatory.fastapi import (
+    ALLOW_ANYONE,
+    ParkDep,
+    PurgatoryDep,
+    create_lifespan,
+    create_router,
+    install,
+)
 from tests.acceptance.client import Crowd, ask
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
 from tests.patience import PATIENCE_S
@@ -71,7 +78,7 @@ def app() -> FastAPI:
 @pytest.fixture
 def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
     """That application with the purgatory in it."""
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as running:
         yield running
 
@@ -99,7 +106,7 @@ async def test_its_own_lifespan_runs_as_before(purgatory: Purgatory, kind: Serve
     async def greeting(request: Request, found: PurgatoryDep) -> list[object]:
         return [request.state.greeting, found.is_open, found is purgatory]
 
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as server:
         assert (await ask(server.address, "GET", "/greeting")).json() == ["hello", True, True]
         assert events == ["up"]
@@ -127,7 +134,7 @@ async def test_lifespan_and_router_by_themselves(purgatory: Purgatory, kind: Ser
 async def test_a_router_included_twice(purgatory: Purgatory, kind: ServerKind) -> None:
     """Under two prefixes there is one purgatory, which is opened once and closed in the end."""
     app = FastAPI()
-    router = create_router(purgatory)
+    router = create_router(purgatory, authorize=ALLOW_ANYONE)
     app.include_router(router)
     app.include_router(router, prefix="/v2")
     with warnings.catch_warnings():
@@ -151,7 +158,7 @@ async def test_a_problem_s_type_is_an_address_that_answers(
 ) -> None:
     """Wherever the router is included, `type` leads to the description of the problem."""
     app = FastAPI()
-    app.include_router(create_router(purgatory), prefix="/v2")
+    app.include_router(create_router(purgatory, authorize=ALLOW_ANYONE), prefix="/v2")
     with serve(app, purgatory, kind) as server:
         async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as client:
             refusal = await client.get("/v2/purgatory/watch/k?wait=nan")
@@ -164,12 +171,12 @@ async def test_a_problem_s_type_is_an_address_that_answers(
 def test_a_prefix_begins_with_a_slash_and_does_not_end_with_one(prefix: str) -> None:
     """ValueError says so, rather than routes that nobody finds."""
     with pytest.raises(ValueError, match="prefix is"):
-        install(FastAPI(), Purgatory(), prefix=prefix)
+        install(FastAPI(), Purgatory(), prefix=prefix, authorize=ALLOW_ANYONE)
 
 
 async def test_another_prefix(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> None:
     """Endpoints and problems stand under the prefix that was asked for."""
-    install(app, purgatory, prefix="/api/waits")
+    install(app, purgatory, prefix="/api/waits", authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as server:
         assert (await ask(server.address, "GET", "/api/waits/watch/k?wait=0")).status == 200
         refusal = (await ask(server.address, "GET", "/api/waits/watch/k?wait=-1")).json()
@@ -200,7 +207,7 @@ async def test_a_mounted_application_says_that_it_is_not_open(
     async def parked(park: ParkDep) -> str:
         return (await park("k", timeout=50.0)).status
 
-    install(inner, inner_purgatory)
+    install(inner, inner_purgatory, authorize=ALLOW_ANYONE)
     outer.mount("/inner", inner)
     with serve(outer, inner_purgatory, kind) as server:
         query = query if "/watch/" in path else ""
@@ -270,7 +277,7 @@ async def test_problem_details_are_optional(
     app: FastAPI, purgatory: Purgatory, kind: ServerKind
 ) -> None:
     """Without them its own errors stay as they were; ours are problem details all the same."""
-    install(app, purgatory, problem_details=False)
+    install(app, purgatory, problem_details=False, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as server:
         plain = await ask(server.address, "GET", "/nowhere")
         assert plain.json() == {"detail": "Not Found"}
@@ -307,7 +314,7 @@ async def test_its_own_exception_handlers_stay(purgatory: Purgatory, kind: Serve
     def number(number: int) -> int:
         return 1 // number
 
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as server:
         for path, text in (
             ("/forbidden", b"own 403"),
@@ -320,7 +327,7 @@ async def test_its_own_exception_handlers_stay(purgatory: Purgatory, kind: Serve
 async def test_handlers_registered_afterwards_win(purgatory: Purgatory, kind: ServerKind) -> None:
     """Whoever comes last decides, as always in FastAPI."""
     app = FastAPI()
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
 
     @app.exception_handler(404)
     async def on_404(request: Request, exc: Exception) -> Response:
@@ -342,9 +349,11 @@ async def test_dependencies_guard_our_endpoints_too(
 
     app = FastAPI(dependencies=[Depends(guard)] if where == "application" else [])
     if where == "application":
-        install(app, purgatory)
+        install(app, purgatory, authorize=ALLOW_ANYONE)
     else:
-        app.include_router(create_router(purgatory), dependencies=[Depends(guard)])
+        app.include_router(
+            create_router(purgatory, authorize=ALLOW_ANYONE), dependencies=[Depends(guard)]
+        )
     with serve(app, purgatory, kind) as server:
         for method, path in (
             ("GET", "/purgatory/watch/k?wait=0"),
@@ -368,7 +377,9 @@ async def test_a_dependency_that_knows_the_key_and_reads_the_body(
         seen.append("closed")
 
     app = FastAPI()
-    app.include_router(create_router(purgatory), dependencies=[Depends(note)])
+    app.include_router(
+        create_router(purgatory, authorize=ALLOW_ANYONE), dependencies=[Depends(note)]
+    )
     with serve(app, purgatory, kind) as server:
         async with Crowd(server.address, 3) as [watcher, firer, leaving]:
             watcher.send("POST", "/purgatory/watch", {"keys": {"a/b": None}})
@@ -387,7 +398,7 @@ async def test_a_dependency_that_knows_the_key_and_reads_the_body(
 async def test_under_a_root_path(purgatory: Purgatory, kind: ServerKind) -> None:
     """Behind a proxy that takes a prefix off, keys are the same; addresses are the outer ones."""
     app = FastAPI()
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind, root_path="/api") as server:
         answer = await ask(server.address, "GET", "/purgatory/watch/a/b?wait=0")
         assert (answer.status, answer.json()["key"]) == (200, "a/b")

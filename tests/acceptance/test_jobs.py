@@ -13,7 +13,7 @@ import pytest
 from fastapi import FastAPI
 
 from purgatory import Limits, Purgatory
-from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, install
+from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, BearerTokens, create_health_router, install
 from purgatory.jobs import JobContext, JobLimits, MemoryJobStore, StoreUnavailableError
 from purgatory.jobs.callbacks import CALLBACK
 from purgatory.jobs.callbacks.webhook import Webhook
@@ -55,17 +55,17 @@ def create_app(purgatory: Purgatory, **options: Any) -> FastAPI:
     """An application with two handlers, and callbacks."""
     app = FastAPI()
     app.include_router(create_health_router(purgatory))
-    install(app, purgatory, **options)
+    install(app, purgatory, **{"authorize": ALLOW_ANYONE, **options})
 
-    @purgatory.handler("note")
+    @purgatory.handler("note", http=True)
     async def note(job: JobContext, payload: Any) -> None:
         await purgatory.fire("noted", [job.id, payload])
 
-    @purgatory.handler("count")
+    @purgatory.handler("count", http=True)
     async def count(job: JobContext, payload: int) -> None:
         """Take a number."""
 
-    purgatory.handler(CALLBACK)(Webhook(allow_private=True))
+    purgatory.handler(CALLBACK, http=True)(Webhook(allow_private=True))
     return app
 
 
@@ -546,7 +546,7 @@ async def test_a_purgatory_without_jobs_has_no_such_addresses(kind: ServerKind) 
     """404, as for anything that is not there."""
     purgatory = Purgatory()
     app = FastAPI()
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as server:
         async with await Connection.open(server.address) as connection:
             assert (await connection.get(JOBS)).status == 404

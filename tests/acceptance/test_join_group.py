@@ -18,6 +18,7 @@ from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.simulated_consumers import SimulatedConsumers
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS as SERVER_KINDS
+from tests.needs import BODY_LIMIT
 from tests.patience import PATIENCE_S
 
 CROWD = 200
@@ -270,6 +271,7 @@ async def test_a_body_that_is_not_allowed(http: httpx.AsyncClient, body: dict[st
     assert (await http.get("/groups/g")).json()["type"] == f"{PREFIX}/unknown-group"
 
 
+@BODY_LIMIT
 async def test_what_is_nowhere_or_too_large(http: httpx.AsyncClient) -> None:
     """Unknown groups, kinds and addresses, bad ids and large bodies: all are problem details."""
     for answer, status in [

@@ -15,7 +15,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel
 
 from purgatory import Outcome, Purgatory
-from purgatory.fastapi import ParkDep, PurgatoryDep, install
+from purgatory.fastapi import ALLOW_ANYONE, ParkDep, PurgatoryDep, install
 from tests.acceptance.client import Connection, Crowd, ask
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 
@@ -106,7 +106,7 @@ def app() -> FastAPI:
 @pytest.fixture
 def server(app: FastAPI, purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
     """The application with the purgatory in it."""
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as running:
         yield running
 

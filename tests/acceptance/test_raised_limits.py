@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from purgatory import Limits, Purgatory
-from purgatory.fastapi import install
+from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.jobs import JobLimits, MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
@@ -24,7 +24,7 @@ def purgatory() -> Purgatory:
     limits = Limits(max_keys_per_operation=500, max_value_bytes=2 * MIB, max_signals_per_key=2000)
     jobs = MemoryJobStore(limits=JobLimits(max_keys=200, max_payload_bytes=MIB, max_attempts=2000))
     purgatory = Purgatory(limits=limits, jobs=jobs)
-    purgatory.handled_elsewhere(["h"])
+    purgatory.handled_elsewhere(["h"], http=True)
     return purgatory
 
 
@@ -32,7 +32,7 @@ def purgatory() -> Purgatory:
 def server(purgatory: Purgatory, kind: ServerKind) -> Iterator[ThreadServer]:
     """The endpoints and nothing else."""
     app = FastAPI()
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as running:
         yield running
 

@@ -13,9 +13,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import uvicorn
 from fastapi import FastAPI
-from fastapi.routing import iter_route_contexts
 
 from purgatory import Purgatory
+from purgatory.fastapi.servers.fastapi_internals import route_contexts
 from purgatory.fastapi.watch.endpoint import WatchEndpoint
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from tests.acceptance.client import Address
@@ -161,7 +161,7 @@ class ThreadServer:
 
 def _registries(app: FastAPI) -> list[WaitRegistry]:
     """The wait registries behind an application's routes: nothing public leads to them."""
-    endpoints = (getattr(context, "endpoint", None) for context in iter_route_contexts(app.routes))
+    endpoints = (getattr(context, "endpoint", None) for context in route_contexts(app))
     raw_endpoints = (getattr(endpoint, "raw", None) for endpoint in endpoints)
     return list({raw.registry for raw in raw_endpoints if isinstance(raw, WatchEndpoint)})
 

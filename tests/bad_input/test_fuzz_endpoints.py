@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from purgatory import Limits, Purgatory
-from purgatory.fastapi import WaitSettings, install
+from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
 
 keys = st.one_of(
     st.sampled_from(["", "k", "a/b", "a%2Fb", "%00", "%FF", "%0A", "%ED%A0%80", "x" * 300]),
@@ -77,7 +77,12 @@ async def client() -> AsyncIterator[httpx.AsyncClient]:
     """A client of an application whose waits are short, and whose history is small."""
     limits = Limits(max_signals_per_key=3, max_signals=10, max_value_bytes=100)
     purgatory, app = Purgatory(limits=limits), FastAPI()
-    install(app, purgatory, settings=WaitSettings(default_wait=0.0, max_wait=0.001))
+    install(
+        app,
+        purgatory,
+        settings=WaitSettings(default_wait=0.0, max_wait=0.001),
+        authorize=ALLOW_ANYONE,
+    )
     transport = httpx.ASGITransport(app)
     async with purgatory, httpx.AsyncClient(transport=transport, base_url="http://h") as opened:
         yield opened

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from app.job_store import make_job_store
 from purgatory import Purgatory
-from purgatory.fastapi import create_health_router, install
+from purgatory.fastapi import ALLOW_ANYONE, create_health_router, install
 from purgatory.jobs import JobContext, JobStore, WorkerSettings
 from tests.chaos.ledger import RunBook
 
@@ -31,14 +31,14 @@ def create_app(url: str, folder: Path) -> FastAPI:
     settings = WorkerSettings(lease_ms=LEASE_MS, misfire_after_ms=0)
     purgatory = Purgatory(jobs=make_store(url), job_settings=settings)
 
-    @purgatory.handler("note")
+    @purgatory.handler("note", http=True)
     async def note(job: JobContext, payload: dict[str, int]) -> None:
         runs.note(payload["number"], job.id, job.attempt, str(job.outcome))
         # So that some are killed at work.
         await asyncio.sleep(chance.uniform(0, 0.02))
 
     app = FastAPI()
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     app.include_router(create_health_router(purgatory))
     return app
 

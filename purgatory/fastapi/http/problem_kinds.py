@@ -45,6 +45,13 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Ask the operators for a token with the scope that `detail` names.",
         ),
         ProblemKind(
+            "endpoint-closed",
+            403,
+            "This endpoint is closed",
+            "Operators: `install(authorize=...)` opens it, to bearer tokens, to whom a dependency "
+            "of yours allows, or to anyone.",
+        ),
+        ProblemKind(
             "not-found",
             404,
             "Nothing exists at this address",

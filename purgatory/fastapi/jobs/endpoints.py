@@ -191,6 +191,7 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
     else:
         assert body.handler is not None
         handler = body.handler
+    purgatory.handlers.require_http(handler)
     return purgatory.job_spec(
         handler,
         payload,

@@ -1,7 +1,7 @@
 """`LongPollKey`: the dependency that names a key of a response."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: before FastAPI 0.124 an instance whose class has a text
+# for an annotation is no dependency.
 import logging
 from dataclasses import dataclass, field
 from string import Formatter

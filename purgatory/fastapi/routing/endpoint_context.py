@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from purgatory.fastapi.http.incoming_requests import IncomingRequests
-from purgatory.fastapi.http.permit import Authenticate, allow_anyone
+from purgatory.fastapi.http.permit import ALLOW_ANYONE, Authenticate
 from purgatory.purgatory import Purgatory
 
 DEFAULT_PREFIX: Final = "/purgatory"
@@ -19,7 +19,7 @@ class EndpointContext:
     purgatory: Purgatory
     prefix: str = DEFAULT_PREFIX
     """The path before every endpoint and every problem type."""
-    authenticate: Authenticate = allow_anyone
+    authenticate: Authenticate = ALLOW_ANYONE
     """Returns the permit of a request; raises Problem 401."""
     bypass_middleware: bool = False
     """True iff requests may be served without the application's middleware."""

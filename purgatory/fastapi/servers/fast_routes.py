@@ -138,7 +138,7 @@ def _path_in_app(path: str, root_path: str) -> str:
 
 def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
     """Return the fast way to a route of ours, whatever precedes it; None for other routes."""
-    if not isinstance(context.original_route, RawRoute) or context.dependencies:
+    if not isinstance(fastapi_internals.original_route(context), RawRoute) or context.dependencies:
         return None
     endpoint = getattr(context.endpoint, "raw", None)
     if not isinstance(endpoint, DirectEndpoint):
@@ -151,14 +151,14 @@ def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
         or not parameter.endswith("}")
     ):
         return None
-    limits = (endpoint.max_body, context.max_body_size, app.max_body_size)
+    limits = (endpoint.max_body, *map(fastapi_internals.max_body_size, (context, app)))
     [method] = context.methods
     return FastRoute(method, literal, endpoint, min(size for size in limits if size is not None))
 
 
 def _may_match(other: Any, fast_route: FastRoute) -> bool:
     """Return True unless a route certainly matches no request of `fast_route`."""
-    route = other.original_route
+    route = fastapi_internals.original_route(other)
     if isinstance(route, WebSocketRoute):
         return False
     if isinstance(route, Route) and other.methods and fast_route.method not in other.methods:

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import fastapi
+import fastapi.routing
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -59,7 +60,7 @@ def has_middleware(app: FastAPI) -> bool:
         is_own = kind.__module__.startswith(("fastapi.", "purgatory.fastapi."))
         # FastAPI makes one of its own limit, which fast routes enforce.
         is_limit = kind.__module__ == "starlette.middleware.body_limit" and (
-            layer.max_body_size == app.max_body_size
+            layer.max_body_size == max_body_size(app)
         )
         if not is_own and not is_limit and kind not in _STARLETTES_OWN:
             return True
@@ -83,9 +84,22 @@ def replace_middleware_stack(app: Any, stack: ASGIApp) -> None:
 
 def route_contexts(app: FastAPI) -> Iterator[Any]:
     """Yield the routes of `app`, each as it is after all inclusions of routers."""
-    from fastapi.routing import iter_route_contexts
+    # Before FastAPI 0.138 an included router is copied, and its routes are these.
+    return getattr(fastapi.routing, "iter_route_contexts", iter)(app.routes)
 
-    yield from iter_route_contexts(app.routes)
+
+def original_route(context: Any) -> Any:
+    """Return the route as it was before its router was included; a copy in an old FastAPI."""
+    return getattr(context, "original_route", context)
+
+
+def max_body_size(owner: Any) -> int | None:
+    """Return the limit in bytes of an application or a route; None if it has none.
+
+    FastAPI before 0.164 knows no such limit.
+    """
+    limit: int | None = getattr(owner, "max_body_size", None)
+    return limit
 
 
 def _unexpected() -> str | None:
@@ -105,7 +119,7 @@ def _unexpected() -> str | None:
         return f"routes are {ways}"
     if list(included.param_convertors) != ["key"] or plain.endpoint is not _nothing:
         return "routes have other parameters or endpoints"
-    if included.original_route not in inner.routes or plain.max_body_size is not None:
+    if type(original_route(included)) is not type(inner.routes[0]) or max_body_size(plain):
         return "routes have another origin or limit"
     if has_middleware(app) or not isinstance(is_plain(app), bool):
         return "an application has middleware that nobody added"

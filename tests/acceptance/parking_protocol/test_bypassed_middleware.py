@@ -10,7 +10,7 @@ from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory import Purgatory
-from purgatory.fastapi import create_router, install
+from purgatory.fastapi import ALLOW_ANYONE, create_router, install
 from tests.acceptance.application import create_app
 from tests.acceptance.client import ClosedByServer, Connection, Crowd, Reply
 from tests.acceptance.parking_protocol.requests import WATCH, get, is_direct, serving
@@ -48,7 +48,7 @@ async def test_middleware_is_not_bypassed(purgatory: Purgatory) -> None:
 async def test_middleware_is_bypassed_if_told_so(purgatory: Purgatory) -> None:
     """By name, for these endpoints alone."""
     app = FastAPI()
-    install(app, purgatory, bypass_middleware=True)
+    install(app, purgatory, bypass_middleware=True, authorize=ALLOW_ANYONE)
     app.add_middleware(_Middleware)
     assert await _is_parked_directly(app, purgatory)
 
@@ -68,11 +68,11 @@ async def test_dependencies_are_not_bypassed(purgatory: Purgatory) -> None:
         called.append(1)
 
     app = FastAPI(dependencies=[Depends(depend)])
-    install(app, purgatory, bypass_middleware=True)
+    install(app, purgatory, bypass_middleware=True, authorize=ALLOW_ANYONE)
     assert not await _is_parked_directly(app, purgatory)
     other = Purgatory()
     app = FastAPI()
-    app.include_router(create_router(other), dependencies=[Depends(depend)])
+    app.include_router(create_router(other, authorize=ALLOW_ANYONE), dependencies=[Depends(depend)])
     assert not await _is_parked_directly(app, other)
     assert len(called) == 2
 
@@ -81,8 +81,8 @@ async def test_two_purgatories_in_one_application() -> None:
     """Each has its own addresses, on the same port."""
     one, other = Purgatory("one"), Purgatory("other")
     app = FastAPI()
-    install(app, one)
-    install(app, other, prefix="/other")
+    install(app, one, authorize=ALLOW_ANYONE)
+    install(app, other, prefix="/other", authorize=ALLOW_ANYONE)
     with serving(app, one) as server:
         async with Crowd(server.address, 2) as [first, second]:
             first.write(get(f"{WATCH}?wait=50"))

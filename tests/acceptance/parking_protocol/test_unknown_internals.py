@@ -24,6 +24,7 @@ from tests.acceptance.client import Connection, Reply
 from tests.acceptance.orders_application import Orders
 from tests.acceptance.parking_protocol.requests import PARKING, WATCH, get, is_direct
 from tests.acceptance.thread_server import ServerKind, serve
+from tests.needs import ROUTE_CONTEXTS, TELEMETRY
 
 
 @pytest.fixture(autouse=True)
@@ -134,7 +135,12 @@ def _with_another_stack(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [_without_included_routes, _with_other_routes, _with_other_telemetry, _with_another_stack],
+    [
+        pytest.param(_without_included_routes, marks=ROUTE_CONTEXTS),
+        pytest.param(_with_other_routes, marks=ROUTE_CONTEXTS),
+        pytest.param(_with_other_telemetry, marks=TELEMETRY),
+        _with_another_stack,
+    ],
 )
 async def test_fastapi_with_other_insides(
     change: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

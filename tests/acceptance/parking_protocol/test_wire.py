@@ -21,6 +21,7 @@ from tests.acceptance.parking_protocol.requests import (
     post,
 )
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.needs import CLOSED_AFTER_HTTP_1_0
 from tests.patience import GENEROUS_S
 
 MANY = post("/purgatory/watch", b'{"keys": {"a": null, "b": null}, "wait": 50}')
@@ -147,6 +148,7 @@ async def _read(connection: Connection, timeout: float) -> bytes:
         return b""
 
 
+@CLOSED_AFTER_HTTP_1_0
 async def test_every_answer_is_what_uvicorn_would_send(kind: ServerKind) -> None:
     """Byte for byte, but for the date and the epoch: by the protocol, and by ASGI."""
     purgatories = Purgatory(), Purgatory()

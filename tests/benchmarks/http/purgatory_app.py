@@ -4,7 +4,7 @@ from fastapi import FastAPI
 from starlette.responses import JSONResponse, Response
 
 from purgatory import DelayedOperation, Purgatory
-from purgatory.fastapi import DelayedResponse, install
+from purgatory.fastapi import ALLOW_ANYONE, DelayedResponse, install
 from purgatory.fastapi.delayed_response import Respond
 from tests.benchmarks.http.probe import probe
 
@@ -34,7 +34,7 @@ def create_app() -> FastAPI:
     """Return an application with the defaults, and two endpoints of its own."""
     app = FastAPI()
     purgatory = Purgatory()
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
 
     @app.get("/own/{key}")
     async def own(key: str, wait: float = 25.0) -> Response:

@@ -14,8 +14,9 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from purgatory import Purgatory
-from purgatory.fastapi import create_router, install
+from purgatory.fastapi import ALLOW_ANYONE, create_router, install
 from purgatory.fastapi.servers.fast_routes import FastRouteStack, find_fast_routes
+from tests.needs import BODY_LIMIT, TELEMETRY
 
 ALL = {
     ("GET", "/purgatory/watch/"),
@@ -48,7 +49,7 @@ def test_our_endpoints_have_fast_routes() -> None:
     """In an application without anything in front of them."""
     app = FastAPI()
     app.add_api_route("/orders/{order}", endpoint)
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
     app.add_api_route("/{everything:path}", endpoint)
     assert found(app) >= ALL
 
@@ -73,7 +74,7 @@ def test_a_route_that_comes_first(path: str, gone: set[tuple[str, str]] | None) 
     """What it might match is for the application to decide: its own method, and no other."""
     app = FastAPI()
     app.add_api_route(path, endpoint, methods=["GET"])
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
     if gone is None:
         gone = {item for item in ALL if item[0] == "GET"}
     assert found(app) & ALL == ALL - gone
@@ -87,7 +88,7 @@ def test_a_mount_that_comes_first(path: str, *, is_in_front: bool) -> None:
     """It takes everything below its path, whatever the method."""
     app = FastAPI()
     app.routes.append(Mount(path, app=FastAPI()))
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
     lost = {item for item in ALL if item[1].startswith(path.rstrip("/") + "/")}
     assert found(app) & ALL == (ALL - lost if is_in_front else ALL)
 
@@ -95,7 +96,7 @@ def test_a_mount_that_comes_first(path: str, *, is_in_front: bool) -> None:
 def test_a_plain_route_of_starlette_that_comes_first() -> None:
     """It is read as any other."""
     app = FastAPI(routes=[Route("/purgatory/keys/{key}", lambda request: None)])
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
     assert found(app) & ALL == ALL - {("GET", "/purgatory/keys/")}
 
 
@@ -150,7 +151,7 @@ def _around() -> Around:
 
 
 def _installed(app: FastAPI) -> FastAPI:
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
     return app
 
 
@@ -161,7 +162,7 @@ def _installed(app: FastAPI) -> FastAPI:
         _cors,
         _middleware_from_the_start,
         _dependencies,
-        _telemetry,
+        pytest.param(_telemetry, marks=TELEMETRY),
         _own_application,
         _around,
     ],
@@ -174,7 +175,7 @@ def test_what_stands_in_front_is_asked(make: Callable[[], Any]) -> None:
 def test_an_instrumented_stack() -> None:
     """What wraps the built stack, as instrumentation does, counts as middleware."""
     app = FastAPI()
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
     app.middleware_stack = Around(app.build_middleware_stack())
     assert find_fast_routes(app) == []
 
@@ -182,8 +183,8 @@ def test_an_instrumented_stack() -> None:
 def test_bypassing_middleware() -> None:
     """By name; and for that purgatory alone."""
     app = FastAPI()
-    install(app, Purgatory(), bypass_middleware=True)
-    install(app, Purgatory(), prefix="/other")
+    install(app, Purgatory(), bypass_middleware=True, authorize=ALLOW_ANYONE)
+    install(app, Purgatory(), prefix="/other", authorize=ALLOW_ANYONE)
     app.add_middleware(Around)
     assert found(app) >= ALL
     assert not any(path.startswith("/other") for _, path in found(app))
@@ -192,7 +193,7 @@ def test_bypassing_middleware() -> None:
 def test_dependencies_of_an_inclusion() -> None:
     """They come first, although middleware need not."""
     app = FastAPI()
-    router = create_router(Purgatory(), bypass_middleware=True)
+    router = create_router(Purgatory(), bypass_middleware=True, authorize=ALLOW_ANYONE)
     app.include_router(router, dependencies=[Depends(nothing)])
     assert found(app) == set()
 
@@ -200,14 +201,14 @@ def test_dependencies_of_an_inclusion() -> None:
 def test_a_prefix_of_an_inclusion() -> None:
     """The fast route is where the route is."""
     app = FastAPI()
-    app.include_router(create_router(Purgatory()), prefix="/api")
+    app.include_router(create_router(Purgatory(), authorize=ALLOW_ANYONE), prefix="/api")
     assert ("GET", "/api/purgatory/watch/") in found(app)
 
 
 def test_a_prefix_with_a_parameter() -> None:
     """Who knows what it stands for: no fast route."""
     app = FastAPI()
-    app.include_router(create_router(Purgatory()), prefix="/{tenant}")
+    app.include_router(create_router(Purgatory(), authorize=ALLOW_ANYONE), prefix="/{tenant}")
     assert found(app) == set()
 
 
@@ -219,7 +220,7 @@ ROOT_PATHS = ["", "/", "/a", "/a/", "/b", "/purgatory", "/purgatory/watch", "/pu
 def test_root_paths(of_server: str, root_path: str) -> None:
     """A route is fast only if Starlette finds it, whatever follows."""
     app = FastAPI()
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
     app.middleware_stack = app.build_middleware_stack()
     for route in find_fast_routes(app):
         paths = [
@@ -236,10 +237,11 @@ def test_root_paths(of_server: str, root_path: str) -> None:
             assert not all(is_found) or root_path.startswith(of_server + route.path)
 
 
+@BODY_LIMIT
 async def test_a_body_limit_of_the_application() -> None:
     """The protocol leaves longer bodies to it; on other servers it reads them all."""
     app = FastAPI(max_body_size=100)
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
     app.middleware_stack = app.build_middleware_stack()
     fast_routes = find_fast_routes(app)
     assert {item.max_body for item in fast_routes} == {0, 100}
@@ -250,8 +252,8 @@ async def test_a_body_limit_of_the_application() -> None:
 async def test_the_stack_is_the_applications_own_again_afterwards() -> None:
     """Fast routes last as long as the lifespan, and are taken once."""
     app = FastAPI()
-    install(app, Purgatory())
-    install(app, Purgatory("other"), prefix="/other")
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
+    install(app, Purgatory("other"), prefix="/other", authorize=ALLOW_ANYONE)
     stack = app.middleware_stack = app.build_middleware_stack()
     async with app.router.lifespan_context(app):
         shortened: Any = app.middleware_stack

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import AccessesDep, install
+from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, install
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.jobs import JobContext, MemoryJobStore
 from tests.unit.exchange import Exchange, Reply
@@ -21,9 +21,9 @@ LARGE = json.dumps({"handler": "note", "delay": 1000, "payload": "x" * 60_000}).
 def create_app(**options: Any) -> FastAPI:
     """Takes jobs, and does none of them."""
     app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
-    install(app, purgatory, **options)
+    install(app, purgatory, **{"authorize": ALLOW_ANYONE, **options})
 
-    @purgatory.handler("note")
+    @purgatory.handler("note", http=True)
     async def note(job: JobContext) -> None: ...
 
     return app

@@ -11,7 +11,13 @@ from fastapi import FastAPI
 from httpx import ASGITransport, AsyncClient
 
 from purgatory import Limits, Purgatory
-from purgatory.fastapi import WaitSettings, create_health_router, create_router, install
+from purgatory.fastapi import (
+    ALLOW_ANYONE,
+    WaitSettings,
+    create_health_router,
+    create_router,
+    install,
+)
 from purgatory.fastapi.http.schemas import KEY_PATTERN, ProblemDetails
 from purgatory.fastapi.jobs.schemas import JobBody, JobResponse, ListedJob, RescheduleBody
 from purgatory.fastapi.keys.schemas import BatchItem, FireResponse, SignalBody
@@ -49,7 +55,12 @@ REFUSALS = {
 def document() -> dict[str, Any]:
     """The document of an application with everything that the library offers."""
     app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
-    install(app, purgatory, settings=WaitSettings(default_wait=7.0, max_wait=11.0))
+    install(
+        app,
+        purgatory,
+        settings=WaitSettings(default_wait=7.0, max_wait=11.0),
+        authorize=ALLOW_ANYONE,
+    )
     app.include_router(create_health_router(purgatory))
     found: dict[str, Any] = json.loads(json.dumps(app.openapi()))
     return found
@@ -130,7 +141,9 @@ def test_an_idempotency_key_says_for_how_long_it_holds(document: dict[str, Any])
 def test_operation_ids_under_another_prefix() -> None:
     """They begin with it."""
     app = FastAPI()
-    app.include_router(create_router(Purgatory(), prefix="/wait/here"), prefix="/v2")
+    app.include_router(
+        create_router(Purgatory(), prefix="/wait/here", authorize=ALLOW_ANYONE), prefix="/v2"
+    )
     ids = {operation["operationId"] for _, operation in _operations(app.openapi())}
     assert "v2_wait_here_watch_key" in ids
     assert all(name.startswith("v2_wait_here_") for name in ids)
@@ -138,7 +151,7 @@ def test_operation_ids_under_another_prefix() -> None:
 
 def test_operation_ids_are_unique_under_two_prefixes() -> None:
     """A router that is included twice has two of each."""
-    app, router = FastAPI(), create_router(Purgatory(jobs=MemoryJobStore()))
+    app, router = FastAPI(), create_router(Purgatory(jobs=MemoryJobStore()), authorize=ALLOW_ANYONE)
     app.include_router(router)
     app.include_router(router, prefix="/v2")
     ids = [operation["operationId"] for _, operation in _operations(app.openapi())]
@@ -268,7 +281,7 @@ def test_examples_fit_what_they_are_examples_of(document: dict[str, Any]) -> Non
 async def test_the_statistics_are_what_is_documented_of_them() -> None:
     """Neither more nor less."""
     app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     async with purgatory, AsyncClient(transport=ASGITransport(app), base_url="http://h") as client:
         answer = (await client.get("/purgatory/statistics")).json()
     documented = StatisticsResponse.model_validate(answer, strict=True).model_dump(mode="json")
@@ -311,7 +324,7 @@ def test_bounds_are_those_of_the_limits() -> None:
         )
         job_limits = JobLimits(max_keys=maximum, max_payload_bytes=7, max_attempts=maximum)
         store = MemoryJobStore(limits=job_limits)
-        install(app, Purgatory(limits=limits, jobs=store), prefix=prefix)
+        install(app, Purgatory(limits=limits, jobs=store), prefix=prefix, authorize=ALLOW_ANYONE)
     document = json.loads(json.dumps(app.openapi()))
     operations = dict(_operations(document))
     for prefix, maximum in (("/a", 500), ("/b", 5)):

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI, HTTPException
 
 from purgatory import Purgatory, PurgatoryError, errors
-from purgatory.fastapi import Problem, install
+from purgatory.fastapi import ALLOW_ANYONE, Problem, install
 from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import draining_problem
@@ -30,7 +30,7 @@ def _client(app: FastAPI) -> httpx.AsyncClient:
 def app() -> FastAPI:
     """An application with a purgatory that nobody opens."""
     app = FastAPI()
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
     return app
 
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from starlette.types import Message
 
 from purgatory import Limits, Purgatory, Status
-from purgatory.fastapi import WaitSettings, create_router
+from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, create_router
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.watch.asgi_wait import AsgiWait
@@ -59,7 +59,11 @@ def registry(purgatory: Purgatory) -> WaitRegistry:
 def app(purgatory: Purgatory) -> FastAPI:
     """An application with the endpoints and nothing else."""
     app = FastAPI()
-    app.include_router(create_router(purgatory, settings=WaitSettings(max_parked_per_client=2)))
+    app.include_router(
+        create_router(
+            purgatory, settings=WaitSettings(max_parked_per_client=2), authorize=ALLOW_ANYONE
+        )
+    )
     return app
 
 
@@ -153,7 +157,7 @@ async def test_a_purgatory_that_is_not_open_refuses(app: FastAPI, purgatory: Pur
     await purgatory.close()
     other = Purgatory()
     app = FastAPI()
-    app.include_router(create_router(other))
+    app.include_router(create_router(other, authorize=ALLOW_ANYONE))
     reply = await (await _begun(app, "/purgatory/watch/k", "wait=5")).reply()
     assert (reply.status, reply.json()["type"].rpartition("/")[2]) == (503, "not-open")
     other_reply = await (await _begun(app, "/purgatory/watch/k", "wait=0")).reply()
@@ -325,7 +329,7 @@ async def test_too_many_waits_for_jobs_of_a_client(
     async with _make_with_jobs(make_purgatory) as purgatory:
         app = FastAPI()
         settings = WaitSettings(max_parked_per_client=1)
-        app.include_router(create_router(purgatory, settings=settings))
+        app.include_router(create_router(purgatory, settings=settings, authorize=ALLOW_ANYONE))
         handle = await purgatory.defer("later", {}, delay=60)
         path = f"/purgatory/jobs/{handle.id}"
         etag = (await (await _begun(app, path)).reply()).headers["etag"]
@@ -348,7 +352,7 @@ async def test_a_wait_for_a_job_that_does_not_change(
     """304 at its end with the same ETag; 503 or 304 when the process drains."""
     async with _make_with_jobs(make_purgatory) as purgatory:
         app = FastAPI()
-        app.include_router(create_router(purgatory))
+        app.include_router(create_router(purgatory, authorize=ALLOW_ANYONE))
         handle = await purgatory.defer("later", {}, delay=600)
         path = f"/purgatory/jobs/{handle.id}"
         etag = (await (await _begun(app, path)).reply()).headers["etag"]

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import LongPollMiddleware
+from tests.needs import ROUTE_IN_SCOPE
 from tests.unit.exchange import Exchange
 from tests.unit.long_poll.order import Order, application, check_not_modified, poll, until_parked
 
@@ -115,6 +116,7 @@ async def test_an_endpoint_that_refuses(app: ASGIApp, order: Order) -> None:
     assert (reply.status, reply.body, reply.headers["x-price"]) == (402, b"pay first", "3")
 
 
+@ROUTE_IN_SCOPE
 async def test_request_state_is_new_for_each_call(purgatory: Purgatory) -> None:
     """A call finds what was there before the first, and those above find what the last has set."""
     seen: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ from fastapi import FastAPI, WebSocket
 from starlette.testclient import TestClient
 
 from purgatory import Purgatory
-from purgatory.fastapi import ParkDep, PurgatoryDep, WaitSettings, install
+from purgatory.fastapi import ALLOW_ANYONE, ParkDep, PurgatoryDep, WaitSettings, install
 from tests.unit.exchange import ask
 
 
@@ -28,7 +28,12 @@ async def test_an_endpoint_says_for_how_long_it_parks(
         return (await park("k", timeout=120)).status
 
     async with make_purgatory() as purgatory:
-        install(app, purgatory, settings=WaitSettings(default_wait=1, max_wait=2))
+        install(
+            app,
+            purgatory,
+            settings=WaitSettings(default_wait=1, max_wait=2),
+            authorize=ALLOW_ANYONE,
+        )
         loop = asyncio.get_running_loop()
         began = loop.time()
         reply = await ask(app, "/wait")
@@ -38,7 +43,7 @@ async def test_an_endpoint_says_for_how_long_it_parks(
 def test_a_websocket_fires_and_parks() -> None:
     """PurgatoryDep is for every connection; ParkDep, for requests, and it says so."""
     app = FastAPI()
-    install(app, Purgatory())
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
 
     @app.websocket("/socket")
     async def socket(websocket: WebSocket, purgatory: PurgatoryDep) -> None:

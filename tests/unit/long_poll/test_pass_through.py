@@ -14,6 +14,7 @@ from starlette.websockets import WebSocket
 
 from purgatory import Purgatory
 from purgatory.fastapi import LongPollMiddleware
+from tests.needs import ROUTE_IN_SCOPE
 from tests.unit.exchange import Exchange, ask
 from tests.unit.long_poll.order import Order, poll
 
@@ -101,6 +102,7 @@ async def test_other_scopes_pass_through(purgatory: Purgatory) -> None:
     ],
     ids=["neither", "empty", "no tag", "unquoted tag", "long key", "many keys"],
 )
+@ROUTE_IN_SCOPE
 async def test_an_endpoint_without_etag_or_key_is_mentioned_once(
     app: ASGIApp,
     order: Order,

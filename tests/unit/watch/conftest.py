@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import install
+from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.testing import AutojumpEventLoop
 
 
@@ -30,5 +30,5 @@ async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[P
 def app(purgatory: Purgatory) -> FastAPI:
     """An application that has nothing else."""
     app = FastAPI()
-    install(app, purgatory)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
     return app

@@ -87,7 +87,7 @@ class FallbackProtocol(HttpToolsProtocol):
         """Run a response to a request that was released, in a task of its own."""
         scope: Any = {
             "type": "http",
-            "asgi": {"version": self.asgi_version, "spec_version": "2.3"},
+            "asgi": {"version": self.config.asgi_version, "spec_version": "2.3"},
             "http_version": "1.1",
             # All that matters is that it is not HEAD.
             "method": "GET",
@@ -206,7 +206,7 @@ class FallbackProtocol(HttpToolsProtocol):
 
 
 _OF_PROTOCOL: Final = """
-    _unset_keepalive_if_required access_logger asgi_version client connection_lost connection_made
+    _unset_keepalive_if_required access_logger client config connection_lost connection_made
     cycle data_received eof_received flow logger on_headers_complete on_message_begin
     on_message_complete on_response_complete parser pause_writing pipeline resume_writing root_path
     scheme scope server server_state shutdown transport

@@ -1,0 +1,120 @@
+"""Groups of endpoints: which ones exist, and the log line that says who may use them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from fastapi import APIRouter
+from starlette.types import Receive, Scope, Send
+
+from purgatory.fastapi.access.bearer_tokens import BearerTokens
+from purgatory.fastapi.http.eager_send import send_response
+from purgatory.fastapi.http.permit import ALLOW_ANYONE
+from purgatory.fastapi.http.problems import Problem
+from purgatory.purgatory import Purgatory
+
+logger = logging.getLogger("purgatory.fastapi")
+
+EndpointGroup = Literal["watch", "keys", "jobs", "statistics"]
+Authorize = BearerTokens | Callable[..., Any]
+
+_GROUPS: Final[tuple[EndpointGroup, ...]] = get_args(EndpointGroup)
+# Nothing in these groups changes what others get.
+_OPEN_GROUPS: Final[frozenset[EndpointGroup]] = frozenset({"watch"})
+_WAY_OUT: Final = (
+    "give authorize=: BearerTokens, a dependency that checks your users, or ALLOW_ANYONE"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointGroups:
+    """The groups of one router."""
+
+    offered: frozenset[EndpointGroup]
+    closed: frozenset[EndpointGroup]
+    """Those that would be offered with `authorize`."""
+    authorize: Authorize | None
+
+    @classmethod
+    def of(
+        cls,
+        asked: Collection[EndpointGroup] | None,
+        authorize: Authorize | None,
+        purgatory: Purgatory,
+    ) -> EndpointGroups:
+        """Return the groups that are `asked` for; if None, all that `authorize` allows.
+
+        Raises ValueError for a group that is unknown, that needs `authorize` or a job store;
+        TypeError for a string, and for an `authorize` that cannot be called.
+        """
+        if authorize is not None and not callable(authorize):
+            raise TypeError(f"authorize is {authorize!r}, which cannot be called: {_WAY_OUT}")
+        if asked is None:
+            possible = frozenset(_GROUPS)
+            if purgatory.job_limits is None:
+                possible -= {"jobs"}
+            offered = possible & _OPEN_GROUPS if authorize is None else possible
+            return cls(offered, possible - offered, authorize)
+        if isinstance(asked, str):
+            raise TypeError(f"endpoints is the string {asked!r}: give a set, {{{asked!r}}}")
+        offered = frozenset(asked)
+        if unknown := offered - set(_GROUPS):
+            raise ValueError(f"endpoints has {_listed(unknown)}; the groups are {_listed(_GROUPS)}")
+        if "jobs" in offered and purgatory.job_limits is None:
+            raise ValueError(
+                "endpoints has 'jobs', and the purgatory no job store: Purgatory(jobs=...)"
+            )
+        if authorize is None and (closed := offered - _OPEN_GROUPS):
+            raise ValueError(f"endpoints has {_listed(closed)}, not for everyone: {_WAY_OUT}")
+        return cls(offered, frozenset(), authorize)
+
+    def add_refusals(self, router: APIRouter) -> None:
+        """Respond 403 at the addresses of closed groups, with the way to open them."""
+        for group in sorted(self.closed):
+            refusal = _Refusal(group, router.prefix)
+            for path in (f"/{group}", f"/{group}/{{rest:path}}", f"/{group}:batch"):
+                # Starlette takes an ASGI application, too, and then for every method.
+                router.add_route(router.prefix + path, refusal, include_in_schema=False)  # type: ignore[arg-type] # its annotation names functions only
+
+    def log(self, prefix: str, purgatory: Purgatory) -> None:
+        """Log what is open and to whom; a warning if anyone may have handlers called."""
+        if not self.offered:
+            return
+        level = logging.INFO
+        names = ", ".join(sorted(self.offered))
+        if self.closed:
+            text = f"{names} open to anyone, {', '.join(sorted(self.closed))} closed: {_WAY_OUT}"
+        elif isinstance(self.authorize, BearerTokens):
+            text = f"{names} open to {len(self.authorize)} tokens"
+        elif self.authorize not in (None, ALLOW_ANYONE):
+            text = f"{names} open to requests that {self.authorize!r} allows"
+        else:
+            text = f"{names} open to anyone"
+            if "jobs" in self.offered:
+                level = logging.WARNING
+                handlers = _listed(purgatory.handlers.http_names) or "none"
+                text += f", who may add jobs for these handlers: {handlers}"
+        logger.log(level, "%s: %s", prefix, text, extra={"action": "endpoints-open"})
+
+
+class _Refusal:
+    """The ASGI endpoint at the addresses of a group that is closed."""
+
+    def __init__(self, group: EndpointGroup, prefix: str) -> None:
+        self._group = group
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        problem = Problem(
+            "endpoint-closed",
+            f"the endpoints of {self._group} are closed, as install() was called without "
+            f"authorize: {_WAY_OUT}",
+        )
+        await send_response(send, problem.response(self._prefix, scope["path"]))
+
+
+def _listed(names: Collection[str]) -> str:
+    return ", ".join(map(repr, sorted(map(str, names))))

@@ -1,0 +1,24 @@
+"""Tests of what only newer versions of a framework do; `make test-versions` runs older ones too."""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+from packaging.version import Version
+
+
+def needs(distribution: str, lowest: str, what: str) -> pytest.MarkDecorator:
+    """Return a mark that skips a test with an older `distribution`, which lacks `what`."""
+    installed = version(distribution)
+    return pytest.mark.skipif(
+        Version(installed) < Version(lowest),
+        reason=f"{what}: since {distribution} {lowest}, and this is {installed}",
+    )
+
+
+BODY_LIMIT = needs("fastapi", "0.164", "max_body_size")
+ROUTE_CONTEXTS = needs("fastapi", "0.138", "routes that stay as they were when included")
+ROUTE_IN_SCOPE = needs("starlette", "1.7", "the route in the scope")
+TELEMETRY = needs("fastapi", "0.142", "telemetry of its own")
+CLOSED_AFTER_HTTP_1_0 = needs("uvicorn", "0.53", "Connection: close to HTTP/1.0")
