@@ -50,9 +50,16 @@ def install(
     `ParkDep` are, in every endpoint of `app`; all others stay as they are. `problem_details="app"`
     makes every error of `app` one, except where it has exception handlers of its own.
 
-    Raises ValueError for a prefix that does not begin with a slash, and for `endpoints` that are
-    unknown, or that need `authorize` or a job store.
+    Raises ValueError for a prefix that does not begin with a slash, for `endpoints` that are
+    unknown, or that need `authorize` or a job store, and if another purgatory is installed.
     """
+    installed = getattr(app.state, "purgatory", purgatory)
+    if installed is not purgatory:
+        raise ValueError(
+            f"{installed!r} is installed in this application: a fire on one purgatory does not "
+            "wake who waits on another, and PurgatoryDep finds only one. For a second one, use "
+            "app.include_router(create_router(purgatory, prefix=...))"
+        )
     app.include_router(
         create_router(
             purgatory,

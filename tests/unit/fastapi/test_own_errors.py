@@ -109,8 +109,9 @@ async def test_the_application_s_errors_stay_as_they_were(
     add_handlers(plain)
     if when == "before":
         add_handlers(app)
-    install(app, Purgatory(), authorize=authorize)
-    install(app, Purgatory("other"), prefix="/other")
+    purgatory = Purgatory()
+    install(app, purgatory, authorize=authorize)
+    install(app, purgatory, prefix="/other")
     if when == "after":
         add_handlers(app)
     for method, path, body in REQUESTS:
@@ -133,8 +134,9 @@ async def test_below_our_prefixes_every_error_is_a_problem() -> None:
             raise HTTPException(403, {"who": user}, headers={"X-Own": "1"})
 
     app = application()
-    install(app, Purgatory(), authorize=check)
-    install(app, Purgatory("other"), prefix="/other")
+    purgatory = Purgatory()
+    install(app, purgatory, authorize=check)
+    install(app, purgatory, prefix="/other")
     for path, status in (
         ("/purgatory/nowhere", 404),
         ("/other/nowhere", 404),

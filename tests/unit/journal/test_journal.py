@@ -30,7 +30,7 @@ from tests.journal_batches import complete_files, rows_in
 from tests.patience import PATIENCE_S
 
 MakeCore = Callable[..., DelayedOperationPurgatory]
-JOURNAL_PAGE = Path(__file__).parents[3] / "docs" / "journal.md"
+JOURNAL_PAGE = Path(__file__).parents[3] / "docs" / "reference" / "journal.md"
 
 
 class Operation(DelayedOperation):
