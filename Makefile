@@ -24,17 +24,19 @@ CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
 # Most tests wait for servers and timers rather than compute: more processes than processors. How
 # they are handed out is in tests/scheduling.py.
 PYTEST := -m pytest --numprocesses=4 --dist=loadgroup
-# What takes longest comes first.
-CORE_TESTS := tests/benchmarks tests/pipeline/test_simulation.py tests/properties tests/unit
+# What takes longest comes first. The benchmark of jobs measures stores, not the core.
+CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/unit
 
 # The frameworks' oldest and newest versions. Older ones warn of what newer Pythons deprecate.
 VERSIONS := .venv-lowest .venv-newest
 VERSION_EXTRAS := .[journal,postgresql,redis,service]
 VERSION_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch tests/acceptance tests/contract
 # About a minute of CPU: each framework's part, on the protocol that reads most of its insides.
+# Responses to incomplete requests have other headers with uvicorn 0.38: they are in the full form.
 SHORT_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch \
   tests/acceptance/parking_protocol tests/acceptance/test_existing_app.py \
   tests/acceptance/test_park_dependency.py tests/contract/test_job_store_claiming.py \
+  --ignore=tests/acceptance/parking_protocol/test_incomplete_requests.py \
   -k "not h11 and not httptools-uvloop"
 VERSION_PYTEST := -m pytest --numprocesses=4 --dist=loadgroup -o filterwarnings=ignore
 
@@ -130,7 +132,8 @@ example-unpaid-orders: $(VENV)/.test ## Watch an order be cancelled unless it is
 example-pipeline: $(VENV)/.test ## Make up a journal of two days, and a report on it (ARGS="--operations 5000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline.example $(ARGS)
 
-docs: .venv-docs/.created ## Build the documentation as a site in site/; a broken link fails
+docs: .venv-docs/.created $(VENV)/.run ## Build the documentation as a site in site/; a broken link fails
+	@$(BIN)/python .build/operations_page.py build/docs/operations.md
 	@.venv-docs/bin/zensical build --strict --clean
 
 docs-house: $(VENV)/.created ## Draw the rooms of the code and their imports in docs/architecture.md

@@ -29,6 +29,7 @@ from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory, Statistics
+from purgatory.shared_folder import warn_of_another_distribution as _warn_of_another_distribution
 from purgatory.status import Status
 
 __all__ = [
@@ -50,3 +51,5 @@ __all__ = [
     "Status",
     "WrongThreadError",
 ]
+
+_warn_of_another_distribution()

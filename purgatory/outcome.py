@@ -18,7 +18,7 @@ class Outcome(NamedTuple):
     value: Any
     """The value that `key` was fired with. All waiters share it; do not change it."""
     cursor: str
-    """Pass it to the next `park`, which then misses no signal."""
+    """Pass it to the next `park` of these keys, which then misses no signal."""
     waited_ms: int
     """How long the call was parked, rounded down."""
 

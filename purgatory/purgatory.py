@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from weakref import ref
 
 from purgatory.errors import (
     PurgatoryClosedError,
@@ -42,6 +43,10 @@ from purgatory.timer.clock import NS_PER_MS
 logger = logging.getLogger("purgatory")
 
 T = TypeVar("T")
+
+# Those that are open in this process. A list, as copying one is a single step for the interpreter:
+# each belongs to a thread of its own.
+_open_purgatories: list[ref[Purgatory]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +145,8 @@ class Purgatory(JobsMixin):
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._thread_calls = ThreadCalls(name)
+        # A fire that wakes nobody looks at those; False once it was said.
+        self._has_namesakes = False
         self.handlers = JobHandlers()
         self._job_service: JobService | None = None
         if jobs is not None:
@@ -230,6 +237,9 @@ class Purgatory(JobsMixin):
             self._trim.wake()
         if self._job_service is not None:
             self._job_service.begin()
+        for namesake in self._namesakes():
+            self._has_namesakes = namesake._has_namesakes = True
+        _open_purgatories.append(ref(self))
         logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
 
     def _open_elsewhere(self, loop: asyncio.AbstractEventLoop) -> str:
@@ -284,6 +294,7 @@ class Purgatory(JobsMixin):
         self._timer.close()
         self._parking.end()
         self._thread_calls.close()
+        _open_purgatories.remove(ref(self))
         logger.info("purgatory %r is closed", self.name, extra={"action": "purgatory-closed"})
 
     async def park(
@@ -340,13 +351,36 @@ class Purgatory(JobsMixin):
         if value is not None:
             value = json_value(value)
         fired = self._parking.fire(key, value)
-        if fired.completed == UNTRIED:
-            completed = await self._run_batch(self._operations.check_batch(key))
-            fired = fired._replace(completed=completed)
+        if fired.completed <= 0:
+            if fired.completed == UNTRIED:
+                completed = await self._run_batch(self._operations.check_batch(key))
+                fired = fired._replace(completed=completed)
+            elif self._has_namesakes:
+                self._warn_of_waits_elsewhere(key)
         service = self._job_service
         if service is not None and service.may_wait_on(key):
             fired = fired._replace(jobs=await self._fire_jobs(service, key, value, fired.cursor))
         return fired
+
+    def _namesakes(self) -> list[Purgatory]:
+        """Return the other purgatories that are open under this name, which may be by mistake."""
+        found = [reference() for reference in list(_open_purgatories)]
+        return [each for each in found if each and each is not self and each.name == self.name]
+
+    def _warn_of_waits_elsewhere(self, key: str) -> None:
+        count = sum(namesake.waiting(key) for namesake in self._namesakes())
+        if not count:
+            return
+        self._has_namesakes = False
+        logger.warning(
+            "key %r was fired on a purgatory named %r on which nobody waits for it, while %d wait "
+            "on another of that name in this process: a fire wakes only who waits on the same "
+            "purgatory; use one of them, or give each its own name",
+            key,
+            self.name,
+            count,
+            extra={"action": "fired-elsewhere"},
+        )
 
     async def _fire_jobs(self, service: JobService, key: str, value: Any, cursor: str) -> int:
         try:

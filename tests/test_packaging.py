@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -36,6 +37,24 @@ def test_purgatory_belongs_to_our_distribution() -> None:
     assert Path(purgatory.__file__).parent == ROOT / "purgatory"
     owners = importlib.metadata.packages_distributions().get("purgatory", [])
     assert set(owners) <= {DISTRIBUTION}, "another distribution overwrites our files"
+
+
+@pytest.mark.parametrize("module", ["purgatory", "purgatory.fastapi"])
+@pytest.mark.parametrize("is_overwritten", [False, True])
+def test_another_distribution_in_our_folder(
+    tmp_path: Path, module: str, is_overwritten: bool
+) -> None:
+    """One sentence says so and names the way out, whichever of the two was installed last."""
+    shutil.copytree(ROOT / "purgatory", tmp_path / "purgatory")
+    (tmp_path / "purgatory" / "service" / "_async").mkdir(parents=True)
+    if is_overwritten:
+        (tmp_path / "purgatory" / "__init__.py").write_text("")
+    command = [sys.executable, "-P", "-c", f"import {module}"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    is_told = "pip uninstall purgatory fastapi-purgatory" in done.stderr
+    # The other's __init__ is not ours to change.
+    assert is_told == (module == "purgatory.fastapi" or not is_overwritten), done.stderr
 
 
 def test_the_core_needs_the_standard_library_only() -> None:
@@ -79,6 +98,7 @@ def test_with_a_c_compiler_the_wheel_runs_compiled(tmp_path: Path) -> None:
         if path.with_suffix(".py").exists()
     }
     assert {path.partition(".")[0] for path in compiled} == declared
+    assert wheel.stat().st_size < 2_500_000, "with debug symbols"
     code = "import purgatory.timer as timer; print(timer.compiled, timer.TimerTask.__module__)"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
     command = [sys.executable, "-P", "-c", code]
@@ -90,6 +110,19 @@ def test_a_compiler_that_fails_leaves_the_plain_form(tmp_path: Path) -> None:
     """Whoever has no compiler, or a broken one, installs all the same."""
     wheel = _build_wheel(tmp_path, PURGATORY_PURE_PYTHON="0", CC="false")
     assert wheel.name.endswith("-py3-none-any.whl")
+
+
+def test_an_sdist_holds_what_it_needs_and_little_else(tmp_path: Path) -> None:
+    """All that a build, the tests and the pages cited by errors need."""
+    code = f"from hatchling.build import build_sdist; print(build_sdist({str(tmp_path)!r}))"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+    [sdist] = tmp_path.iterdir()
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    found = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert found | {"README.md", ".build/compile_core.py", "purgatory/timer/task.pxd"} <= names
+    assert not {name for name in names if name.endswith((".c", ".so", ".pyc"))}
+    assert sdist.stat().st_size < 2_000_000
 
 
 def test_the_wheel_is_typed(wheel_files: set[str]) -> None:

@@ -16,9 +16,9 @@ NAMES = {
         WrongThreadError
     """,
     "purgatory.fastapi": """
-        Access AccessesDep Action BearerTokens DelayedResponse LongPollKey LongPollMiddleware
-        ParkDep Problem PurgatoryDep WaitSettings create_health_router create_lifespan
-        create_router get_park get_purgatory install new_token
+        ALLOW_ANYONE Access AccessesDep Action BearerTokens DelayedResponse EndpointGroup
+        LongPollKey LongPollMiddleware ParkDep Problem PurgatoryDep WaitSettings
+        create_health_router create_lifespan create_router get_park get_purgatory install new_token
     """,
     "purgatory.jobs": """
         DuplicateJobError FailJobError InvalidDeadlineError InvalidJobError InvalidPayloadError

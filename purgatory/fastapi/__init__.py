@@ -27,6 +27,7 @@ from purgatory.fastapi.long_poll.middleware import LongPollMiddleware
 from purgatory.fastapi.requested_access import AccessesDep
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.watch.settings import WaitSettings
+from purgatory.shared_folder import warn_of_another_distribution as _warn_of_another_distribution
 
 __all__ = [
     "ALLOW_ANYONE",
@@ -50,3 +51,6 @@ __all__ = [
     "install",
     "new_token",
 ]
+
+# Here too: the other's __init__ may have replaced that of `purgatory`.
+_warn_of_another_distribution()

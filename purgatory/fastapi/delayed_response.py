@@ -7,6 +7,7 @@ from collections.abc import Callable
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from purgatory.fastapi.held_transactions import warn_of_transactions
 from purgatory.fastapi.http.eager_send import run_in_task, send_eagerly
 from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
@@ -20,8 +21,8 @@ class DelayedResponse(Response):
 
     `park` is called once, with a function that responds to the request, and returns the operation,
     which it has given to `Purgatory.park_operation`. Completing the operation responds to the
-    request, and a client that leaves cancels the operation (`on_cancellation`). The endpoint and
-    its dependencies are done by then, and hold nothing.
+    request, and a client that leaves cancels the operation (`on_cancellation`). The endpoint is
+    done by then; so are its dependencies, except those with `yield` that lack `scope="function"`.
 
     There is no task and no future for the wait: the request waits inside `receive()`, which returns
     when its client leaves, and also when its response is complete. If the server offers to keep it
@@ -41,6 +42,7 @@ class DelayedResponse(Response):
         # Background tasks are for this task to run, after the response.
         if self.background is None and waiting.release(operation):
             return
+        warn_of_transactions(scope)
         await waiting.wait(operation)
         if self.background is not None:
             await self.background()

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import Receive
 
 from purgatory.errors import WrongThreadError
+from purgatory.fastapi.held_transactions import warn_of_transactions
 from purgatory.fastapi.http.problems import draining_problem
 from purgatory.fastapi.routing.request_internals import (
     cache_body,
@@ -102,6 +103,7 @@ class Park:
         cursor: str | Mapping[str, str | None] | None,
     ) -> Outcome:
         await self._read_body()
+        warn_of_transactions(self._request.scope)
         waiting = _WaitingEndpoint(self._request.receive)
         outcome = await waiting.wait_for(
             self.purgatory.park(*keys, timeout=timeout, until=until, cursor=cursor)

@@ -48,8 +48,16 @@ def install(
 
     `problem_details=False` leaves the application's own errors as they are; those of these
     endpoints are problem details all the same. Raises ValueError for a prefix that does not begin
-    with a slash, and for `endpoints` that are unknown, or that need `authorize` or a job store.
+    with a slash, for `endpoints` that are unknown, or that need `authorize` or a job store, and if
+    another purgatory is installed.
     """
+    installed = getattr(app.state, "purgatory", purgatory)
+    if installed is not purgatory:
+        raise ValueError(
+            f"{installed!r} is installed in this application: a fire on one purgatory does not "
+            "wake who waits on another, and PurgatoryDep finds only one. For a second one, use "
+            "app.include_router(create_router(purgatory, prefix=...))"
+        )
     app.include_router(
         create_router(
             purgatory,

@@ -80,6 +80,11 @@ def address() -> Iterator[str]:
         yield running.url
 
 
+# Hypothesis takes any use of `random` during a draw for one by the strategy. Here it is the server,
+# in a thread beside: its worker draws pauses between retries of the jobs that were added.
+@pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
 def test_the_documentation_is_true(address: str, operation: Any, mode: GenerationMode) -> None:

@@ -17,6 +17,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.printable": (2, "operations"),
     "purgatory.redacted_url": (2, "operations"),
     "purgatory.retry_policy": (2, "operations"),
+    "purgatory.shared_folder": (2, "operations"),
     "purgatory.status": (2, "operations"),
     "purgatory.signals": (3, "signals"),
     "purgatory.event_loop": (3, "event_loop"),

@@ -6,12 +6,12 @@ Imported by itself, beside a suite whose own folder may be called `tests`.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial, wraps
 from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
@@ -34,7 +34,7 @@ def _extend(kind: type[Any], then: Any) -> None:
     construct = kind.__init__
     is_extending = False
 
-    @functools.wraps(construct)
+    @wraps(construct)
     def extended(self: Any, *args: Any, **kwargs: Any) -> None:
         nonlocal is_extending
         construct(self, *args, **kwargs)
@@ -53,13 +53,11 @@ def _extend(kind: type[Any], then: Any) -> None:
 def _install(app: FastAPI) -> None:
     purgatory = Purgatory()
     app.add_middleware(LongPollMiddleware, purgatory=purgatory)
-    include_router = APIRouter.include_router
-    hidden = functools.partialmethod(include_router, include_in_schema=False)
+    app.include_router = partial(app.include_router, include_in_schema=False)  # type: ignore[method-assign] # meanwhile
     try:
-        APIRouter.include_router = hidden  # type: ignore[method-assign,assignment] # meanwhile
         install(app, purgatory, authorize=ALLOW_ANYONE)
     finally:
-        APIRouter.include_router = include_router  # type: ignore[method-assign] # as it was
+        del app.include_router
 
 
 def _add_lifespan(app: Starlette) -> None:

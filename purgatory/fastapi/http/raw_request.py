@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from urllib.parse import unquote_to_bytes
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
 
 from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
 from purgatory.fastapi.http.problems import bad_parameter
+
+# RFC 3986: all that need not be encoded within a path.
+_OF_PATHS: Final = "/:@!$&'()*+,;="
 
 
 @dataclass(slots=True)
@@ -28,6 +32,11 @@ class RawRequest:
     """What the request may do: set before anything else is read."""
     _by_name: dict[bytes, list[bytes]] | None = None
     """The headers by name, made on first use."""
+
+    @property
+    def address(self) -> str:
+        """The path, percent-encoded: for headers, and for clients to send again."""
+        return quote(self.path, safe=_OF_PATHS, errors="replace")
 
     def key(self) -> str:
         """Return the tail as a key; raise Problem for bytes that are not UTF-8."""

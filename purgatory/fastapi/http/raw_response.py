@@ -17,6 +17,8 @@ _JSON: Final = (
 _TYPE: Final = (b"content-type", b"application/json")
 _NO_STORE: Final = (b"cache-control", b"no-store")
 
+_LINE_ENDS: Final = frozenset("\r\n\0")
+
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -85,13 +87,23 @@ class RawResponse:
 
 def encoded(headers: Mapping[str, str]) -> Headers:
     """Return headers in ASGI's form."""
-    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+    return [
+        (name.lower().encode(), _checked(name, value).encode("latin-1"))
+        for name, value in headers.items()
+    ]
 
 
 def header_lines(headers: Mapping[str, str]) -> bytes:
     """Return headers as lines, as `RawResponse.from_json` takes them."""
-    lines = [f"{name.lower()}: {value}\r\n" for name, value in headers.items()]
+    lines = [f"{name.lower()}: {_checked(name, value)}\r\n" for name, value in headers.items()]
     return "".join(lines).encode("latin-1")
+
+
+def _checked(name: str, value: str) -> str:
+    """Return the value of a header; raise ValueError if it would end the line."""
+    if not _LINE_ENDS.isdisjoint(value):
+        raise ValueError(f"header {name} is {value[:64]!r}, with the end of a line in it")
+    return value
 
 
 def _pairs(lines: bytes) -> Headers:

@@ -107,7 +107,7 @@ class JobBatchEndpoint:
             # None is acknowledged; whether any is stored is unknown.
             problem = problem_of_exception(exc)
             return {number: self._refused(raw, number, problem) for number in specs}
-        path = raw.path.removesuffix(":batch")
+        path = raw.address.removesuffix(":batch")
         for number, result in zip(specs, added, strict=True):
             if isinstance(result, JobError):
                 results[number] = self._refused(raw, number, add_problem(result, path))

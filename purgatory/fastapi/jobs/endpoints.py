@@ -73,12 +73,12 @@ class JobEndpoints:
             spec = spec.of_request(name, wall_ms=wall_ms)
         [added] = await self._purgatory.add_jobs([spec])
         if isinstance(added, JobError):
-            raise add_problem(added, raw.path)
+            raise add_problem(added, raw.address)
         is_repeat = added.status is AddStatus.KEPT and added.job.id in spec.ids
         if key is not None and is_repeat and not spec.may_be(added.job, self._limits):
             raise key_reused(key)
         is_new = is_repeat or added.status is AddStatus.ADDED
-        location = {"Location": f"{raw.path}/{added.job.id}"}
+        location = {"Location": f"{raw.address}/{added.job.id}"}
         return job_response(added.job, raw.permit, 201 if is_new else 200, location)
 
     async def change(self, raw: RawRequest) -> RawResponse:
@@ -123,7 +123,7 @@ class JobEndpoints:
         )
         following, more = None, b""
         if page.next is not None:
-            following = f"{raw.path}?{urlencode({**values.by_name(), 'after': page.next})}"
+            following = f"{raw.address}?{urlencode({**values.by_name(), 'after': page.next})}"
             more = f'link: <{following}>; rel="next"\r\n'.encode("ascii")
         document = JobsResponse(jobs=[listed_job(job) for job in page.jobs], next=following)
         return RawResponse.from_json(200, document.model_dump_json().encode(), more)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Any
+
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.fastapi.http.etag import EntityTags
@@ -15,6 +18,8 @@ from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
+
+logger = logging.getLogger("purgatory.fastapi")
 
 
 class LongPollMiddleware:
@@ -55,6 +60,8 @@ class LongPollMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one request."""
         if scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+            if scope["type"] == "lifespan":
+                self._compare(scope.get("app"))
             await self._app(scope, receive, send)
             return
         request = self._request(scope)
@@ -74,6 +81,18 @@ class LongPollMiddleware:
             unparked=self._unparked,
         )
         await long_poll.run()
+
+    def _compare(self, app: Any) -> None:
+        """Log if another purgatory is installed in the application."""
+        installed = getattr(getattr(app, "state", None), "purgatory", self._purgatory)
+        if installed is not self._purgatory:
+            logger.warning(
+                "LongPollMiddleware waits on %r, and %r is installed in the application: a fire on "
+                "one does not wake who waits on the other; give both the same",
+                self._purgatory,
+                installed,
+                extra={"action": "two-purgatories"},
+            )
 
     def _request(self, scope: Scope) -> LongPollRequest | None:
         # ASGI has them always, but tests of other middleware leave them out.

@@ -1,7 +1,7 @@
 """What routes read from the insides of requests. The only user of these private names.
 
 `Request._body`, in which Starlette caches a body; `Request._send`; and entries of FastAPI's in a
-scope: the exit stack that ends with the endpoint, and how the router of a route was included.
+scope: the exit stacks of dependencies, and how the router of a route was included.
 Without the first, a body is read from the connection; without the next two, streams that park fail
 on a drain. Without the last, dependencies given at `include_router` would be skipped, and with them
 perhaps an authorization: `require_effective_routes` refuses to go on.
@@ -9,16 +9,19 @@ perhaps an authorization: `require_effective_routes` refuses to go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import fastapi
 from fastapi import APIRouter, Depends, FastAPI
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
+
+_FUNCTION_STACK: Final = "fastapi_function_astack"
+_REQUEST_STACK: Final = "fastapi_inner_astack"
 
 
 def cached_body(request: Request) -> bytes | None:
@@ -34,9 +37,29 @@ def cache_body(request: Request, body: bytes) -> None:
 
 def on_endpoint_end(scope: Scope, callback: Callable[[], object]) -> None:
     """Call `callback` once the endpoint has returned, before its response is sent."""
-    stack = scope.get("fastapi_function_astack")
+    stack = scope.get(_FUNCTION_STACK)
     if isinstance(stack, AsyncExitStack):
         stack.callback(callback)
+
+
+def yield_dependencies(scope: Scope) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the name and the variables of each dependency with `yield` that has not ended."""
+    for name in (_FUNCTION_STACK, _REQUEST_STACK):
+        for _, callback in getattr(scope.get(name), "_exit_callbacks", ()):
+            yield from _generators(getattr(callback, "__self__", None))
+
+
+def _generators(manager: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    generator = getattr(manager, "gen", None)
+    frame = getattr(generator, "ag_frame", None) or getattr(generator, "gi_frame", None)
+    if frame is None:
+        return
+    variables = frame.f_locals
+    # First the inner ones: FastAPI wraps a dependency in context managers of its own.
+    for value in variables.values():
+        if isinstance(value, AbstractContextManager | AbstractAsyncContextManager):
+            yield from _generators(value)
+    yield getattr(generator, "__qualname__", repr(generator)), variables
 
 
 async def end_response(request: Request) -> bool:

@@ -14,7 +14,7 @@ DEFAULT = (1, 256)
 """The default tick and size of a purgatory."""
 
 TIMER_BYTES = 75
-"""A pending timer, see docs/performance.md."""
+"""A pending timer, see docs/reference/measurements.md."""
 BUCKET_BYTES = 400
 """A bucket that has or had a timer, with its entry in the queue; measured."""
 SLOT_BYTES = 8

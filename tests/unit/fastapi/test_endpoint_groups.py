@@ -89,7 +89,9 @@ async def test_without_authorize_only_watching_is_open(method: str, path: str, g
     assert KINDS["endpoint-closed"].status == 403
 
 
-@pytest.mark.parametrize("authorize", [ALLOW_ANYONE, TOKENS, lambda: None], ids=str)
+@pytest.mark.parametrize(
+    "authorize", [ALLOW_ANYONE, TOKENS, lambda: None], ids=["anyone", "tokens", "own"]
+)
 def test_with_authorize_everything_is_offered(authorize: Any) -> None:
     """Jobs too, if there is a store for them."""
     app, other = FastAPI(), FastAPI()

@@ -1,0 +1,67 @@
+"""What the pages take for granted: names that a reader has, defined before a fragment of code."""
+
+# By page below docs/, then by the beginning of a block: what runs before that block.
+PRELUDES: dict[str, dict[str, str]] = {
+    "how-to/long-poll.md": {
+        "app.dependency_overrides": """
+from purgatory.fastapi import get_park, get_purgatory
+
+park_that_returns_at_once = purgatory_of_this_test = None
+""",
+    },
+    "how-to/test-your-code.md": {"@pytest.fixture": "import pytest"},
+    "reference/jobs.md": {
+        "from purgatory.jobs.callbacks import CALLBACK": """
+await purgatory.__aenter__()
+
+
+async def end():
+    await purgatory.__aexit__(None, None, None)
+""",
+        "import time": """
+secret, body = "at least 16 characters", b""
+headers = {"Purgatory-Signature": "t=1,kid=00000000,v2=00", "Purgatory-Job-Id": "1"}
+""",
+    },
+    "reference/servers.md": {
+        "from collections.abc": """
+from typing import Annotated
+
+from fastapi import Depends, FastAPI
+
+from purgatory import Purgatory
+
+
+class Order:
+    is_paid = False
+    number = 42
+
+
+app, purgatory = FastAPI(), Purgatory()
+OrderDep = Annotated[Order, Depends(Order)]
+""",
+    },
+    "security.md": {
+        "from purgatory.fastapi import BearerTokens": """
+import pathlib
+
+from fastapi import FastAPI
+
+from purgatory import Purgatory
+from purgatory.fastapi import install
+
+app, purgatory = FastAPI(), Purgatory()
+pathlib.Path("tokens").write_text("sha256:" + 64 * "0" + " wait:order:*")
+Path = lambda path: pathlib.Path(pathlib.Path(path).name)
+""",
+        "async def authorize": """
+from typing import Annotated, Any
+
+from fastapi import Depends, HTTPException
+
+from purgatory.fastapi import AccessesDep
+
+CurrentUser = Annotated[Any, Depends(object)]
+""",
+    },
+}
