@@ -15,7 +15,7 @@ from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
 from app.unknown_settings import unknown_variables
 from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, create_health_router, install
+from purgatory.fastapi import create_health_router, install
 from purgatory.jobs.callbacks import CALLBACK
 
 logger = logging.getLogger("purgatory.app")
@@ -56,7 +56,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     with _naming_variables("PURGATORY_JOBS_URL or PURGATORY_DATA_DIR"):
         jobs = settings.job_store()
     with _naming_variables("PURGATORY_TOKENS or PURGATORY_TOKENS_FILE"):
-        tokens = settings.bearer_tokens()
+        authorize = settings.authorize()
     purgatory = Purgatory(
         limits=settings.limits(),
         listeners=() if journal is None else [journal],
@@ -67,14 +67,13 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         purgatory.handler(CALLBACK, http=True)(settings.webhook())
     with _naming_variables("PURGATORY_JOB_HANDLERS"):
         purgatory.handled_elsewhere(settings.handled_elsewhere(), http=True)
-    if tokens is None:
+    if not settings.has_tokens:
         logger.log(
             logging.WARNING if settings.allow_anonymous else logging.INFO,
             "no tokens: everyone who can reach this process may do everything; set "
             "PURGATORY_TOKENS_FILE or PURGATORY_TOKENS to change that",
             extra={"action": "no-tokens"},
         )
-    authorize = ALLOW_ANYONE if tokens is None else tokens
     install(
         app,
         purgatory,

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from app.job_store import make_job_store
 from purgatory import Limits
 from purgatory.fastapi import BearerTokens, WaitSettings
+from purgatory.fastapi.access.trusted_hosts import TrustedHosts
 from purgatory.jobs import JobStore, WorkerSettings
 from purgatory.jobs.callbacks.secret_headers import CallbackSecret
 from purgatory.jobs.callbacks.webhook import Webhook
@@ -68,6 +69,11 @@ class Settings(BaseSettings):
         None, description="Tokens or their hashes, each with scopes, separated by semicolons."
     )
     tokens_file: Path | None = Field(None, description="A file with one token per line.")
+    allowed_hosts: str = Field(
+        "",
+        description="Without tokens: comma-separated names by which clients may ask, besides "
+        "addresses and localhost; * allows all.",
+    )
     allow_anonymous: bool = Field(
         False, description="Listen beyond loopback without tokens; everyone may do everything."
     )
@@ -185,6 +191,10 @@ class Settings(BaseSettings):
         if self.tokens_file is not None:
             return BearerTokens.from_file(self.tokens_file)
         return None
+
+    def authorize(self) -> BearerTokens | TrustedHosts:
+        """Return the access control; raise ValueError or OSError."""
+        return self.bearer_tokens() or TrustedHosts(_names(self.allowed_hosts))
 
     def limits(self) -> Limits:
         """Return the limits of the purgatory."""

@@ -11,6 +11,7 @@ from fastapi import APIRouter
 from starlette.types import Receive, Scope, Send
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
+from purgatory.fastapi.access.trusted_hosts import TrustedHosts
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.permit import ALLOW_ANYONE
 from purgatory.fastapi.http.problems import Problem
@@ -19,7 +20,9 @@ from purgatory.purgatory import Purgatory
 logger = logging.getLogger("purgatory.fastapi")
 
 EndpointGroup = Literal["watch", "keys", "jobs", "statistics"]
-Authorize = BearerTokens | Callable[..., Any]
+Authorize = BearerTokens | TrustedHosts | Callable[..., Any]
+AUTHENTICATORS: Final = (BearerTokens, TrustedHosts)
+"""They are given each request; every other `authorize` is a dependency of FastAPI."""
 
 _GROUPS: Final[tuple[EndpointGroup, ...]] = get_args(EndpointGroup)
 # Nothing in these groups changes what others get.
@@ -85,11 +88,12 @@ class EndpointGroups:
             return
         level = logging.INFO
         names = ", ".join(sorted(self.offered))
+        is_by_host = isinstance(self.authorize, TrustedHosts)
         if self.closed:
             text = f"{names} open to anyone, {', '.join(sorted(self.closed))} closed: {_WAY_OUT}"
         elif isinstance(self.authorize, BearerTokens):
             text = f"{names} open to {len(self.authorize)} tokens"
-        elif self.authorize not in (None, ALLOW_ANYONE):
+        elif not (self.authorize in (None, ALLOW_ANYONE) or is_by_host):
             text = f"{names} open to requests that {self.authorize!r} allows"
         else:
             text = f"{names} open to anyone"

@@ -8,8 +8,13 @@ from typing import Any
 
 from fastapi import APIRouter, Depends
 
-from purgatory.fastapi.access.bearer_tokens import BearerTokens
-from purgatory.fastapi.endpoint_groups import Authorize, EndpointGroup, EndpointGroups
+from purgatory.fastapi.access.identity import identified, identifying
+from purgatory.fastapi.endpoint_groups import (
+    AUTHENTICATORS,
+    Authorize,
+    EndpointGroup,
+    EndpointGroups,
+)
 from purgatory.fastapi.http.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.permit import ALLOW_ANYONE
 from purgatory.fastapi.jobs.routes import add_job_routes
@@ -55,18 +60,20 @@ def create_router(
             groups.log(prefix, purgatory)
             yield state
 
-    is_dependency = not (authorize in (None, ALLOW_ANYONE) or isinstance(authorize, BearerTokens))
+    # The others are FastAPI's dependencies.
+    authenticate = ALLOW_ANYONE if authorize is None else authorize
+    is_ours = authenticate is ALLOW_ANYONE or isinstance(authenticate, AUTHENTICATORS)
     router = APIRouter(
         prefix=prefix,
         tags=["purgatory"],
         lifespan=lifespan,
-        dependencies=[Depends(authorize)] if is_dependency else None,
+        dependencies=None if is_ours else [Depends(identifying(authenticate))],
     )
     settings = settings or WaitSettings()
     context = EndpointContext(
         purgatory,
         prefix,
-        authorize if isinstance(authorize, BearerTokens) else ALLOW_ANYONE,
+        authenticate if is_ours else identified,
         bypass_middleware,
         IncomingRequests(settings.request_timeout, settings.max_incomplete_bytes),
     )

@@ -84,7 +84,9 @@ class Connection:
     ) -> None:
         """Send a request, with `body` as JSON, and do not wait."""
         encoded = b"" if body is None else json.dumps(body).encode()
-        lines = [f"{method} {target} HTTP/1.1", "Host: localhost"]
+        lines = [f"{method} {target} HTTP/1.1"]
+        if headers is None or "Host" not in headers:
+            lines.append("Host: localhost")
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body is not None:
             lines += ["Content-Type: application/json", f"Content-Length: {len(encoded)}"]

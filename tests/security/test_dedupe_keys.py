@@ -39,7 +39,7 @@ OTHER = {"callback": {"url": "https://attacker.example/"}, "delay": 900.0, "dedu
 def server() -> Iterator[ThreadServer]:
     app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
 
-    @purgatory.handler(CALLBACK)
+    @purgatory.handler(CALLBACK, http=True)
     async def call(job: JobContext, callback: Callback) -> None:
         """Send nothing."""
 

@@ -7,6 +7,9 @@ from starlette.types import Scope
 from purgatory.fastapi.http.permit import UNRESTRICTED
 from purgatory.fastapi.http.raw_request import RawRequest
 
+IDENTITY = "purgatory.identity"
+"""The key of an ASGI scope with the identity of the client, if a dependency has found it."""
+
 
 class AsgiRequest(RawRequest):
     """A request that reads its ASGI scope on demand."""
@@ -34,6 +37,12 @@ class AsgiRequest(RawRequest):
         """The path as it was sent, if the server provides it."""
         raw_path: bytes | None = self._scope.get("raw_path")
         return raw_path or self.path.encode("utf-8", "surrogatepass")
+
+    @property
+    def dependency_identity(self) -> str | None:
+        """The identity of the client that a dependency has found."""
+        identity: str | None = self._scope.get(IDENTITY)
+        return identity
 
     @property
     def client(self) -> str:  # type: ignore[override] # read only

@@ -33,6 +33,13 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Send a JSON document in UTF-8, without NaN or Infinity.",
         ),
         ProblemKind(
+            "untrusted-host",
+            421,
+            "The name of this host is not trusted",
+            "Ask by an address or as localhost. Operators: PURGATORY_ALLOWED_HOSTS has the names "
+            "that are trusted without tokens.",
+        ),
+        ProblemKind(
             "unauthorized",
             401,
             "A token is needed",

@@ -1,0 +1,28 @@
+"""The identity of a client, as an `authorize` of your own returns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import Depends, Request
+
+from purgatory.fastapi.http.asgi_request import IDENTITY, AsgiRequest
+from purgatory.fastapi.http.permit import UNRESTRICTED, IdentifiedPermit, Permit
+from purgatory.fastapi.http.raw_request import RawRequest
+
+
+def identifying(authorize: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a dependency that calls `authorize` and keeps the string that it returns."""
+
+    def keep(request: Request, identity: Any = Depends(authorize)) -> None:  # noqa: B008 - FastAPI's own way
+        if isinstance(identity, str) and identity:
+            request.scope[IDENTITY] = identity
+
+    return keep
+
+
+def identified(raw: RawRequest) -> Permit:
+    """Return the permit of a client that `authorize` has admitted, with its identity if known."""
+    identity = raw.dependency_identity if isinstance(raw, AsgiRequest) else None
+    return UNRESTRICTED if identity is None else IdentifiedPermit(identity)

@@ -1,0 +1,62 @@
+"""Access for everyone who asks by a trusted name: protection against DNS rebinding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import ip_address
+from urllib.parse import urlsplit
+
+from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.raw_request import RawRequest
+
+MAX_REMEMBERED = 100
+
+
+class TrustedHosts:
+    """Everyone may do everything, if the Host of the request is trusted. Pass it as `authorize=`.
+
+    A web page can let its own name point to an address of its reader's network, and then send any
+    request there as to its own origin, and read the responses. The name in Host gives it away.
+    Addresses, and `localhost` with all names below it, are always trusted: no page has these.
+    """
+
+    def __init__(self, hosts: Iterable[str] = ()) -> None:
+        """Trust also `hosts`: names without a port; `*` is all names."""
+        self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
+        # Values of Host that were trusted before: few, and looked up for each request.
+        self._trusted: set[bytes] = set()
+
+    def __call__(self, raw: RawRequest) -> Permit:
+        """Return the permit that allows everything; raise Problem 421 for another host."""
+        found = None
+        for name, value in raw.headers:
+            if name == b"host":
+                found = value if found is None else b""
+        if found in self._trusted:
+            return UNRESTRICTED
+        header = (found or b"").strip(b" \t").decode("latin-1")
+        if "*" in self._hosts or self._is_trusted(header):
+            if found is not None and len(self._trusted) < MAX_REMEMBERED:
+                self._trusted.add(found)
+            return UNRESTRICTED
+        raise Problem(
+            "untrusted-host",
+            f"Host is {header[:64]!r}: without tokens, only addresses, localhost and the names in "
+            "PURGATORY_ALLOWED_HOSTS are accepted, which keeps pages of other web sites out",
+            param="Host",
+            allowed="an address, localhost, or a name that the operators trust",
+        )
+
+    def _is_trusted(self, header: str) -> bool:
+        try:
+            host = (urlsplit(f"//{header}").hostname or "").rstrip(".")
+        except ValueError:
+            return False
+        if host == "localhost" or host.endswith(".localhost") or host in self._hosts:
+            return True
+        try:
+            ip_address(host)
+        except ValueError:
+            return False
+        return True

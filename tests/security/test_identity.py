@@ -1,0 +1,83 @@
+"""Users of an application with an `authorize` of its own, against one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import pytest
+from fastapi import FastAPI, Header, HTTPException
+
+from purgatory import Purgatory
+from purgatory.fastapi import AccessesDep, install
+from purgatory.jobs import JobContext, MemoryJobStore
+from tests.acceptance.client import Connection, Reply
+from tests.acceptance.thread_server import ThreadServer, serve
+
+JOB = {"handler": "note", "delay": 900.0, "dedupe_key": "order-42", "payload": "hunter2"}
+
+
+async def authorize(user: Annotated[str | None, Header()] = None) -> str:
+    if user is None:
+        raise HTTPException(401, "who are you?")
+    return user
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadServer]:
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+
+    @purgatory.handler("note", http=True)
+    async def note(job: JobContext) -> None:
+        """Do nothing."""
+
+    install(app, purgatory, authorize=authorize)
+    with serve(app, purgatory) as running:
+        yield running
+
+
+async def ask(
+    server: ThreadServer, user: str | None, method: str, path: str, body: Any = None, **more: str
+) -> Reply:
+    async with await Connection.open(server.address) as connection:
+        headers = {} if user is None else {"User": user}
+        return await connection.request(method, f"/purgatory{path}", body, {**headers, **more})
+
+
+async def test_what_the_dependency_returns_is_the_identity(server: ThreadServer) -> None:
+    """Idempotency-Keys, ids of waits and dedupe keys are each user's own."""
+    key = {"Idempotency-Key": "1"}
+    assert (await ask(server, None, "POST", "/keys/k", {"value": 1}, **key)).status == 401
+    first = await ask(server, "alice", "POST", "/keys/k", {"value": 1}, **key)
+    again = await ask(server, "alice", "POST", "/keys/k", {"value": 1}, **key)
+    other = await ask(server, "bob", "POST", "/keys/k", {"value": 2}, **key)
+    assert again.json() == first.json()
+    assert (other.status, other.json()["seq"]) == (201, first.json()["seq"] + 1)
+    jobs = [await ask(server, user, "POST", "/jobs", JOB, **key) for user in ("alice", "bob")]
+    assert [job.status for job in jobs] == [201, 201]
+    assert jobs[0].json()["id"] != jobs[1].json()["id"]
+    kept = await ask(server, "bob", "POST", "/jobs", {**JOB, "on_conflict": "keep"})
+    assert kept.json()["id"] == jobs[1].json()["id"]
+
+
+async def test_a_prefix_of_the_application_may_have_parameters() -> None:
+    """What is decided is the endpoint that serves the request, whatever its path looks like."""
+    seen: list[Any] = []
+
+    async def deny(accesses: AccessesDep) -> None:
+        seen.append(accesses)
+        raise HTTPException(403)
+
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+    install(app, purgatory, prefix="/t/{tenant}/purgatory", authorize=deny)
+    # As a batch, each line of it would be invalid, and without keys.
+    body = b'{\n"handler": "note", "delay": 900,\n"keys": ["alice"]}'
+    head = f"Host: a\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    with serve(app, purgatory) as running:
+        async with await Connection.open(running.address) as connection:
+            for tenant in ("a", ":batch%3F", "%23", "keys"):
+                line = f"POST /t/{tenant}/purgatory/jobs HTTP/1.1\r\n"
+                connection.write(f"{line}{head}".encode() + body)
+                assert (await connection.reply()).status == 403
+    assert {access.key for access in seen[0]} == {None, "alice"}
+    assert all(found == seen[0] for found in seen)
