@@ -324,7 +324,8 @@ def test_bounds_are_those_of_the_limits() -> None:
         )
         job_limits = JobLimits(max_keys=maximum, max_payload_bytes=7, max_attempts=maximum)
         store = MemoryJobStore(limits=job_limits)
-        install(app, Purgatory(limits=limits, jobs=store), prefix=prefix, authorize=ALLOW_ANYONE)
+        purgatory = Purgatory(limits=limits, jobs=store)
+        app.include_router(create_router(purgatory, prefix=prefix, authorize=ALLOW_ANYONE))
     document = json.loads(json.dumps(app.openapi()))
     operations = dict(_operations(document))
     for prefix, maximum in (("/a", 500), ("/b", 5)):
