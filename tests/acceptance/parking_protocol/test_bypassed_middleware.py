@@ -82,7 +82,7 @@ async def test_two_purgatories_in_one_application() -> None:
     one, other = Purgatory("one"), Purgatory("other")
     app = FastAPI()
     install(app, one, authorize=ALLOW_ANYONE)
-    install(app, other, prefix="/other", authorize=ALLOW_ANYONE)
+    app.include_router(create_router(other, prefix="/other", authorize=ALLOW_ANYONE))
     with serving(app, one) as server:
         async with Crowd(server.address, 2) as [first, second]:
             first.write(get(f"{WATCH}?wait=50"))

@@ -184,7 +184,7 @@ def test_bypassing_middleware() -> None:
     """By name; and for that purgatory alone."""
     app = FastAPI()
     install(app, Purgatory(), bypass_middleware=True, authorize=ALLOW_ANYONE)
-    install(app, Purgatory(), prefix="/other", authorize=ALLOW_ANYONE)
+    app.include_router(create_router(Purgatory(), prefix="/other", authorize=ALLOW_ANYONE))
     app.add_middleware(Around)
     assert found(app) >= ALL
     assert not any(path.startswith("/other") for _, path in found(app))
@@ -253,7 +253,7 @@ async def test_the_stack_is_the_applications_own_again_afterwards() -> None:
     """Fast routes last as long as the lifespan, and are taken once."""
     app = FastAPI()
     install(app, Purgatory(), authorize=ALLOW_ANYONE)
-    install(app, Purgatory("other"), prefix="/other", authorize=ALLOW_ANYONE)
+    app.include_router(create_router(Purgatory("other"), prefix="/other", authorize=ALLOW_ANYONE))
     stack = app.middleware_stack = app.build_middleware_stack()
     async with app.router.lifespan_context(app):
         shortened: Any = app.middleware_stack
