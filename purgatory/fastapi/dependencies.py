@@ -56,7 +56,7 @@ class Park:
         self.purgatory = purgatory
         self._request = request
         self._thread_id = threading.get_ident()
-        # Its response is being sent: whoever parks now is a stream.
+        # Its response is being sent: what parks now is a stream.
         self._is_streaming = False
         on_endpoint_end(request.scope, self._begin_stream)
 

@@ -4,8 +4,12 @@
 PRELUDES: dict[str, dict[str, str]] = {
     "how-to/long-poll.md": {
         "app.dependency_overrides": """
+from fastapi import FastAPI
+
+from purgatory.fastapi import LongPollKey
 from purgatory.fastapi import get_park, get_purgatory
 
+app = FastAPI()
 park_that_returns_at_once = purgatory_of_this_test = None
 """,
     },
