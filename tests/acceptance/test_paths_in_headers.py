@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import install
+from purgatory.fastapi import ALLOW_ANYONE, install
 from purgatory.fastapi.http.raw_response import encoded, header_lines
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
@@ -23,11 +23,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[ThreadServer]:
     kind: ServerKind = request.param
     app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
 
-    @purgatory.handler("h")
+    @purgatory.handler("h", http=True)
     async def handle(payload: object) -> None:
         pass
 
-    install(app, purgatory, prefix="/{tenant}/purgatory")
+    install(app, purgatory, prefix="/{tenant}/purgatory", authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as running:
         yield running
 
