@@ -32,11 +32,9 @@ VERSIONS := .venv-lowest .venv-newest
 VERSION_EXTRAS := .[journal,postgresql,redis,service]
 VERSION_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch tests/acceptance tests/contract
 # About a minute of CPU: each framework's part, on the protocol that reads most of its insides.
-# Responses to incomplete requests have other headers with uvicorn 0.38: they are in the full form.
 SHORT_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch \
   tests/acceptance/parking_protocol tests/acceptance/test_existing_app.py \
   tests/acceptance/test_park_dependency.py tests/contract/test_job_store_claiming.py \
-  --ignore=tests/acceptance/parking_protocol/test_incomplete_requests.py \
   -k "not h11 and not httptools-uvloop"
 VERSION_PYTEST := -m pytest --numprocesses=4 --dist=loadgroup -o filterwarnings=ignore
 

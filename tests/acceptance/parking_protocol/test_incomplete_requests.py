@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import BearerTokens, WaitSettings, install
+from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, WaitSettings, install
 from purgatory.fastapi.servers.uvicorn.receiving import MAX_DROPPED
 from purgatory.fastapi.servers.uvicorn.request_reader import RequestReader
 from purgatory.jobs import MemoryJobStore
@@ -29,7 +29,7 @@ def _serving(
     kind: ServerKind, *, tokens: BearerTokens | None = TOKENS, **settings: Any
 ) -> Iterator[ThreadServer]:
     purgatory, app = Purgatory(jobs=MemoryJobStore()), FastAPI()
-    install(app, purgatory, settings=WaitSettings(**settings), authorize=tokens)
+    install(app, purgatory, settings=WaitSettings(**settings), authorize=tokens or ALLOW_ANYONE)
     with serve(add_echo(app), purgatory, kind) as running:
         yield running
 
