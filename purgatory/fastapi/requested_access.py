@@ -62,7 +62,7 @@ async def _of_batch(endpoint: JobBatchEndpoint, body: bytes) -> list[Access]:
     found: dict[Access, None] = {}
     async for line in in_turns(split_lines(body)):
         try:
-            found |= dict.fromkeys(_of_job(endpoint.job.parse(line)))
+            found |= dict.fromkeys(_of_job(endpoint.parse(line)))
         except Problem:
             # The endpoint refuses that line by itself.
             continue

@@ -19,7 +19,13 @@ from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.jobs.endpoints import add_problem, check_access, job_spec
-from purgatory.fastapi.jobs.schemas import MAX_JOB_LINES, BatchLine, job_json, max_batch_bytes
+from purgatory.fastapi.jobs.schemas import (
+    MAX_JOB_LINES,
+    BatchLine,
+    JobBody,
+    job_json,
+    max_batch_bytes,
+)
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.jobs import JobError, JobLimits
 from purgatory.jobs.model import AddStatus, JobSpec
@@ -95,9 +101,22 @@ class JobBatchEndpoint:
             yield [results[number] for number in sorted(results)]
 
     def _spec(self, raw: RawRequest, line: bytes) -> JobSpec:
-        body = self.job.parse(line)
+        body = self.parse(line)
         check_access(raw.permit, body)
         return job_spec(self.context.purgatory, body, raw.permit)
+
+    def parse(self, line: bytes) -> JobBody:
+        """Return the job of a line; raise Problem.
+
+        A line beyond the limit is not parsed: one of 16 MiB would stop the event loop for seconds.
+        """
+        if len(line) > self.job.max_bytes:
+            raise Problem(
+                "body-too-large",
+                f"the line has {len(line)} bytes, more than the {self.job.max_bytes} of one job",
+                limit=self.job.max_bytes,
+            )
+        return self.job.parse(line)
 
     async def _add(self, raw: RawRequest, specs: dict[int, JobSpec]) -> dict[int, BatchLine]:
         results: dict[int, BatchLine] = {}

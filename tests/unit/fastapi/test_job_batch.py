@@ -11,6 +11,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, install
+from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.jobs import JobContext, MemoryJobStore
 from tests.unit.exchange import Exchange, Reply
@@ -61,6 +62,27 @@ async def test_large_lines_leave_others_their_turns() -> None:
     results = [json.loads(line) for line in reply.body.splitlines()]
     assert [result["status"] for result in results] == [201] * 100
     assert turns.count >= 50
+
+
+async def test_a_line_beyond_the_limit_of_a_job_is_not_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An array of millions of arrays would stop the event loop and take a gigabyte."""
+    parsed: list[int] = []
+    parse = JsonBody.parse
+
+    def counting(self: JsonBody[Any], body: bytes) -> Any:
+        parsed.append(len(body))
+        return parse(self, body)
+
+    monkeypatch.setattr(JsonBody, "parse", counting)
+    bomb = b'{"handler": "note", "delay": 1, "payload": [' + b"[]," * 5_000_000 + b"[]]}"
+    app = create_app()
+    async with app.router.lifespan_context(app):
+        reply = await post(app, bomb, LARGE)
+    refused, added = [json.loads(line) for line in reply.body.splitlines()]
+    assert refused["status"] == 413 and len(LARGE) < refused["problem"]["limit"] < len(bomb)
+    assert added["status"] == 201 and parsed == [len(LARGE)]
 
 
 @pytest.mark.parametrize("line", [LARGE, b"x"], ids=["large", "small"])
