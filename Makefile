@@ -130,9 +130,10 @@ example-unpaid-orders: $(VENV)/.test ## Watch an order be cancelled unless it is
 example-pipeline: $(VENV)/.test ## Make up a journal of two days, and a report on it (ARGS="--operations 5000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline.example $(ARGS)
 
-docs: .venv-docs/.created $(VENV)/.run ## Build the documentation as a site in site/; a broken link fails
+docs: .venv-docs/.created $(VENV)/.run ## Build the documentation as a site in site/; a broken link or a name without reference fails
 	@$(BIN)/python .build/operations_page.py build/docs/operations.md
 	@.venv-docs/bin/zensical build --strict --clean
+	@$(BIN)/python .build/check_reference.py site
 
 docs-house: $(VENV)/.created ## Draw the rooms of the code and their imports in docs/architecture.md
 	@$(BIN)/python -m tests.house

@@ -186,4 +186,6 @@ async def get_park(
 
 
 PurgatoryDep = Annotated[Purgatory, Depends(get_purgatory)]
+"""The purgatory of the application, as a parameter of an endpoint."""
 ParkDep = Annotated[Park, Depends(get_park)]
+"""Parks the request of an endpoint, as a parameter of it: `await park(key, timeout=25)`."""

@@ -20,6 +20,7 @@ from purgatory.purgatory import Purgatory
 logger = logging.getLogger("purgatory.fastapi")
 
 EndpointGroup = Literal["watch", "keys", "jobs", "statistics"]
+"""A group of endpoints that `install(endpoints=)` may offer."""
 Authorize = BearerTokens | TrustedHosts | Callable[..., Any]
 AUTHENTICATORS: Final = (BearerTokens, TrustedHosts)
 """They are given each request; every other `authorize` is a dependency of FastAPI."""

@@ -70,3 +70,4 @@ async def _of_batch(endpoint: JobBatchEndpoint, body: bytes) -> list[Access]:
 
 
 AccessesDep = Annotated[list[Access], Depends(get_accesses)]
+"""What a request is about to do, as a parameter of an `authorize` of your own."""

@@ -16,6 +16,7 @@ from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
 
 KeyRule = Callable[[str], str]
+"""A function that returns how a key is written."""
 
 _PENDING: Final = Status.PENDING
 _NS_PER_US: Final = 1_000

@@ -34,6 +34,7 @@ _ARRAY_SIZE = ARRAY_SIZE
 _NO_LIMIT: Final = 2**62
 
 is_compiled: Final[bool] = cython.compiled
+"""True iff the core runs compiled, not as plain Python."""
 
 _expiration_ms = attrgetter("expiration_ms")
 _new_task = ScheduledCall.__new__

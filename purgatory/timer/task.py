@@ -13,6 +13,7 @@ except ImportError:
 # 100 years. Sums with it stay far below the end of 64-bit nanoseconds (292 years), beyond which
 # Kafka's arithmetic overflows and runs the task immediately.
 MAX_DELAY_MS: Final = 100 * 366 * 24 * 3600 * 1000
+"""The longest delay of a task, in milliseconds: 100 years."""
 
 NOT_SCHEDULED = -1
 
