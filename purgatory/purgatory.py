@@ -211,11 +211,20 @@ class Purgatory(JobsMixin):
         A store of jobs is opened meanwhile: `async with` waits for it, this does not.
 
         Raises WrongThreadError while it is open on another loop, and PurgatoryClosedError while it
-        drains: it can be opened again as soon as `close` has returned.
+        drains: it can be opened again as soon as `close` has returned. ValueError on an
+        AutojumpEventLoop with another clock than this purgatory's.
         """
         loop = asyncio.get_running_loop()
         parking = self._parking
         if parking.loop is None:
+            # The loop of purgatory.testing: its time never reaches a deadline of another clock.
+            loop_clock = getattr(loop, "clock", None)
+            if hasattr(loop_clock, "now_ns") and loop_clock is not self.clock:
+                raise ValueError(
+                    f"purgatory {self.name!r} has another clock than its event loop, "
+                    f"{type(loop).__name__}, so its deadlines would never pass: make it with "
+                    "Purgatory(clock=asyncio.get_running_loop().clock)"
+                )
             self._begin(loop)
         elif parking.loop is not loop:
             raise WrongThreadError(self._open_elsewhere(parking.loop))

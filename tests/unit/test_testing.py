@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import pytest
 
+from purgatory import Purgatory
 from purgatory.testing import AutojumpEventLoop, DeadlockError, MockClock
 
 Result = TypeVar("Result")
@@ -199,3 +200,14 @@ def test_threads_are_waited_for_in_real_time() -> None:
         assert work.done() and loop.time() == 0
 
     run(main(), patience=10)
+
+
+def test_a_purgatory_with_another_clock_is_an_error() -> None:
+    """Its deadlines would never pass, and the loop would not notice."""
+
+    async def scenario() -> None:
+        async with Purgatory():
+            pass
+
+    with pytest.raises(ValueError, match=r"Purgatory\(clock=asyncio.get_running_loop\(\).clock\)"):
+        run(scenario())

@@ -120,13 +120,14 @@ async def test_a_second_loop_while_it_is_open(make_purgatory: Make) -> None:
 
 def test_a_loop_that_ended_before_it_was_closed() -> None:
     """What waited there is lost, and the error says what to do instead."""
-    purgatory = Purgatory()
+    clock = MockClock()
+    purgatory = Purgatory(clock=clock)
 
     async def leave_open() -> None:
         purgatory.open()
 
-    run(leave_open())
-    refused = run(leave_open())
+    run(leave_open(), clock)
+    refused = run(leave_open(), clock)
     assert isinstance(refused, WrongThreadError)
     assert "was not closed before its event loop ended" in str(refused)
     assert "`async with`" in str(refused)
