@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, get_args
 
@@ -15,10 +16,13 @@ from fastapi.utils import is_body_allowed_for_status_code
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from purgatory.errors import PurgatoryError
+from purgatory.errors import CursorError, PurgatoryError
 from purgatory.fastapi.http.body_schema import pointer
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
+from purgatory.jobs.model.errors import UnknownHandlerError
+
+logger = logging.getLogger("purgatory.fastapi")
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -43,8 +47,7 @@ def add_exception_handlers(app: FastAPI, prefix: str, problem_details: ProblemDe
         return _response(exc, prefix, request)
 
     async def on_purgatory_error(request: Request, exc: Exception) -> Response:
-        assert isinstance(exc, PurgatoryError)
-        return _response(problem_of_exception(exc), prefix, request)
+        return _response(_own_problem(request, exc), prefix, request)
 
     async def on_http_exception(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, HTTPException)
@@ -57,9 +60,7 @@ def add_exception_handlers(app: FastAPI, prefix: str, problem_details: ProblemDe
         return _response(_validation_problem(exc), prefix, request)
 
     async def on_error(request: Request, exc: Exception) -> Response:
-        # The server logs the exception, whose text is not for the client.
-        problem = Problem("internal-error", "the request failed; the server's log has the reason")
-        return _response(problem, prefix, request)
+        return _response(_internal_error(), prefix, request)
 
     for error, handler in ((Problem, on_problem), (PurgatoryError, on_purgatory_error)):
         if error not in app.exception_handlers:
@@ -89,6 +90,33 @@ class _BelowPrefix:
         handler = self._handler if f"{path}/".startswith(self._start) else self._before
         response: Response = await handler(request, exc)
         return response
+
+
+def _own_problem(request: Request, exc: Exception) -> Problem:
+    """Return the problem for an error of this library in an endpoint of the application.
+
+    An invalid argument may come from the client or be a mistake in the endpoint: log it, too.
+    """
+    if isinstance(exc, UnknownHandlerError):
+        # Its text has the names of the handlers, and only the endpoint chooses one.
+        logger.error("a request failed", exc_info=exc, extra={"action": "request-failed"})
+        return _internal_error()
+    if isinstance(exc, ValueError) and not isinstance(exc, CursorError):
+        route = getattr(request.scope.get("route"), "path", "an endpoint")
+        logger.warning(
+            "%s %s raised %s, and the client got it as an error: %s",
+            request.method,
+            route,
+            type(exc).__name__,
+            exc,
+            extra={"action": "invalid-argument"},
+        )
+    return problem_of_exception(exc)
+
+
+def _internal_error() -> Problem:
+    # The server logs the exception, whose text is not for the client.
+    return Problem("internal-error", "the request failed; the server's log has the reason")
 
 
 def _http_problem(request: Request, exc: HTTPException) -> Problem:

@@ -15,7 +15,15 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, ParkDep, Problem, install
+from purgatory.fastapi import (
+    ALLOW_ANYONE,
+    BearerTokens,
+    ParkDep,
+    Problem,
+    PurgatoryDep,
+    install,
+)
+from purgatory.jobs import JobContext, MemoryJobStore
 
 PROBLEM = "application/problem+json"
 TOKENS = BearerTokens.from_text("token-of-the-operator *")
@@ -240,3 +248,42 @@ async def test_an_endpoint_behind_its_own_guard_keeps_its_401() -> None:
     answer = await ask(app, "GET", "/guarded")
     assert (answer.status_code, answer.json()) == (401, {"detail": "who are you?"})
     assert answer.headers["www-authenticate"] == "Basic"
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "level", "words"),
+    [
+        ("/timeout", 422, "WARNING", "GET /timeout raised InvalidTimeoutError"),
+        ("/on-fire", 422, "WARNING", "GET /on-fire raised InvalidJobError"),
+        ("/handler", 500, "ERROR", "a request failed"),
+    ],
+)
+async def test_an_invalid_argument_in_an_endpoint_is_logged(
+    path: str, status: int, level: str, words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be a mistake in the code; and names of handlers are not for its clients."""
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+    install(app, purgatory)
+
+    @purgatory.handler("secret-name")
+    async def handler(job: JobContext) -> None: ...
+
+    @app.get("/timeout")
+    async def timeout(park: ParkDep) -> None:
+        await park("k", timeout=-1)
+
+    @app.get("/on-fire")
+    async def on_fire(purgatory: PurgatoryDep) -> None:
+        await purgatory.defer("secret-name", delay=1, keys=["k"], on_fire="explode")  # type: ignore[arg-type]
+
+    @app.get("/handler")
+    async def unknown(purgatory: PurgatoryDep) -> None:
+        await purgatory.defer("nope", delay=1)
+
+    async with app.router.lifespan_context(app):
+        caplog.clear()
+        response = await ask(app, "GET", path)
+    assert (response.status_code, response.headers["content-type"]) == (status, PROBLEM)
+    assert "secret-name" not in response.text
+    record = next(record for record in caplog.records if words in record.message)
+    assert record.levelname == level
