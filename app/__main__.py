@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging.config
+import socket
 import sys
 
 import uvicorn
@@ -39,6 +41,8 @@ def main() -> int:
     try:
         settings = Settings()
         logging.config.dictConfig(log_config(settings.log_level))
+        # Before anything is opened: nothing has to be closed if the port is in use.
+        sockets = bind(settings.host, settings.port)
         app = create_app(settings)
     except ValidationError as exc:
         for error in exc.errors():
@@ -47,17 +51,78 @@ def main() -> int:
     except (JournalUnavailableError, ValueError) as exc:
         print(exc, file=sys.stderr)
         return 2
+    except AddressError as exc:
+        print(exc, file=sys.stderr)
+        return 1
     config = server_config(app, settings)
     _check_files(settings)
     configure_garbage_collector()
-    address = settings.address
-    print(f"Purgatory on {address} -- API documentation: {address}/docs", flush=True)
     try:
-        uvicorn.Server(config).run()
+        _Server(config).run(sockets)
     except KeyboardInterrupt:
         # uvicorn has shut down cleanly and raises the interrupt again.
         print("Purgatory has stopped.", flush=True)
     return 0
+
+
+class AddressError(Exception):
+    """The service cannot listen on its address."""
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Return sockets that are bound to each address of `host`; raise AddressError.
+
+    They do not listen yet: until the service has started, connections are refused.
+    """
+    sockets: list[socket.socket] = []
+    failure: OSError | None = None
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            listener = socket.socket(family, kind, protocol)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                listener.bind(address)
+            except OSError as exc:
+                listener.close()
+                # localhost has an IPv6 address also where IPv6 is disabled.
+                if exc.errno != errno.EADDRNOTAVAIL:
+                    raise
+                failure = exc
+            else:
+                sockets.append(listener)
+        if failure is not None and not sockets:
+            raise failure
+    except OSError as exc:
+        for listener in sockets:
+            listener.close()
+        way_out = ""
+        if exc.errno == errno.EADDRINUSE:
+            way_out = f"; stop what uses it, or choose another port: make run PORT={port + 1}"
+        raise AddressError(
+            f"cannot listen on {host!r}, port {port}: {exc.strerror}{way_out}"
+        ) from exc
+    return sockets
+
+
+class _Server(uvicorn.Server):
+    """A server that prints its address once it listens: no sooner can a client reach it."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        assert sockets
+        host = self.config.host
+        host = f"[{host}]" if ":" in host else host
+        # The actual port, if the setting is 0.
+        address = f"http://{host}:{sockets[0].getsockname()[1]}"
+        print(
+            f"Purgatory on {address} -- API documentation: {address}/docs (Ctrl+C stops it)",
+            flush=True,
+        )
 
 
 def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:

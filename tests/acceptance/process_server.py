@@ -19,7 +19,7 @@ from tests.patience import KEEP_ALIVE_S, PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
 KEEP_ALIVE = ("--timeout-keep-alive", str(KEEP_ALIVE_S))
-_RUNNING = re.compile(r"Uvicorn running on http://[\d.]+:(\d+)")
+_RUNNING = re.compile(r"(?:Uvicorn running|Purgatory) on http://[\d.]+:(\d+)")
 
 
 def uvicorn_command(app: str, kind: ServerKind, *options: str) -> list[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import socket
 import sys
 from pathlib import Path
 
@@ -52,3 +54,22 @@ async def test_the_lines_of_what_it_uses_have_their_time_too() -> None:
     )
     _, said = await process.communicate()
     assert re.fullmatch(f"{TIME}ERROR: +a task failed\n", said.decode())
+
+
+async def test_a_port_in_use_is_an_error_before_anything_is_opened(tmp_path: Path) -> None:
+    """One sentence, which names the way out; no address, no log, no file."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "app",
+            env={**os.environ, "PORT": str(port), "PURGATORY_DATA_DIR": str(tmp_path / "data")},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        out, said = await process.communicate()
+    assert (process.returncode, out) == (1, b"")
+    assert said.decode().count("\n") == 1
+    assert f"port {port}: " in said.decode() and f"make run PORT={port + 1}" in said.decode()
+    assert not (tmp_path / "data").exists()
