@@ -41,7 +41,8 @@ def install(
     `authorize` is `BearerTokens`, or a dependency of your own that raises if something is not
     allowed; its parameter of type `AccessesDep` has what the request is about to do. Without it
     anyone may watch keys, and all other endpoints are closed; `ALLOW_ANYONE` opens everything to
-    every client that reaches them. The log says at start what is open.
+    every client that reaches them. The log says at start what is open
+    (level INFO; `logging.basicConfig(level=logging.INFO)` shows it).
 
     `endpoints` names the groups that exist: "watch", "keys", "jobs" and "statistics"; none of them
     for an empty set, which is enough for `ParkDep`. By default, all that `authorize` allows.

@@ -10,8 +10,8 @@ try:
     from purgatory.jobs.sql.tables import metadata
 except ModuleNotFoundError as exc:
     raise ImportError(
-        f"purgatory.jobs.sql needs {exc.name}: install fastapi-purgatory[sql] for SQLite, or "
-        "fastapi-purgatory[postgresql]"
+        f"purgatory.jobs.sql needs {exc.name}: pip install 'fastapi-purgatory[sql]' for SQLite, "
+        "or 'fastapi-purgatory[postgresql]'"
     ) from exc
 
 __all__ = ["VERSION_TABLE", "SqlJobStore", "metadata", "migrate", "migrations_path"]

@@ -52,9 +52,9 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
     except ModuleNotFoundError as exc:
         if url.drivername not in _DRIVERS.values():
             raise _not_a_url(redacted(str(url_or_text)), f"{exc.name} is not installed") from exc
+        extra = "sql" if url.get_backend_name() == "sqlite" else "postgresql"
         raise ImportError(
-            f"{url.drivername} needs {exc.name}: install fastapi-purgatory[sql] for SQLite, or "
-            "fastapi-purgatory[postgresql]"
+            f"{url.drivername} needs {exc.name}: pip install 'fastapi-purgatory[{extra}]'"
         ) from exc
     except (ArgumentError, InvalidRequestError) as exc:
         raise _not_a_url(redacted(str(url_or_text)), str(exc)) from exc
