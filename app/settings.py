@@ -15,7 +15,7 @@ from purgatory import Limits
 from purgatory.fastapi import BearerTokens, WaitSettings
 from purgatory.fastapi.access.trusted_hosts import TrustedHosts
 from purgatory.jobs import JobStore, WorkerSettings
-from purgatory.jobs.callbacks.secret_headers import CallbackSecret
+from purgatory.jobs.callbacks import CallbackSecret
 from purgatory.jobs.callbacks.webhook import Webhook
 
 _LIMITS = Limits()

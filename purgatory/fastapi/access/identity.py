@@ -13,11 +13,21 @@ from purgatory.fastapi.http.raw_request import RawRequest
 
 
 def identifying(authorize: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a dependency that calls `authorize` and keeps the string that it returns."""
+    """Return a dependency that calls `authorize` and keeps the string that it returns.
 
-    def keep(request: Request, identity: Any = Depends(authorize)) -> None:  # noqa: B008 - FastAPI's own way
-        if isinstance(identity, str) and identity:
-            request.scope[IDENTITY] = identity
+    It raises TypeError for what is neither a string nor None.
+    """
+
+    # Async, though it awaits nothing: FastAPI calls others in its threads, all of which may be
+    # taken by the waiters of the very key that this request is about to fire.
+    async def keep(request: Request, identity: Any = Depends(authorize)) -> None:  # noqa: B008 - FastAPI's own way
+        if isinstance(identity, str):
+            request.scope[IDENTITY] = identity or None
+        elif identity is not None:
+            raise TypeError(
+                f"authorize returned a {type(identity).__qualname__}, which cannot be the identity "
+                "of a client: return a string, such as str(user.id), or None"
+            )
 
     return keep
 

@@ -230,12 +230,13 @@ def _callback(body: CallbackBody, payload: Any) -> Callback:
 
 
 def _check_keys(body: JobBody) -> None:
-    """Raise Problem that names the first invalid key of a job."""
+    """Raise Problem that names the first invalid key of a job, or its handler."""
     named: list[tuple[Location, str]] = [
         (("keys", index), key) for index, key in enumerate(body.keys)
     ]
-    if body.dedupe_key is not None:
-        named.append((("dedupe_key",), body.dedupe_key))
+    for name, key in (("dedupe_key", body.dedupe_key), ("handler", body.handler)):
+        if key is not None:
+            named.append(((name,), key))
     for path, key in named:
         try:
             check_key(key)
