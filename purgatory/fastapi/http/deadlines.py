@@ -61,8 +61,8 @@ class Deadlines(Generic[Item]):
                 self._on_timeout(item)
         finally:
             # After an error too: the loop reports it, and the other items expire next.
-            since = next(iter(self._since.values()), None)
-            self._handle = None if since is None else self._arm(since + self._timeout - now)
+            oldest = next(iter(self._since.values()), None)
+            self._handle = None if oldest is None else self._arm(oldest + self._timeout - now)
 
     def _arm(self, delay: float) -> TimerHandle:
         # Up to the next millisecond, which is as precise as uvloop is.
