@@ -18,7 +18,8 @@ NAMES = {
     "purgatory.fastapi": """
         ALLOW_ANYONE Access AccessesDep Action BearerTokens DelayedResponse EndpointGroup
         LongPollKey LongPollMiddleware ParkDep Problem PurgatoryDep TrustedHosts
-        WaitSettings create_health_router create_lifespan create_router get_park get_purgatory install new_token
+        WaitSettings create_health_router create_lifespan create_router get_park get_purgatory
+        install new_token
     """,
     "purgatory.jobs": """
         DuplicateJobError FailJobError InvalidDeadlineError InvalidJobError InvalidPayloadError
