@@ -45,7 +45,7 @@ def _serving(
         app,
         purgatory,
         settings=WaitSettings(max_parked_per_client=per_client),
-        authorize=tokens,
+        authorize=tokens or ALLOW_ANYONE,
     )
     with serve(app, purgatory, kind) as running:
         yield running

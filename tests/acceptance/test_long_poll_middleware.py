@@ -222,10 +222,10 @@ async def test_an_endpoint_that_parks_by_itself(
 
 async def test_the_example_in_the_docs_works_as_it_stands(kind: ServerKind) -> None:
     """Two endpoints, a change, and a client that waits for it."""
-    page = (ROOT / "docs" / "middleware.md").read_text()
+    page = (ROOT / "docs" / "how-to" / "long-poll.md").read_text()
     [source, *_] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     names: dict[str, Any] = {}
-    exec(compile(source, "middleware.md", "exec"), names)
+    exec(compile(source, "long-poll.md", "exec"), names)
     with serve(names["app"], names["purgatory"], kind) as server:
         async with Crowd(server.address, 2) as [watcher, firer]:
             first = await watcher.get("/orders/42")
