@@ -207,7 +207,7 @@ class ParkingProtocol(asyncio.Protocol):
             self._transport.close()
             return
         prefix = instance = self._server.prefix
-        if receiving is not None and receiving.request is not None:
+        if receiving.request is not None:
             instance = receiving.request.path
             prefix = receiving.request.fast_route.endpoint.context.prefix
         self.respond(problem.response(prefix, instance))
