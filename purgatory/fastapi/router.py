@@ -21,7 +21,7 @@ from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
 from purgatory.fastapi.lifespan import create_lifespan
 from purgatory.fastapi.operator_routes import add_problem_route, add_statistics_route
-from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
+from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, STATE_KEY, EndpointContext
 from purgatory.fastapi.routing.request_internals import require_effective_routes
 from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import WaitSettings
@@ -55,10 +55,10 @@ def create_router(
     opened = create_lifespan(purgatory, allow_separate_workers=allow_separate_workers)
 
     @asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
+    async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
         async with opened(app) as state:
             groups.log(prefix, purgatory)
-            yield state
+            yield {**state, STATE_KEY: context}
 
     # The others are FastAPI's dependencies.
     authenticate = ALLOW_ANYONE if authorize is None else authorize
