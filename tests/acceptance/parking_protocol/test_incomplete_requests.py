@@ -263,7 +263,10 @@ def _with_another_router(app: FastAPI) -> None:
 @pytest.mark.parametrize("change", [_with_middleware, _with_another_router])
 async def test_the_settings_apply_to_heads(change: Callable[[FastAPI], None], status: int) -> None:
     """Also if no request has a fast route; of several routers, the first one decides."""
-    bounds: dict[str, Any] = {408: {"request_timeout": 0.2}, 503: {"max_incomplete_bytes": 50}}
+    bounds: dict[int, dict[str, Any]] = {
+        408: {"request_timeout": 0.2},
+        503: {"max_incomplete_bytes": 50},
+    }
     purgatory, app = Purgatory(), FastAPI()
     install(app, purgatory, settings=WaitSettings(**bounds[status]))
     change(app)
