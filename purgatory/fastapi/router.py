@@ -15,13 +15,13 @@ from purgatory.fastapi.endpoint_groups import (
     EndpointGroup,
     EndpointGroups,
 )
-from purgatory.fastapi.http.incoming_requests import IncomingRequests
+from purgatory.fastapi.http.incoming_requests import STATE_KEY, IncomingRequests
 from purgatory.fastapi.http.permit import ALLOW_ANYONE
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
 from purgatory.fastapi.lifespan import create_lifespan
 from purgatory.fastapi.operator_routes import add_problem_route, add_statistics_route
-from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, STATE_KEY, EndpointContext
+from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
 from purgatory.fastapi.routing.request_internals import require_effective_routes
 from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import WaitSettings
@@ -58,7 +58,7 @@ def create_router(
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
         async with opened(app) as state:
             groups.log(prefix, purgatory)
-            yield {**state, STATE_KEY: context}
+            yield {**state, STATE_KEY: context.incoming}
 
     # The others are FastAPI's dependencies.
     authenticate = ALLOW_ANYONE if authorize is None else authorize

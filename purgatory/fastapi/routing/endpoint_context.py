@@ -11,9 +11,6 @@ from purgatory.purgatory import Purgatory
 
 DEFAULT_PREFIX: Final = "/purgatory"
 
-STATE_KEY: Final = "purgatory_context"
-"""The context of the first router in the state of the lifespan, for servers that read heads."""
-
 
 @dataclass(frozen=True, slots=True)
 class EndpointContext:
