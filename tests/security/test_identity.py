@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
+from uuid import UUID
 
+import anyio.from_thread
+import anyio.to_thread
+import httpx
 import pytest
 from fastapi import FastAPI, Header, HTTPException
 
 from purgatory import Purgatory
-from purgatory.fastapi import AccessesDep, install
+from purgatory.fastapi import AccessesDep, ParkDep, install
 from purgatory.jobs import JobContext, MemoryJobStore
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import ThreadServer, serve
+from tests.patience import PATIENCE_S, until
 
 JOB = {"handler": "note", "delay": 900.0, "dedupe_key": "order-42", "payload": "hunter2"}
 
@@ -58,6 +65,45 @@ async def test_what_the_dependency_returns_is_the_identity(server: ThreadServer)
     assert jobs[0].json()["id"] != jobs[1].json()["id"]
     kept = await ask(server, "bob", "POST", "/jobs", {**JOB, "on_conflict": "keep"})
     assert kept.json()["id"] == jobs[1].json()["id"]
+
+
+async def test_a_fire_needs_no_thread() -> None:
+    """The threads of FastAPI may all be with those who wait for it."""
+    app, purgatory = FastAPI(), Purgatory()
+    install(app, purgatory, authorize=authorize)
+
+    @app.get("/wait")
+    def wait(park: ParkDep) -> str:
+        return anyio.from_thread.run(partial(park, "k", timeout=PATIENCE_S)).status
+
+    anyio.to_thread.current_default_thread_limiter().total_tokens = 1
+    async with (
+        purgatory,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as client,
+    ):
+        waiting = asyncio.create_task(client.get("/wait"))
+        await until(lambda: purgatory.statistics().parked == 1)
+        fire = client.post("/purgatory/keys/k", json={"value": 1}, headers={"User": "alice"})
+        fired = await asyncio.wait_for(fire, PATIENCE_S / 2)
+        assert fired.status_code == 201
+        assert (await waiting).json() == "fired"
+
+
+@pytest.mark.parametrize("identity", [7, UUID(int=7), b"alice", ["alice"], False])
+async def test_an_identity_that_is_no_string_is_not_dropped(identity: object) -> None:
+    """Clients would share what is each one's own, and nobody would know."""
+
+    async def returning() -> Any:
+        return identity
+
+    app, purgatory = FastAPI(), Purgatory()
+    install(app, purgatory, authorize=returning)
+    async with (
+        purgatory,
+        httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://a") as client,
+    ):
+        with pytest.raises(TypeError, match=rf"{type(identity).__name__}.*str\(user\.id\)"):
+            await client.post("/purgatory/keys/k", json={"value": 1})
 
 
 async def test_a_prefix_of_the_application_may_have_parameters() -> None:

@@ -8,18 +8,43 @@ from typing import Any
 from fastapi import Depends, Request
 
 from purgatory.fastapi.http.asgi_request import IDENTITY, AsgiRequest
-from purgatory.fastapi.http.permit import UNRESTRICTED, IdentifiedPermit, Permit
+from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
 from purgatory.fastapi.http.raw_request import RawRequest
 
 
 def identifying(authorize: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a dependency that calls `authorize` and keeps the string that it returns."""
+    """Return a dependency that calls `authorize` and keeps the string that it returns.
 
-    def keep(request: Request, identity: Any = Depends(authorize)) -> None:  # noqa: B008 - FastAPI's own way
-        if isinstance(identity, str) and identity:
-            request.scope[IDENTITY] = identity
+    It raises TypeError for what is neither a string nor None.
+    """
+
+    # Async, though it awaits nothing: FastAPI calls others in its threads, all of which may be
+    # taken by the waiters of the very key that this request is about to fire.
+    async def keep(request: Request, identity: Any = Depends(authorize)) -> None:  # noqa: B008 - FastAPI's own way
+        if isinstance(identity, str):
+            request.scope[IDENTITY] = identity or None
+        elif identity is not None:
+            raise TypeError(
+                f"authorize returned a {type(identity).__qualname__}, which cannot be the identity "
+                "of a client: return a string, such as str(user.id), or None"
+            )
 
     return keep
+
+
+class IdentifiedPermit(Permit):
+    """Everything is allowed: something else has decided, and said who the client is."""
+
+    __slots__ = ("_identity",)
+
+    def __init__(self, identity: str) -> None:
+        """Name the client, who alone knows its ids, Idempotency-Keys and dedupe keys."""
+        self._identity = identity
+
+    @property
+    def identity(self) -> str:
+        """The client."""
+        return self._identity
 
 
 def identified(raw: RawRequest) -> Permit:

@@ -34,11 +34,15 @@ class Deadlines(Generic[Item]):
         """Return the number of objects."""
         return len(self._since)
 
+    def __contains__(self, item: Item) -> bool:
+        """Return True iff `item` was added, and has neither expired nor been discarded."""
+        return item in self._since
+
     def add(self, item: Item) -> None:
         """Begin the timeout of `item`, which must not be there yet."""
         self._since[item] = self.loop.time()
         if self._handle is None:
-            self._handle = self.loop.call_later(self._timeout, self._expire)
+            self._handle = self._arm(self._timeout)
 
     def discard(self, item: Item) -> None:
         """Forget `item`. Idempotent."""
@@ -46,14 +50,20 @@ class Deadlines(Generic[Item]):
         self._since.pop(item, None)
 
     def _expire(self) -> None:
-        self._handle = None
         now = self.loop.time()
-        while self._since:
-            item, since = next(iter(self._since.items()))
-            left = since + self._timeout - now
-            if left > 0:
-                # Up to the next millisecond, which is as precise as uvloop is.
-                self._handle = self.loop.call_later(left + 0.001, self._expire)
-                return
-            del self._since[item]
-            self._on_timeout(item)
+        try:
+            # The handle counts as armed meanwhile: `on_timeout` may add items.
+            while self._since:
+                item, since = next(iter(self._since.items()))
+                if since + self._timeout > now:
+                    break
+                del self._since[item]
+                self._on_timeout(item)
+        finally:
+            # After an error too: the loop reports it, and the other items expire next.
+            oldest = next(iter(self._since.values()), None)
+            self._handle = None if oldest is None else self._arm(oldest + self._timeout - now)
+
+    def _arm(self, delay: float) -> TimerHandle:
+        # Up to the next millisecond, which is as precise as uvloop is.
+        return self.loop.call_later(delay + 0.001, self._expire)

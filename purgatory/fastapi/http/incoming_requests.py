@@ -12,6 +12,9 @@ from purgatory.fastapi.http.problems import Problem, retry_after
 DEFAULT_TIMEOUT: Final = 60.0
 DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
+STATE_KEY: Final = "purgatory_incoming"
+"""Those of the first router in the state of the lifespan, for servers that read heads."""
+
 
 class IncomingRequest(Protocol):
     """A request that is being received."""
@@ -29,7 +32,8 @@ class IncomingRequests:
     keep others out. One that alone holds all of the bytes is bounded by its endpoint.
     """
 
-    # {request: bytes}, in the order of arrival. Invariant: held_bytes == sum(_sizes.values()).
+    # {request: bytes} of those that hold any, the oldest first: only they can free memory.
+    # Invariant: held_bytes == sum(_sizes.values()) and all(_sizes.values()).
     __slots__ = ("_deadlines", "_max_bytes", "_sizes", "_timeout", "held_bytes")
 
     def __init__(
@@ -44,38 +48,48 @@ class IncomingRequests:
 
     def __len__(self) -> int:
         """Return the number of incomplete requests."""
-        return len(self._sizes)
+        return 0 if self._deadlines is None else len(self._deadlines)
 
     def hold(self, request: IncomingRequest, size: int) -> None:
         """Count `size` bytes of `request`; its deadline begins with the first call.
 
         May refuse any request, `request` too, before it returns.
         """
-        before = self._sizes.get(request)
-        if before is None:
-            self._begin(request)
-        self._sizes[request] = size
-        self.held_bytes += size - (before or 0)
-        while self.held_bytes > self._max_bytes:
-            oldest = next(iter(self._sizes))
-            if self._sizes[oldest] == self.held_bytes:
-                return
-            self.release(oldest)
-            oldest.refuse(self._too_many_bytes())
-
-    def release(self, request: IncomingRequest) -> None:
-        """Forget a request that is complete, or has left. Idempotent."""
-        size = self._sizes.pop(request, None)
-        if size is not None:
-            self.held_bytes -= size
-            if self._deadlines is not None:
-                self._deadlines.discard(request)
-
-    def _begin(self, request: IncomingRequest) -> None:
         loop = asyncio.get_running_loop()
         if self._deadlines is None or self._deadlines.loop is not loop:
             self._deadlines = Deadlines(loop, self._timeout, self._refuse_late)
-        self._deadlines.add(request)
+        if request not in self._deadlines:
+            self._deadlines.add(request)
+        self._count(request, size)
+        if self.held_bytes > self._max_bytes:
+            self._make_room()
+
+    def release(self, request: IncomingRequest) -> None:
+        """Forget a request that is complete, or has left. Idempotent."""
+        self._count(request, 0)
+        if self._deadlines is not None:
+            self._deadlines.discard(request)
+
+    def _count(self, request: IncomingRequest, size: int) -> None:
+        self.held_bytes += size - self._sizes.get(request, 0)
+        if size:
+            self._sizes[request] = size
+        else:
+            self._sizes.pop(request, None)
+
+    def _make_room(self) -> None:
+        left = self.held_bytes
+        refused: list[IncomingRequest] = []
+        for request, size in self._sizes.items():
+            if left <= self._max_bytes or left == size:
+                break
+            refused.append(request)
+            left -= size
+        # All of them first: a connection that is refused is held again, while it lingers.
+        for request in refused:
+            self.release(request)
+        for request in refused:
+            request.refuse(self._too_many_bytes())
 
     def _refuse_late(self, request: IncomingRequest) -> None:
         self.release(request)

@@ -29,13 +29,12 @@ async def read_body(
     if announced > limit and (announced > MAX_DISCARDED or expects_continue):
         raise body_too_large(limit)
     reading = _BodyReading()
-    incoming.hold(reading, 0)
     try:
         return await _read(receive, limit, reading, incoming)
     except asyncio.CancelledError:
-        if reading.problem is None:
+        # Somebody else may have cancelled the task as well.
+        if reading.problem is None or reading.task.uncancel() > 0:
             raise
-        reading.task.uncancel()
         raise reading.problem from None
     finally:
         incoming.release(reading)
@@ -47,6 +46,9 @@ async def _read(
     body = bytearray()
     received = 0
     while True:
+        incoming.hold(reading, len(body))
+        if reading.problem is not None:
+            raise reading.problem
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Problem("bad-json", "the client left before the body was complete")
@@ -60,7 +62,6 @@ async def _read(
                 raise body_too_large(limit)
         if not message.get("more_body", False):
             break
-        incoming.hold(reading, len(body))
     if received > limit:
         raise body_too_large(limit)
     return bytes(body)
@@ -80,7 +81,9 @@ class _BodyReading:
     def refuse(self, problem: Problem) -> None:
         """Have `read_body` raise `problem`."""
         self.problem = problem
-        self.task.cancel()
+        # While the task itself is in `hold`, a cancellation would come later: in the endpoint.
+        if self.task is not asyncio.current_task():
+            self.task.cancel()
 
 
 def _announced(scope: Scope) -> tuple[int, bool]:

@@ -7,6 +7,7 @@ from purgatory.jobs.callbacks.callback import (
     CALLBACK,
     Callback,
 )
+from purgatory.jobs.callbacks.secret_headers import CallbackSecret
 from purgatory.jobs.callbacks.signature import (
     sign,
     verify_signature,
@@ -15,6 +16,7 @@ from purgatory.jobs.callbacks.signature import (
 __all__ = [
     "CALLBACK",
     "Callback",
+    "CallbackSecret",
     "sign",
     "verify_signature",
 ]

@@ -16,10 +16,11 @@ class Hosts:
 
         Raises TypeError for a string of hosts, and ValueError for what is not a host.
         """
-        # A string is an iterable of strings, and never what was meant.
-        if isinstance(hosts, str):
-            raise TypeError(f"hosts is the string {hosts!r}: give a list of hosts")
-        self._allowed = {place for host in hosts for place in _parse(host)}
+        self._allowed = {
+            (host, wanted)
+            for host, port in map(parsed_host, listed_hosts(hosts))
+            for wanted in ((port,) if port is not None else _DEFAULT_PORTS)
+        }
 
     def __contains__(self, place: tuple[str, int]) -> bool:
         """Return True iff the host is in the set at the port."""
@@ -27,7 +28,15 @@ class Hosts:
         return (host.lower(), port) in self._allowed
 
 
-def _parse(text: str) -> list[tuple[str, int]]:
+def listed_hosts(hosts: Iterable[str]) -> Iterable[str]:
+    """Return `hosts`; raise TypeError for a string, an iterable of strings that nobody means."""
+    if isinstance(hosts, str):
+        raise TypeError(f"hosts is the string {hosts!r}: give a list of hosts")
+    return hosts
+
+
+def parsed_host(text: str) -> tuple[str, int | None]:
+    """Return the host in lower case, and its port if it has one; raise ValueError."""
     try:
         parts = urlsplit(f"//{text}")
         host, port = parts.hostname, parts.port
@@ -35,4 +44,4 @@ def _parse(text: str) -> list[tuple[str, int]]:
         host = port = None
     if not host or parts.netloc != text or "@" in text:
         raise ValueError(f"{text!r} is not a host: give name, name:port, or an address like those")
-    return [(host, wanted) for wanted in ((port,) if port is not None else _DEFAULT_PORTS)]
+    return host, port

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from purgatory.jobs.callbacks.hosts import Hosts
+from purgatory.jobs.callbacks.hosts import listed_hosts, parsed_host
 from purgatory.jobs.model.errors import FailJobError, RetryJobError
 
 PREFIX = "secret:"
@@ -17,33 +17,52 @@ class CallbackSecret:
     the hosts, everyone who may add jobs could have the value sent to a host of their own.
     """
 
-    __slots__ = ("_value", "hosts")
+    __slots__ = ("_origins", "_value")
 
     def __init__(self, value: str, *, hosts: Iterable[str]) -> None:
-        """Send `value` to `hosts` only: `name` at ports 80 and 443, or `name:port`.
+        """Send `value` to `hosts` only, and by TLS: `name` is port 443, `name:port` that port.
 
-        Raises ValueError for a value that is no header's, and for hosts that are none.
+        `http://name:port` allows a request in clear text, which a host in between can read. Raises
+        ValueError for a value that is no header's, and for hosts that are none; TypeError for a
+        string of hosts.
         """
         if not value or not value.isascii() or not value.isprintable():
             raise ValueError("the value of a secret is not printable ASCII: give a header's value")
         self._value = value
-        self.hosts = Hosts(hosts)
+        self._origins = frozenset(map(_origin, listed_hosts(hosts)))
 
     def __repr__(self) -> str:
         """Return the name of the class, without the value."""
         return "<CallbackSecret>"
 
-    def value_for(self, name: str, host: str, port: int) -> str:
+    def value_for(self, name: str, scheme: str, host: str, port: int) -> str:
         """Return the value; raise FailJobError for a host that may not receive it."""
-        if (host, port) not in self.hosts:
+        if (scheme, host, port) not in self._origins:
             raise FailJobError(
-                f"secret {name!r} may not be sent to {host}:{port}: add the host to its hosts"
+                f"secret {name!r} may not be sent to {scheme}://{host}:{port}: add it to the hosts "
+                "of the secret, as name or name:port for https; http only as http://name:port"
             )
         return self._value
 
 
+def _origin(text: str) -> tuple[str, str, int]:
+    scheme, separator, place = text.rpartition("://")
+    host, port = parsed_host(place)
+    if scheme == "http" and port is not None:
+        return scheme, host, port
+    if scheme == "https" or not separator:
+        return "https", host, 443 if port is None else port
+    raise ValueError(
+        f"{text!r} is not a host of a secret: give name or name:port for https, or http://name:port"
+    )
+
+
 def with_secrets(
-    headers: Mapping[str, str], secrets: Mapping[str, CallbackSecret], host: str, port: int
+    headers: Mapping[str, str],
+    secrets: Mapping[str, CallbackSecret],
+    scheme: str,
+    host: str,
+    port: int,
 ) -> dict[str, str]:
     """Return `headers` in lower case, with the values of the secrets that they name.
 
@@ -60,6 +79,6 @@ def with_secrets(
                     "which is not known here: give it with Webhook(secrets=), and in the service "
                     "with PURGATORY_CALLBACK_SECRETS"
                 )
-            value = secret.value_for(value.removeprefix(PREFIX), host, port)
+            value = secret.value_for(value.removeprefix(PREFIX), scheme, host, port)
         resolved[name.lower()] = value
     return resolved

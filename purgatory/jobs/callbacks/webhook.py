@@ -118,7 +118,7 @@ class Webhook:
         host = urlsplit(callback.url).hostname
         assert host is not None
         allow_private = self._allow_private or (host, port) in self._allowed_hosts
-        given = with_secrets(callback.headers, self._secrets, host, port)
+        given = with_secrets(callback.headers, self._secrets, url.scheme, host, port)
         if self._threads is None:
             self._threads = JobThreads(MAX_LOOK_UPS)
         address = await resolve(host, port, allow_private=allow_private, threads=self._threads)

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from purgatory.jobs import InvalidPayloadError
-from purgatory.jobs.callbacks import Callback
+from purgatory.jobs import FailJobError, InvalidPayloadError
+from purgatory.jobs.callbacks import Callback, CallbackSecret
 from purgatory.jobs.callbacks.callback import CallbackPayload
 from purgatory.jobs.callbacks.hosts import Hosts
-from purgatory.jobs.callbacks.secret_headers import CallbackSecret
+from purgatory.jobs.callbacks.secret_headers import with_secrets
 from purgatory.jobs.callbacks.webhook import Webhook
 
 
@@ -60,7 +60,37 @@ def test_invalid_options_of_the_handler_are_refused() -> None:
     for value in ("", "a\nb", "ß"):
         with pytest.raises(ValueError, match="printable ASCII"):
             CallbackSecret(value, hosts=["shop.example"])
+    for host in ("http://shop.example", "ftp://shop.example:21", "://shop.example", "https://"):
+        with pytest.raises(ValueError, match="is not a host"):
+            CallbackSecret("hunter2", hosts=[host])
+    with pytest.raises(TypeError, match="list of hosts"):
+        CallbackSecret("hunter2", hosts="shop.example")
     assert "hunter2" not in repr(CallbackSecret("hunter2", hosts=["shop.example"]))
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("Shop.example", ("https", "shop.example", 443)),
+        ("shop.example:8443", ("https", "shop.example", 8443)),
+        ("https://shop.example", ("https", "shop.example", 443)),
+        ("http://shop.example:8080", ("http", "shop.example", 8080)),
+        ("http://[::1]:80", ("http", "::1", 80)),
+    ],
+)
+def test_a_secret_is_sent_in_clear_only_where_that_is_said(
+    host: str, url: tuple[str, str, int]
+) -> None:
+    """By https without a word; by http to a port that is named with it."""
+    secret = CallbackSecret("Bearer hunter2", hosts=[host])
+    headers, secrets = {"Authorization": "secret:shop"}, {"shop": secret}
+    assert with_secrets(headers, secrets, *url) == {"authorization": "Bearer hunter2"}
+    scheme, name, port = url
+    others = [("http" if scheme == "https" else "https", name, port), (scheme, name, port + 1)]
+    for other in [*others, ("http", name, 443), (scheme, "evil.example", port)]:
+        with pytest.raises(FailJobError, match="may not be sent") as refused:
+            with_secrets(headers, secrets, *other)
+        assert "hunter2" not in refused.value.detail
 
 
 def test_hosts_are_allowed_with_their_ports() -> None:

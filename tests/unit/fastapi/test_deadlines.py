@@ -1,0 +1,66 @@
+"""Deadlines of many objects, in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from purgatory.fastapi.http.deadlines import Deadlines
+from purgatory.testing import AutojumpEventLoop
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def anyio_backend() -> Any:
+    """Run on a loop whose time jumps."""
+    return "asyncio", {"loop_factory": AutojumpEventLoop}
+
+
+def _armed(loop: Any) -> int:
+    return sum(not handle.cancelled() for handle in loop._scheduled)
+
+
+async def test_one_timer_serves_all_deadlines() -> None:
+    """Adding an item while another one expires arms no second timer."""
+    loop = asyncio.get_running_loop()
+    before = _armed(loop)
+    expired: list[int] = []
+
+    def expire(item: int) -> None:
+        expired.append(item)
+        if item < 100:
+            deadlines.add(item + 100)
+
+    deadlines: Deadlines[int] = Deadlines(loop, 1.0, expire)
+    for item in range(20):
+        deadlines.add(item)
+        await asyncio.sleep(0.3)
+    assert _armed(loop) == before + 1
+    await asyncio.sleep(3)
+    assert (sorted(expired), len(deadlines)) == ([*range(20), *range(100, 120)], 0)
+    assert _armed(loop) == before
+
+
+async def test_an_error_stops_no_other_deadline() -> None:
+    """The loop reports it; the other items expire, except those that were discarded meanwhile."""
+    loop = asyncio.get_running_loop()
+    expired: list[str] = []
+    errors: list[object] = []
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+
+    def expire(item: str) -> None:
+        expired.append(item)
+        if item == "first":
+            deadlines.discard("second")
+            raise error
+
+    error = OSError("reset")
+    deadlines: Deadlines[str] = Deadlines(loop, 1.0, expire)
+    for item in ("first", "second", "third"):
+        deadlines.add(item)
+    await asyncio.sleep(2)
+    loop.set_exception_handler(None)
+    assert (expired, errors) == (["first", "third"], [error])
