@@ -48,7 +48,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -78,6 +78,9 @@ test-lowest-short: .venv-lowest/.ready ## Run what CI runs of them
 test-newest: .venv-newest/.created ## Run them on the newest versions, as of today
 	@.venv-newest/bin/python $(VERSION_INSTALL) --upgrade --editable '$(VERSION_EXTRAS)'
 	@.venv-newest/bin/python $(VERSION_PYTEST) $(VERSION_TESTS) $(ARGS)
+
+test-extras: $(VENV)/.test ## Use each extra of the wheel in an empty environment (ARGS="core redis" chooses)
+	@$(BIN)/python -m tests.extras $(ARGS)
 
 load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on each kind of server
 	@PURGATORY_LOAD_SECONDS=120 $(BIN)/python -m pytest tests/acceptance/test_load.py $(ARGS)

@@ -55,7 +55,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     # The error must not show the URL, which may contain a password.
     with _naming_variables("PURGATORY_JOBS_URL or PURGATORY_DATA_DIR"):
         jobs = settings.job_store()
-    with _naming_variables("PURGATORY_TOKENS or PURGATORY_TOKENS_FILE"):
+    with _naming_variables("PURGATORY_TOKENS, PURGATORY_TOKENS_FILE or PURGATORY_ALLOWED_HOSTS"):
         authorize = settings.authorize()
     purgatory = Purgatory(
         limits=settings.limits(),

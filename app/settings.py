@@ -12,8 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.job_store import make_job_store
 from purgatory import Limits
-from purgatory.fastapi import BearerTokens, WaitSettings
-from purgatory.fastapi.access.trusted_hosts import TrustedHosts
+from purgatory.fastapi import BearerTokens, TrustedHosts, WaitSettings
 from purgatory.jobs import JobStore, WorkerSettings
 from purgatory.jobs.callbacks import CallbackSecret
 from purgatory.jobs.callbacks.webhook import Webhook

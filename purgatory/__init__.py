@@ -7,9 +7,9 @@
         await purgatory.fire("order:42:paid", {"by": "card"})         # in another
 
 Here is what an application needs. The web edge is `purgatory.fastapi`, delayed jobs are in
-`purgatory.jobs`, the history in `purgatory.journal`, what tests need in `purgatory.testing`. Every
-error is in `purgatory.errors`, timers and clocks are in `purgatory.timer`, listeners and Kafka's
-`DelayedOperationPurgatory` in `purgatory.operations`.
+`purgatory.jobs`, with their errors; all other errors are in `purgatory.errors`. The history is in
+`purgatory.journal`, what tests need in `purgatory.testing`, timers and clocks are in
+`purgatory.timer`, listeners and Kafka's `DelayedOperationPurgatory` in `purgatory.operations`.
 """
 
 from purgatory.errors import (

@@ -62,7 +62,7 @@ class LevelStatistics:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A purgatory at one moment."""
+    """Exact counts of one purgatory, now and since it was made."""
 
     parked: int
     """Operations that wait."""
@@ -80,15 +80,15 @@ class Statistics:
     """Timers that are pending; one of them ages the signals that are kept."""
     levels: tuple[LevelStatistics, ...]
     wake_ups: int
-    """How often the event loop was woken for the timer."""
+    """How often the event loop was woken for the timer, since the purgatory was last opened."""
     longest_turn_ms: float
-    """The longest that expirations have held the event loop at once."""
+    """The longest that expirations have held the event loop at once, since it was last opened."""
     longest_lateness_ms: int
     """The longest that a timer ran after its time."""
     is_compiled: bool
     """The core runs compiled, not as plain Python."""
     jobs: JobStatistics | None
-    """Delayed jobs in this process; None where there is no store of jobs."""
+    """Delayed jobs in this process; None without a store of jobs."""
     refused: dict[str, int]
     """How often each bound on what waits was reached, by the bound's name."""
 
@@ -96,14 +96,15 @@ class Statistics:
 class Purgatory(JobsMixin):
     """Delayed operations on an event loop: park until a key fires, fire it, and drain.
 
-    And delayed jobs, where it is given a store of them: defer until a deadline, or a key fires.
+    With a store of jobs, also delayed jobs: defer one until a deadline, or until a key fires.
 
     Open it with `async with`, or let `purgatory.fastapi.install` do so. It belongs to the event
     loop and the thread on which it was opened; other threads and signal handlers use
     `run_threadsafe`. It may be opened several times on this loop and closes with the last of them.
 
     Once closed it can be opened again, on any loop: waits, timers and the worker of jobs start
-    anew. Signals stay in memory, so cursors remain valid; so do the counts of `statistics`.
+    anew. Signals stay in memory, so cursors remain valid. The counts of
+    `statistics` go on too, except `wake_ups` and `longest_turn_ms`, which start anew.
     """
 
     def __init__(
@@ -151,7 +152,7 @@ class Purgatory(JobsMixin):
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._thread_calls = ThreadCalls(name)
-        # A fire that wakes nobody looks at those; False once it was said.
+        # Another open purgatory has this name; False again once a fire has warned of it.
         self._has_namesakes = False
         self.handlers = JobHandlers()
         self._job_service: JobService | None = None
@@ -217,7 +218,7 @@ class Purgatory(JobsMixin):
         A store of jobs is opened meanwhile: `async with` waits for it, this does not.
 
         Raises WrongThreadError while it is open on another loop, and PurgatoryClosedError while it
-        drains: it can be opened again as soon as `close` has returned.
+        drains or closes: it can be opened again as soon as `close` has returned.
         """
         loop = asyncio.get_running_loop()
         parking = self._parking
@@ -225,7 +226,7 @@ class Purgatory(JobsMixin):
             self._begin(loop)
         elif parking.loop is not loop:
             raise WrongThreadError(self._open_elsewhere(parking.loop))
-        elif parking.is_draining:
+        elif parking.is_draining or self._closing is not None:
             raise PurgatoryClosedError(
                 f"purgatory {self.name!r} drains: it can be opened again after `await close()`"
             )
@@ -245,7 +246,7 @@ class Purgatory(JobsMixin):
             self._job_service.begin()
         for namesake in self._namesakes():
             self._has_namesakes = namesake._has_namesakes = True
-        _open_purgatories.append(ref(self))
+        _open_purgatories.append(ref(self, _open_purgatories.remove))
         logger.info("purgatory %r is open", self.name, extra={"action": "purgatory-opened"})
 
     def _open_elsewhere(self, loop: asyncio.AbstractEventLoop) -> str:
@@ -343,9 +344,10 @@ class Purgatory(JobsMixin):
     async def fire(self, key: str, value: Any = None) -> FireResult:
         """Fire `key`: keep the signal, and try every operation that watches it.
 
-        `value` is any JSON value, or a pydantic model, which is dumped as one. Returns once every
-        operation that was waiting has been tried; very many are tried over several turns of the
-        event loop, and all of them are even if the caller is cancelled meanwhile.
+        `value` is any JSON value, or a pydantic model, which is dumped as one. Waiters get it as
+        JSON has it: a tuple as a list, keys as strings. Returns once every operation that was
+        waiting has been tried; very many are tried over several turns of the event loop, and all of
+        them are even if the caller is cancelled meanwhile.
 
         Delayed jobs on the key are decided too, in whichever process they wait; where certainly
         there is none, the store of jobs is not asked. Where it fails, JobsNotFiredError says so:
@@ -542,7 +544,7 @@ class Purgatory(JobsMixin):
     def positions(
         self, keys: Iterable[str], cursor: str | Mapping[str, str | None] | None = None
     ) -> dict[str, int]:
-        """Return from where to wait on each key; raise for keys or cursors that are no good."""
+        """Return from where to wait on each key; raise for an invalid key or cursor."""
         return self._parking.positions(keys, cursor)
 
     def _run_batch(self, batch: ResumableBatch) -> asyncio.Future[int]:

@@ -17,8 +17,9 @@ NAMES = {
     """,
     "purgatory.fastapi": """
         ALLOW_ANYONE Access AccessesDep Action BearerTokens DelayedResponse EndpointGroup
-        LongPollKey LongPollMiddleware ParkDep Problem PurgatoryDep WaitSettings
-        create_health_router create_lifespan create_router get_park get_purgatory install new_token
+        LongPollKey LongPollMiddleware ParkDep Problem PurgatoryDep TrustedHosts
+        WaitSettings create_health_router create_lifespan create_router get_park get_purgatory
+        install new_token
     """,
     "purgatory.jobs": """
         DuplicateJobError FailJobError InvalidDeadlineError InvalidJobError InvalidPayloadError
@@ -29,7 +30,7 @@ NAMES = {
     """,
     "purgatory.testing": "AutojumpEventLoop DeadlockError MockClock",
 }
-MAXIMUM = {"purgatory": 25, "purgatory.fastapi": 20, "purgatory.jobs": 25, "purgatory.testing": 5}
+MAXIMUM = {"purgatory": 25, "purgatory.fastapi": 21, "purgatory.jobs": 25, "purgatory.testing": 5}
 ROOMS = [
     "purgatory.errors",
     "purgatory.jobs.callbacks",

@@ -142,7 +142,7 @@ class ParkOperation(WaitOperation):
             return None, None, signals._head if first is None else first.offset - 1
         if first is not None:
             # A cursor just after it: the next wait returns the other signals.
-            return first.key, first._read_value(), first.offset
+            return first.key, signals.value(first), first.offset
         # The signal was trimmed, or the operation was completed by `force_complete`.
         return self._fired_key(), None, signals._head
 
@@ -203,7 +203,7 @@ class PredicateParkOperation(ParkOperation):
     def _read(self) -> tuple[str | None, object, int]:
         signals, key = self.signals, self._key
         last = None if key is None else signals.first_after(key, signals.last(key) - 1)
-        return key, None if last is None else last._read_value(), signals._head
+        return key, None if last is None else signals.value(last), signals._head
 
 
 def new_park(

@@ -31,13 +31,20 @@ class ThreadCall(Future[T]):
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for up to `timeout` seconds, and return the result or raise what failed."""
-        self._retrieve()
-        return super().result(timeout)
+        # Raises for a timeout and for a call that was cancelled, but returns what failed.
+        self.exception(timeout)
+        return super().result()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Wait as `result` does, and return what failed, or None."""
-        self._retrieve()
-        return super().exception(timeout)
+        if not self.done() and threading.get_ident() == self._thread_id:
+            raise WrongThreadError(
+                "result() was called on the thread of the event loop, which would wait for itself: "
+                "in a coroutine, await the call itself; in a signal handler, do not wait"
+            )
+        error = super().exception(timeout)
+        self._is_retrieved = True
+        return error
 
     def __del__(self) -> None:
         """Log a failure that was not retrieved."""
@@ -49,14 +56,6 @@ class ThreadCall(Future[T]):
                     exc_info=error,
                     extra={"action": "thread-call-failed"},
                 )
-
-    def _retrieve(self) -> None:
-        if not self.done() and threading.get_ident() == self._thread_id:
-            raise WrongThreadError(
-                "result() was called on the thread of the event loop, which would wait for itself: "
-                "in a coroutine, await the call itself; in a signal handler, do not wait"
-            )
-        self._is_retrieved = True
 
 
 class ThreadCalls:
@@ -70,6 +69,8 @@ class ThreadCalls:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread_id = 0
         self._pending: dict[ThreadCall[Any], Coroutine[Any, Any, Any]] = {}
+        # The event loop holds its tasks weakly.
+        self._tasks: set[asyncio.Task[Any]] = set()
         # Reentrant: a signal handler may interrupt its own thread in here.
         self._lock = threading.RLock()
 
@@ -112,6 +113,8 @@ class ThreadCalls:
         if coroutine is None:
             return
         if call.cancelled():
+            # Notifies those that wait for several calls.
+            call.set_running_or_notify_cancel()
             coroutine.close()
             return
         task = loop.create_task(coroutine)
@@ -120,6 +123,8 @@ class ThreadCalls:
             if call.cancelled() and not loop.is_closed():
                 loop.call_soon_threadsafe(task.cancel)
 
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda task: _settle(call, task))
         call.add_done_callback(cancel)
 

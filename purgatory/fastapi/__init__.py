@@ -14,6 +14,7 @@ except ImportError as exc:
     ) from exc
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens, new_token
+from purgatory.fastapi.access.trusted_hosts import TrustedHosts
 from purgatory.fastapi.delayed_response import DelayedResponse
 from purgatory.fastapi.dependencies import ParkDep, PurgatoryDep, get_park, get_purgatory
 from purgatory.fastapi.endpoint_groups import EndpointGroup
@@ -42,6 +43,7 @@ __all__ = [
     "ParkDep",
     "Problem",
     "PurgatoryDep",
+    "TrustedHosts",
     "WaitSettings",
     "create_health_router",
     "create_lifespan",

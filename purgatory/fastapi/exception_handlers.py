@@ -25,17 +25,21 @@ Handler = Callable[[Request, Exception], Awaitable[Response]]
 ProblemDetailsOf = Literal["purgatory", "app"]
 
 
+def check_problem_details(problem_details: ProblemDetailsOf) -> None:
+    """Raise ValueError unless `problem_details` is one of its values."""
+    if problem_details not in get_args(ProblemDetailsOf):
+        raise ValueError(
+            f"problem_details is {problem_details!r}: give 'purgatory' for errors of these "
+            "endpoints and of this library, or 'app' for every error of the application"
+        )
+
+
 def add_exception_handlers(app: FastAPI, prefix: str, problem_details: ProblemDetailsOf) -> None:
     """Report errors as problem details: those of this library, and those below `prefix`.
 
     With "app", also every other error of `app`: 404 and 405, validation, HTTPException, which keeps
     its headers, and 500. Handlers that the application has registered stay.
     """
-    if problem_details not in get_args(ProblemDetailsOf):
-        raise ValueError(
-            f"problem_details is {problem_details!r}: give 'purgatory' for errors of these "
-            "endpoints and of this library, or 'app' for every error of the application"
-        )
     is_whole = problem_details == "app"
 
     async def on_problem(request: Request, exc: Exception) -> Response:

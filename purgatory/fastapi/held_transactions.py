@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import Any
-from weakref import WeakSet
+from typing import Final
 
 from starlette.types import Scope
 
@@ -12,8 +12,7 @@ from purgatory.fastapi.routing.request_internals import effective_route, yield_d
 
 logger = logging.getLogger("purgatory.fastapi")
 
-# Endpoints of all applications; routes cannot be hashed.
-_warned: WeakSet[Any] = WeakSet()
+_WARNED: Final = "_purgatory_warned_of_transaction"
 
 
 def warn_of_transactions(scope: Scope) -> None:
@@ -24,20 +23,22 @@ def warn_of_transactions(scope: Scope) -> None:
     `is_in_transaction`: sessions and connections of SQLAlchemy, SQLModel, asyncpg and SQLite. Not
     recognized are others, and those that no variable of the dependency holds.
     """
-    endpoint = scope.get("endpoint")
-    if endpoint is None or endpoint in _warned:
+    # The route itself remembers it: neither routes nor all endpoints can be hashed.
+    route = scope.get("route")
+    if route is None or hasattr(route, _WARNED):
         return
     for name, variables in yield_dependencies(scope):
         for value in variables.values():
             if not _is_in_transaction(value):
                 continue
-            _warned.add(endpoint)
+            with contextlib.suppress(AttributeError):
+                setattr(route, _WARNED, True)
             logger.warning(
                 "%s %s parks while its dependency %s holds a transaction of %s, and so a database "
                 "connection for each parked request: end it before (commit, rollback or close), or "
                 "read in a session of the endpoint's own that is closed by then",
                 scope.get("method"),
-                getattr(effective_route(scope), "path", endpoint),
+                getattr(effective_route(scope), "path", route),
                 name,
                 type(value).__name__,
                 extra={"action": "parked-in-transaction"},

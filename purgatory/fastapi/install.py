@@ -9,7 +9,11 @@ from fastapi import FastAPI
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
 from purgatory.fastapi.endpoint_groups import Authorize, EndpointGroup
-from purgatory.fastapi.exception_handlers import ProblemDetailsOf, add_exception_handlers
+from purgatory.fastapi.exception_handlers import (
+    ProblemDetailsOf,
+    add_exception_handlers,
+    check_problem_details,
+)
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.settings import WaitSettings
@@ -52,8 +56,8 @@ def install(
     makes every error of `app` one, except where it has exception handlers of its own.
 
     Raises TypeError for arguments of a wrong type; ValueError for a prefix that does not begin with
-    a slash, for `endpoints` that are unknown, or that need `authorize` or a job store, and if
-    another purgatory is installed.
+    a slash, for `endpoints` that are unknown, or that need `authorize` or a job store, for another
+    `problem_details`, and if another purgatory is installed.
     """
     check_type("app", app, FastAPI, "the application first, as in install(FastAPI(), Purgatory())")
     check_type(
@@ -66,6 +70,7 @@ def install(
             "wake who waits on another, and PurgatoryDep finds only one. For a second one, use "
             "app.include_router(create_router(purgatory, prefix=...))"
         )
+    check_problem_details(problem_details)
     app.include_router(
         create_router(
             purgatory,

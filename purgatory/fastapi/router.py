@@ -15,7 +15,7 @@ from purgatory.fastapi.endpoint_groups import (
     EndpointGroup,
     EndpointGroups,
 )
-from purgatory.fastapi.http.incoming_requests import IncomingRequests
+from purgatory.fastapi.http.incoming_requests import STATE_KEY, IncomingRequests
 from purgatory.fastapi.http.permit import ALLOW_ANYONE
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
@@ -59,10 +59,10 @@ def create_router(
     opened = create_lifespan(purgatory, allow_separate_workers=allow_separate_workers)
 
     @asynccontextmanager
-    async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
+    async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
         async with opened(app) as state:
             groups.log(prefix, purgatory)
-            yield state
+            yield {**state, STATE_KEY: context.incoming}
 
     # The others are FastAPI's dependencies.
     authenticate = ALLOW_ANYONE if authorize is None else authorize

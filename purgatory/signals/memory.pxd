@@ -4,7 +4,7 @@ from purgatory.signals.signal cimport Signal
 from purgatory.timer.c_clock cimport system_wall_ms
 
 cdef bint compiled
-cdef object RELEASED
+cdef frozenset _SCALARS
 
 
 @cython.final
@@ -21,6 +21,7 @@ cdef class MemorySignals:
     cdef long long _bytes
     cdef object _clock
     cdef long long _count
+    cdef Signal _decoded
     cdef str _epoch
     cdef long long _forgotten_offset
     cdef long long _forgotten_seq
@@ -38,12 +39,14 @@ cdef class MemorySignals:
     cdef Signal _newest
     cdef Signal _oldest
     cdef str _prefix
+    cdef object _value
 
     @cython.locals(
         history=_KeyHistory, signal=Signal, newest=Signal, previous=Signal, encoded=bytes,
         offset=cython.longlong, at_ms=cython.longlong,
     )
     cpdef Signal append(self, key, value)
+    cpdef object value(self, Signal signal)
     cpdef long long head(self)
     @cython.locals(made=str)
     cpdef str cursor(self, long long position)

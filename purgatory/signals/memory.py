@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from typing import Any
+from typing import Any, Final
 
 from purgatory.errors import BadCursorError, CursorExpiredError, InvalidValueError
 from purgatory.signals.base import SignalStatistics
-from purgatory.signals.signal import RELEASED, Signal
+from purgatory.signals.signal import Signal, decoded
 from purgatory.timer import Clock, SystemClock, compiled
 
 _CURSOR = re.compile(r"([0-9a-f]{12})-([0-9]{1,18})")
 # allow_nan=False: NaN is no JSON, and a client's parser would fail on it.
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
+# Decoding the JSON of one returns an equal value of its type, while (1,) becomes [1].
+_SCALARS: Final = frozenset({bool, float, int, str})
 
 
 class _KeyHistory:
@@ -86,6 +88,11 @@ class MemorySignals:
         # The maxima of the histories that were removed.
         self._forgotten_offset = 0
         self._forgotten_seq = 0
+        # The signal whose value was fired or decoded last, and that value, which all its readers
+        # share. Only one: a value can take twenty times the memory of its JSON, whose bytes are
+        # what `max_bytes` bounds. Invariant: its end runs no code, as it is JSON.
+        self._decoded: Signal | None = None
+        self._value: Any = None
         # The last cursor: the signal of a fire and the waits that it ends have the same.
         self._cached_position = -1
         self._cached_cursor = ""
@@ -113,7 +120,6 @@ class MemorySignals:
         signal.seq = history.seq + 1
         signal.offset = offset
         signal.at_ms = at_ms
-        signal._value = value
         signal.encoded = encoded
         signal._newer = signal._newer_of_key = None
         signal._older = previous = self._newest
@@ -137,10 +143,17 @@ class MemorySignals:
             self._trim_first(history)
         while self._count > self._max_signals or self._bytes > self._max_bytes:
             self._trim_oldest()
-        # Last, since it may run the destructor of what was fired.
-        if previous is not None and previous._value is not None:
-            previous._value = RELEASED
+        if value is None or type(value) in _SCALARS:
+            self._decoded, self._value = signal, value
         return signal
+
+    def value(self, signal: Signal) -> Any:
+        """Return the JSON value of `signal`: all who read it one after another share one object."""
+        if signal is not self._decoded:
+            value = decoded(signal.encoded)
+            # Now, because decoding may run the collector, and so code that fires a key.
+            self._decoded, self._value = signal, value
+        return self._value
 
     def head(self) -> int:
         """Return the position of a reader that has read everything."""
@@ -325,6 +338,8 @@ class MemorySignals:
             newer._older = older
         # A reference to this signal must not keep its neighbours alive.
         signal._older = signal._newer = signal._newer_of_key = None
+        if signal is self._decoded:
+            self._decoded = self._value = None
         history.lost_offset = signal.offset
         history.count -= 1
         self._count -= 1

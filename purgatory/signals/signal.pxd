@@ -7,15 +7,12 @@ cdef class Signal:
     cdef readonly long long seq
     cdef readonly long long offset
     cdef readonly long long at_ms
-    cdef object _value
     cdef readonly bytes encoded
     cdef Signal _older
     cdef Signal _newer
     cdef Signal _older_of_key
     cdef Signal _newer_of_key
 
-    cpdef object _read_value(self)
-
 
 @cython.locals(signal=Signal)
-cpdef Signal _unlinked(key, long long seq, long long offset, long long at_ms, value, bytes encoded)
+cpdef Signal _unlinked(key, long long seq, long long offset, long long at_ms, bytes encoded)

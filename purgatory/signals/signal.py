@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Final
-
-# The value of a signal of which only the JSON is retained.
-RELEASED: Final = object()
+from typing import Any
 
 _decode = json.JSONDecoder().decode
 
@@ -21,7 +18,6 @@ class Signal:
         "_newer_of_key",
         "_older",
         "_older_of_key",
-        "_value",
         "at_ms",
         "encoded",
         "key",
@@ -37,11 +33,7 @@ class Signal:
     at_ms: int
     """UTC milliseconds since 1970: for display, not for ordering."""
     encoded: bytes
-    """`value` as JSON, encoded once for all waiters."""
-
-    # What was fired, while this is the newest signal; RELEASED afterwards. A value can take twenty
-    # times the memory of its JSON, whose bytes are what `max_signal_bytes` bounds.
-    _value: Any
+    """The value as JSON, encoded once for all waiters."""
 
     # Its neighbours among the retained signals of all keys, and of its own.
     _older: Signal | None
@@ -51,16 +43,12 @@ class Signal:
 
     @property
     def value(self) -> Any:
-        """The JSON value that was fired: the same object until the next fire, then equal ones."""
-        return self._read_value()
-
-    def _read_value(self) -> Any:
-        value = self._value
-        return value if value is not RELEASED else decoded(self.encoded)
+        """The JSON value that was fired, decoded by each access."""
+        return decoded(self.encoded)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy or pickle this signal without its neighbours."""
-        fields = (self.key, self.seq, self.offset, self.at_ms, self.value, self.encoded)
+        fields = (self.key, self.seq, self.offset, self.at_ms, self.encoded)
         return _unlinked, fields
 
     def __repr__(self) -> str:
@@ -68,13 +56,12 @@ class Signal:
         return f"<Signal {self.seq} of {self.key!r}: {self.value!r}>"
 
 
-def _unlinked(key: str, seq: int, offset: int, at_ms: int, value: Any, encoded: bytes) -> Signal:
+def _unlinked(key: str, seq: int, offset: int, at_ms: int, encoded: bytes) -> Signal:
     signal = Signal.__new__(Signal)
     signal.key = key
     signal.seq = seq
     signal.offset = offset
     signal.at_ms = at_ms
-    signal._value = value
     signal.encoded = encoded
     signal._older = signal._newer = signal._older_of_key = signal._newer_of_key = None
     return signal

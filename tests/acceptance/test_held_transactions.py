@@ -73,6 +73,19 @@ def app(tmp_path: Path) -> FastAPI:
 
         return DelayedResponse(park)
 
+    class Endpoint:
+        """Cannot be hashed."""
+
+        __hash__ = None  # type: ignore[assignment] # as for a dataclass
+
+        async def __call__(
+            self, session: Annotated[Session, Depends(get_session)], park: ParkDep
+        ) -> str:
+            session.execute(text("SELECT 1"))
+            return (await park("k", timeout=0.001)).status
+
+    app.get("/object")(Endpoint())
+
     @app.get("/committed")
     async def committed(session: Annotated[Session, Depends(get_session)], park: ParkDep) -> str:
         session.execute(text("SELECT 1"))
@@ -95,6 +108,7 @@ def app(tmp_path: Path) -> FastAPI:
     [
         ("/held/1", "GET /held/{order}", "get_session", "Session"),
         ("/async", "GET /async", "get_async_session", "AsyncSession"),
+        ("/object", "GET /object", "get_session", "Session"),
         ("/delayed", "GET /delayed", "get_session", "Session"),
     ],
 )

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from purgatory.jobs.model import JobSpec
 from purgatory.jobs.sql import SqlJobStore, migrate
 
@@ -41,6 +43,16 @@ async def test_they_are_for_their_user_only(tmp_path: Path) -> None:
     finally:
         os.umask(previous)
     assert modes == dict.fromkeys(("jobs.db", "jobs.db-wal", "jobs.db-shm"), 0o600)
+
+
+async def test_a_uri_makes_its_own_file_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is no name of a file, but has one."""
+    # As a name of a file, it would be in this folder, or in one that begins with `file:`.
+    monkeypatch.chdir(tmp_path)
+    await migrate("sqlite:///file:jobs.db?uri=true")
+    assert os.listdir(tmp_path) == ["jobs.db"]
 
 
 async def test_an_existing_file_keeps_its_permissions(tmp_path: Path) -> None:

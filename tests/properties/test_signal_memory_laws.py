@@ -43,7 +43,9 @@ def test_signals_take_the_memory_that_is_counted(text: str) -> None:
     try:
         for _ in range(SIGNALS):
             signals.append("a", json.loads(text))
-        # The newest signal also has its value.
+        for signal in signals.read("a", 1, SIGNALS):
+            signals.value(signal)
+        # Releases the value that was read last, the only one.
         signals.append("a", None)
         gc.collect()
         grown = tracemalloc.get_traced_memory()[0]
@@ -53,33 +55,42 @@ def test_signals_take_the_memory_that_is_counted(text: str) -> None:
     assert all(signal.value == json.loads(text) for signal in signals.read("a", 1, SIGNALS))
 
 
-def test_a_value_is_the_object_that_was_fired_until_the_next_fire() -> None:
-    """Then it is an equal one, and the first is released."""
+def test_the_readers_of_a_signal_share_one_value() -> None:
+    """Also after another fire: each would take the time and the memory of its own."""
     signals = MemorySignals(clock=MockClock())
-    value = {"by": ["card"]}
-    first = signals.append("a", value)
-    assert first.value is value
-    signals.append("b", None)
-    assert first.value == value and first.value is not value
+    first = signals.append("a", {"by": ["card"]})
+    for number in (None, 1, "text"):
+        shared = signals.value(first)
+        assert shared == {"by": ["card"]} and signals.value(first) is shared
+        assert signals.value(signals.append("b", number)) == number
 
 
 class Fired(dict[str, int]):
     """A value whose end can be observed."""
 
 
-def test_a_value_whose_end_fires_a_key_leaves_the_history_whole() -> None:
-    """Its finalizer runs within `append`."""
+def test_what_was_fired_is_not_retained() -> None:
+    """Only its JSON is: its later changes are not seen, and its end runs no code in `append`."""
     signals = MemorySignals(clock=MockClock())
-    value = Fired(number=1)
-    weakref.finalize(value, signals.append, "a", "from the finalizer")
-    signals.append("a", value)
-    del value
-    signals.append("a", "last")
-    assert [(signal.seq, signal.value) for signal in signals.read("a", 0, 9)] == [
-        (1, {"number": 1}),
-        (2, "last"),
-        (3, "from the finalizer"),
-    ]
+    fired = Fired(number=1)
+    end = weakref.ref(fired)
+    signal = signals.append("a", fired)
+    fired["number"] = 2
+    assert signals.value(signal) == {"number": 1}
+    del fired
+    assert end() is None
+
+
+def test_the_value_of_a_signal_that_was_trimmed_is_released() -> None:
+    """The statistics count none of its bytes."""
+    signals = MemorySignals(clock=MockClock())
+    tracemalloc.start()
+    try:
+        signals.append("a", "x" * 60_000)
+        signals.drop("a")
+        assert tracemalloc.get_traced_memory()[0] < 60_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_value_that_was_encoded_can_be_decoded_further_down_the_stack() -> None:
@@ -94,7 +105,7 @@ def test_a_value_that_was_encoded_can_be_decoded_further_down_the_stack() -> Non
     signals.append("a", None)
 
     def read(calls: int) -> object:
-        return read(calls - 1) if calls else signal.value
+        return read(calls - 1) if calls else signals.value(signal)
 
     assert signals.encode(read(5)) == signal.encoded
 

@@ -5,24 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import pytest
 from fastapi import FastAPI
 
 from purgatory import Purgatory
-from purgatory.fastapi import BearerTokens, install
+from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, TrustedHosts, install
 from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.jobs.callbacks import CALLBACK, Callback
+from purgatory.jobs.model.dedupe_key import owned_dedupe_key
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.thread_server import ThreadServer, serve
 
 VICTIM = "token-of-the-victim-who-adds-jobs"
 LOW = "token-of-an-attacker-who-adds-jobs"
 SHOP, SHOP_AGAIN = "token-of-a-shop-and-its-orders", "new-token-of-the-shop-and-its-orders"
+ALL = "token-of-an-operator-who-may-do-all"
 TOKENS = f"""
 {VICTIM} defer wait:paid fire:paid
 {LOW} defer
 {SHOP} defer:orders-*
 {SHOP_AGAIN} defer:orders-* defer
+{ALL} *
 """
 JOB: dict[str, Any] = {
     "callback": {"url": "https://victim.example/hook", "headers": {"Authorization": "hunter2"}},
@@ -110,3 +114,54 @@ async def test_a_fired_value_is_for_those_who_may_wait_for_its_key(server: Threa
     seen = (await ask(server, LOW, "GET", path)).json()
     assert (seen["fired_key"], seen["fired_value"]) == ("paid", None)
     assert (await ask(server, VICTIM, "GET", path)).json()["fired_value"] == "hunter3"
+
+
+def _nobody() -> None:
+    """Admit everyone, and name nobody."""
+
+
+@pytest.mark.parametrize("authorize", [ALLOW_ANYONE, TrustedHosts(), _nobody])
+@pytest.mark.parametrize("on_conflict", ["error", "keep", "replace"])
+async def test_who_is_not_known_reaches_no_job_of_python(authorize: Any, on_conflict: str) -> None:
+    """Least of all one of a handler that is closed to HTTP."""
+    purgatory = Purgatory(jobs=MemoryJobStore())
+
+    @purgatory.handler("charge")
+    async def charge(job: JobContext) -> None:
+        """Do nothing."""
+
+    @purgatory.handler("note", http=True)
+    async def note(job: JobContext) -> None:
+        """Do nothing."""
+
+    app = FastAPI()
+    install(app, purgatory, authorize=authorize)
+    body = {"handler": "note", "delay": 900.0, "dedupe_key": "order-42", "on_conflict": on_conflict}
+    async with (
+        purgatory,
+        httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://localhost"
+        ) as client,
+    ):
+        handle = await purgatory.defer("charge", "hunter2", delay=900, dedupe_key="order-42")
+        added = await client.post("/purgatory/jobs", json=body)
+        assert (added.status_code, added.json()["dedupe_key"]) == (201, "order-42")
+        assert added.json()["id"] != handle.id and "hunter2" not in added.text
+        assert (await handle.get()).handler == "charge"
+        again = await client.post("/purgatory/jobs", json={**body, "on_conflict": "keep"})
+        assert (again.status_code, again.json()["id"]) == (200, added.json()["id"])
+
+
+async def test_a_token_for_everything_shares_the_dedupe_keys_of_python(
+    server: ThreadServer,
+) -> None:
+    """But cannot spell the stored key of somebody else."""
+    assert (await add(server, VICTIM, JOB)).status == 201
+    for owner in ("", "alice"):
+        refused = await add(server, ALL, OTHER, dedupe_key=owned_dedupe_key("order-42", owner))
+        assert (refused.status, refused.json()["errors"][0]["pointer"]) == (422, "/dedupe_key")
+    body = {**OTHER, "dedupe_key": "orders-1"}
+    first = await add(server, ALL, body)
+    again = await add(server, SHOP, body, on_conflict="keep")
+    assert (first.status, again.status) == (201, 200)
+    assert first.json()["id"] == again.json()["id"]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory import Purgatory
-from purgatory.fastapi import install
-from purgatory.fastapi.access.trusted_hosts import MAX_REMEMBERED, TrustedHosts
+from purgatory.fastapi import TrustedHosts, install
+from purgatory.fastapi.access.trusted_hosts import MAX_REMEMBERED
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from tests.acceptance.client import Connection
@@ -39,6 +39,22 @@ async def test_a_rebound_page_reads_and_changes_nothing(server: ThreadServer) ->
             if status == 421:
                 assert fired.json()["type"] == "/purgatory/problems/untrusted-host"
                 assert "PURGATORY_ALLOWED_HOSTS" in fired.json()["detail"]
+                assert "TrustedHosts([...])" in fired.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "host", ["", ".", "shop.internal:8000", "*.corp", "http://shop.internal", "a b"]
+)
+def test_what_is_no_name_is_refused(host: str) -> None:
+    """It would be trusted never, or for requests without a Host."""
+    with pytest.raises(ValueError, match="is not the name of a host"):
+        TrustedHosts(["shop.internal", host])
+
+
+def test_one_name_is_given_as_a_list() -> None:
+    """A string would be a list of letters."""
+    with pytest.raises(TypeError, match=r"give a list, \['shop\.internal'\]"):
+        TrustedHosts("shop.internal")
 
 
 def admits(trusted: TrustedHosts, *hosts: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Depends, Request
 
 from purgatory.fastapi.http.asgi_request import IDENTITY, AsgiRequest
-from purgatory.fastapi.http.permit import UNRESTRICTED, IdentifiedPermit, Permit
+from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
 from purgatory.fastapi.http.raw_request import RawRequest
 
 
@@ -31,6 +31,21 @@ def identifying(authorize: Callable[..., Any]) -> Callable[..., Any]:
             )
 
     return keep
+
+
+class IdentifiedPermit(Permit):
+    """Everything is allowed: something else has decided, and said who the client is."""
+
+    __slots__ = ("_identity",)
+
+    def __init__(self, identity: str) -> None:
+        """Name the client, who alone knows its ids, Idempotency-Keys and dedupe keys."""
+        self._identity = identity
+
+    @property
+    def identity(self) -> str:
+        """The client."""
+        return self._identity
 
 
 def identified(raw: RawRequest) -> Permit:

@@ -11,6 +11,7 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 
 MAX_REMEMBERED = 100
+_NO_NAME = frozenset(":/*@?#[] \t\r\n")
 
 
 class TrustedHosts:
@@ -22,8 +23,14 @@ class TrustedHosts:
     """
 
     def __init__(self, hosts: Iterable[str] = ()) -> None:
-        """Trust also `hosts`: names without a port; `*` is all names."""
-        self._hosts = frozenset(host.lower().rstrip(".") for host in hosts)
+        """Trust also `hosts`: names without a port; `*` is all names.
+
+        Raises ValueError for what is not a name, and TypeError for a string of names.
+        """
+        # A string is an iterable of strings, and never what was meant.
+        if isinstance(hosts, str):
+            raise TypeError(f"hosts is the string {hosts!r}: give a list, [{hosts!r}]")
+        self._hosts = frozenset(map(_name, hosts))
         # Values of Host that were trusted before: few, and looked up for each request.
         self._trusted: set[bytes] = set()
 
@@ -42,8 +49,9 @@ class TrustedHosts:
             return UNRESTRICTED
         raise Problem(
             "untrusted-host",
-            f"Host is {header[:64]!r}: without tokens, only addresses, localhost and the names in "
-            "PURGATORY_ALLOWED_HOSTS are accepted, which keeps pages of other web sites out",
+            f"Host is {header[:64]!r}: only addresses, localhost and the names in "
+            "TrustedHosts([...]), of the service in PURGATORY_ALLOWED_HOSTS, are accepted, which "
+            "keeps pages of other web sites out",
             param="Host",
             allowed="an address, localhost, or a name that the operators trust",
         )
@@ -60,3 +68,13 @@ class TrustedHosts:
         except ValueError:
             return False
         return True
+
+
+def _name(host: str) -> str:
+    name = host.lower().rstrip(".")
+    if name != "*" and (not name or not _NO_NAME.isdisjoint(name)):
+        raise ValueError(
+            f"{host!r} is not the name of a host: give it without a port, scheme or wildcard, such "
+            "as 'shop.internal', or '*' for all names"
+        )
+    return name

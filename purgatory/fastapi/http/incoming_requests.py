@@ -12,6 +12,9 @@ from purgatory.fastapi.http.problems import Problem, retry_after
 DEFAULT_TIMEOUT: Final = 60.0
 DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
 
+STATE_KEY: Final = "purgatory_incoming"
+"""Those of the first router in the state of the lifespan, for servers that read heads."""
+
 
 class IncomingRequest(Protocol):
     """A request that is being received."""

@@ -47,8 +47,12 @@ class Permit:
         return None
 
     def dedupe_owner(self, dedupe_key: str) -> str | None:
-        """Return whose dedupe key it is; None if everyone shares it."""
-        return self.identity
+        """Return whose dedupe key it is; None if it is shared with `Purgatory.defer`.
+
+        Clients without an identity are one owner, named by the empty string: what a handler that is
+        closed to HTTP adds in Python must not be found or replaced by them.
+        """
+        return self.identity or ""
 
     def check(self, access: Access) -> None:
         """Raise Problem unless the request may do that."""
@@ -61,21 +65,6 @@ class Permit:
         """Raise Problem unless the request may do that to each of `keys`."""
         for key in keys:
             self.check(Access(action, key))
-
-
-class IdentifiedPermit(Permit):
-    """Everything is allowed: something else has decided, and said who the client is."""
-
-    __slots__ = ("_identity",)
-
-    def __init__(self, identity: str) -> None:
-        """Name the client, who alone knows its ids, Idempotency-Keys and dedupe keys."""
-        self._identity = identity
-
-    @property
-    def identity(self) -> str:
-        """The client."""
-        return self._identity
 
 
 class _Everything(Permit):

@@ -36,7 +36,11 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import AddStatus, JobSpec
-from purgatory.jobs.model.dedupe_key import MAX_OWNED_KEY_LENGTH, owned_dedupe_key
+from purgatory.jobs.model.dedupe_key import (
+    MAX_OWNED_KEY_LENGTH,
+    owned_dedupe_key,
+    shown_dedupe_key,
+)
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
@@ -208,8 +212,16 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
 
 
 def _dedupe_key(dedupe_key: str | None, permit: Permit) -> str | None:
-    owner = None if dedupe_key is None else permit.dedupe_owner(dedupe_key)
-    if dedupe_key is None or owner is None:
+    if dedupe_key is None:
+        return None
+    owner = permit.dedupe_owner(dedupe_key)
+    if owner is None:
+        if shown_dedupe_key(dedupe_key) != dedupe_key:
+            raise bad_field(
+                ("dedupe_key",),
+                "it begins like the stored dedupe key of another client",
+                "a key that does not begin with ~, 16 hexadecimal digits and ~",
+            )
         return dedupe_key
     if len(dedupe_key) > MAX_OWNED_KEY_LENGTH:
         raise bad_field(

@@ -14,12 +14,8 @@ from collections.abc import Callable
 from typing import Final
 
 from starlette.responses import Response
-from starlette.types import Scope, Send
-
-from purgatory.operations.delayed_operation import DelayedOperation
 
 EXTENSION: Final = "purgatory.park"
 RELEASE: Final = "release"
 
 Respond = Callable[[Response], object]
-ReleaseRequest = Callable[[Scope, Send, DelayedOperation], Respond | None]

@@ -23,7 +23,8 @@ class WaitSettings:
     request_timeout: float = DEFAULT_TIMEOUT
     """Seconds from the first byte of a request to its last; later ones are refused (408).
 
-    Applies to bodies, and with `ParkingProtocol` to heads.
+    Applies to bodies, and with `ParkingProtocol` to the heads of all requests; of several routers,
+    the one that is included first decides for heads. So it is with `max_incomplete_bytes`.
     """
     max_incomplete_bytes: int = DEFAULT_MAX_BYTES
     """Bytes of all incomplete requests together; beyond, the oldest of them are refused (503)."""

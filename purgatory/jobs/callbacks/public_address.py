@@ -62,8 +62,9 @@ async def resolve(host: str, port: int, *, allow_private: bool, threads: JobThre
         # Retried: a service that was started without the setting must not fail its jobs for good.
         # Without the address, which everyone who may read the job would learn.
         raise RetryJobError(
-            f"host {host!r} is not on the public internet: operators can allow such callbacks with "
-            "Webhook(allow_private=) or allowed_hosts=, and in the service with "
-            "PURGATORY_CALLBACK_ALLOW_PRIVATE"
+            f"host {host!r} is not on the public internet: operators can allow it with "
+            "PURGATORY_CALLBACK_ALLOWED_HOSTS, or all such callbacks with "
+            "PURGATORY_CALLBACK_ALLOW_PRIVATE; in Python with Webhook(allowed_hosts=) or "
+            "allow_private="
         )
     return addresses[0]

@@ -167,6 +167,8 @@ _Draft: Any = make_dataclass(
     [(each.name, Any, field(default=each.default)) for each in fields(Job)],
     slots=True,
 )
+# Errors about missing or unknown fields name it, and the caller knows only the job.
+_Draft.__init__.__qualname__ = "Job.__init__"
 
 
 def _job(**values: Any) -> Job:

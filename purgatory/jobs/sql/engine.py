@@ -74,6 +74,9 @@ def create_private_files(engine: Engine) -> None:
 def _create_private_file(dialect: Any, record: Any, args: Any, options: Any) -> None:
     # Only a new file: to open and close one that SQLite uses would end all locks that this process
     # has on it. What else the system refuses, SQLite refuses with an error of its own.
+    # The path is within a URI, and SQLite alone reads that.
+    if options.get("uri") and args[0].startswith("file:"):
+        return
     with contextlib.suppress(OSError):
         os.close(os.open(args[0], os.O_CREAT | os.O_EXCL, 0o600))
 

@@ -52,14 +52,14 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
     environment = os.environ if environment is None else environment
     found: list[str] = []
     for java in _of_the_machine(environment):
-        version, missing = _examined(java)
+        version, missing = examined(java)
         if version is not None and version >= OLDEST:
             # The wrapper is a shell script.
             return java.parent.parent if sys.platform == "win32" else wrapped(java, missing)
         found.append(f"{java} is {f'version {version}' if version else 'not a Java'}")
     packaged = _packaged()
     if packaged is not None:
-        return wrapped(packaged, _examined(packaged)[1])
+        return wrapped(packaged, examined(packaged)[1])
     raise NoJavaError(
         f"Spark needs Java {OLDEST} or newer, but {'; '.join(found) or 'there is none'}. "
         "Install one (Debian: apt install openjdk-17-jre-headless) and set JAVA_HOME, "
@@ -67,13 +67,11 @@ def java_home(environment: Mapping[str, str] | None = None) -> Path:
     )
 
 
-def java_version(java: Path) -> int | None:
-    """Return the major version of a `java`, or None if it does not run."""
-    return _examined(java)[0]
+def examined(java: Path) -> tuple[int | None, list[str]]:
+    """Return the major version of a `java`, and the packages that Spark opens and it lacks.
 
-
-def _examined(java: Path) -> tuple[int | None, list[str]]:
-    """Return the major version of a `java`, and the packages that Spark opens and it lacks."""
+    The version is None if it does not run.
+    """
     # Java 8 does not start with an option to open packages.
     for options in (_OPENED.values(), ()):
         try:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 
 from purgatory import Purgatory
-from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, WaitSettings, install
+from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, WaitSettings, create_router, install
 from purgatory.fastapi.servers.uvicorn.receiving import MAX_DROPPED
 from purgatory.fastapi.servers.uvicorn.request_reader import RequestReader
 from purgatory.jobs import MemoryJobStore
@@ -248,3 +249,34 @@ async def test_a_head_that_comes_byte_by_byte_is_searched_once(
             await server.call(feed)
             assert sum(read) < 2 * len(head)
             assert _held(server) == (1, len(head))
+
+
+def _with_middleware(app: FastAPI) -> None:
+    app.add_middleware(CORSMiddleware)
+
+
+def _with_another_router(app: FastAPI) -> None:
+    app.include_router(create_router(app.state.purgatory, prefix="/other"))
+
+
+@pytest.mark.parametrize("status", [408, 503])
+@pytest.mark.parametrize("change", [_with_middleware, _with_another_router])
+async def test_the_settings_apply_to_heads(change: Callable[[FastAPI], None], status: int) -> None:
+    """Also if no request has a fast route; of several routers, the first one decides."""
+    bounds: dict[int, dict[str, Any]] = {
+        408: {"request_timeout": 0.2},
+        503: {"max_incomplete_bytes": 50},
+    }
+    purgatory, app = Purgatory(), FastAPI()
+    install(app, purgatory, settings=WaitSettings(**bounds[status]))
+    change(app)
+    with serve(app, purgatory, PARKING[0]) as server:
+        async with Crowd(server.address, 2) as [one, other]:
+            one.write(b"GET /elsewhere HTTP/1.1\r\nX-")
+            await server.call(server.until, lambda: len(server.connections()) == 2)
+            if status == 503:
+                await server.call(server.until, lambda: _held(server)[0] == 1)
+                other.write(b"GET /elsewhere HTTP/1.1\r\nX-")
+                await server.call(server.until, lambda: _held(server)[0] == 2)
+                other.write(b"x" * 50)
+            assert (await one.reply()).status == status

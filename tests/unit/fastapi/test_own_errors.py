@@ -211,8 +211,12 @@ async def test_the_whole_application_when_asked() -> None:
 
 def test_another_choice_is_refused() -> None:
     """With those that there are."""
+    app = FastAPI()
     with pytest.raises(ValueError, match=r"problem_details is True: give 'purgatory' .* or 'app'"):
-        install(FastAPI(), Purgatory(), problem_details=True)  # type: ignore[arg-type] # on purpose
+        install(app, Purgatory(), problem_details=True)  # type: ignore[arg-type] # on purpose
+    # Nothing of it is left.
+    assert not hasattr(app.state, "purgatory")
+    install(app, Purgatory())
 
 
 def test_tokens_are_declared_for_our_operations_only() -> None:

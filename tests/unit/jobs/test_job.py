@@ -57,3 +57,9 @@ def test_a_job_of_a_record_needs_every_field(name: str) -> None:
     del values[name]
     with pytest.raises(KeyError, match=name):
         job_with(values)
+
+
+def test_a_job_without_its_fields_is_named() -> None:
+    """It is made by a faster way, which the error need not show."""
+    with pytest.raises(TypeError, match=r"^Job\.__init__\(\) missing"):
+        new_job(id="x")  # type: ignore[call-arg] # on purpose

@@ -95,10 +95,28 @@ async def test_firing_wakes_everybody_on_the_key_and_nobody_else(make_purgatory:
         other = await parked(purgatory, "b")
         value = {"shared": True}
         assert (await purgatory.fire("a", value)).completed == 5
-        assert all(outcome.value is value for outcome in await asyncio.gather(*tasks))
+        values = [outcome.value for outcome in await asyncio.gather(*tasks)]
+        assert values == [value] * 5 and all(each is values[0] for each in values)
         assert (order, other.done(), purgatory.parked) == ([0, 1, 2, 3, 4], False, 1)
         assert (await purgatory.fire("b")).completed == 1
         assert (await other).key == "b"
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [((1, 2), "[1, 2]"), ({1: "a"}, "{'1': 'a'}"), (Status.FIRED, "'fired'"), (0.5, "0.5")],
+)
+async def test_a_value_is_as_json_has_it(
+    make_purgatory: Make, value: object, expected: str
+) -> None:
+    """Whether or not a key has fired since."""
+    async with make_purgatory() as purgatory:
+        task = await parked(purgatory, "a")
+        await purgatory.fire("a", value)
+        assert repr((await task).value) == expected
+        await purgatory.fire("b")
+        outcomes = [await purgatory.park("a", timeout=1, cursor="0") for _ in range(2)]
+        assert [repr(outcome.value) for outcome in outcomes] == [expected] * 2
 
 
 async def test_firing_without_anyone_waiting_is_kept(make_purgatory: Make) -> None:

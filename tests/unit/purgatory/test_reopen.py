@@ -1,6 +1,7 @@
 """A purgatory that was closed is opened again, on whichever loop is running."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Coroutine
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from purgatory import Purgatory, PurgatoryClosedError, Status, WrongThreadError
 from purgatory.jobs import MemoryJobStore
+from purgatory.purgatory import _open_purgatories
 from purgatory.testing import AutojumpEventLoop, MockClock
 from tests.unit.purgatory.waiting import Make, outcomes, parked
 
@@ -102,6 +104,27 @@ async def test_what_drains_is_opened_again_once_it_is_closed(make_purgatory: Mak
         assert (await purgatory.park("a", timeout=1)).status is Status.EXPIRED
 
 
+@pytest.mark.parametrize("turns", range(1, 6))
+async def test_what_closes_is_opened_again_once_it_is_closed(
+    make_purgatory: Make, turns: int
+) -> None:
+    """At any step of the closing: an opening that succeeds stays open."""
+    purgatory = make_purgatory()
+    purgatory.open()
+    closing = asyncio.create_task(purgatory.close())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    try:
+        purgatory.open()
+    except PurgatoryClosedError:
+        assert not closing.done()
+        await closing
+        purgatory.open()
+    await closing
+    assert purgatory.is_open
+    await purgatory.close()
+
+
 async def test_a_second_loop_while_it_is_open(make_purgatory: Make) -> None:
     """The error names the ways out, and neither opening nor closing there changes anything."""
     async with make_purgatory() as purgatory:
@@ -130,6 +153,19 @@ def test_a_loop_that_ended_before_it_was_closed() -> None:
     assert isinstance(refused, WrongThreadError)
     assert "was not closed before its event loop ended" in str(refused)
     assert "`async with`" in str(refused)
+
+
+def test_nothing_refers_to_a_purgatory_that_was_not_closed() -> None:
+    """Once it is collected."""
+
+    async def leave_open() -> None:
+        Purgatory().open()
+
+    before = len(_open_purgatories)
+    run(leave_open())
+    gc.collect()
+    assert len(_open_purgatories) <= before
+    assert all(reference() is not None for reference in _open_purgatories)
 
 
 async def test_a_caller_of_close_that_is_cancelled(make_purgatory: Make) -> None:

@@ -4,8 +4,9 @@ import asyncio
 import gc
 import signal
 import threading
+import weakref
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, wait
 from typing import Any
 
 import pytest
@@ -74,6 +75,63 @@ async def test_a_failure_that_nobody_asks_for_is_logged(
     [record] = [record for record in caplog.records if record.levelname == "ERROR"]
     assert "was not retrieved" in record.message
     assert record.exc_info is not None and isinstance(record.exc_info[1], InvalidKeyError)
+
+
+async def test_a_failure_after_a_wait_that_timed_out_is_logged(
+    make_purgatory: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The wait did not retrieve it."""
+    async with make_purgatory() as purgatory:
+        gate = asyncio.Event()
+
+        async def fail() -> None:
+            await gate.wait()
+            raise TimeoutError("its own")
+
+        for method in ("result", "exception"):
+            call = purgatory.run_threadsafe(fail())
+            with pytest.raises(TimeoutError):
+                await in_thread(lambda call=call, method=method: getattr(call, method)(0))  # type: ignore[misc] # late binding
+        gate.set()
+        await asyncio.sleep(0.01)
+        del call
+        gc.collect()
+    assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 2
+
+
+async def test_a_call_cancelled_before_it_begins_is_done(make_purgatory: Make) -> None:
+    """Also for a thread that waits for several calls."""
+    async with make_purgatory() as purgatory:
+        call = purgatory.run_threadsafe(purgatory.fire("a"))
+        assert call.cancel()
+        await asyncio.sleep(0)
+        assert wait([call], timeout=0).done == {call}
+        assert purgatory.signals.head() == 0
+
+
+async def test_a_call_that_nobody_holds_goes_on(make_purgatory: Make) -> None:
+    """Its task is held until it is done."""
+    tasks: list[weakref.ref[asyncio.Task[Any]]] = []
+
+    async def suspend() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(weakref.ref(task))
+        del task
+        await asyncio.get_running_loop().create_future()
+
+    async with make_purgatory() as purgatory:
+        purgatory.run_threadsafe(suspend())
+        await asyncio.sleep(0.01)
+        gc.collect()
+        task = tasks[0]()
+        assert task is not None
+        task.cancel()
+        await asyncio.wait([task])
+        del task
+        await asyncio.sleep(0)
+        gc.collect()
+        assert tasks[0]() is None
 
 
 async def test_a_signal_handler_fires(make_purgatory: Make) -> None:

@@ -120,7 +120,7 @@ class FallbackProtocol(HttpToolsProtocol):
         run_in_task(response(scope, receive, send), self.transport.close)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, within the bounds on the head."""
+        """Parse `data`, within the bounds on the head."""
         is_same_head = self._is_in_head
         self._is_new_head = False
         super().data_received(data)

@@ -44,6 +44,7 @@ class ParkingProtocol(asyncio.Protocol):
 
     A request is admitted or refused by its head, before its body is read, and an incomplete one is
     among the server's `IncomingRequests`, which refuse it if it is late or takes too much memory.
+    So are unread requests while the client does not read its responses; then it is disconnected.
 
     While a request waits, the connection is read on, so that the client's leaving is seen at once.
     If more than MAX_READ_AHEAD bytes come, a parked request ends early, as expired. Responses are
@@ -104,7 +105,7 @@ class ParkingProtocol(asyncio.Protocol):
         server = self._server
         server.state.connections.discard(self)
         server.idle.discard(self)
-        if self._receiving is not None:
+        if self._receiving is not None or self._unread:
             self._receiving = None
             server.incoming.release(self)
         self._unread = b""
@@ -143,12 +144,14 @@ class ParkingProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Begin no request while the client does not read its responses."""
         self._is_write_paused = True
+        self._track(is_another=False)
         if self._fallback is not None:
             self._fallback.pause_writing()
 
     def resume_writing(self) -> None:
-        """Read on."""
+        """Begin the requests that are unread."""
         self._is_write_paused = False
+        self._track(is_another=False)
         if self._fallback is not None:
             self._fallback.resume_writing()
         self._read_soon()
@@ -194,12 +197,17 @@ class ParkingProtocol(asyncio.Protocol):
     def refuse(self, problem: Problem) -> None:
         """Refuse the incomplete request, which is late or has to make room."""
         receiving = self._receiving
+        if receiving is None:
+            # Unread requests. Not closed: that would wait for the client to read its responses.
+            self._unread = b""
+            self._transport.abort()
+            return
         if isinstance(receiving, DroppedBody):
             # It has its response.
             self._transport.close()
             return
         prefix = instance = self._server.prefix
-        if receiving is not None and receiving.request is not None:
+        if receiving.request is not None:
             instance = receiving.request.path
             prefix = receiving.request.fast_route.endpoint.context.prefix
         self.respond(problem.response(prefix, instance))
@@ -225,6 +233,7 @@ class ParkingProtocol(asyncio.Protocol):
         fallback.respond(response, keeps_alive=self._keeps_alive)
         # The next requests are for uvicorn's protocol, which waits for the end of this response.
         unread, self._unread = bytes(self._unread), b""
+        self._track(is_another=False)
         if self._is_read_paused:
             self._is_read_paused = False
             self._transport.resume_reading()
@@ -361,12 +370,18 @@ class ParkingProtocol(asyncio.Protocol):
         self._track(is_another=is_another)
 
     def _track(self, *, is_another: bool) -> None:
-        """Have the server know what is received now, with a deadline of its own if it is new."""
+        """Count what is incomplete, or unread while writing is paused.
+
+        With a deadline of its own if `is_another`.
+        """
         incoming, receiving = self._server.incoming, self._receiving
-        if is_another or receiving is None:
+        unread = len(self._unread) if self._is_write_paused else 0
+        if is_another or (receiving is None and not unread):
             incoming.release(self)
         if receiving is not None:
             incoming.hold(self, receiving.held)
+        elif unread:
+            incoming.hold(self, unread)
 
     def _linger(self) -> None:
         """Close, once the client has read the response (RFC 9112, 9.6)."""
@@ -378,13 +393,14 @@ class ParkingProtocol(asyncio.Protocol):
     def _keep(self, data: bytes | bytearray) -> None:
         """Keep what cannot be read yet, within MAX_READ_AHEAD; beyond it, end the wait or pause."""
         self._unread = data
-        if len(data) <= MAX_READ_AHEAD or not (self._is_responding or self._is_write_paused):
-            return
-        if self._parked is not None:
-            self._parked.run()
-        if (self._is_responding or self._is_write_paused) and not self._is_read_paused:
-            self._is_read_paused = True
-            self._transport.pause_reading()
+        if len(data) > MAX_READ_AHEAD:
+            if self._parked is not None:
+                self._parked.run()
+            if (self._is_responding or self._is_write_paused) and not self._is_read_paused:
+                self._is_read_paused = True
+                self._transport.pause_reading()
+        if self._is_write_paused:
+            self._track(is_another=False)
 
     def _read_soon(self) -> None:
         # In a turn of its own: the caller may be in the middle of completing many operations.

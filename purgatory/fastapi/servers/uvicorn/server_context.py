@@ -14,7 +14,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
 from purgatory.fastapi.http.deadlines import Deadlines
-from purgatory.fastapi.http.incoming_requests import IncomingRequests
+from purgatory.fastapi.http.incoming_requests import STATE_KEY, IncomingRequests
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.send_wrappers import can_see_through
 from purgatory.fastapi.servers.uvicorn.access_log import AccessLog
@@ -64,7 +64,12 @@ class ServerContext:
         ]
         self.reader = RequestReader(fast_routes, config.root_path)
         contexts = [route.endpoint.context for route in fast_routes]
-        self.incoming = contexts[0].incoming if contexts else IncomingRequests()
+        # Routes behind middleware are not fast, but the bounds of their router hold for all heads.
+        incoming: IncomingRequests | None = app_state.get(STATE_KEY)
+        if incoming is None:
+            # The server runs no lifespan.
+            incoming = contexts[0].incoming if contexts else IncomingRequests()
+        self.incoming = incoming
         # Of the kinds of problems, where a request is refused whose route is not known yet.
         self.prefix = contexts[0].prefix if contexts else ""
         self._can_release = not is_traced and is_bare(app) and can_see_through()

@@ -59,6 +59,15 @@ def test_the_end_of_each_part_is_unambiguous() -> None:
     assert not verify_signature(SECRET, header, **moved, now=1)
 
 
+def test_an_id_may_have_a_dot() -> None:
+    """Only version 1 separates the id by dots."""
+    request = REQUEST | {"job_id": "order.42"}
+    assert verify_signature(SECRET, sign(SECRET, timestamp=1, **request), **request, now=1)
+    message = b"1.order.42." + REQUEST["body"]
+    header = f"t=1,v1={hmac.new(SECRET.encode(), message, hashlib.sha256).hexdigest()}"
+    assert not verify_signature(SECRET, header, **request, now=1, accept_v1=True)
+
+
 def test_a_signature_names_its_secret() -> None:
     """A receiver with two secrets knows which to try, and the id is no part of the secret."""
     header = sign(SECRET, timestamp=1, **REQUEST)

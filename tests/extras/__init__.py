@@ -1,0 +1,1 @@
+"""`make test-extras`: each extra of the wheel alone, in an empty environment."""
