@@ -260,7 +260,8 @@ class Parking:
         """Raise ValueError unless an operation may watch so many keys."""
         if not 0 < keys <= self._max_keys:
             raise ValueError(
-                f"{keys} keys: an operation watches 1 to {self._max_keys}, the limit max_keys_per_operation: "
+                f"{keys} keys: an operation watches 1 to {self._max_keys}, the limit "
+                "max_keys_per_operation: "
                 f"{'give fewer, or raise it by Limits(...)' if keys else 'give at least one'}"
             )
 
