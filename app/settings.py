@@ -36,7 +36,9 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", validation_alias="HOST")
     port: int = Field(8000, ge=0, le=65535, validation_alias="PORT")
 
-    default_wait: float = Field(_WAITS.default_wait, ge=0, description="Seconds.")
+    default_wait: float = Field(
+        _WAITS.default_wait, ge=0, description="Seconds; at most the maximum if unset."
+    )
     max_wait: float = Field(_WAITS.max_wait, ge=0, le=3600, description="Seconds.")
     max_parked: int = Field(_LIMITS.max_parked, ge=1)
     max_parked_per_key: int = Field(_LIMITS.max_parked_per_key, ge=1)

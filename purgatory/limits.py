@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from purgatory.wrong_type import check_numbers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -30,7 +32,8 @@ class Limits:
     """Seconds that a signal is retained, unless another limit trims it; up to a third more."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a limit that is not positive."""
+        """Raise ValueError for a limit that is not positive, TypeError for what is no number."""
+        check_numbers(self)
         for name in self.__slots__:
             # Written so that NaN, which compares as false, is refused.
             if not 0 < getattr(self, name) < float("inf"):

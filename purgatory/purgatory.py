@@ -39,6 +39,7 @@ from purgatory.signals import MemorySignals, SignalStatistics
 from purgatory.signals.history_trimmer import HistoryTrimmer
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
+from purgatory.wrong_type import check_type, wrong_type
 
 logger = logging.getLogger("purgatory")
 
@@ -123,7 +124,12 @@ class Purgatory(JobsMixin):
         `listeners` are called for operations; JobRecorders also for jobs that end.
         It opens and closes `jobs`, and runs those jobs for which it has a handler.
         """
+        check_type("name", name, str, "a string: other arguments are named, as in jobs=store")
         self.name: str = name
+        if limits is not None:
+            check_type("limits", limits, Limits, "Limits(max_parked=...)")
+        if jobs is not None and (isinstance(jobs, type) or not hasattr(jobs, "limits")):
+            raise wrong_type("jobs", jobs, 'a job store, such as SqlJobStore("sqlite:///jobs.db")')
         self.limits: Limits = Limits() if limits is None else limits
         self.clock: Clock = SystemClock() if clock is None else clock
         self.signals: MemorySignals = MemorySignals(

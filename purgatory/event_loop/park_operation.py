@@ -223,6 +223,11 @@ def new_park(
     if until is None:
         operation = ParkOperation.__new__(ParkOperation)
     else:
+        if not callable(until):
+            raise TypeError(
+                f"until is {until!r}: give a function without parameters, such as "
+                "lambda: order.is_paid"
+            )
         conditional = PredicateParkOperation.__new__(PredicateParkOperation)
         conditional._until = until
         conditional._key = None

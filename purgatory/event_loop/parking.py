@@ -173,7 +173,10 @@ class Parking:
         if loop is None or not self.opened:
             raise PurgatoryClosedError(
                 f"purgatory {self._name!r} is not open: use it inside `async with`, also in a "
-                "lifespan of your own, or install it in the application that serves it"
+                "lifespan of your own, or install it in the application that serves it. If it is "
+                "installed, the lifespan of that application did not run: use TestClient(app) as "
+                "`with TestClient(app) as client:`, and install in the outermost application, as "
+                "mounted ones get no lifespan"
             )
         if compiled:
             is_here = thread_ident() == self.thread_id  # type: ignore[name-defined] # noqa: F821 - as above
@@ -230,7 +233,8 @@ class Parking:
         if operations._delayed >= self._max_parked:
             self.count_refusal("max_parked")
             raise LimitReachedError(
-                f"{self._max_parked} operations wait already, which is the limit",
+                f"{self._max_parked} {_wait(self._max_parked)} already, the limit: try again "
+                "later, or raise it by Limits(max_parked=...)",
                 limit="max_parked",
                 maximum=self._max_parked,
             )
@@ -241,8 +245,9 @@ class Parking:
             if operations.count(key) >= self._max_parked_per_key:
                 self.count_refusal("max_parked_per_key")
                 raise LimitReachedError(
-                    f"{self._max_parked_per_key} operations wait on key {key!r} already, which is "
-                    "the limit for one key",
+                    f"{self._max_parked_per_key} {_wait(self._max_parked_per_key)} on key {key!r} "
+                    "already, the limit: try again later, or raise it by "
+                    "Limits(max_parked_per_key=...)",
                     limit="max_parked_per_key",
                     maximum=self._max_parked_per_key,
                 )
@@ -254,4 +259,12 @@ class Parking:
     def check_count(self, keys: int) -> None:
         """Raise ValueError unless an operation may watch so many keys."""
         if not 0 < keys <= self._max_keys:
-            raise ValueError(f"{keys} keys: an operation watches 1 to {self._max_keys}")
+            raise ValueError(
+                f"{keys} keys: an operation watches 1 to {self._max_keys}, the limit "
+                "max_keys_per_operation: "
+                f"{'give fewer, or raise it by Limits(...)' if keys else 'give at least one'}"
+            )
+
+
+def _wait(operations: int) -> str:
+    return "operation waits" if operations == 1 else "operations wait"

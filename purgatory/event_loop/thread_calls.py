@@ -131,7 +131,8 @@ class ThreadCalls:
     def _closed(self) -> PurgatoryClosedError:
         return PurgatoryClosedError(
             f"purgatory {self._name!r} is not open: nothing was done, and there is no event loop "
-            "to do it on"
+            "to do it on. Use it inside `async with`, or while the application runs in which it "
+            "is installed: in tests, `with TestClient(app) as client:`"
         )
 
 

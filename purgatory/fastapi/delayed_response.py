@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -31,7 +31,10 @@ class DelayedResponse(Response):
     """
 
     def __init__(self, park: Callable[[Respond], DelayedOperation]) -> None:
-        """Send the first response of the operation that `park` returns."""
+        """Send the first response of the operation that `park` returns.
+
+        A `park` that returns something else fails with TypeError, a 500 to the client.
+        """
         super().__init__()
         self._park = park
 
@@ -39,6 +42,8 @@ class DelayedResponse(Response):
         """Park, and respond now or later; then run the background tasks."""
         waiting = _WaitingRequest(scope, receive, send)
         operation = self._park(waiting.respond)
+        if not isinstance(operation, DelayedOperation):
+            raise waiting.refused(operation)
         # Background tasks are for this task to run, after the response.
         if self.background is None and waiting.release(operation):
             return
@@ -81,6 +86,18 @@ class _WaitingRequest(DisconnectListener):
         run = send_eagerly if is_plain else run_in_task
         # If it fails, nothing else ends the request's task.
         run(response(*self._messages), self.interrupt)
+
+    def refused(self, returned: object) -> TypeError:
+        """End without a response, and return why; an operation that responds later is ignored."""
+        self._is_done = True
+        self._messages = None
+        if isinstance(returned, Coroutine):
+            returned.close()
+            return TypeError("park is an async function: DelayedResponse needs a plain one")
+        return TypeError(
+            f"park returned {repr(returned)[:64]}, not a DelayedOperation: return the one that you "
+            "gave to park_operation"
+        )
 
     def release(self, operation: DelayedOperation) -> bool:
         """Leave the request to the server, if it offers that; return True iff it keeps it."""

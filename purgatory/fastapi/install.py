@@ -18,6 +18,7 @@ from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
+from purgatory.wrong_type import check_type
 
 
 def install(
@@ -55,10 +56,14 @@ def install(
     `ParkDep` are, in every endpoint of `app`; all others stay as they are. `problem_details="app"`
     makes every error of `app` one, except where it has exception handlers of its own.
 
-    Raises ValueError for a prefix that does not begin with a slash, for `endpoints` that are
-    unknown, or that need `authorize` or a job store, for another `problem_details`, and if another
-    purgatory is installed.
+    Raises TypeError for arguments of a wrong type; ValueError for a prefix that does not begin with
+    a slash, for `endpoints` that are unknown, or that need `authorize` or a job store, for another
+    `problem_details`, and if another purgatory is installed.
     """
+    check_type("app", app, FastAPI, "the application first, as in install(FastAPI(), Purgatory())")
+    check_type(
+        "purgatory", purgatory, Purgatory, "an object, as in install(FastAPI(), Purgatory())"
+    )
     installed = getattr(app.state, "purgatory", purgatory)
     if installed is not purgatory:
         raise ValueError(

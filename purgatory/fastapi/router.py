@@ -27,6 +27,7 @@ from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.purgatory import Purgatory
+from purgatory.wrong_type import check_type
 
 
 def create_router(
@@ -50,6 +51,9 @@ def create_router(
     """
     if not prefix.startswith("/") or prefix.endswith("/"):
         raise ValueError(f"prefix is {prefix!r}; it must begin with a slash and not end with one")
+    check_type("purgatory", purgatory, Purgatory, "an object, Purgatory()")
+    if settings is not None:
+        check_type("settings", settings, WaitSettings, "WaitSettings(max_wait=...)")
     require_effective_routes()
     groups = EndpointGroups.of(endpoints, authorize, purgatory)
     opened = create_lifespan(purgatory, allow_separate_workers=allow_separate_workers)

@@ -37,7 +37,10 @@ def check_key(key: str) -> None:
 
 def _not_a_string(key: object) -> str:
     if isinstance(key, (list, tuple, set, frozenset, dict)):
-        way_out = "give several keys one by one, as in park(*keys, timeout=25)"
+        way_out = (
+            "give each key as a string of its own, as in park(*keys, timeout=25), cursor(*keys), "
+            "and fire(key) for each"
+        )
     else:
         way_out = "give one such as 'order:42'"
     return f"key is {repr(key)[:64]}, not a string: {way_out}"

@@ -343,7 +343,7 @@ def test_the_service_refuses_to_listen_beyond_loopback_without_a_token() -> None
             "not both",
         ),
         ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PORT": "x"}, "PORT is 'x'"),
-        ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PURGATORY_MAX_WAIT": "1"}, "max_wait"),
+        ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PURGATORY_DEFAULT_WAIT": "60"}, "max_wait"),
         ({"PURGATORY_JOB_HANDLERS": "a\tb"}, "'a\\tb' is not a name"),
         ({"PURGATORY_JOURNAL_SAMPLE": "x"}, "PURGATORY_JOURNAL_SAMPLE is 'x': give JSON"),
         ({"PURGATORY_JOURNAL_SAMPLE": '{"watch":2}'}, "PURGATORY_JOURNAL_SAMPLE, 'watch', is 2"),
@@ -376,7 +376,7 @@ def test_the_settings_show_no_secret_wherever_they_are_printed() -> None:
     failed = subprocess.run(
         [sys.executable, "-c", "from app.main import create_app; create_app()"],
         cwd=ROOT,
-        env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *", PURGATORY_MAX_WAIT="1"),
+        env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *", PURGATORY_DEFAULT_WAIT="60"),
         capture_output=True,
         text=True,
         timeout=60,

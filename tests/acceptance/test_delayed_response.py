@@ -13,8 +13,10 @@ from starlette.routing import Mount, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from purgatory import Status
+from purgatory.fastapi import DelayedResponse
+from purgatory.fastapi.delayed_response import Respond
 from tests.acceptance.client import Connection, until_parked
-from tests.acceptance.orders_application import Form, Orders
+from tests.acceptance.orders_application import Form, Order, Orders
 from tests.acceptance.process_server import serve_in_process
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
 from tests.patience import until
@@ -308,3 +310,32 @@ async def test_the_process_stops_at_once() -> None:
             assert (reply.status, reply.body) == (503, b"drained")
             assert await connection.rest() == b""
         await asyncio.to_thread(server.wait)
+
+
+async def test_a_park_that_does_not_return_its_operation(
+    orders: Orders, kind: ServerKind, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A 500 at once, whose log says what to return; the operation still ends by itself."""
+    parked: list[Order] = []
+
+    async def async_park(respond: Respond) -> None:
+        """Never run."""
+
+    @orders.app.get("/wrong/{form}")
+    async def wrong(form: str) -> Response:
+        def forgotten(respond: Respond) -> None:
+            parked.append(Order(respond, "plain", 300, orders.done))
+            orders.purgatory.park_operation(parked[-1], ["k"])
+
+        parks = {"forgotten": forgotten, "number": lambda respond: 3, "async": async_park}
+        return DelayedResponse(parks[form])  # type: ignore[arg-type] # that is the mistake
+
+    with serve(orders.app, orders.purgatory, kind) as server:
+        for form in ("number", "async", "forgotten"):
+            async with await Connection.open(server.address) as connection:
+                assert (await connection.get(f"/wrong/{form}")).status == 500
+        await server.until_parked(0)
+    text = caplog.text
+    assert "park returned None, not a DelayedOperation: return the one that you gave to" in text
+    assert "park returned 3" in text and "park is an async function" in text
+    assert "NoneType" not in text

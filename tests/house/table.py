@@ -19,6 +19,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.retry_policy": (2, "operations"),
     "purgatory.shared_folder": (2, "operations"),
     "purgatory.status": (2, "operations"),
+    "purgatory.wrong_type": (2, "operations"),
     "purgatory.signals": (3, "signals"),
     "purgatory.event_loop": (3, "event_loop"),
     "purgatory.jobs": (3, "jobs"),

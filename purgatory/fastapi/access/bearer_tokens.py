@@ -6,8 +6,9 @@ import hashlib
 import hmac
 import re
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,7 @@ _TOKEN: Final = r"[A-Za-z0-9._~+/=-]{1,512}"
 _CREDENTIALS: Final = re.compile(rf"bearer +({_TOKEN})", re.IGNORECASE)
 # A # within a scope belongs to the key.
 _COMMENT: Final = re.compile(r"(^|\s)#.*")
+_PAIRS: Final = 'give pairs of strings, such as [("a-long-random-token", "wait:orders:* defer")]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,10 @@ class BearerTokens:
         more than 10,000. Tokens are named by their number, and never shown.
         """
         self._permits: list[tuple[bytes, TokenPermit]] = []
-        for number, (token, scopes) in enumerate(entries, 1):
+        if isinstance(entries, (str, bytes, Mapping)):
+            raise TypeError(f"entries is a {type(entries).__name__}: {_PAIRS}")
+        for number, entry in enumerate(entries, 1):
+            token, scopes = _pair(entry, number)
             digest = _digest(token, number)
             parsed = tuple(_scope(scope, number) for scope in scopes.split())
             if not parsed:
@@ -147,9 +152,9 @@ class BearerTokens:
         return cls(entries)
 
     @classmethod
-    def from_file(cls, path: Path) -> BearerTokens:
+    def from_file(cls, path: str | PathLike[str]) -> BearerTokens:
         """Read a file as `from_text` does."""
-        return cls.from_text(path.read_text(encoding="utf-8"))
+        return cls.from_text(Path(path).read_text(encoding="utf-8"))
 
     def __len__(self) -> int:
         """Return the number of tokens."""
@@ -191,6 +196,14 @@ def _scope(text: str, number: int) -> Scope:
         return Scope.parse(text)
     except ValueError as exc:
         raise ValueError(f"token {number} has an invalid scope: {exc}") from None
+
+
+def _pair(entry: object, number: int) -> tuple[str, str]:
+    """Return the token and its scopes; raise TypeError, which does not show them."""
+    match entry:
+        case (str(token), str(scopes)):
+            return token, scopes
+    raise TypeError(f"entry {number} is no pair of a token and its scopes: {_PAIRS}")
 
 
 def _digest(token: str, number: int) -> bytes:

@@ -26,7 +26,8 @@ def identifying(authorize: Callable[..., Any]) -> Callable[..., Any]:
         elif identity is not None:
             raise TypeError(
                 f"authorize returned a {type(identity).__qualname__}, which cannot be the identity "
-                "of a client: return a string, such as str(user.id), or None"
+                "of a client: return a string, such as str(user.id), or None; to refuse, "
+                "raise HTTPException(403)"
             )
 
     return keep

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from purgatory.fastapi.http.incoming_requests import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT
+from purgatory.wrong_type import check_numbers
+
+DEFAULT_WAIT: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitSettings:
     """Bounds on requests over HTTP: how long they are parked or received, and how many."""
 
-    default_wait: float = 25.0
+    default_wait: float = DEFAULT_WAIT
+    """Seconds, if the client names none: 25, or `max_wait` if that is less."""
     max_wait: float = 55.0
     max_parked_per_client: int = 100_000
     """Parked requests of one client: a token, or else an address."""
@@ -25,11 +30,14 @@ class WaitSettings:
     """Bytes of all incomplete requests together; beyond, the oldest of them are refused (503)."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError unless 0 <= default_wait <= max_wait."""
+        """Raise ValueError unless 0 <= default_wait <= max_wait, TypeError for no number."""
+        check_numbers(self)
+        if self.default_wait == DEFAULT_WAIT and self.max_wait >= 0:
+            object.__setattr__(self, "default_wait", min(DEFAULT_WAIT, self.max_wait))
         if not 0 <= self.default_wait <= self.max_wait:
             raise ValueError(
                 f"default_wait is {self.default_wait!r} and max_wait {self.max_wait!r}; needed: "
-                "0 <= default_wait <= max_wait"
+                "0 <= default_wait <= max_wait; lower default_wait or raise max_wait"
             )
         if self.max_parked_per_client < 1:
             raise ValueError(

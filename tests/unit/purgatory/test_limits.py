@@ -131,7 +131,9 @@ async def test_the_limit_of_parked_operations(make_purgatory: Make) -> None:
     """One more is refused by name; a place that is left can be taken."""
     async with make_purgatory(limits=Limits(max_parked=2)) as purgatory:
         tasks = [await parked(purgatory, "a"), await parked(purgatory, "b")]
-        with pytest.raises(LimitReachedError, match="2 operations wait already") as caught:
+        with pytest.raises(
+            LimitReachedError, match=r"2 operations wait already.*Limits\(max_parked="
+        ) as caught:
             await purgatory.park("c", timeout=1)
         assert (caught.value.limit, caught.value.maximum, purgatory.parked) == ("max_parked", 2, 2)
         with pytest.raises(LimitReachedError):
@@ -142,11 +144,23 @@ async def test_the_limit_of_parked_operations(make_purgatory: Make) -> None:
         await asyncio.gather(*tasks)
 
 
+async def test_a_limit_of_one_operation(make_purgatory: Make) -> None:
+    """The grammar is right."""
+    async with make_purgatory(limits=Limits(max_parked=1)) as purgatory:
+        task = await parked(purgatory, "a")
+        with pytest.raises(LimitReachedError, match="1 operation waits already"):
+            await purgatory.park("c", timeout=1)
+        await purgatory.fire("a")
+        await task
+
+
 async def test_the_limit_of_parked_operations_on_a_key(make_purgatory: Make) -> None:
     """Another key has places of its own."""
     async with make_purgatory(limits=Limits(max_parked_per_key=2)) as purgatory:
         tasks = [await parked(purgatory, "a", "b"), await parked(purgatory, "a")]
-        with pytest.raises(LimitReachedError, match="on key 'a' already") as caught:
+        with pytest.raises(
+            LimitReachedError, match=r"on key 'a' already.*Limits\(max_parked_per_key="
+        ) as caught:
             await purgatory.park("b", "a", timeout=1)
         assert (caught.value.limit, caught.value.maximum) == ("max_parked_per_key", 2)
         tasks.append(await parked(purgatory, "b"))
@@ -157,7 +171,9 @@ async def test_the_limit_of_parked_operations_on_a_key(make_purgatory: Make) -> 
 async def test_the_limit_of_keys(make_purgatory: Make) -> None:
     """The same key twice is one key."""
     async with make_purgatory(limits=Limits(max_keys_per_operation=2)) as purgatory:
-        with pytest.raises(ValueError, match="3 keys: an operation watches 1 to 2"):
+        with pytest.raises(
+            ValueError, match="3 keys: an operation watches 1 to 2, the limit max_keys_per_op"
+        ):
             await purgatory.park("a", "b", "c", timeout=1)
         task = await parked(purgatory, "a", "b", "a")
         await purgatory.fire("b")

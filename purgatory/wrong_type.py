@@ -1,0 +1,24 @@
+"""Errors for arguments of a wrong type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def check_type(name: str, value: object, wanted: type, example: str) -> None:
+    """Raise TypeError unless `value` is a `wanted`; it says to give `example`."""
+    if not isinstance(value, wanted):
+        raise wrong_type(name, value, example)
+
+
+def wrong_type(name: str, value: object, example: str) -> TypeError:
+    """Return the error for the argument `name`."""
+    return TypeError(f"{name} is {repr(value)[:100]}: give {example}")
+
+
+def check_numbers(settings: Any) -> None:
+    """Raise TypeError for a field of the dataclass `settings` that is no number."""
+    for name in settings.__slots__:
+        value = getattr(settings, name)
+        if not isinstance(value, (int, float)) or isinstance(value, bool):
+            raise wrong_type(name, value, "a number, such as 10")
