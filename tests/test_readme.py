@@ -171,7 +171,7 @@ def test_the_example_for_tests_works_as_it_stands() -> None:
 
 def test_the_example_for_applications_works_as_it_stands(tmp_path: Path) -> None:
     """As often as there are tests, each of which starts the application."""
-    source = code((ROOT / "docs" / "how-to" / "test-your-code.md").read_text(), "python")[2]
+    source = code((ROOT / "docs" / "how-to" / "test-your-code.md").read_text(), "python")[-1]
     (tmp_path / "test_twice.py").write_text(
         source + source.replace("test_nothing", "test_still_nothing")
     )
