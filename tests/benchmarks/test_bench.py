@@ -101,9 +101,9 @@ def test_a_run_draws_its_chart(folder: Path, form: str, report: dict[str, Any]) 
     assert len(bars) == sum(row["times"] is not None for row in report["rows"])
 
 
-async def test_the_small_benchmark_of_the_library_prints_a_row_for_each_operation() -> None:
+def test_the_small_benchmark_of_the_library_prints_a_row_for_each_operation() -> None:
     """`python -m purgatory bench`: figures of ours and of asyncio's, and how many times faster."""
-    rows = await measure(timers=1_000, parks=200)
+    rows = asyncio.run(measure(timers=1_000, parks=200))
     assert [row.baseline for row in rows] == ["call_later", "call_later", "wait_for"]
     lines = library_table([*rows, LibraryRow("a title", 10.0, "call_later", 25.0)]).splitlines()
     assert lines[0].split() == ["purgatory", "asyncio", "times", "faster"]

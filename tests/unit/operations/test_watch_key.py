@@ -42,6 +42,6 @@ def test_what_is_no_string_is_no_key(key: Any) -> None:
 @pytest.mark.parametrize("keys", [["a", "b"], ("a",), {"a"}, ["a"] * 1_000])
 def test_several_keys_in_place_of_one(keys: Any) -> None:
     """The error shows the beginning of them, and how to give several."""
-    with pytest.raises(TypeError, match=r"not a string: give several .* park\(\*keys") as caught:
+    with pytest.raises(TypeError, match=r"not a string: give each key .* park\(\*keys") as caught:
         check_key(keys)
     assert len(str(caught.value)) < 200

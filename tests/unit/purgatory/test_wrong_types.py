@@ -72,18 +72,18 @@ def test_a_file_of_tokens_by_its_path(tmp_path: Path, form: type) -> None:
     assert len(BearerTokens.from_file(form(path))) == 1
 
 
-async def test_a_predicate_that_is_none() -> None:
+async def test_a_predicate_that_is_none(make_purgatory: Callable[..., Purgatory]) -> None:
     """The value, instead of an error of calling it."""
-    async with Purgatory() as purgatory:
+    async with make_purgatory() as purgatory:
         with pytest.raises(TypeError, match="until is True: give a function"):
             await purgatory.park("a", until=True, timeout=1)  # type: ignore[arg-type] # on purpose
         assert purgatory.parked == 0
 
 
-async def test_several_keys_in_a_list() -> None:
+async def test_several_keys_in_a_list(make_purgatory: Callable[..., Purgatory]) -> None:
     """The way out is right for each of them."""
     keys: Any = ["a", "b"]
-    async with Purgatory() as purgatory:
+    async with make_purgatory() as purgatory:
         text = r"park\(\*keys, timeout=25\), cursor\(\*keys\), and fire\(key\) for each"
         with pytest.raises(TypeError, match=text):
             await purgatory.fire(keys)
