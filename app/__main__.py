@@ -17,7 +17,7 @@ from app.file_limit import raise_file_limit, shortage
 from app.journal import JournalUnavailableError
 from app.log_format import log_config
 from app.main import create_app
-from app.settings import Settings
+from app.settings import Settings, service_url
 from purgatory.fastapi import BearerTokens, new_token
 from purgatory.uvicorn import ParkingProtocol
 
@@ -115,10 +115,8 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         assert sockets
-        host = self.config.host
-        host = f"[{host}]" if ":" in host else host
         # The actual port, if the setting is 0.
-        address = f"http://{host}:{sockets[0].getsockname()[1]}"
+        address = service_url(self.config.host, sockets[0].getsockname()[1])
         print(
             f"Purgatory on {address} -- API documentation: {address}/docs (Ctrl+C stops it)",
             flush=True,

@@ -177,8 +177,7 @@ class Settings(BaseSettings):
     @property
     def address(self) -> str:
         """The URL of the service."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return service_url(self.host, self.port)
 
     @property
     def has_tokens(self) -> bool:
@@ -264,6 +263,11 @@ class Settings(BaseSettings):
             request_timeout=self.request_timeout,
             max_incomplete_bytes=self.max_incomplete_bytes,
         )
+
+
+def service_url(host: str, port: int) -> str:
+    """Return the URL of the service at an address."""
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _names(text: str) -> list[str]:

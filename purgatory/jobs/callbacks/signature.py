@@ -31,7 +31,8 @@ def sign(
     so that a receiver cannot send the request on to another one in our name.
     """
     kid = key_id(secret)
-    return f"t={timestamp},kid={kid},v2={_mac_v2(secret, method, url, job_id, timestamp, body)}"
+    mac = _mac_v2(secret, kid, method, url, job_id, timestamp, body)
+    return f"t={timestamp},kid={kid},v2={mac}"
 
 
 def verify_signature(
@@ -62,7 +63,7 @@ def verify_signature(
         return False
     if (match := _V2.fullmatch(header)) is not None:
         timestamp, received = int(match[1]), match[3]
-        wanted = _mac_v2(secret, method, url, job_id, timestamp, body)
+        wanted = _mac_v2(secret, key_id(secret), method, url, job_id, timestamp, body)
     elif accept_v1 and "." not in job_id and (match := _V1.fullmatch(header)) is not None:
         timestamp, received = int(match[1]), match[2]
         wanted = _mac(secret, b".".join((match[1].encode(), job_id.encode(), body)))
@@ -72,13 +73,13 @@ def verify_signature(
 
 
 def _mac_v2(
-    secret: str | bytes, method: str, url: str, job_id: str, timestamp: int, body: bytes
+    secret: str | bytes, kid: str, method: str, url: str, job_id: str, timestamp: int, body: bytes
 ) -> str:
     # What cannot be parsed was not signed by us: it needs no canonical form.
     with contextlib.suppress(ValueError):
         parts = urlsplit(url)
         url = parts._replace(netloc=parts.netloc.lower(), path=parts.path or "/").geturl()
-    head = f"v2\n{timestamp}\n{key_id(secret)}\n{method}\n{url}\n{job_id}\n"
+    head = f"v2\n{timestamp}\n{kid}\n{method}\n{url}\n{job_id}\n"
     return _mac(secret, head.encode() + body)
 
 

@@ -1,7 +1,7 @@
 """`LongPollKey(...)` and `ParkDep`: naming keys, and replacing both in tests."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -22,13 +22,6 @@ from tests.patience import until_in_turns
 from tests.unit.exchange import Exchange, ask
 
 POLL = {"If-None-Match": '"1"', "Prefer": "wait=20"}
-
-
-@pytest.fixture
-async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
-    """An open purgatory."""
-    async with make_purgatory() as opened:
-        yield opened
 
 
 @pytest.fixture

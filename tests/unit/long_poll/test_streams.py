@@ -25,13 +25,6 @@ from tests.unit.exchange import Exchange
 HEADERS = {"ETag": '"1"', "Long-Poll-Key": "k"}
 
 
-@pytest.fixture
-async def purgatory(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[Purgatory]:
-    """An open purgatory."""
-    async with make_purgatory() as opened:
-        yield opened
-
-
 @pytest.fixture(params=["2.3", "2.4"])
 def spec_version(request: pytest.FixtureRequest) -> str:
     """Servers of both kinds: one ignores what is sent to a client that left, one raises."""
