@@ -12,6 +12,10 @@
     |   +-- PurgatoryDrainingError           shutting down: it parks no more callers
     +-- WrongThreadError (RuntimeError)      used from another thread than its event loop's
     +-- SeveralWorkersError (RuntimeError)   several workers that cannot reach each other
+    +-- SignalsError                         of signals that several processes share
+    |   +-- SignalsUnavailableError (ConnectionError)  out of reach; may or may not be done
+    |   +-- SignalsNotReadyError (RuntimeError)  the server's settings would lose signals
+    |   +-- SignalsConflictError (RuntimeError)  a condition of the fire does not hold
     +-- JobError                             of delayed jobs; all are in purgatory.jobs.model
         +-- InvalidJobError (ValueError)     a handler's name, keys, policy or attempts
         +-- InvalidPayloadError (ValueError) a payload that is not JSON, or too large
@@ -47,6 +51,10 @@ __all__ = [
     "PurgatoryDrainingError",
     "PurgatoryError",
     "SeveralWorkersError",
+    "SignalsConflictError",
+    "SignalsError",
+    "SignalsNotReadyError",
+    "SignalsUnavailableError",
     "WrongThreadError",
 ]
 
@@ -116,3 +124,19 @@ class WrongThreadError(PurgatoryError, RuntimeError):
 
 class SeveralWorkersError(PurgatoryError, RuntimeError):
     """Several workers that cannot reach each other would lose signals."""
+
+
+class SignalsError(PurgatoryError):
+    """Of signals that several processes share."""
+
+
+class SignalsUnavailableError(SignalsError, ConnectionError):
+    """The server of the signals is out of reach: a fire may or may not be done."""
+
+
+class SignalsNotReadyError(SignalsError, RuntimeError):
+    """The server of the signals would lose them, or has those of another configuration."""
+
+
+class SignalsConflictError(SignalsError, RuntimeError):
+    """A condition of the fire does not hold: nothing was fired."""

@@ -17,6 +17,21 @@ class SignalStatistics:
     keys: int
 
 
+@dataclass(frozen=True, slots=True)
+class SharedSignalStatistics:
+    """How this process follows the log of signals that several processes share."""
+
+    appended: int
+    """Entries that this process has appended."""
+    applied: int
+    """Entries that were applied here, since the start."""
+    lag: int
+    """Entries of the log that were not applied here when it was last read."""
+    gaps: int
+    """How often entries were lost before they were applied here."""
+    reconnects: int
+
+
 class Signals(Protocol):
     """A bounded history of signals for each key.
 

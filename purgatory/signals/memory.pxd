@@ -42,10 +42,16 @@ cdef class MemorySignals:
     cdef object _value
 
     @cython.locals(
-        history=_KeyHistory, signal=Signal, newest=Signal, previous=Signal, encoded=bytes,
-        offset=cython.longlong, at_ms=cython.longlong,
+        history=_KeyHistory, signal=Signal, encoded=bytes, at_ms=cython.longlong,
     )
     cpdef Signal append(self, key, value)
+    @cython.locals(history=_KeyHistory, signal=Signal)
+    cpdef Signal replicate(
+        self, key, long long seq, long long offset, long long at_ms, bytes encoded,
+        long long previous,
+    )
+    @cython.locals(newest=Signal, previous=Signal)
+    cdef _link(self, Signal signal, _KeyHistory history)
     cpdef object value(self, Signal signal)
     cpdef long long head(self)
     @cython.locals(made=str)
@@ -60,6 +66,10 @@ cdef class MemorySignals:
     cpdef long long last(self, key)
     @cython.locals(history=_KeyHistory)
     cpdef drop(self, key)
+    @cython.locals(history=_KeyHistory)
+    cpdef drop_at(self, key, long long offset)
+    cpdef skip_to(self, long long offset)
+    cpdef drop_all(self, long long offset)
     cpdef bytes encode(self, value)
     @cython.locals(history=_KeyHistory, gone=_KeyHistory)
     cdef _KeyHistory _add_history(self, key)

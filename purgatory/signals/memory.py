@@ -100,7 +100,6 @@ class MemorySignals:
     def append(self, key: str, value: Any) -> Signal:
         """Append `value` as a signal of `key`; raise InvalidValueError unless it is JSON."""
         encoded = b"null" if value is None else self.encode(value)
-        size = len(encoded)
         # Without calling a constructor, which takes as long as the rest. Before any state is read:
         # creating an object may run the collector, and so code that fires a key; so may a clock.
         signal = Signal.__new__(Signal)
@@ -113,14 +112,42 @@ class MemorySignals:
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
-        if not history.count and key in self._idle:
-            del self._idle[key]
-        offset = self._head + 1
         signal.key = key
         signal.seq = history.seq + 1
+        signal.offset = self._head + 1
+        signal.at_ms = at_ms
+        signal.encoded = encoded
+        self._link(signal, history)
+        if value is None or type(value) in _SCALARS:
+            self._decoded, self._value = signal, value
+        return signal
+
+    def replicate(
+        self, key: str, seq: int, offset: int, at_ms: int, encoded: bytes, previous: int
+    ) -> Signal:
+        """Append a signal as another process has numbered it, for a copy of its history.
+
+        Offsets increase. `previous` is the offset of the key's signal before it: if that is
+        unknown here, cursors from before it are expired.
+        """
+        signal = Signal.__new__(Signal)
+        history = self._histories.get(key)
+        if history is None:
+            history = self._add_history(key)
+        if previous > history.last_offset:
+            history.lost_offset = previous
+        signal.key = key
+        signal.seq = seq
         signal.offset = offset
         signal.at_ms = at_ms
         signal.encoded = encoded
+        self._link(signal, history)
+        return signal
+
+    def _link(self, signal: Signal, history: _KeyHistory) -> None:
+        """Append a new signal to both lists, and trim what is above a maximum."""
+        if not history.count and signal.key in self._idle:
+            del self._idle[signal.key]
         signal._newer = signal._newer_of_key = None
         signal._older = previous = self._newest
         if previous is None:
@@ -136,16 +163,13 @@ class MemorySignals:
         history.newest = signal
         history.count += 1
         history.seq = signal.seq
-        history.last_offset = self._head = offset
+        history.last_offset = self._head = signal.offset
         self._count += 1
-        self._bytes += size
+        self._bytes += len(signal.encoded)
         if history.count > self._max_signals_per_key:
             self._trim_first(history)
         while self._count > self._max_signals or self._bytes > self._max_bytes:
             self._trim_oldest()
-        if value is None or type(value) in _SCALARS:
-            self._decoded, self._value = signal, value
-        return signal
 
     def value(self, signal: Signal) -> Any:
         """Return the JSON value of `signal`: all who read it one after another share one object."""
@@ -245,15 +269,33 @@ class MemorySignals:
 
     def drop(self, key: str) -> None:
         """Drop the history of `key`; earlier cursors are expired for it."""
+        # The drop has an offset of its own, so that earlier cursors differ from later ones.
+        self.drop_at(key, self._head + 1)
+
+    def drop_at(self, key: str, offset: int) -> None:
+        """Drop the history of `key` as of `offset`, which becomes the head if it is behind."""
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
         while history.count:
             self._trim_first(history)
-        # The drop has an offset of its own, so that earlier cursors differ from later ones.
-        self._head += 1
-        history.last_offset = history.lost_offset = self._head
+        if offset > self._head:
+            self._head = offset
+        history.last_offset = history.lost_offset = offset
         self._idle[key] = None
+
+    def skip_to(self, offset: int) -> None:
+        """Move the head to `offset`, if it is behind."""
+        if offset > self._head:
+            self._head = offset
+
+    def drop_all(self, offset: int) -> None:
+        """Drop every history as of `offset`, which becomes the head: all cursors are expired."""
+        while self._oldest is not None:
+            self._trim_oldest()
+        self._histories.clear()
+        self._idle.clear()
+        self._head = self._forgotten_offset = offset
 
     def trim_through(self, position: int, limit: int) -> bool:
         """Trim up to `limit` signals, none after `position`; return True iff others remain."""
