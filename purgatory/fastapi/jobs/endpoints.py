@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -41,6 +42,7 @@ from purgatory.jobs.model.dedupe_key import (
     owned_dedupe_key,
     shown_dedupe_key,
 )
+from purgatory.jobs.model.owner import owner_of
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
@@ -176,7 +178,7 @@ def check_access(permit: Permit, body: JobBody) -> None:
 
 
 def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
-    """Return the job that `body` describes, with a dedupe key of the client's own.
+    """Return the job that `body` describes, with the client as its owner.
 
     Raises Problem or PurgatoryError.
     """
@@ -196,7 +198,7 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         assert body.handler is not None
         handler = body.handler
     purgatory.handlers.require_http(handler)
-    return purgatory.job_spec(
+    spec = purgatory.job_spec(
         handler,
         payload,
         delay=body.delay,
@@ -209,6 +211,8 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         misfire=body.misfire,
         ceiling=body.ceiling,
     )
+    identity = permit.identity
+    return spec if identity is None else replace(spec, owner=owner_of(identity))
 
 
 def _dedupe_key(dedupe_key: str | None, permit: Permit) -> str | None:
