@@ -103,6 +103,31 @@ async def test_parked_in_all(kind: ServerKind) -> None:
         await _fire(server, await _park(server, "b"), key="b")
 
 
+async def test_parked_bytes(kind: ServerKind) -> None:
+    """503 once the keys of others take too much, but not for one key; then there is room again."""
+    keys = {"\U0001f511" * 250 + str(number): None for number in range(100)}
+    with _serving(kind, Limits(max_parked_bytes=200_000)) as server:
+        parked = []
+        for _ in range(2):
+            connection = await Connection.open(server.address)
+            connection.send("POST", "/purgatory/watch", {"keys": keys, "wait": 30})
+            await server.until_parked(len(parked) + 1)
+            parked.append(connection)
+        async with await Connection.open(server.address) as connection:
+            body = {"keys": {"a": None, "b": None}}
+            reply = await connection.request("POST", "/purgatory/watch", body)
+            refused = reply.json()
+            assert (reply.status, refused["limit"]) == (503, "max_parked_bytes")
+            assert 1 <= int(reply.headers["retry-after"]) <= 5
+            assert refused["maximum"] == 200_000 and "take 2" in refused["detail"]
+        statistics = await _statistics(server)
+        assert statistics["refused"] == {"max_parked_bytes": 1}
+        assert 200_000 < statistics["parked_bytes"] < 250_000
+        await _fire(server, *parked, key=next(iter(keys)))
+        await _fire(server, await _park(server, "b"), key="b")
+        assert (await _statistics(server))["parked_bytes"] == 0
+
+
 async def test_parked_on_one_key(kind: ServerKind) -> None:
     """429; other keys have room, and one wait for several keys counts for each."""
     with _serving(kind, Limits(max_parked_per_key=1)) as server:

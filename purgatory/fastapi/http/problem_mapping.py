@@ -78,7 +78,7 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
             return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
         case InvalidValueError():
             return bad_parameter("value", error.detail, ALLOWED_VALUE)
-        case LimitReachedError(limit="max_parked"):
+        case LimitReachedError(limit="max_parked" | "max_parked_bytes"):
             return Problem(
                 "full",
                 error.detail,
