@@ -97,6 +97,7 @@ async def test_parked_in_all(kind: ServerKind) -> None:
             refused = await _refused(server, "b")
             assert (refused["status"], refused["limit"]) == (503, "max_parked")
             assert refused["maximum"] == 2
+            assert refused["detail"] == "too many parked requests (limit 2)"
         statistics = await _statistics(server)
         assert statistics["refused"] == {"max_parked": 3} and statistics["parked"] == 2
         assert [reply.status for reply in await _fire(server, *parked, key="a")] == [200, 200]
@@ -109,6 +110,7 @@ async def test_parked_on_one_key(kind: ServerKind) -> None:
         first = await _park(server, "a")
         refused = await _refused(server, "a")
         assert (refused["status"], refused["limit"]) == (429, "max_parked_per_key")
+        assert refused["detail"] == "too many parked requests on this key (limit 1)"
         other = await _park(server, "b")
         async with await Connection.open(server.address) as connection:
             body = {"keys": {"c": None, "b": None}}
