@@ -108,7 +108,7 @@ async def test_parked_bytes(kind: ServerKind) -> None:
     """503 once the keys of others take too much, but not for one key; then there is room again."""
     keys = {"\U0001f511" * 250 + str(number): None for number in range(100)}
     with _serving(kind, Limits(max_parked_bytes=200_000)) as server:
-        parked = []
+        parked: list[Connection] = []
         for _ in range(2):
             connection = await Connection.open(server.address)
             connection.send("POST", "/purgatory/watch", {"keys": keys, "wait": 30})
