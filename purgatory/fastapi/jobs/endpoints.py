@@ -37,11 +37,7 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import AddStatus, JobSpec
-from purgatory.jobs.model.dedupe_key import (
-    MAX_OWNED_KEY_LENGTH,
-    owned_dedupe_key,
-    shown_dedupe_key,
-)
+from purgatory.jobs.model.dedupe_key import owned_dedupe_key, shown_dedupe_key
 from purgatory.jobs.model.owner import owner_of
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
@@ -219,21 +215,15 @@ def _dedupe_key(dedupe_key: str | None, permit: Permit) -> str | None:
     if dedupe_key is None:
         return None
     owner = permit.dedupe_owner(dedupe_key)
-    if owner is None:
-        if shown_dedupe_key(dedupe_key) != dedupe_key:
-            raise bad_field(
-                ("dedupe_key",),
-                "it begins like the stored dedupe key of another client",
-                "a key that does not begin with ~, 16 hexadecimal digits and ~",
-            )
-        return dedupe_key
-    if len(dedupe_key) > MAX_OWNED_KEY_LENGTH:
+    if owner is not None:
+        return owned_dedupe_key(dedupe_key, owner)
+    if shown_dedupe_key(dedupe_key) != dedupe_key:
         raise bad_field(
             ("dedupe_key",),
-            f"it has {len(dedupe_key)} characters",
-            f"up to {MAX_OWNED_KEY_LENGTH} characters",
+            "it begins like the stored dedupe key of another client",
+            "a key that does not begin with ~, 16 hexadecimal digits and ~",
         )
-    return owned_dedupe_key(dedupe_key, owner)
+    return dedupe_key
 
 
 def _callback(body: CallbackBody, payload: Any) -> Callback:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from purgatory.errors import InvalidKeyError
 from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
+from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.errors import InvalidDeadlineError, InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.job import Job, Misfire, OnFire, new_job, new_job_id
 from purgatory.jobs.model.limits import JobLimits
@@ -215,8 +216,11 @@ def _keys(keys: Iterable[str], limits: JobLimits) -> tuple[str, ...]:
     return unique
 
 
-def _dedupe_key(dedupe_key: str | None) -> str | None:
-    if dedupe_key is not None:
+def _dedupe_key(dedupe_key: Any) -> Any:
+    if isinstance(dedupe_key, str):
+        # An owner before it is not the client's, and takes nothing of its 256 characters.
+        check_key(shown_dedupe_key(dedupe_key))
+    elif dedupe_key is not None:
         check_key(dedupe_key)
     return dedupe_key
 
