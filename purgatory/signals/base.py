@@ -51,6 +51,10 @@ class Signals(Protocol):
         """Return the position of a reader that has read everything."""
         ...
 
+    def head_of(self, key: str) -> int:
+        """Return the position of a reader of `key` that has read everything."""
+        ...
+
     def position(self, key: str, cursor: str) -> int:
         """Return the position of `cursor`; "0" is the earliest retained.
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from purgatory.errors import BadCursorError, CursorExpiredError
+from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.signal import Signal
@@ -57,6 +57,7 @@ class LogReplica(MemorySignals):
             max_bytes=max_bytes,
             max_value_bytes=max_value_bytes,
         )
+        self.share()
         self._index = index
         self._stride = count
         # Ascending; the last one is current. Invariant: none before the log was loaded.
@@ -142,6 +143,22 @@ class LogReplica(MemorySignals):
         """Return the offset in the log of a position."""
         return int(self.cursor(position).partition("-")[2])
 
+    def cursor_after(
+        self, keys: tuple[str, ...], positions: tuple[int, ...], key: str | None, position: int
+    ) -> str:
+        """Return the cursor for the next wait on `keys` after one that has read to `position`.
+
+        It may have begun ahead of the head, where another process was faster.
+        """
+        return self.cursor(position if key is not None else max(position, *positions))
+
+    def loss(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> CursorExpiredError | None:
+        """Return the error of a wait that may have missed signals of a key."""
+        for key, position in zip(keys, positions, strict=True):
+            if position < self.earliest(key):
+                return self.expired(key, "signals since then were lost or are no longer kept")
+        return None
+
     def cursor(self, position: int) -> str:
         """Return the cursor of a position."""
         cached, at = self._cursor_of
@@ -164,6 +181,10 @@ class LogReplica(MemorySignals):
         """
         if not isinstance(cursor, str):
             raise TypeError(f"cursor is {cursor!r}: give a string")
+        if not self._segments:
+            raise SignalsUnavailableError(
+                "the signals were not read from their server yet: try again later"
+            )
         if cursor == "0":
             return self.earliest(key)
         match = _CURSOR.fullmatch(cursor)
@@ -175,14 +196,14 @@ class LogReplica(MemorySignals):
         name, offset = match[1], int(match[2])
         later = [index for index, epoch in enumerate(self._epochs) if epoch.name == name]
         if not later:
-            raise self._is_expired(
+            raise self.expired(
                 key, "the log of signals was emptied, or another has taken its place"
             )
         if any(offset > epoch.start for epoch in self._epochs[later[0] + 1 :]):
-            raise self._is_expired(key, "the server has lost the signals of that time")
+            raise self.expired(key, "the server has lost the signals of that time")
         position = self._position_of(offset)
         if position < self.earliest(key):
-            raise self._is_expired(key, "signals since then are no longer kept")
+            raise self.expired(key, "signals since then are no longer kept")
         return position
 
     def _position_of(self, offset: int) -> int:
@@ -198,7 +219,8 @@ class LogReplica(MemorySignals):
     def _number(self, position: int) -> int:
         return (position - self._index) // self._stride
 
-    def _is_expired(self, key: str, reason: str) -> CursorExpiredError:
+    def expired(self, key: str, reason: str) -> CursorExpiredError:
+        """Return the error of a cursor that is no longer valid."""
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self.head())
         return CursorExpiredError(
             f"the cursor for key {key!r} has expired, {reason}: read the state anew, then go on "

@@ -26,6 +26,7 @@ cdef class MemorySignals:
     cdef long long _forgotten_offset
     cdef long long _forgotten_seq
     cdef long long _head
+    cdef readonly bint is_shared
     cdef readonly dict _histories
     cdef readonly dict _idle
     cdef bint _is_system
@@ -54,6 +55,7 @@ cdef class MemorySignals:
     cdef _link(self, Signal signal, _KeyHistory history)
     cpdef object value(self, Signal signal)
     cpdef long long head(self)
+    cpdef long long head_of(self, key)
     @cython.locals(made=str)
     cpdef str cursor(self, long long position)
     @cython.locals(history=_KeyHistory, signal=Signal)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Any, Final
 
 from purgatory.errors import BadCursorError, CursorExpiredError, InvalidValueError
@@ -78,6 +79,8 @@ class MemorySignals:
         self._epoch = secrets.token_hex(6)
         self._prefix = self._epoch + "-"
         self._head = 0
+        # Other processes fire too, and their server may lose signals: see LogReplica.
+        self.is_shared: bool = False
         self._count = 0
         self._bytes = 0
         self._histories: dict[str, _KeyHistory] = {}
@@ -179,6 +182,23 @@ class MemorySignals:
             self._decoded, self._value = signal, value
         return self._value
 
+    def share(self) -> None:
+        """Say that the signals are a copy of those of several processes."""
+        self.is_shared = True
+
+    def cursor_after(
+        self, keys: tuple[str, ...], positions: tuple[int, ...], key: str | None, position: int
+    ) -> str:
+        """Return the cursor for the next wait on `keys` after one that has read to `position`.
+
+        `key` is the one that fired, or None. For signals that are shared.
+        """
+        return self.cursor(position)
+
+    def loss(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> CursorExpiredError | None:
+        """Return the error of a wait that may have missed signals. For those that are shared."""
+        return None
+
     def head(self) -> int:
         """Return the position of a reader that has read everything."""
         return self._head
@@ -205,6 +225,27 @@ class MemorySignals:
         if offset < self._lost_offset(key):
             raise self._expired(key, "signals since then are no longer kept")
         return offset
+
+    def parts(self) -> list[MemorySignals]:
+        """Return the histories that this consists of."""
+        return [self]
+
+    def head_of(self, key: str) -> int:
+        """Return the position of a reader of `key` that has read everything."""
+        return self._head
+
+    def cursor_of(self, keys: Iterable[str]) -> str:
+        """Return the cursor of a reader of `keys` that has read everything."""
+        return self.cursor(self._head)
+
+    def mark(self) -> int | tuple[int, ...]:
+        """Return where the history is now, for `since_mark`."""
+        return self._head
+
+    def since_mark(self, mark: Any, keys: tuple[str, ...]) -> int | tuple[int, ...]:
+        """Return the positions after which to wait for what has fired since `mark`."""
+        position: int = mark
+        return position
 
     def cursor(self, position: int) -> str:
         """Return the cursor of a position."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from purgatory.errors import BadCursorError
+from purgatory.errors import BadCursorError, CursorExpiredError
 from purgatory.signals.base import SignalStatistics
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
@@ -25,8 +25,13 @@ class ShardedSignals(MemorySignals):
     ) -> None:
         """Ask `replicas`; `shard_of` returns the number of a key's."""
         super().__init__(clock=clock)
+        self.share()
         self.replicas = tuple(replicas)
         self._shard_of = shard_of
+
+    def parts(self) -> list[MemorySignals]:
+        """Return the copies, one for each log."""
+        return list(self.replicas)
 
     def part(self, keys: Iterable[str]) -> MemorySignals:
         """Return the copy that has all of `keys`; this object if there is none."""
@@ -53,13 +58,48 @@ class ShardedSignals(MemorySignals):
         """Return the position of a reader of `key` that has read everything."""
         return self.of(key).head()
 
-    def heads(self) -> tuple[int, ...]:
-        """Return the position of each log, for `since`."""
+    def cursor_of(self, keys: Iterable[str]) -> str:
+        """Return the cursor of a reader of `keys` that has read everything."""
+        shards = sorted({self._shard_of(key) for key in keys})
+        return self._joined(self.replicas[shard].head() for shard in shards)
+
+    def mark(self) -> tuple[int, ...]:
+        """Return where each log is now, for `since_mark`."""
         return tuple(replica.head() for replica in self.replicas)
 
-    def since(self, heads: tuple[int, ...], key: str) -> int:
-        """Return the position of `key` when `heads` was returned."""
-        return heads[self._shard_of(key)]
+    def since_mark(self, mark: Any, keys: tuple[str, ...]) -> tuple[int, ...]:
+        """Return the positions after which to wait for what has fired since `mark`."""
+        return tuple(mark[self._shard_of(key)] for key in keys)
+
+    def cursor_after(
+        self, keys: tuple[str, ...], positions: tuple[int, ...], key: str | None, position: int
+    ) -> str:
+        """Return the cursor for the next wait: a part for each log that has some of `keys`.
+
+        Only the log of the signal that ended the wait was read on.
+        """
+        parts: dict[int, int] = {}
+        fired = None if key is None else self._shard_of(key)
+        for each, begun in zip(keys, positions, strict=True):
+            shard = self._shard_of(each)
+            if fired is not None:
+                read = position if shard == fired else begun
+            else:
+                first = self.first_after(each, begun)
+                read = max(begun, self.replicas[shard].head()) if first is None else begun
+            parts[shard] = min(parts.get(shard, read), read)
+        return self._joined(parts[shard] for shard in sorted(parts))
+
+    def loss(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> CursorExpiredError | None:
+        """Return the error of a wait that may have missed signals of a key."""
+        for key, position in zip(keys, positions, strict=True):
+            error = self.of(key).loss((key,), (position,))
+            if error is not None:
+                return error
+        return None
+
+    def _joined(self, positions: Iterable[int]) -> str:
+        return ".".join(map(self.cursor, positions))
 
     def position(self, key: str, cursor: str) -> int:
         """Return the position of `cursor`, or of its part for the log of `key`."""

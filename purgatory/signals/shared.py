@@ -75,19 +75,25 @@ class SharedSignals(Protocol):
         """What is missing until signals are exchanged, a sentence each."""
         ...
 
-    async def append(
+    async def append(self, items: Sequence[tuple[EntryType, str, bytes]]) -> list[Appended]:
+        """Append entries of (type, key, value as JSON), all or none, and wait until they are here.
+
+        Returns a result for each. Raises SignalsUnavailableError: then it may or may not be done.
+        """
+        ...
+
+    async def append_if(
         self,
         items: Sequence[tuple[EntryType, str, bytes]],
         *,
         unless_after: int | None = None,
         idempotency: Idempotency | None = None,
     ) -> list[Appended] | bytes:
-        """Append entries of (type, key, value as JSON), all or none, and wait until they are here.
+        """Append entries unless the first key has one after the position `unless_after`.
 
-        Returns what became of each. With `idempotency`, the response of the first request of that
-        name, if `remember` has stored it. Raises SignalsUnavailableError and, if the key has an
-        entry after the position `unless_after` or the name is that of another request,
-        SignalsConflictError.
+        With `idempotency`, a repeat appends nothing: the result is the response of the first
+        request of that name, or what that has appended if `remember` has stored none. Raises also
+        SignalsConflictError, for either condition.
         """
         ...
 

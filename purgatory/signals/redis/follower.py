@@ -59,11 +59,18 @@ class Follower:
     """
 
     def __init__(
-        self, log: ShardLog, replica: LogReplica, *, shards: int, on_load: Callable[[], None]
+        self,
+        log: ShardLog,
+        replica: LogReplica,
+        *,
+        shards: int,
+        has_key: Callable[[str], bool],
+        on_load: Callable[[], None],
     ) -> None:
         self.log = log
         self.replica = replica
         self._shards = shards
+        self._has_key = has_key
         self._on_load = on_load
         self._listener: SignalListener | None = None
         self._connect: Callable[[], Redis] | None = None
@@ -291,7 +298,7 @@ class Follower:
 
     def _watched_here(self) -> list[str]:
         assert self._listener is not None
-        return self._listener.watched()
+        return list(filter(self._has_key, self._listener.watched()))
 
     async def _apply_all(self, entries: Sequence[LogEntry]) -> None:
         until_s = time.monotonic() + _SLICE_S

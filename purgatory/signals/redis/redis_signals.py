@@ -7,6 +7,7 @@ import logging
 from asyncio import Future
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final, Literal
 from zlib import crc32
 
@@ -121,7 +122,15 @@ class RedisSignals:
                 timeout_s=self._timeout_s,
                 is_fsynced=self._is_fsynced,
             )
-            self._followers.append(Follower(log, replica, shards=shards, on_load=self._note_loaded))
+            self._followers.append(
+                Follower(
+                    log,
+                    replica,
+                    shards=shards,
+                    has_key=partial(self._is_in, index),
+                    on_load=self._note_loaded,
+                )
+            )
         replicas = [follower.replica for follower in self._followers]
         return replicas[0] if shards == 1 else ShardedSignals(clock, replicas, self.shard_of)
 
@@ -137,7 +146,6 @@ class RedisSignals:
                 client,
                 socket_timeout=self._timeout_s,
                 socket_connect_timeout=self._timeout_s,
-                socket_keepalive=True,
                 # The caller decides whether to try again: a repeated fire is another signal.
                 retry=Retry(NoBackoff(), 0),
             )
@@ -199,14 +207,20 @@ class RedisSignals:
                     f"the signals were not read from Redis yet{reason}: try again later"
                 )
 
-    async def append(
+    async def append(self, items: Sequence[tuple[EntryType, str, bytes]]) -> list[Appended]:
+        """Append entries, all or none, and wait until they are here; see `SharedSignals`."""
+        appended = await self.append_if(items)
+        assert isinstance(appended, list)
+        return appended
+
+    async def append_if(
         self,
         items: Sequence[tuple[EntryType, str, bytes]],
         *,
         unless_after: int | None = None,
         idempotency: Idempotency | None = None,
     ) -> list[Appended] | bytes:
-        """Append entries, all or none, and wait until they are here; see `SharedSignals`.
+        """Append entries unless a condition does not hold; see `SharedSignals`.
 
         Entries of several logs are appended to one after another: if that fails in between, a
         repeat with the same `idempotency` appends what is left.
@@ -285,6 +299,9 @@ class RedisSignals:
         if not all(future.done() for future in futures):
             await asyncio.wait(futures, timeout=self._timeout_s)
         return [future.result() if future.done() else 0 for future in futures]
+
+    def _is_in(self, shard: int, key: str) -> bool:
+        return self.shard_of(key) == shard
 
     def _note_loaded(self) -> None:
         if self._loaded is not None and all(each.replica.is_loaded for each in self._followers):
