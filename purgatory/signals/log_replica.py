@@ -64,14 +64,11 @@ class LogReplica(MemorySignals):
         self._segments: list[_Segment] = []
         # The epochs of the log: an offset of one is valid up to the start of the next.
         self._epochs: tuple[Epoch, ...] = ()
+        self.is_loaded = False
+        """The log was read to its end once."""
         self.applied = 0
         """The offset of the last entry that is here."""
         self._cursor_of = ("", -1)
-
-    @property
-    def is_loaded(self) -> bool:
-        """True iff the log was read once."""
-        return bool(self._segments)
 
     @property
     def epochs(self) -> tuple[Epoch, ...]:
@@ -97,13 +94,16 @@ class LogReplica(MemorySignals):
 
         None if these are not later epochs of the same log: then `begin` anew.
         """
-        if self._epochs[-1] not in epochs:
+        common = [epoch for epoch in self._epochs if epoch in epochs]
+        if not common:
             return None
-        later = epochs[epochs.index(self._epochs[-1]) + 1 :]
+        # An epoch of ours may itself be among what was lost.
+        ours = self._epochs[self._epochs.index(common[-1]) + 1 :]
+        later = epochs[epochs.index(common[-1]) + 1 :]
         if not later:
             return []
         self._epochs = (*self._epochs, *later)[-MAX_EPOCHS:]
-        kept, name = min(epoch.start for epoch in later), later[-1].name
+        kept, name = min(epoch.start for epoch in (*ours, *later)), later[-1].name
         current = self._segments[-1]
         if kept >= self.applied:
             # What is here has the same offsets in the later epoch.
@@ -181,7 +181,7 @@ class LogReplica(MemorySignals):
         """
         if not isinstance(cursor, str):
             raise TypeError(f"cursor is {cursor!r}: give a string")
-        if not self._segments:
+        if not self.is_loaded:
             raise SignalsUnavailableError(
                 "the signals were not read from their server yet: try again later"
             )

@@ -205,6 +205,9 @@ class Follower:
         async with self._catching_up:
             while not await self._read_page():
                 pass
+            if not self.replica.is_loaded:
+                self.replica.is_loaded = True
+                self._on_load()
             await self._report_losses()
         if self.error is not None:
             self.error = None
@@ -220,9 +223,8 @@ class Follower:
                 f"the signals of this prefix are in {state.shards} shards, and this process was "
                 f"given shards={self._shards}: give the same number everywhere, or another prefix"
             )
-        if not replica.is_loaded:
+        if not replica.epochs:
             replica.begin(state.epochs, state.trimmed)
-            self._on_load()
         elif not await self._is_continued(state, after):
             return False
         await self._apply_all(state.entries)
@@ -264,7 +266,7 @@ class Follower:
             # This process was suspended, or cut off: those it has waits on may have fired.
             last = await self._last_of(watched)
             replica.begin(state.epochs, state.trimmed)
-            await self._lose([key for key in watched if not 0 < last[key] <= after])
+            await self._lose([key for key in watched if last[key] > after])
         else:
             return True
         self.gaps += 1

@@ -1,6 +1,7 @@
 -- The log of one shard of signals: KEYS are meta, log, keys and idle, all of one hash tag.
 --
--- meta    hash: epochs, server, head, trimmed, bytes, count, seq (see `begin`)
+-- meta    hash: epochs, server, head, trimmed, bytes, count, shards (see `begin`); seq and
+--         forgotten: the highest number and offset of keys that are in `keys` no longer
 -- log     stream: ids are the offsets; one field, the entry as `pack` makes it
 -- keys    hash: key -> "seq last lost" (offsets of its last entry, and through which it lost any)
 -- idle    sorted set: keys without entries in the log, by the offset of their last one
@@ -36,25 +37,25 @@ local function net(text) return #text .. ':' .. text end
 local time = call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
-local epochs, server, head, trimmed, bytes, count, forgotten_seq, found_shards
+local epochs, server, head, trimmed, bytes, count, forgotten_seq, forgotten, found_shards
 
 -- An epoch is a history that only grows. Another begins, at the head, whenever the server may have
 -- lost writes: it was restarted, or a replica took over. `epochs` lists "name:offset" of each.
 local function begin()
   local found = call('HMGET', meta, 'epochs', 'server', 'head', 'trimmed', 'bytes', 'count', 'seq',
-    'shards')
+    'shards', 'forgotten')
   epochs, server, found_shards = found[1], found[2], found[8]
   head, trimmed, bytes = tonumber(found[3]), tonumber(found[4]), tonumber(found[5])
-  count, forgotten_seq = tonumber(found[6]), tonumber(found[7])
+  count, forgotten_seq, forgotten = tonumber(found[6]), tonumber(found[7]), tonumber(found[9])
   local replication = redis.pcall('INFO', 'replication')
   local id = type(replication) == 'string' and string.match(replication, 'master_replid:(%w+)') or ''
   if not epochs or count ~= call('XLEN', log) then
     -- New, or somebody deleted a part of it.
     call('DEL', log, keys, idle, meta)
     epochs, server, head, trimmed, bytes, count, forgotten_seq = candidate .. ':0', id, 0, 0, 0, 0, 0
-    found_shards = shards
+    found_shards, forgotten = shards, 0
     call('HSET', meta, 'epochs', epochs, 'server', id, 'head', 0, 'trimmed', 0, 'bytes', 0,
-      'count', 0, 'seq', 0, 'shards', shards)
+      'count', 0, 'seq', 0, 'forgotten', 0, 'shards', shards)
   elseif id ~= server then
     epochs = epochs .. ',' .. candidate .. ':' .. int(head)
     local _, commas = string.gsub(epochs, ',', '')
@@ -65,7 +66,7 @@ end
 
 local function store_meta()
   call('HSET', meta, 'head', int(head), 'trimmed', int(trimmed), 'bytes', int(bytes),
-    'count', int(count), 'seq', int(forgotten_seq))
+    'count', int(count), 'seq', int(forgotten_seq), 'forgotten', int(forgotten))
 end
 
 local function record(key)
@@ -106,7 +107,8 @@ local function trim(limit)
       call('ZADD', idle, int(offset), key)
       if call('ZCARD', idle) > max_signals then
         local gone = call('ZPOPMIN', idle)[1]
-        forgotten_seq = math.max(forgotten_seq, (record(gone)))
+        local gone_seq, gone_last = record(gone)
+        forgotten_seq, forgotten = math.max(forgotten_seq, gone_seq), math.max(forgotten, gone_last)
         call('HDEL', keys, gone)
       end
     end
@@ -222,11 +224,11 @@ elseif command == 'read' then
   return net(epochs) .. net(int(head)) .. net(int(trimmed)) .. net(found_shards or shards)
     .. net(int(now_ms)) .. table.concat(entries)
 elseif command == 'last' then
-  -- Of each key: the offset of its last entry; 0 if it is not known, which counts as forgotten.
+  -- Of each key: the offset of its last entry, or the highest that it may have had.
   local found = {}
   while at <= #ARGV do
     local _, last = record(argument())
-    found[#found + 1] = int(last)
+    found[#found + 1] = int(last > 0 and last or forgotten)
   end
   return table.concat(found, ' ')
 else

@@ -8,6 +8,7 @@ from asyncio import Future
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from inspect import signature
 from typing import Any, Final, Literal
 from zlib import crc32
 
@@ -381,8 +382,6 @@ def _check_url(url: str) -> None:
 
 
 def _node_options(cluster: RedisCluster) -> dict[str, Any]:
-    # Those of a connection to any node: user, password, TLS, timeouts.
-    options = dict(cluster.connection_kwargs)
-    for name in ("redis_connect_func", "event_dispatcher", "connection_class"):
-        options.pop(name, None)
-    return options
+    """Return the options of a connection to any node: user, password, TLS, timeouts."""
+    known = signature(Redis.__init__).parameters
+    return {name: value for name, value in cluster.connection_kwargs.items() if name in known}

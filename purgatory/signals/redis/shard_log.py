@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from secrets import token_hex
 from typing import Final, NamedTuple
 
+from redis.asyncio import Redis
 from redis.exceptions import RedisError, ResponseError
 
 from purgatory.errors import (
@@ -111,7 +113,7 @@ class ShardLog:
         )
 
     async def last(self, keys: Sequence[str]) -> list[int]:
-        """Return the offset of each key's last entry; 0 if the log does not know the key."""
+        """Return the offset of each key's last entry, or the highest that it may have had."""
         return [int(offset) for offset in (await self._run("last", *map(_bytes, keys))).split()]
 
     async def remember(self, idempotency: Idempotency, response: bytes) -> None:
@@ -156,10 +158,19 @@ class ShardLog:
         except ResponseError as exc:
             raise _reply_error(str(exc)) from exc
         except CONNECTION_ERRORS as exc:
+            await self._drop_idle_connections()
             raise SignalsUnavailableError(
                 f"Redis did not reply within {self._timeout_s:g} s ({type(exc).__name__}: {exc}): "
                 "what was fired may or may not be in the log, and the same call can be made again"
             ) from exc
+
+    async def _drop_idle_connections(self) -> None:
+        """Close connections that a server which was restarted no longer has: each would fail."""
+        # A cluster's client does so by itself.
+        if isinstance(self._client, Redis):
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                async with asyncio.timeout(self._timeout_s):
+                    await self._client.connection_pool.disconnect(inuse_connections=False)
 
 
 # uvloop raises RuntimeError where asyncio raises ConnectionResetError.
