@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
@@ -88,6 +88,15 @@ class LogReplica(MemorySignals):
         self._epochs = tuple(epochs)
         self.applied = offset
         self.drop_all(self._position(start))
+
+    def begin_after_gap(
+        self, epochs: Sequence[Epoch], offset: int, complete: Iterable[str]
+    ) -> None:
+        """Do as `begin`, but keep the cursors of `complete`, which have no signals in the gap."""
+        marks = {key: max(self.last(key), self.earliest(key)) for key in complete}
+        self.begin(epochs, offset)
+        for key, mark in marks.items():
+            self.drop_at(key, mark)
 
     def extend(self, epochs: Sequence[Epoch]) -> list[str] | None:
         """Adopt `epochs`; return the keys of entries that are lost, whose cursors are expired.

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 from asyncio import Future
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
@@ -25,6 +24,7 @@ from purgatory.signals.redis.shard_log import (
     parse_message,
 )
 from purgatory.signals.shared import SignalListener
+from purgatory.timer import SystemClock
 
 logger = logging.getLogger("purgatory.signals.redis")
 
@@ -39,6 +39,12 @@ _STOP_S: Final = 0.5
 _RECONNECT: Final = RetryPolicy(first_ms=50, max_ms=1_000)
 
 Ended = int | Future[int]
+
+_clock = SystemClock()
+
+
+def _now_s() -> float:
+    return _clock.now_ns() / 1e9
 
 
 class _OwnEntry(NamedTuple):
@@ -161,7 +167,7 @@ class Follower:
         try:
             await pubsub.subscribe(self.log.channel)
             is_pinged = False
-            checked_s = time.monotonic()
+            checked_s = _now_s()
             while True:
                 message = await pubsub.get_message(timeout=CHECK_S)
                 if message is None:
@@ -173,9 +179,9 @@ class Follower:
                     is_pinged = False
                     await self._handle(message)
                 # Spread over the processes, which may have started together.
-                if time.monotonic() - checked_s > CHECK_S * random.uniform(0.75, 1.25):
+                if _now_s() - checked_s > CHECK_S * random.uniform(0.75, 1.25):
                     await self.catch_up()
-                    checked_s = time.monotonic()
+                    checked_s = _now_s()
         finally:
             await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis-py leaves it so
 
@@ -265,7 +271,9 @@ class Follower:
         elif state.trimmed > replica.applied:
             # This process was suspended, or cut off: those it has waits on may have fired.
             last = await self._last_of(watched)
-            replica.begin(state.epochs, state.trimmed)
+            replica.begin_after_gap(
+                state.epochs, state.trimmed, [key for key in watched if last[key] <= after]
+            )
             await self._lose([key for key in watched if last[key] > after])
         else:
             return True
@@ -303,13 +311,13 @@ class Follower:
         return list(filter(self._has_key, self._listener.watched()))
 
     async def _apply_all(self, entries: Sequence[LogEntry]) -> None:
-        until_s = time.monotonic() + _SLICE_S
+        until_s = _now_s() + _SLICE_S
         for entry in entries:
             if entry.offset > self.replica.applied:
                 self._apply(entry)
-            if time.monotonic() > until_s:
+            if _now_s() > until_s:
                 await asyncio.sleep(0)
-                until_s = time.monotonic() + _SLICE_S
+                until_s = _now_s() + _SLICE_S
 
     def _apply(self, entry: LogEntry) -> None:
         listener = self._listener
