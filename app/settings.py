@@ -41,6 +41,11 @@ class Settings(BaseSettings):
     )
     max_wait: float = Field(_WAITS.max_wait, ge=0, le=3600, description="Seconds.")
     max_parked: int = Field(_LIMITS.max_parked, ge=1)
+    max_parked_bytes: int = Field(
+        _LIMITS.max_parked_bytes,
+        ge=1,
+        description="Bytes of the keys of all parked requests with several keys.",
+    )
     max_parked_per_key: int = Field(_LIMITS.max_parked_per_key, ge=1)
     max_keys_per_operation: int = Field(_LIMITS.max_keys_per_operation, ge=1)
     max_signals: int = Field(_LIMITS.max_signals, ge=1)
@@ -200,6 +205,7 @@ class Settings(BaseSettings):
         """Return the limits of the purgatory."""
         return Limits(
             max_parked=self.max_parked,
+            max_parked_bytes=self.max_parked_bytes,
             max_parked_per_key=self.max_parked_per_key,
             max_keys_per_operation=self.max_keys_per_operation,
             max_signals=self.max_signals,

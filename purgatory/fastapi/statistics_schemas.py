@@ -77,6 +77,9 @@ class StatisticsResponse(BaseModel):
     parked: int = Field(description="Operations that are waiting now: parked requests, as a rule.")
     keys: int = Field(description="Keys that are watched now.")
     watched: int = Field(description="Watches now: an operation counts once for each of its keys.")
+    parked_bytes: int = Field(
+        description="Bytes that the keys of operations with several keys take, about."
+    )
     fired: int = Field(description="Operations that a key completed.")
     expired: int = Field(description="Operations that reached their deadline.")
     cancelled: int = Field(description="Operations that were cancelled, or whose client left.")
