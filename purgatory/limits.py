@@ -13,6 +13,10 @@ class Limits:
 
     max_parked: int = 100_000
     """Waiting operations in total: one more raises LimitReachedError."""
+    max_parked_bytes: int = 256 * 1024 * 1024
+    """Bytes that the keys of all operations with several keys take: once reached, one more of them
+    raises LimitReachedError. A key takes 128 and its text, at 4 a character unless it is ASCII.
+    Operations with one key, up to 1,152 bytes each, are bounded by `max_parked`."""
     max_parked_per_key: int = 100_000
     """Waiting operations on one key: one more raises LimitReachedError."""
     max_keys_per_operation: int = 100

@@ -70,6 +70,9 @@ class Statistics:
     """Keys that are watched."""
     watched: int
     """Watches: an operation counts once for each of its keys."""
+    parked_bytes: int
+    """About the memory that the keys of operations with several keys take; see
+    `Limits.max_parked_bytes`."""
     fired: int
     expired: int
     cancelled: int
@@ -511,6 +514,7 @@ class Purgatory(JobsMixin):
             parked=counts.delayed,
             keys=counts.keys,
             watched=counts.watched,
+            parked_bytes=counts.bytes,
             fired=counts.fired,
             expired=counts.expired,
             cancelled=counts.cancelled,

@@ -193,6 +193,10 @@ def test_the_table_of_limits_is_true() -> None:
     rows = dict(re.findall(r"^\| ([^|]+?) \| ([^|]+?) \| [^|]+ \|$", page, re.MULTILINE))
     assert rows["a wait over HTTP"] == f"{waits.default_wait:g} s, at most {waits.max_wait:g} s"
     assert rows["parked at once"] == f"{limits.max_parked:,}"
+    assert (
+        rows["keys of all parked requests with several"]
+        == f"{limits.max_parked_bytes // 1024**2} MiB"
+    )
     assert rows["parked by one client"] == f"{waits.max_parked_per_client:,}"
     assert rows["keys in one wait"] == str(limits.max_keys_per_operation)
     assert rows["a value"] == f"{limits.max_value_bytes // 1024} KiB of JSON"

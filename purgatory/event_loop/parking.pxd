@@ -20,6 +20,7 @@ cdef class Parking:
     cdef object _clock
     cdef Py_ssize_t _max_keys
     cdef Py_ssize_t _max_parked
+    cdef Py_ssize_t _max_parked_bytes
     cdef Py_ssize_t _max_parked_per_key
     cdef double _max_timeout
     cdef str _name

@@ -48,6 +48,7 @@ class Parking:
         "_clock",
         "_max_keys",
         "_max_parked",
+        "_max_parked_bytes",
         "_max_parked_per_key",
         "_max_timeout",
         "_name",
@@ -79,6 +80,7 @@ class Parking:
         self._trim: HistoryTrimmer = trim
         self._max_keys: int = limits.max_keys_per_operation
         self._max_parked: int = limits.max_parked
+        self._max_parked_bytes: int = limits.max_parked_bytes
         self._max_parked_per_key: int = limits.max_parked_per_key
         self._max_timeout: float = min(limits.max_timeout, MAX_DELAY_MS / 1000)
         self._wake_ups: WakeUps
@@ -237,6 +239,15 @@ class Parking:
                 "later, or raise it by Limits(max_parked=...)",
                 limit="max_parked",
                 maximum=self._max_parked,
+            )
+        if len(keys) > 1 and operations._bytes >= self._max_parked_bytes:
+            self.count_refusal("max_parked_bytes")
+            raise LimitReachedError(
+                f"operations on several keys take {operations._bytes} bytes, the limit is "
+                f"{self._max_parked_bytes}: try again later, wait for one key, or raise it by "
+                "Limits(max_parked_bytes=...)",
+                limit="max_parked_bytes",
+                maximum=self._max_parked_bytes,
             )
         if operations._delayed < self._max_parked_per_key:
             # Then no key has that many, either.

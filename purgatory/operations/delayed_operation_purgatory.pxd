@@ -2,6 +2,7 @@ cimport cython
 from purgatory.operations.operation_owner cimport OperationOwner
 from purgatory.operations.delayed_operation cimport DelayedOperation
 from purgatory.timer.system_timer cimport SystemTimer
+from purgatory.operations.watch_key cimport watch_bytes
 from purgatory.operations.watchers cimport Watchers
 
 cdef bint compiled
@@ -9,6 +10,7 @@ cdef Py_ssize_t _NO_LIMIT
 
 
 cdef class DelayedOperationPurgatory(OperationOwner):
+    cdef Py_ssize_t _bytes
     cdef Py_ssize_t _delayed
     cdef Py_ssize_t _fired
     cdef tuple _listeners
@@ -32,8 +34,11 @@ cdef class DelayedOperationPurgatory(OperationOwner):
     cdef Py_ssize_t _watch_key(self, DelayedOperation operation, object key) except -1
     @cython.locals(count=cython.Py_ssize_t)
     cdef _watch(self, DelayedOperation operation, tuple keys)
+    @cython.locals(keys=tuple)
+    cdef _count(self, DelayedOperation operation)
     @cython.locals(
-        leaving=DelayedOperation, keys=tuple, watchers=dict, group=Watchers, operations=dict
+        leaving=DelayedOperation, keys=tuple, watchers=dict, group=Watchers, operations=dict,
+        count=cython.Py_ssize_t,
     )
     cdef _unwatch(self, object operation)
     cdef _notify_listeners(self, DelayedOperation operation, tuple keys)

@@ -13,6 +13,7 @@ from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.listeners import Listener, Record, Recorder, record_of
 from purgatory.operations.operation_owner import OperationOwner
 from purgatory.operations.resumable_batch import ResumableBatch
+from purgatory.operations.watch_key import watch_bytes
 from purgatory.operations.watchers import Watchers
 from purgatory.status import Status
 from purgatory.timer import compiled
@@ -38,6 +39,8 @@ class WatchStatistics:
     """Waiting operations."""
     watched: int
     """Watches: an operation counts once for each of its keys."""
+    bytes: int
+    """About the memory that the keys of operations with several keys take."""
     keys: int
     """Keys with at least one operation."""
     fired: int
@@ -57,7 +60,9 @@ class DelayedOperationPurgatory(OperationOwner):
     """
 
     # Invariant: every operation in `_watchers` is pending, and is there once for each of its keys.
+    # And _bytes is the sum of watch_bytes(keys) of those operations that have several keys.
     __slots__ = (
+        "_bytes",
         "_delayed",
         "_fired",
         "_listeners",
@@ -87,6 +92,7 @@ class DelayedOperationPurgatory(OperationOwner):
         # A key's only operation, or its Watchers.
         self._watchers: dict[Hashable, DelayedOperation | Watchers] = {}
         self._watched: int = 0
+        self._bytes: int = 0
         self._delayed: int = 0
         # Outcomes other than fired, which has its own count: that takes a third of the time.
         self._outcomes: dict[Status, int] = dict.fromkeys(Status, 0)
@@ -108,6 +114,7 @@ class DelayedOperationPurgatory(OperationOwner):
             name=self.name,
             delayed=self._delayed,
             watched=self._watched,
+            bytes=self._bytes,
             keys=len(self._watchers),
             fired=self._fired,
             expired=self._outcomes[Status.EXPIRED],
@@ -296,13 +303,20 @@ class DelayedOperationPurgatory(OperationOwner):
         except TypeError:
             # A key that cannot be hashed: undo the watches before it.
             operation._keys = tuple(dict.fromkeys(keys[: keys.index(key)]))
-            self._watched += len(operation._keys)
+            self._count(operation)
             self._unwatch(operation)
             raise
         if count != len(keys):
             # A key given twice counts once. Rare, so it is not checked for every call beforehand.
             operation._keys = tuple(dict.fromkeys(keys))
-        self._watched += count
+        self._count(operation)
+
+    def _count(self, operation: DelayedOperation) -> None:
+        """Count the watches of an operation that was given several keys."""
+        keys = operation._keys
+        self._watched += len(keys)
+        if len(keys) > 1:
+            self._bytes += watch_bytes(keys)
 
     def _watch_key(self, operation: DelayedOperation, key: Hashable) -> int:
         """Add `operation` to `key`; return 1, or 0 if it was there already."""
@@ -342,7 +356,10 @@ class DelayedOperationPurgatory(OperationOwner):
             del operations[leaving]
             if not operations:
                 del watchers[key]
-        self._watched -= len(keys)
+        count = len(keys)
+        self._watched -= count
+        if count > 1:
+            self._bytes -= watch_bytes(keys)
         self._delayed -= 1
         status = leaving.status
         if status is _FIRED:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from purgatory.errors import InvalidKeyError
 from purgatory.timer import compiled
 
 MAX_KEY_LENGTH = 256
+# What a watched key takes besides its text: the string, its entry in a dict and in a tuple.
+WATCH_BYTES = 128
 # A second name, which the compiler may make a plain C integer of.
 _MAX_KEY_LENGTH = MAX_KEY_LENGTH
+_WATCH_BYTES = WATCH_BYTES
 
 
 def check_key(key: str) -> None:
@@ -33,6 +38,17 @@ def check_key(key: str) -> None:
                 f"key {text[:64]!r} holds {character!r}: control characters and lone surrogates "
                 "are not allowed in keys"
             )
+
+
+def watch_bytes(keys: tuple[Hashable, ...]) -> int:
+    """Return about how much memory it takes to watch `keys`: 4 bytes a character unless ASCII."""
+    taken = _WATCH_BYTES * len(keys)
+    for key in keys:
+        if isinstance(key, str):
+            # A second name, whose type the compiled form knows.
+            text = key
+            taken += len(text) if text.isascii() else 4 * len(text)
+    return taken
 
 
 def _not_a_string(key: object) -> str:

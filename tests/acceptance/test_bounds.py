@@ -97,10 +97,36 @@ async def test_parked_in_all(kind: ServerKind) -> None:
             refused = await _refused(server, "b")
             assert (refused["status"], refused["limit"]) == (503, "max_parked")
             assert refused["maximum"] == 2
+            assert refused["detail"] == "too many parked requests (limit 2)"
         statistics = await _statistics(server)
         assert statistics["refused"] == {"max_parked": 3} and statistics["parked"] == 2
         assert [reply.status for reply in await _fire(server, *parked, key="a")] == [200, 200]
         await _fire(server, await _park(server, "b"), key="b")
+
+
+async def test_parked_bytes(kind: ServerKind) -> None:
+    """503 once the keys of others take too much, but not for one key; then there is room again."""
+    keys = {"\U0001f511" * 250 + str(number): None for number in range(100)}
+    with _serving(kind, Limits(max_parked_bytes=200_000)) as server:
+        parked: list[Connection] = []
+        for _ in range(2):
+            connection = await Connection.open(server.address)
+            connection.send("POST", "/purgatory/watch", {"keys": keys, "wait": 30})
+            await server.until_parked(len(parked) + 1)
+            parked.append(connection)
+        async with await Connection.open(server.address) as connection:
+            body = {"keys": {"a": None, "b": None}}
+            reply = await connection.request("POST", "/purgatory/watch", body)
+            refused = reply.json()
+            assert (reply.status, refused["limit"]) == (503, "max_parked_bytes")
+            assert 1 <= int(reply.headers["retry-after"]) <= 5
+            assert refused["maximum"] == 200_000 and "200000" in refused["detail"]
+        statistics = await _statistics(server)
+        assert statistics["refused"] == {"max_parked_bytes": 1}
+        assert 200_000 < statistics["parked_bytes"] < 250_000
+        await _fire(server, *parked, key=next(iter(keys)))
+        await _fire(server, await _park(server, "b"), key="b")
+        assert (await _statistics(server))["parked_bytes"] == 0
 
 
 async def test_parked_on_one_key(kind: ServerKind) -> None:
@@ -109,6 +135,7 @@ async def test_parked_on_one_key(kind: ServerKind) -> None:
         first = await _park(server, "a")
         refused = await _refused(server, "a")
         assert (refused["status"], refused["limit"]) == (429, "max_parked_per_key")
+        assert refused["detail"] == "too many parked requests on this key (limit 1)"
         other = await _park(server, "b")
         async with await Connection.open(server.address) as connection:
             body = {"keys": {"c": None, "b": None}}

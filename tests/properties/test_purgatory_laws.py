@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from purgatory import DelayedOperation, PurgatoryClosedError, Status
 from purgatory.operations import DelayedOperationPurgatory, OperationEvent
 from purgatory.operations.resumable_batch import ResumableBatch
+from purgatory.operations.watch_key import watch_bytes
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer
 
@@ -156,6 +157,8 @@ class PurgatoryMachine(RuleBasedStateMachine):
             for key in own:
                 keys.setdefault(key, []).append(operation)
         self.check(core.delayed == len(self.waiting), "delayed is exact")
+        watches = sum(watch_bytes(keys) for keys in self.waiting.values() if len(keys) > 1)
+        self.check(core.statistics().bytes == watches, "bytes are exact")
         self.check(core.watched == sum(map(len, self.waiting.values())), "watched is exact")
         self.check(set(core.keys()) == set(keys), "a key without operations holds nothing")
         self.check(set(core.operations()) == set(self.waiting), "who waits is known")

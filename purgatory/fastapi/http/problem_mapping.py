@@ -12,6 +12,7 @@ from purgatory.errors import (
     InvalidTimeoutError,
     InvalidValueError,
     LimitReachedError,
+    OwnershipError,
     PurgatoryClosedError,
     PurgatoryDrainingError,
     PurgatoryError,
@@ -78,18 +79,10 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
             return bad_parameter("timeout", error.detail, "seconds: a finite number, zero or more")
         case InvalidValueError():
             return bad_parameter("value", error.detail, ALLOWED_VALUE)
-        case LimitReachedError(limit="max_parked"):
-            return Problem(
-                "full",
-                error.detail,
-                headers=retry_after(),
-                limit=error.limit,
-                maximum=error.maximum,
-            )
         case LimitReachedError():
             return Problem(
-                "too-many-waits",
-                error.detail,
+                "full" if error.limit in _OF_PROCESS else "too-many-waits",
+                _LIMIT_DETAILS.get(error.limit, "{0.detail}").format(error),
                 headers=retry_after(),
                 limit=error.limit,
                 maximum=error.maximum,
@@ -98,11 +91,21 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
             return draining_problem()
         case PurgatoryClosedError():
             return Problem("not-open", error.detail, headers=retry_after())
+        case OwnershipError():
+            return Problem("ownership-unavailable", error.detail, headers=retry_after())
         case JobError():
             return _of_job_error(error)
     return Problem("internal-error", error.detail)
 
 
+# Of the whole process, not of a key or a client.
+_OF_PROCESS: Final = frozenset({"max_parked", "max_parked_bytes"})
+# The errors themselves say how an operator raises the limit.
+_LIMIT_DETAILS: Final = {
+    "max_parked": "too many parked requests (limit {0.maximum})",
+    "max_parked_bytes": "parked requests with several keys take too many bytes (limit {0.maximum})",
+    "max_parked_per_key": "too many parked requests on this key (limit {0.maximum})",
+}
 # Valid values of the fields of a job, as far as the schema does not describe them. A store may have
 # other limits than the defaults: then `detail` has the number.
 _ALLOWED: Final = {

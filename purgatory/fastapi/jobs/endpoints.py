@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -36,11 +37,8 @@ from purgatory.jobs import (
 )
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import AddStatus, JobSpec
-from purgatory.jobs.model.dedupe_key import (
-    MAX_OWNED_KEY_LENGTH,
-    owned_dedupe_key,
-    shown_dedupe_key,
-)
+from purgatory.jobs.model.dedupe_key import owned_dedupe_key, shown_dedupe_key
+from purgatory.jobs.model.owner import owner_of
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
@@ -176,7 +174,7 @@ def check_access(permit: Permit, body: JobBody) -> None:
 
 
 def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
-    """Return the job that `body` describes, with a dedupe key of the client's own.
+    """Return the job that `body` describes, with the client as its owner.
 
     Raises Problem or PurgatoryError.
     """
@@ -196,7 +194,7 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         assert body.handler is not None
         handler = body.handler
     purgatory.handlers.require_http(handler)
-    return purgatory.job_spec(
+    spec = purgatory.job_spec(
         handler,
         payload,
         delay=body.delay,
@@ -209,27 +207,23 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         misfire=body.misfire,
         ceiling=body.ceiling,
     )
+    identity = permit.identity
+    return spec if identity is None else replace(spec, owner=owner_of(identity))
 
 
 def _dedupe_key(dedupe_key: str | None, permit: Permit) -> str | None:
     if dedupe_key is None:
         return None
     owner = permit.dedupe_owner(dedupe_key)
-    if owner is None:
-        if shown_dedupe_key(dedupe_key) != dedupe_key:
-            raise bad_field(
-                ("dedupe_key",),
-                "it begins like the stored dedupe key of another client",
-                "a key that does not begin with ~, 16 hexadecimal digits and ~",
-            )
-        return dedupe_key
-    if len(dedupe_key) > MAX_OWNED_KEY_LENGTH:
+    if owner is not None:
+        return owned_dedupe_key(dedupe_key, owner)
+    if shown_dedupe_key(dedupe_key) != dedupe_key:
         raise bad_field(
             ("dedupe_key",),
-            f"it has {len(dedupe_key)} characters",
-            f"up to {MAX_OWNED_KEY_LENGTH} characters",
+            "it begins like the stored dedupe key of another client",
+            "a key that does not begin with ~, 16 hexadecimal digits and ~",
         )
-    return owned_dedupe_key(dedupe_key, owner)
+    return dedupe_key
 
 
 def _callback(body: CallbackBody, payload: Any) -> Callback:

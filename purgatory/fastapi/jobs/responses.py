@@ -53,7 +53,7 @@ def _listed(job: Job) -> dict[str, Any]:
         "ceiling": _timestamp(job.ceiling_ms),
         "keys": list(job.keys),
         "on_fire": str(job.on_fire),
-        "dedupe_key": shown_dedupe_key(job.dedupe_key),
+        "dedupe_key": None if job.dedupe_key is None else shown_dedupe_key(job.dedupe_key),
         "misfire": str(job.misfire),
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 
-from purgatory.operations.watch_key import MAX_KEY_LENGTH
+from purgatory.jobs.model.owner import owner_of
 
 _OWNED = re.compile(r"~[0-9a-f]{16}~(.+)", re.DOTALL)
-_PREFIX_LENGTH = 18
-MAX_OWNED_KEY_LENGTH = MAX_KEY_LENGTH - _PREFIX_LENGTH
-"""Characters of a dedupe key that has an owner."""
 
 
 def owned_dedupe_key(dedupe_key: str, owner: str) -> str:
     """Return what is stored for a dedupe key of `owner`: equal keys of others are other keys."""
-    return f"~{hashlib.sha256(owner.encode()).hexdigest()[:16]}~{dedupe_key}"
+    return f"~{owner_of(owner)}~{dedupe_key}"
 
 
-def shown_dedupe_key(dedupe_key: str | None) -> str | None:
+def shown_dedupe_key(dedupe_key: str) -> str:
     """Return the dedupe key as its owner gave it."""
-    match = None if dedupe_key is None else _OWNED.fullmatch(dedupe_key)
+    match = _OWNED.fullmatch(dedupe_key)
     return dedupe_key if match is None else match[1]

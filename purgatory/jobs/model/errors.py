@@ -61,8 +61,9 @@ class DuplicateJobError(JobError, RuntimeError):
 
     def __init__(self, job: Job) -> None:
         """Set the waiting job."""
+        shown = shown_dedupe_key(job.dedupe_key or "")
         super().__init__(
-            f"job {job.id} waits with dedupe key {shown_dedupe_key(job.dedupe_key)!r} already: add "
+            f"job {job.id} waits with dedupe key {shown!r} already: add "
             'with on_conflict="replace" or "keep", or use another dedupe key'
         )
         self.job = job

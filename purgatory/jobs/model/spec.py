@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from purgatory.errors import InvalidKeyError
 from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
+from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.errors import InvalidDeadlineError, InvalidJobError, InvalidPayloadError
 from purgatory.jobs.model.job import Job, Misfire, OnFire, new_job, new_job_id
 from purgatory.jobs.model.limits import JobLimits
@@ -46,6 +47,7 @@ class JobSpec:
     keys: tuple[str, ...] = ()
     on_fire: OnFire = OnFire.RUN
     dedupe_key: str | None = None
+    owner: str | None = None
     on_conflict: OnConflict = OnConflict.ERROR
     max_attempts: int = 1
     misfire: Misfire = Misfire.RUN
@@ -145,6 +147,7 @@ class JobSpec:
             keys=self.keys,
             on_fire=self.on_fire,
             dedupe_key=self.dedupe_key,
+            owner=self.owner,
             max_attempts=self.max_attempts,
             misfire=self.misfire,
             ceiling_ms=ceiling_ms,
@@ -158,6 +161,7 @@ _fixed_of = attrgetter(
     "keys",
     "on_fire",
     "dedupe_key",
+    "owner",
     "max_attempts",
     "misfire",
     "ceiling_ms",
@@ -212,8 +216,11 @@ def _keys(keys: Iterable[str], limits: JobLimits) -> tuple[str, ...]:
     return unique
 
 
-def _dedupe_key(dedupe_key: str | None) -> str | None:
-    if dedupe_key is not None:
+def _dedupe_key(dedupe_key: Any) -> Any:
+    if isinstance(dedupe_key, str):
+        # An owner before it is not the client's, and takes nothing of its 256 characters.
+        check_key(shown_dedupe_key(dedupe_key))
+    elif dedupe_key is not None:
         check_key(dedupe_key)
     return dedupe_key
 

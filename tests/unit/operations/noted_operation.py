@@ -4,6 +4,7 @@ from collections.abc import Callable, Hashable
 
 from purgatory import DelayedOperation
 from purgatory.operations import DelayedOperationPurgatory
+from purgatory.operations.watch_key import watch_bytes
 from purgatory.testing import MockClock
 
 MakeCore = Callable[..., DelayedOperationPurgatory]
@@ -71,6 +72,8 @@ def counts(core: DelayedOperationPurgatory) -> tuple[int, int, int, int]:
     """Operations, watches, keys, timers."""
     statistics = core.statistics()
     assert (statistics.delayed, statistics.watched) == (core.delayed, core.watched)
+    watched = [operation.keys for operation in core.operations()]
+    assert statistics.bytes == sum(watch_bytes(keys) for keys in watched if len(keys) > 1)
     assert statistics.keys == len(core.keys())
     return core.delayed, core.watched, statistics.keys, len(core.timer)
 

@@ -144,6 +144,33 @@ async def test_the_limit_of_parked_operations(make_purgatory: Make) -> None:
         await asyncio.gather(*tasks)
 
 
+@pytest.mark.parametrize(("character", "size"), [("k", 1), ("\u0439", 4), ("\U0001f511", 4)])
+async def test_the_limit_of_parked_bytes(make_purgatory: Make, character: str, size: int) -> None:
+    """Several keys count by the memory of their text; one more is refused, unless for one key."""
+    keys = [character * 200 + str(number) for number in range(3)]
+    taken = 3 * (128 + 201 * size)
+    async with make_purgatory(limits=Limits(max_parked_bytes=taken)) as purgatory:
+        tasks = [await parked(purgatory, *keys)]
+        assert purgatory.statistics().parked_bytes == taken
+        with pytest.raises(
+            LimitReachedError, match=rf"take {taken} bytes.*Limits\(max_parked_bytes="
+        ) as caught:
+            await purgatory.park("a", "b", timeout=1)
+        assert (caught.value.limit, caught.value.maximum) == ("max_parked_bytes", taken)
+        with pytest.raises(LimitReachedError):
+            purgatory.park_operation(Waiting(), ["a", "b"])
+        tasks.append(await parked(purgatory, keys[0]))
+        assert purgatory.statistics().parked_bytes == taken
+        assert purgatory.statistics().refused == {"max_parked_bytes": 2}
+        await purgatory.fire(keys[1])
+        assert purgatory.statistics().parked_bytes == 0
+        tasks.append(await parked(purgatory, "a", "b"))
+        assert purgatory.statistics().parked_bytes == 258
+        await purgatory.drain()
+        assert purgatory.statistics().parked_bytes == 0
+        await asyncio.gather(*tasks)
+
+
 async def test_a_limit_of_one_operation(make_purgatory: Make) -> None:
     """The grammar is right."""
     async with make_purgatory(limits=Limits(max_parked=1)) as purgatory:

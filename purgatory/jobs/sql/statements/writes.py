@@ -30,6 +30,7 @@ _REPLACED = (
     "payload_json",
     "keys_json",
     "on_fire",
+    "owner",
     "max_attempts",
     "misfire",
     "ceiling_ms",
