@@ -35,7 +35,7 @@ def check_url(url: URL) -> None:
 
 
 def make_engine(url_or_text: str | URL) -> AsyncEngine:
-    """Return an engine in autocommit mode for a URL; raise ValueError, or ImportError if its driver is missing."""
+    """Return an engine in autocommit mode; raise ValueError, or ImportError without its driver."""
     try:
         url = make_url(url_or_text)
     except (ArgumentError, ValueError):
