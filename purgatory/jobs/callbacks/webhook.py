@@ -267,7 +267,7 @@ class Webhook:
                 date = date.replace(tzinfo=UTC)
             seconds = date.timestamp() - self._clock.wall_ms() / 1000
         # Up to a tenth more, so that requests that were refused together do not return together.
-        return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) * random.uniform(1, 1.1)
+        return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) * random.uniform(1, 1.1)  # noqa: S311 - spreads retries
 
 
 def _url(callback: Callback) -> httpx.URL:
