@@ -8,7 +8,7 @@ import threading
 from collections.abc import Coroutine, Generator, Iterator
 from typing import Any
 
-import asyncpg
+import asyncpg  # type: ignore[import-untyped]  # it has no types
 import pytest
 import sqlalchemy
 from sqlalchemy import Connection, event, text

@@ -152,7 +152,7 @@ class Database:
         # Not by an option of the engine: SQLAlchemy would then set it before the connection has an
         # owner, and a cancellation at that point would leave it open.
         if not self._is_ours:
-            await connection.execution_options(isolation_level="AUTOCOMMIT")
+            _ = await connection.execution_options(isolation_level="AUTOCOMMIT")
 
     async def _drop_writer(self) -> None:
         # Never back to the pool: it has our settings, and the pool may have been disposed of.
