@@ -16,6 +16,10 @@
     |   +-- SignalsUnavailableError (ConnectionError)  out of reach; may or may not be done
     |   +-- SignalsNotReadyError (RuntimeError)  the server's settings would lose signals
     |   +-- SignalsConflictError (RuntimeError)  a condition of the fire does not hold
+    +-- OwnershipError                       of names that one process owns at a time
+    |   +-- LeaseLostError (RuntimeError)    the lease has ended: acquire the name again
+    |   +-- OwnershipUnavailableError (ConnectionError)  the lease store is out of reach
+    |   +-- OwnershipNotReadyError (RuntimeError)        the lease store lacks a setting
     +-- JobError                             of delayed jobs; all are in purgatory.jobs.model
         +-- InvalidJobError (ValueError)     a handler's name, keys, policy or attempts
         +-- InvalidPayloadError (ValueError) a payload that is not JSON, or too large
@@ -46,7 +50,11 @@ __all__ = [
     "InvalidKeyError",
     "InvalidTimeoutError",
     "InvalidValueError",
+    "LeaseLostError",
     "LimitReachedError",
+    "OwnershipError",
+    "OwnershipNotReadyError",
+    "OwnershipUnavailableError",
     "PurgatoryClosedError",
     "PurgatoryDrainingError",
     "PurgatoryError",
@@ -140,3 +148,24 @@ class SignalsNotReadyError(SignalsError, RuntimeError):
 
 class SignalsConflictError(SignalsError, RuntimeError):
     """A condition of the fire does not hold: nothing was fired."""
+
+    def __init__(self, detail: str | None = None, *, is_name_reused: bool) -> None:
+        """Say which: the name was another request's, or else the key has fired since."""
+        super().__init__(detail)
+        self.is_name_reused = is_name_reused
+
+
+class OwnershipError(PurgatoryError):
+    """A name cannot be owned, or is owned no longer."""
+
+
+class LeaseLostError(OwnershipError, RuntimeError):
+    """The lease has ended: acquire the name again, and start from the state that it then has."""
+
+
+class OwnershipUnavailableError(OwnershipError, ConnectionError):
+    """The lease store is out of reach; a step may or may not be done, and can be repeated."""
+
+
+class OwnershipNotReadyError(OwnershipError, RuntimeError):
+    """The lease store lacks a setting."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 from weakref import ref
 
 from purgatory.errors import (
@@ -40,7 +40,7 @@ from purgatory.signals import MemorySignals, SignalStatistics
 from purgatory.signals.base import SharedSignalStatistics
 from purgatory.signals.history_trimmer import HistoryTrimmer
 from purgatory.signals.log_entry import EntryType
-from purgatory.signals.shared import SharedSignals
+from purgatory.signals.shared import Idempotency, SharedSignals
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.wrong_type import check_type, wrong_type
@@ -407,7 +407,7 @@ class Purgatory(JobsMixin):
         if value is not None:
             value = json_value(value)
         if self.shared_signals is not None:
-            (fired,) = await self._append([(key, value)])
+            (fired,) = cast(list[FireResult], await self._append([(key, value)]))
         else:
             fired = self._parking.fire(key, value)
         if fired.completed <= 0:
@@ -421,15 +421,55 @@ class Purgatory(JobsMixin):
             fired = fired._replace(jobs=await self._fire_jobs(service, key, value, fired.cursor))
         return fired
 
-    async def _append(self, items: Sequence[tuple[str, Any]]) -> list[FireResult]:
-        """Append signals to the shared log, all or none; return a result for each."""
+    async def fire_shared(
+        self,
+        items: Sequence[tuple[str, Any]],
+        *,
+        unless_after: int | None = None,
+        idempotency: Idempotency | None = None,
+    ) -> list[FireResult] | bytes:
+        """Fire keys with values, all or none, with the conditions of `SharedSignals.append_if`.
+
+        Only where signals are shared. Raises what `fire` raises, and SignalsConflictError.
+        """
+        fired = await self._append(items, unless_after, idempotency)
+        service = self._job_service
+        if service is None or isinstance(fired, bytes):
+            return fired
+        # At the same time, to share the round trips to the store.
+        decided = await asyncio.gather(
+            *(
+                self._fire_jobs(service, key, value, result.cursor)
+                for (key, value), result in zip(items, fired, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        for each in decided:
+            if isinstance(each, BaseException):
+                raise each
+        return [
+            result._replace(jobs=jobs)
+            for result, jobs in zip(fired, decided, strict=True)
+            if isinstance(jobs, int)
+        ]
+
+    async def _append(
+        self,
+        items: Sequence[tuple[str, Any]],
+        unless_after: int | None = None,
+        idempotency: Idempotency | None = None,
+    ) -> list[FireResult] | bytes:
         self._parking.require_open()
         for key, _ in items:
             check_key(key)
         assert self.shared_signals is not None
-        appended = await self.shared_signals.append(
-            [(EntryType.FIRED, key, self.signals.encode(value)) for key, value in items]
+        appended = await self.shared_signals.append_if(
+            [(EntryType.FIRED, key, self.signals.encode(value)) for key, value in items],
+            unless_after=unless_after,
+            idempotency=idempotency,
         )
+        if isinstance(appended, bytes):
+            return appended
         return [FireResult(each.cursor, each.seq, each.completed) for each in appended]
 
     async def _catch_up(

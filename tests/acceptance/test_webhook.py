@@ -247,22 +247,21 @@ async def test_looking_up_a_host_takes_no_longer_than_a_request_may(
             await webhook(CONTEXT, Callback.of("http://slow.example/"))
 
 
-def test_a_silent_name_server_keeps_no_process_from_ending(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_name_server_keeps_no_process_from_ending() -> None:
     """A look-up cannot be stopped; the loop's own threads, which its end waits for, are spared."""
     may_answer, has_ended = threading.Event(), threading.Event()
 
-    def hang(*args: object, **options: object) -> list[Any]:
+    def hang(*arguments: object, **options: object) -> list[Any]:
         may_answer.wait(10)
         has_ended.set()
         return []
 
     async def ask() -> None:
-        webhook = Webhook(timeout=0.1)
+        webhook = Webhook(timeout=0.1, look_up=hang)
         with pytest.raises(RetryJobError, match=r"within 0\.1 seconds"):
             await webhook(CONTEXT, Callback.of("http://silent.example/"))
         await webhook.aclose()
 
-    monkeypatch.setattr("socket.getaddrinfo", hang)
     asyncio.run(ask())
     assert not has_ended.is_set()
     may_answer.set()

@@ -103,7 +103,8 @@ async def test_a_cursor_of_one_worker_is_good_in_others_and_later_ones(
                 await first.fire(key, number)
         async with worker(server.url, shards=shards) as later:
             for key in "abcde":
-                seen, cursor = [], since
+                seen: list[int] = []
+                cursor = since
                 while (
                     outcome := await later.park(key, timeout=0, cursor=cursor)
                 ).status is Status.FIRED:
@@ -236,8 +237,9 @@ async def test_lost_writes_expire_the_cursors_of_their_keys_only(
         async with worker(server.url) as later:
             for each in (here, there, later):
                 for cursor in (lost, acknowledged):
+                    # At the latest when a worker that knew the lost entry has reported its key.
                     with pytest.raises(CursorExpiredError):
-                        await each.park("lost", timeout=0, cursor=cursor)
+                        await each.park("lost", timeout=PATIENCE_S, cursor=cursor)
             assert not still.done()
             await later.fire("kept", 2)
             assert (await still).value == 2

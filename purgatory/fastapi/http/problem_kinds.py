@@ -196,11 +196,24 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Retry after `Retry-After` seconds; operators can raise the limit.",
         ),
         ProblemKind(
+            "signals-unavailable",
+            503,
+            "The server of the signals is unavailable",
+            "Try again after Retry-After, with the same Idempotency-Key if you sent one: what was "
+            "fired may or may not be done.",
+        ),
+        ProblemKind(
             "store-unavailable",
             503,
             "The job store is unavailable",
             "The request may or may not have taken effect. Retry after `Retry-After` seconds; "
             "when adding a job, with the same Idempotency-Key or a dedupe key.",
+        ),
+        ProblemKind(
+            "ownership-unavailable",
+            503,
+            "The owner of this resource is not known, or changes",
+            "The request may or may not have taken effect. Retry after `Retry-After` seconds.",
         ),
         ProblemKind(
             "not-open",

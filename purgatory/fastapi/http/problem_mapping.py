@@ -12,9 +12,11 @@ from purgatory.errors import (
     InvalidTimeoutError,
     InvalidValueError,
     LimitReachedError,
+    OwnershipError,
     PurgatoryClosedError,
     PurgatoryDrainingError,
     PurgatoryError,
+    SignalsError,
 )
 from purgatory.fastapi.http.problems import (
     ALLOWED_KEY,
@@ -90,6 +92,10 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
             return draining_problem()
         case PurgatoryClosedError():
             return Problem("not-open", error.detail, headers=retry_after())
+        case OwnershipError():
+            return Problem("ownership-unavailable", error.detail, headers=retry_after())
+        case SignalsError():
+            return Problem("signals-unavailable", error.detail, headers=retry_after())
         case JobError():
             return _of_job_error(error)
     return Problem("internal-error", error.detail)

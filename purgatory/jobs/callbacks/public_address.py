@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import socket
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
-from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
+from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.errors import RetryJobError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+LookUp = Callable[..., list[Any]]
+"""`socket.getaddrinfo`, or a function that is called like it."""
 
 # All unicast addresses ever assigned. Site-local and IPv4-compatible addresses are outside, though
 # `is_global` accepts them.
@@ -38,22 +41,21 @@ def is_public(address: Address) -> bool:
     return address.is_global and not address.is_multicast
 
 
-async def resolve(host: str, port: int, *, allow_private: bool, threads: JobThreads) -> Address:
+async def resolve(
+    host: str, port: int, *, allow_private: bool, look_up: LookUp, threads: JobThreads
+) -> Address:
     """Return the address at which to call `host`, looked up in `threads`.
 
     The caller connects to this address and to no other, which makes DNS rebinding ineffective.
-    Raises RetryJobError for a host that has any private address, and if the look-up fails.
+    Raises RetryJobError for a host that has any private address, and if the look-up fails;
+    ThreadLeftError if cancelled during the look-up.
     """
     try:
         # Not by the event loop, which has a few threads for everything in the process, and waits
         # for them when it ends: a silent name server blocks a thread for half a minute.
-        look_up = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
-        found = await threads.run(look_up)
+        found = await threads.run(partial(look_up, host, port, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as exc:
         raise RetryJobError(f"host {host!r} cannot be looked up ({exc})") from exc
-    except ThreadLeftError as exc:
-        # A look-up has no side effects: its thread may continue.
-        raise asyncio.CancelledError from exc
     addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
     if not addresses:
         raise RetryJobError(f"host {host!r} has no address")

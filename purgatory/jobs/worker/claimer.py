@@ -162,7 +162,7 @@ class Claimer:
                 if self._recovery.is_exceptional(job):
                     exceptional.append(job)
                 else:
-                    self._leased.add(job)
+                    self._leased.add(job, self._handlers.lane_of(job))
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         await self._recovery.handle(exceptional, overdue=overdue)

@@ -179,7 +179,7 @@ class Follower:
                     is_pinged = False
                     await self._handle(message)
                 # Spread over the processes, which may have started together.
-                if _now_s() - checked_s > CHECK_S * random.uniform(0.75, 1.25):
+                if _now_s() - checked_s > CHECK_S * random.uniform(0.75, 1.25):  # noqa: S311 - no secret
                     await self.catch_up()
                     checked_s = _now_s()
         finally:
@@ -295,7 +295,7 @@ class Follower:
             self._listener.check(key)
             if index % CHUNK == CHUNK - 1:
                 # Their clients come back at once: not all of them in the same moment.
-                await asyncio.sleep(random.uniform(0.01, 0.05))
+                await asyncio.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - no secret
 
     async def _report_losses(self) -> None:
         """Tell the other processes which keys have lost entries: only we may have seen those."""

@@ -226,8 +226,10 @@ def _append_reply(epoch: str, result: bytes) -> AppendReply | SignalsConflictErr
         before, at_ms, seqs, _ = rest.split(b" ")
         return AppendReply(first.decode(), int(before), int(at_ms), _seqs(seqs), is_repeat=True)
     if kind == b"reused":
-        return SignalsConflictError("the name of this request was that of another one")
-    return SignalsConflictError("the key has fired since then")
+        return SignalsConflictError(
+            "the name of this request was that of another one", is_name_reused=True
+        )
+    return SignalsConflictError("the key has fired since then", is_name_reused=False)
 
 
 def _seqs(text: bytes) -> list[int]:
