@@ -281,7 +281,7 @@ class Purgatory(JobsMixin):
             self._wake_trims()
         if self.shared_signals is not None:
             self.shared_signals.begin(
-                LogListener(self._operations, self._run_batch, self._wake_trims)
+                LogListener(self._parking, self._operations, self._run_batch, self._wake_trims)
             )
         if self._job_service is not None:
             self._job_service.begin()

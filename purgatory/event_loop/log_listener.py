@@ -5,7 +5,7 @@ from __future__ import annotations
 from asyncio import Future
 from collections.abc import Callable
 
-from purgatory.event_loop.parking import MAX_UNSLICED
+from purgatory.event_loop.parking import Parking
 from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
 from purgatory.operations.resumable_batch import ResumableBatch
 
@@ -15,11 +15,13 @@ class LogListener:
 
     def __init__(
         self,
+        parking: Parking,
         operations: DelayedOperationPurgatory,
         run_batch: Callable[[ResumableBatch], Future[int]],
         wake_trims: Callable[[], None],
     ) -> None:
         """Work on `operations`; many at once by `run_batch`."""
+        self._parking = parking
         self._operations = operations
         self._run_batch = run_batch
         self._wake_trims = wake_trims
@@ -27,7 +29,7 @@ class LogListener:
     def check(self, key: str) -> int | Future[int]:
         """Try the operations on `key`; return how many that completed."""
         self._wake_trims()
-        completed = self._operations.check_up_to(key, MAX_UNSLICED)
+        completed = self._parking.check(key)
         if completed == UNTRIED:
             return self._run_batch(self._operations.check_batch(key))
         return completed

@@ -43,6 +43,7 @@ cdef class Parking:
         signals=MemorySignals, signal=Signal, trim=TimerTask, completed=cython.Py_ssize_t,
     )
     cpdef fire(self, key, value)
+    cpdef Py_ssize_t check(self, key) except? -2
     cpdef require_open(self)
     @cython.locals(seconds=cython.double, whole_ns=cython.longlong)
     cpdef long long delay_ms(self, timeout) except -1

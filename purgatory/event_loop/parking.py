@@ -178,6 +178,10 @@ class Parking:
         else:
             return _new_tuple(FireResult, fields)
 
+    def check(self, key: str) -> int:
+        """Try the operations on `key`; UNTRIED if there are very many, as in `fire`."""
+        return self._operations.check_up_to(key, MAX_UNSLICED)
+
     def require_open(self) -> AbstractEventLoop:
         """Return the event loop; raise PurgatoryClosedError or WrongThreadError."""
         loop = self.loop

@@ -125,7 +125,7 @@ async def test_several_keys_are_read_to_the_end_by_the_cursor_of_each_outcome(
         fired = [(keys[number * 5 % 8], number) for number in range(40)]
         for key, number in fired:
             await here.fire(key, number)
-        seen = []
+        seen: list[tuple[str | None, int]] = []
         while len(seen) < 40:
             outcome = await there.park(*keys, timeout=PATIENCE_S, cursor=cursor)
             seen.append((outcome.key, outcome.value))
