@@ -149,7 +149,7 @@ class SignalsNotReadyError(SignalsError, RuntimeError):
 class SignalsConflictError(SignalsError, RuntimeError):
     """A condition of the fire does not hold: nothing was fired."""
 
-    def __init__(self, detail: str | None = None, *, is_name_reused: bool) -> None:
+    def __init__(self, detail: str | None = None, *, is_name_reused: bool = False) -> None:
         """Say which: the name was another request's, or else the key has fired since."""
         super().__init__(detail)
         self.is_name_reused = is_name_reused
