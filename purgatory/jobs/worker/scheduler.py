@@ -118,6 +118,8 @@ class JobScheduler:
             limits=limits,
         )
 
+        self._excess.on_released = self._claimer.note_room
+
     async def start(self) -> None:
         """Begin to claim; overdue jobs are taken over in batches."""
         self._unsubscribe = self._subscribe(self._listener)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -238,3 +239,24 @@ async def test_a_drain_releases_what_waits_for_a_slot(
         await purgatory.drain()
         jobs = [await purgatory.job(spec.id).get() for spec in specs]
         assert sorted((job.attempt, job.lease_until_ms) for job in jobs) == [(0, 0), (0, 0), (1, 0)]
+
+
+async def test_a_backlog_of_one_owner_holds_up_no_other(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """Though it has many times the jobs that a process leases, all due before that of the other."""
+    settings = WorkerSettings(max_held=40)
+    purgatory, slow = make_purgatory(jobs=store, job_settings=settings), SlowHandler()
+    purgatory.handler("slow")(slow)
+    async with purgatory:
+        backlog = [purgatory.job_spec("slow", delay=0) for _ in range(1_000)]
+        await purgatory.add_jobs([replace(spec, owner="low") for spec in backlog])
+        await asyncio.sleep(1)
+        for _ in range(20):
+            spec = replace(purgatory.job_spec("slow", delay=0.1), owner="victim")
+            await purgatory.add_jobs([spec])
+            job = await purgatory.job(spec.id).wait(3)
+            assert job.state is JobState.DONE and job.lateness_ms is not None
+            assert job.lateness_ms <= 10
+        found = purgatory.statistics().jobs
+        assert found is not None and found.held <= 80
