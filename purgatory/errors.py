@@ -12,6 +12,10 @@
     |   +-- PurgatoryDrainingError           shutting down: it parks no more callers
     +-- WrongThreadError (RuntimeError)      used from another thread than its event loop's
     +-- SeveralWorkersError (RuntimeError)   several workers that cannot reach each other
+    +-- OwnershipError                       of names that one process owns at a time
+    |   +-- LeaseLostError (RuntimeError)    the lease has ended: acquire the name again
+    |   +-- OwnershipUnavailableError (ConnectionError)  the lease store is out of reach
+    |   +-- OwnershipNotReadyError (RuntimeError)        the lease store lacks a setting
     +-- JobError                             of delayed jobs; all are in purgatory.jobs.model
         +-- InvalidJobError (ValueError)     a handler's name, keys, policy or attempts
         +-- InvalidPayloadError (ValueError) a payload that is not JSON, or too large
@@ -42,7 +46,11 @@ __all__ = [
     "InvalidKeyError",
     "InvalidTimeoutError",
     "InvalidValueError",
+    "LeaseLostError",
     "LimitReachedError",
+    "OwnershipError",
+    "OwnershipNotReadyError",
+    "OwnershipUnavailableError",
     "PurgatoryClosedError",
     "PurgatoryDrainingError",
     "PurgatoryError",
@@ -116,3 +124,19 @@ class WrongThreadError(PurgatoryError, RuntimeError):
 
 class SeveralWorkersError(PurgatoryError, RuntimeError):
     """Several workers that cannot reach each other would lose signals."""
+
+
+class OwnershipError(PurgatoryError):
+    """A name cannot be owned, or is owned no longer."""
+
+
+class LeaseLostError(OwnershipError, RuntimeError):
+    """The lease has ended: acquire the name again, and start from the state that it then has."""
+
+
+class OwnershipUnavailableError(OwnershipError, ConnectionError):
+    """The lease store is out of reach; a step may or may not be done, and can be repeated."""
+
+
+class OwnershipNotReadyError(OwnershipError, RuntimeError):
+    """The lease store lacks a setting."""

@@ -39,6 +39,7 @@ ROOMS = [
     "purgatory.jobs.stores",
     "purgatory.jobs.worker",
     "purgatory.operations",
+    "purgatory.ownership",
     "purgatory.signals",
     "purgatory.timer",
 ]

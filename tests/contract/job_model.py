@@ -69,6 +69,7 @@ class JobModel:
                 "keys",
                 "on_fire",
                 "dedupe_key",
+                "owner",
                 "max_attempts",
                 "misfire",
             )

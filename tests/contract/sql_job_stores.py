@@ -117,7 +117,7 @@ class PostgresqlJobStores:
                 await connection.run_sync(metadata.create_all)
                 await connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num text)"))
                 await connection.execute(
-                    text(f"INSERT INTO {VERSION_TABLE} VALUES ('purgatory_0001')")
+                    text(f"INSERT INTO {VERSION_TABLE} VALUES ('purgatory_0002')")
                 )
             else:
                 # Faster than TRUNCATE for the few rows that there are.

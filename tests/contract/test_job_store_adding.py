@@ -30,15 +30,15 @@ async def test_a_job_is_stored_as_it_was_asked_for(world: World) -> None:
     """Everything comes back as it was given, from another process too."""
     spec = world.spec(
         "send-\u00e4", AWKWARD, delay=1.5, keys=["b", "a", "b"], on_fire="cancel",
-        dedupe_key="once \u20ac", max_attempts=3, misfire="skip", ceiling=10,
+        dedupe_key="once \u20ac", owner="0f", max_attempts=3, misfire="skip", ceiling=10,
     )  # fmt: skip
     added = await world.add_spec(spec)
     assert added.status is AddStatus.ADDED
     assert added.job == await world.job(spec.id) == Job(
         id=spec.id, handler="send-\u00e4", payload_json=spec.payload_json,
         deadline_ms=START_MS + 1_500, due_ms=START_MS + 1_500, created_ms=START_MS,
-        keys=("b", "a"), on_fire=OnFire.CANCEL, dedupe_key="once \u20ac", max_attempts=3,
-        misfire=Misfire.SKIP, ceiling_ms=START_MS + 10_000,
+        keys=("b", "a"), on_fire=OnFire.CANCEL, dedupe_key="once \u20ac", owner="0f",
+        max_attempts=3, misfire=Misfire.SKIP, ceiling_ms=START_MS + 10_000,
     )  # fmt: skip
     assert added.job.payload == AWKWARD
 

@@ -410,7 +410,7 @@ def broken(job: Job, how: str, record: bytes) -> bytes | None:
         case "policy":
             fields[14] = b"perhaps"
         case "payload":
-            fields[23] = b"{"
+            fields[24] = b"{"
         case "contradiction":
             fields[2] = b"fired"
     return b"\0".join(fields)

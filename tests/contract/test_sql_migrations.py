@@ -18,7 +18,7 @@ from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, ma
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from purgatory.jobs import StoreUnavailableError
+from purgatory.jobs import JobError, StoreUnavailableError
 from purgatory.jobs.model import JobSpec, StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs.sql import (
     VERSION_TABLE,
@@ -155,7 +155,7 @@ async def test_two_versions_at_once_are_refused(url: URL) -> None:
     await migrate(url)
     also = text(f"INSERT INTO {VERSION_TABLE} VALUES ('purgatory_9999')")
     await run(url, lambda connection: connection.execute(also))
-    with pytest.raises(StoreNotReadyError, match="purgatory_0001, purgatory_9999"):
+    with pytest.raises(StoreNotReadyError, match="purgatory_0002, purgatory_9999"):
         await SqlJobStore(url).open()
 
 
@@ -312,3 +312,25 @@ async def test_what_the_command_cannot_do_it_says_in_a_sentence(
     )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert complaint in ended.stderr and ended.stderr.count("\n") == 1
+
+
+async def test_jobs_of_the_revision_before_stay(url: URL) -> None:
+    """Those that had no owner have none."""
+    await migrate(url)
+    store = SqlJobStore(url)
+    await store.open()
+    spec = JobSpec.of("note", wall_ms=0, delay=60)
+    [added] = await store.add([spec])
+    await store.close()
+    drop = text("ALTER TABLE purgatory_jobs DROP COLUMN owner")
+    await run(url, lambda connection: connection.execute(drop))
+    change = text(f"UPDATE {VERSION_TABLE} SET version_num = 'purgatory_0001'")
+    await run(url, lambda connection: connection.execute(change))
+    with pytest.raises(StoreNotReadyError, match=r"are at revision purgatory_0001"):
+        await SqlJobStore(url).open()
+    await migrate(url)
+    store = SqlJobStore(url)
+    await store.open()
+    [job] = await store.get([spec.id])
+    await store.close()
+    assert not isinstance(added, JobError) and job == added.job

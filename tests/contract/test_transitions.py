@@ -113,8 +113,9 @@ async def test_adding_a_job_whose_dedupe_key_is_known(world: World, on_conflict:
     for phase, is_held in _situations():
         job = await _job(world, phase, is_held=is_held)
         spec = world.spec(
-            "other", 2, delay=3, keys=["new"], dedupe_key=job.dedupe_key, on_conflict=on_conflict
-        )
+            "other", 2, "0f", delay=3, keys=["new"], dedupe_key=job.dedupe_key,
+            on_conflict=on_conflict,
+        )  # fmt: skip
         step = Add(spec)
         expected: Job | JobError
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from purgatory.jobs import Job, JobError, JobLimits
@@ -38,11 +39,14 @@ class World:
         await self.stores.disconnect(self.here)
         self.here = await self.stores.connect()
 
-    def spec(self, handler: str = "note", payload: Any = None, **options: Any) -> JobSpec:
+    def spec(
+        self, handler: str = "note", payload: Any = None, owner: str | None = None, **options: Any
+    ) -> JobSpec:
         """A job due in a second, unless `delay` or `at` says otherwise."""
         if "at" not in options:
             options.setdefault("delay", 1)
-        return JobSpec.of(handler, payload, wall_ms=self.now_ms, limits=self.limits, **options)
+        spec = JobSpec.of(handler, payload, wall_ms=self.now_ms, limits=self.limits, **options)
+        return replace(spec, owner=owner)
 
     async def add(self, handler: str = "note", payload: Any = None, **options: Any) -> Job:
         """Add one job that is not refused."""

@@ -32,6 +32,8 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.jobs.stores": (3, "jobs/stores"),
     "purgatory.jobs.worker": (3, "jobs/worker"),
     "purgatory.journal": (3, "journal"),
+    "purgatory.ownership": (3, "ownership"),
+    "purgatory.ownership.redis": (3, "ownership/redis"),
     "purgatory.purgatory": (3, "purgatory"),
     "purgatory": (3, "public names"),
     "purgatory.fastapi": (4, "fastapi"),
@@ -82,6 +84,7 @@ USES: dict[str, set[str]] = {
     "jobs/sql": {"jobs/model", "jobs/stores"},
     "jobs/stores": {"jobs/model"},
     "jobs/worker": {"jobs/handlers", "jobs/model", "jobs/stores"},
+    "ownership/redis": {"ownership"},
     "purgatory": {"event_loop", "jobs", "jobs/handlers", "jobs/worker", "signals"},
     "public names": {"purgatory"},
     "pipeline": {
@@ -192,6 +195,7 @@ VENDORS: dict[str, set[str]] = {
     "redis": {
         "purgatory.journal.redis_stream",
         "purgatory.jobs.redis",
+        "purgatory.ownership.redis",
         "purgatory.pipeline.source",
     },
     "scipy": {"purgatory.pipeline.statistics"},
@@ -213,6 +217,8 @@ PUBLIC = {
     "purgatory.fastapi",
     "purgatory.jobs",
     "purgatory.operations",
+    "purgatory.ownership",
+    "purgatory.ownership.redis",
     "purgatory.testing",
     "purgatory.timer",
 }

@@ -203,6 +203,12 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "when adding a job, with the same Idempotency-Key or a dedupe key.",
         ),
         ProblemKind(
+            "ownership-unavailable",
+            503,
+            "The owner of this resource is not known, or changes",
+            "The request may or may not have taken effect. Retry after `Retry-After` seconds.",
+        ),
+        ProblemKind(
             "not-open",
             503,
             "The purgatory is not open",

@@ -12,6 +12,7 @@ from purgatory.errors import (
     InvalidTimeoutError,
     InvalidValueError,
     LimitReachedError,
+    OwnershipError,
     PurgatoryClosedError,
     PurgatoryDrainingError,
     PurgatoryError,
@@ -90,6 +91,8 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
             return draining_problem()
         case PurgatoryClosedError():
             return Problem("not-open", error.detail, headers=retry_after())
+        case OwnershipError():
+            return Problem("ownership-unavailable", error.detail, headers=retry_after())
         case JobError():
             return _of_job_error(error)
     return Problem("internal-error", error.detail)

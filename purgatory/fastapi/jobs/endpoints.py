@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -37,6 +38,7 @@ from purgatory.jobs import (
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import AddStatus, JobSpec
 from purgatory.jobs.model.dedupe_key import owned_dedupe_key, shown_dedupe_key
+from purgatory.jobs.model.owner import owner_of
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
 
@@ -172,7 +174,7 @@ def check_access(permit: Permit, body: JobBody) -> None:
 
 
 def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
-    """Return the job that `body` describes, with a dedupe key of the client's own.
+    """Return the job that `body` describes, with the client as its owner.
 
     Raises Problem or PurgatoryError.
     """
@@ -192,7 +194,7 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         assert body.handler is not None
         handler = body.handler
     purgatory.handlers.require_http(handler)
-    return purgatory.job_spec(
+    spec = purgatory.job_spec(
         handler,
         payload,
         delay=body.delay,
@@ -205,6 +207,8 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         misfire=body.misfire,
         ceiling=body.ceiling,
     )
+    identity = permit.identity
+    return spec if identity is None else replace(spec, owner=owner_of(identity))
 
 
 def _dedupe_key(dedupe_key: str | None, permit: Permit) -> str | None:

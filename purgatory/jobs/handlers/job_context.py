@@ -29,6 +29,9 @@ class JobContext:
     """UTC."""
     created: datetime
     """UTC."""
+    owner: str | None = None
+    """A hash of the identity of the client that added the job over HTTP; None if it has none, and
+    for jobs added in Python."""
 
     @classmethod
     def of(cls, job: Job) -> JobContext:
@@ -44,4 +47,5 @@ class JobContext:
             fired_value=job.fired_value,
             deadline=utc(job.deadline_ms),
             created=utc(job.created_ms),
+            owner=job.owner,
         )

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
+
+from purgatory.jobs.model.owner import owner_of
 
 _OWNED = re.compile(r"~[0-9a-f]{16}~(.+)", re.DOTALL)
 
 
 def owned_dedupe_key(dedupe_key: str, owner: str) -> str:
     """Return what is stored for a dedupe key of `owner`: equal keys of others are other keys."""
-    return f"~{hashlib.sha256(owner.encode()).hexdigest()[:16]}~{dedupe_key}"
+    return f"~{owner_of(owner)}~{dedupe_key}"
 
 
 def shown_dedupe_key(dedupe_key: str) -> str:

@@ -97,6 +97,8 @@ class Job:
     keys: tuple[str, ...] = ()
     on_fire: OnFire = OnFire.RUN
     dedupe_key: str | None = None
+    owner: str | None = None
+    """Who added it over HTTP (`owner_of`); None if unknown, and for jobs added in Python."""
     max_attempts: int = 1
     misfire: Misfire = Misfire.RUN
     ceiling_ms: int | None = None

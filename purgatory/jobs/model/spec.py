@@ -47,6 +47,7 @@ class JobSpec:
     keys: tuple[str, ...] = ()
     on_fire: OnFire = OnFire.RUN
     dedupe_key: str | None = None
+    owner: str | None = None
     on_conflict: OnConflict = OnConflict.ERROR
     max_attempts: int = 1
     misfire: Misfire = Misfire.RUN
@@ -146,6 +147,7 @@ class JobSpec:
             keys=self.keys,
             on_fire=self.on_fire,
             dedupe_key=self.dedupe_key,
+            owner=self.owner,
             max_attempts=self.max_attempts,
             misfire=self.misfire,
             ceiling_ms=ceiling_ms,
@@ -159,6 +161,7 @@ _fixed_of = attrgetter(
     "keys",
     "on_fire",
     "dedupe_key",
+    "owner",
     "max_attempts",
     "misfire",
     "ceiling_ms",

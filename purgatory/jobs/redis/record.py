@@ -23,7 +23,7 @@ KEY_SEPARATOR = "\1"
 BUCKET_WIDTH_MS = 60_000
 """Jobs that are due within the same minute share a bucket."""
 FORMAT = "1"
-FIELDS = 24
+FIELDS = 25
 
 
 def netstrings(reply: bytes) -> Iterator[bytes]:
@@ -58,7 +58,7 @@ def _job(job_id: str, fields: list[str]) -> Job:
     (
         _, state, outcome, due_ms, deadline_ms, ceiling_ms, created_ms, attempt, epoch,
         lease_until_ms, lateness_ms, finished_ms, version, max_attempts, on_fire, misfire,
-        dedupe_key, keys, handler, worker, fired_key, fired_json, error, payload_json,
+        dedupe_key, keys, handler, worker, fired_key, fired_json, error, owner, payload_json,
     ) = fields  # fmt: skip
     return new_job(
         id=job_id,
@@ -70,6 +70,7 @@ def _job(job_id: str, fields: list[str]) -> Job:
         keys=tuple(keys.split(KEY_SEPARATOR)) if keys else (),
         on_fire=OnFire(on_fire),
         dedupe_key=dedupe_key or None,
+        owner=owner or None,
         max_attempts=int(max_attempts),
         misfire=Misfire(misfire),
         ceiling_ms=int(ceiling_ms) if ceiling_ms else None,

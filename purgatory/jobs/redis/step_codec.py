@@ -72,11 +72,12 @@ def add_step(spec: JobSpec) -> bytes:
             spec.handler,
             spec.payload_json,
             KEY_SEPARATOR.join(spec.other_ids),
+            spec.owner or "",
             "",
         )
     )
     separators = max(0, len(spec.keys) - 1) + max(0, len(spec.other_ids) - 1)
-    if step.count(SEPARATOR) != 14 or step.count(KEY_SEPARATOR) > separators:
+    if step.count(SEPARATOR) != 15 or step.count(KEY_SEPARATOR) > separators:
         raise InvalidJobError(
             f"job {spec.id[:64]!r} holds control characters: make it with JobSpec.of, which says "
             "where"

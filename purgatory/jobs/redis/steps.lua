@@ -38,13 +38,13 @@ local FINAL = {done = true, failed = true, cancelled = true}
 local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
 local EPOCH, LEASE, LATENESS, ENDED, VERSION, MAX_ATTEMPTS = 9, 10, 11, 12, 13, 14
 local ON_FIRE, MISFIRE, DEDUPE_KEY, KEYS_OF, HANDLER, WORKER = 15, 16, 17, 18, 19, 20
-local FIRED_KEY, FIRED_JSON, ERROR, PAYLOAD = 21, 22, 23, 24
+local FIRED_KEY, FIRED_JSON, ERROR, OWNER, PAYLOAD = 21, 22, 23, 24, 25
 local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION}
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
 local concat, find, gmatch, sub = table.concat, string.find, string.gmatch, string.sub
 
-local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 15)
+local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 16)
 
 local function split(text)
   local parts, count, start = {}, 0, 1
@@ -445,6 +445,7 @@ local function add_to(rival, step)
   rival[DEADLINE], rival[DUE] = deadline, deadline
   rival[MAX_ATTEMPTS], rival[ON_FIRE], rival[MISFIRE] = step[7], step[8], step[9]
   rival[KEYS_OF], rival[HANDLER], rival[PAYLOAD] = step[11], step[12], step[13]
+  rival[OWNER] = step[15]
   change(rival)
   join_keys(rival)
   call('ZADD', BY_HANDLER, 0, rival[HANDLER] .. '\0' .. rival.id)
@@ -473,7 +474,7 @@ function steps.add(step)
     return add_to(rival, step)
   end
   active = active or call('ZCARD', STATES.waiting) + call('ZCARD', STATES.running)
-  if active >= MAX_ACTIVE and step[15] ~= 'room' then
+  if active >= MAX_ACTIVE and step[16] ~= 'room' then
     return 'full'
   end
   local ceiling = ''
@@ -483,7 +484,7 @@ function steps.add(step)
   end
   local job = {
     '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', '0', '', '', '1',
-    step[7], step[8], step[9], slot, step[11], step[12], '', '', '', '', step[13],
+    step[7], step[8], step[9], slot, step[11], step[12], '', '', '', '', step[15], step[13],
   }
   -- Compared with numbers below; written once.
   job[LEASE] = 0

@@ -34,7 +34,7 @@ _NUMBERS = (
 )
 _OPTIONAL_NUMBERS = ("ceiling_ms", "lateness_ms", "finished_ms")
 _TEXTS = ("id", "handler", "payload_json", "keys_json")
-_OPTIONAL_TEXTS = ("dedupe_key", "fired_key", "fired_json", "worker", "error")
+_OPTIONAL_TEXTS = ("dedupe_key", "owner", "fired_key", "fired_json", "worker", "error")
 _NONE = type(None)
 # Exact types, which are fast to check for each value of each claimed job.
 _KINDS: dict[str, frozenset[type]] = {

@@ -32,6 +32,7 @@ jobs = Table(
     Column("keys_json", Text, nullable=False),
     Column("on_fire", Text, nullable=False),
     Column("dedupe_key", _BYTES),
+    Column("owner", Text),
     Column("max_attempts", BigInteger, nullable=False),
     Column("misfire", Text, nullable=False),
     Column("ceiling_ms", BigInteger),

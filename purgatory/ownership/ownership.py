@@ -1,0 +1,304 @@
+"""Ownership of names: acquiring, renewing, committing, releasing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Self
+
+from purgatory.errors import (
+    LeaseLostError,
+    OwnershipUnavailableError,
+    PurgatoryClosedError,
+)
+from purgatory.operations.watch_key import check_key
+from purgatory.ownership.lease import Lease, Owner
+from purgatory.ownership.lease_renewer import LeaseRenewer
+from purgatory.ownership.lease_store import (
+    Acquire,
+    Commit,
+    LeaseRecord,
+    LeaseResult,
+    LeaseStep,
+    LeaseStore,
+    Read,
+    Release,
+)
+from purgatory.retry_policy import RetryPolicy
+from purgatory.timer import Clock, SystemClock
+from purgatory.timer.clock import NS_PER_MS
+
+_logger = logging.getLogger("purgatory.ownership")
+
+MIN_LEASE_MS = 100
+MAX_LEASE_MS = 3_600_000
+MAX_STATE_BYTES = 1_048_576
+_RETRIES = RetryPolicy(first_ms=20, max_ms=500)
+
+
+class Ownership:
+    """Owns names for this process, one owner at a time among all processes of a store.
+
+    A name belongs to the process until it releases it, or fails to renew the lease in time because
+    it is dead, suspended or cut off. All leases are renewed by one task. Use it on one event loop,
+    with `async with`, which releases everything at the end.
+    """
+
+    def __init__(
+        self,
+        store: LeaseStore,
+        address: str,
+        *,
+        lease_ms: int = 10_000,
+        timeout: float = 2.0,
+        on_lost: Callable[[Lease], object] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Own names in `store` as the process at `address`, which other processes are told.
+
+        Each process needs an address of its own. A dead or suspended owner is replaced `lease_ms`
+        after its last renewal; it is renewed every third of that. `on_lost(lease)` is called when a
+        lease is found lost, never for one that was released. `acquire`, `read` and `release` take
+        at most `timeout` seconds. Raises ValueError for values out of range.
+        """
+        if not address or not address.isprintable() or len(address) > 2_000:
+            raise ValueError(
+                f"address is {address[:100]!r}: give the address of this process, such as "
+                "http://10.0.0.7:8000"
+            )
+        if type(lease_ms) is not int or not MIN_LEASE_MS <= lease_ms <= MAX_LEASE_MS:
+            raise ValueError(
+                f"lease_ms is {lease_ms!r}: give a whole number from {MIN_LEASE_MS} to "
+                f"{MAX_LEASE_MS}"
+            )
+        if not 0 < timeout < float("inf"):
+            raise ValueError(f"timeout is {timeout!r}: give seconds, above zero")
+        self.address = address
+        self._instance = secrets.token_hex(8)
+        self._store = store
+        self._lease_ms = lease_ms
+        self._timeout_seconds = timeout
+        # Several attempts within one lease, also when a server does not answer at all.
+        self._attempt_seconds = min(timeout, lease_ms / 4_000)
+        self._on_lost = on_lost
+        self._clock: Clock = SystemClock() if clock is None else clock
+        self._leases: dict[str, Lease] = {}
+        self._acquiring: dict[str, asyncio.Task[Lease | Owner]] = {}
+        self._renewer = LeaseRenewer(
+            self._leases, self._run, lose=self._lose, lease_ms=lease_ms, clock=self._clock
+        )
+        self._is_open = False
+
+    async def open(self) -> None:
+        """Connect, and begin to renew leases. Raises OwnershipError."""
+        await self._store.open()
+        self._is_open = True
+        self._renewer.start()
+
+    async def close(self) -> None:
+        """Release every lease, so that others need not wait for its end, and disconnect."""
+        self._is_open = False
+        # They end within `timeout`.
+        await asyncio.gather(*self._acquiring.values(), return_exceptions=True)
+        try:
+            await self._renewer.stop()
+            await self.release(*self._leases.values())
+        finally:
+            await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        await self.close()
+
+    def lease(self, name: str) -> Lease | None:
+        """Return this process's valid lease of `name`, if it has one. Asks no server."""
+        lease = self._leases.get(name)
+        if lease is not None and not lease.is_valid:
+            self._lose(lease)
+            return None
+        return lease
+
+    async def acquire(self, name: str) -> Lease | Owner:
+        """Return the lease of `name`, or who owns it.
+
+        Raises OwnershipUnavailableError if the store is out of reach for `timeout` seconds, and
+        InvalidKeyError for a name that is not 1 to 256 characters without controls.
+        """
+        check_key(name)
+        lease = self.lease(name)
+        if lease is not None:
+            return lease
+        task = self._acquiring.get(name)
+        if task is None:
+            self._require_open()
+            task = asyncio.create_task(self._acquire(name))
+            self._acquiring[name] = task
+            task.add_done_callback(partial(self._on_acquired, name))
+        # Others may wait for the same task.
+        return await asyncio.shield(task)
+
+    async def read(self, name: str) -> LeaseRecord:
+        """Return what the store has under `name`: owner and committed state. Acquires nothing."""
+        check_key(name)
+        self._require_open()
+        record, _ = await self._retried(Read(name=name))
+        return record
+
+    async def commit(self, lease: Lease, state: bytes | None) -> None:
+        """Replace the state of the name; None removes it. Done once this returns.
+
+        The store compares the fencing epoch: an owner that was replaced changes nothing. Attempts
+        are repeated for as long as the lease is valid. Raises LeaseLostError: the state may or may
+        not be replaced, and whoever owns the name next finds out; ValueError for more than 1 MiB.
+        """
+        if state is not None and len(state) > MAX_STATE_BYTES:
+            raise ValueError(
+                f"the state of {lease.name!r} has {len(state)} bytes: commit at most "
+                f"{MAX_STATE_BYTES}, and keep the rest elsewhere under the epoch"
+            )
+        async with lease._lock:
+            lease._version += 1
+            step = Commit(
+                name=lease.name,
+                token=lease._token,
+                epoch=lease.epoch,
+                lease_ms=self._lease_ms,
+                version=lease._version,
+                state=state,
+            )
+            attempt = 0
+            while lease.is_valid:
+                attempt += 1
+                sent_ns = self._clock.now_ns()
+                try:
+                    record = await self._run_one(step)
+                except OwnershipUnavailableError:
+                    await asyncio.sleep(min(_RETRIES.delay_s(attempt), lease._seconds_left()))
+                    continue
+                if not record.is_done:
+                    break
+                lease._extend(sent_ns)
+                if lease.is_valid:
+                    lease.state = state
+                    return
+        self._lose(lease)
+        raise LeaseLostError(
+            f"the lease of {lease.name!r} with epoch {lease.epoch} has ended: acquire it again"
+        )
+
+    async def release(self, *leases: Lease) -> None:
+        """End leases at once; what cannot be released in `timeout` seconds ends by itself."""
+        released = [lease for lease in leases if lease._end()]
+        for lease in released:
+            if self._leases.get(lease.name) is lease:
+                del self._leases[lease.name]
+        steps = [
+            Release(name=lease.name, token=lease._token, epoch=lease.epoch) for lease in released
+        ]
+        if not steps:
+            return
+        for result in await self._run(steps):
+            if isinstance(result, OwnershipUnavailableError):
+                _logger.warning(
+                    "could not release leases, which end in %d ms: %s",
+                    self._lease_ms,
+                    result,
+                    extra={"action": "ownership.release"},
+                )
+                return
+
+    async def _acquire(self, name: str) -> Lease | Owner:
+        token = secrets.token_hex(8)
+        step = Acquire(
+            name=name,
+            token=token,
+            instance=self._instance,
+            address=self.address,
+            lease_ms=self._lease_ms,
+        )
+        while True:
+            record, sent_ns = await self._retried(step)
+            if not record.is_done:
+                return Owner(record.address or "", record.epoch, record.remaining_ms)
+            lease = Lease(
+                name,
+                token=token,
+                epoch=record.epoch,
+                version=record.version,
+                lease_ms=self._lease_ms,
+                clock=self._clock,
+            )
+            lease.state = record.state
+            lease._extend(sent_ns)
+            # Otherwise this process was suspended meanwhile.
+            if lease.is_valid:
+                self._leases[name] = lease
+                self._renewer.wake()
+                return lease
+
+    def _on_acquired(self, name: str, task: asyncio.Task[Lease | Owner]) -> None:
+        del self._acquiring[name]
+        if not task.cancelled():
+            # Nobody may be waiting for it any more.
+            task.exception()
+
+    async def _retried(self, step: Acquire | Read) -> tuple[LeaseRecord, int]:
+        """Return the record, and when the step was sent."""
+        deadline_ns = self._clock.now_ns() + round(self._timeout_seconds * 1_000 * NS_PER_MS)
+        attempt = 0
+        while True:
+            attempt += 1
+            sent_ns = self._clock.now_ns()
+            try:
+                record = await self._run_one(step)
+            except OwnershipUnavailableError:
+                if self._clock.now_ns() >= deadline_ns:
+                    raise
+                await asyncio.sleep(_RETRIES.delay_s(attempt))
+            else:
+                return record, sent_ns
+
+    async def _run_one(self, step: LeaseStep) -> LeaseRecord:
+        (result,) = await self._run([step])
+        if isinstance(result, OwnershipUnavailableError):
+            raise result
+        return result
+
+    async def _run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
+        try:
+            async with asyncio.timeout(self._attempt_seconds):
+                return await self._store.run(steps)
+        except TimeoutError:
+            error = OwnershipUnavailableError(
+                f"the lease store did not reply within {self._attempt_seconds:g} s: try again"
+            )
+            return [error] * len(steps)
+
+    def _lose(self, lease: Lease) -> None:
+        """End a lease that is not valid any more."""
+        if not lease._end():
+            return
+        if self._leases.get(lease.name) is lease:
+            del self._leases[lease.name]
+        _logger.warning(
+            "lost the lease of %r with epoch %d",
+            lease.name,
+            lease.epoch,
+            extra={"action": "ownership.lost"},
+        )
+        if self._on_lost is None:
+            return
+        try:
+            self._on_lost(lease)
+        except Exception:
+            _logger.exception("on_lost failed", extra={"action": "ownership.lost"})
+
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise PurgatoryClosedError("the ownership is not open: use it with `async with`")

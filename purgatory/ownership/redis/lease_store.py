@@ -1,0 +1,225 @@
+"""A lease store in Redis or Valkey."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from purgatory.errors import OwnershipNotReadyError, OwnershipUnavailableError
+from purgatory.ownership.lease_store import (
+    Acquire,
+    Commit,
+    LeaseRecord,
+    LeaseResult,
+    LeaseStep,
+    Read,
+    Release,
+    Renew,
+)
+from purgatory.ownership.redis.server_check import faults, warnings
+from purgatory.redacted_url import invalid_redis_url, redacted
+
+Client = Redis | RedisCluster
+
+_logger = logging.getLogger("purgatory.ownership.redis")
+
+_SCRIPT = Path(__file__).with_name("steps.lua").read_bytes()
+_SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # as EVALSHA names a script
+# Of one pipeline: the server serves no other client meanwhile.
+_MAX_STEPS = 500
+_DAY_SECONDS = 86_400
+
+
+class RedisLeaseStore:
+    """A `LeaseStore` in Redis 6.2 or Valkey, alone, with replicas, or as a cluster.
+
+    The record of a name is one key. Every step is one call of a script; steps that are run together
+    share a round trip.
+    """
+
+    def __init__(
+        self,
+        url_or_client: str | Client,
+        prefix: str = "purgatory:lease",
+        *,
+        retention: float = _DAY_SECONDS,
+        timeout: float = 2.0,
+        now_us: Callable[[], int] | None = None,
+    ) -> None:
+        """Keep records under `prefix`, on the server's clock unless `now_us` is another.
+
+        A client that is given is left open, and may be a RedisCluster. A record, with its state, is
+        removed `retention` seconds after its last change; an owned one is renewed. Connecting and
+        each reply take at most `timeout` seconds. Raises ValueError for what cannot be used.
+        """
+        if not prefix or not prefix.isprintable():
+            raise ValueError(f"prefix is {prefix!r}: give printable characters")
+        if not 1 <= retention <= 10 * 365 * _DAY_SECONDS:
+            raise ValueError(f"retention is {retention!r}: give 1 second to ten years")
+        if isinstance(url_or_client, str):
+            _check_url(url_or_client)
+        elif url_or_client.get_encoder().decode_responses:
+            raise ValueError("the client has decode_responses=True: states are bytes, turn it off")
+        self._given = url_or_client
+        self._prefix = prefix
+        self._kept_ms = round(retention * 1_000)
+        self._timeout_seconds = timeout
+        self._now_us = now_us
+        self._client: Client | None = None
+
+    async def open(self) -> None:
+        """Connect; raise OwnershipNotReadyError for a server that loses records in silence."""
+        self._client = self._connect()
+        try:
+            infos = await self._infos()
+            found = [fault for info in infos for fault in faults(info)]
+            if found:
+                raise OwnershipNotReadyError("; ".join(dict.fromkeys(found)))
+        except BaseException:
+            await self.close()
+            raise
+        for warning in dict.fromkeys(text for info in infos for text in warnings(info)):
+            _logger.warning("%s", warning, extra={"action": "ownership.redis.open"})
+
+    async def close(self) -> None:
+        """Close a client of ours."""
+        client, self._client = self._client, None
+        if client is not None and isinstance(self._given, str):
+            await client.aclose()
+
+    async def run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
+        """Run steps, each for a name of its own; return a record or an error for each."""
+        replies: list[Any] = []
+        for start in range(0, len(steps), _MAX_STEPS):
+            replies += await self._evaluate(steps[start : start + _MAX_STEPS])
+        if any("READONLY" in str(reply) for reply in replies if isinstance(reply, Exception)):
+            await self._connect_anew()
+        return [
+            _error(reply) if isinstance(reply, Exception) else _record(reply) for reply in replies
+        ]
+
+    def _connect(self) -> Client:
+        if not isinstance(self._given, str):
+            return self._given
+        return Redis.from_url(
+            self._given,
+            socket_timeout=self._timeout_seconds,
+            socket_connect_timeout=self._timeout_seconds,
+            # The caller decides whether to try again.
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    async def _infos(self) -> list[dict[str, Any]]:
+        """Return the INFO of each primary."""
+        assert self._client is not None
+        try:
+            if isinstance(self._client, RedisCluster):
+                by_node = await self._client.info(target_nodes=RedisCluster.PRIMARIES)
+                # redis-py returns the INFO itself if there is one primary.
+                is_one = "redis_version" in by_node
+                return [by_node] if is_one else list(by_node.values())
+            return [await self._client.info()]
+        except (RedisError, OSError, TimeoutError, RuntimeError) as exc:
+            raise _error(exc) from exc
+
+    async def _evaluate(self, steps: Sequence[LeaseStep]) -> list[Any]:
+        """Return the reply to each step, or its exception."""
+        calls = [(self._prefix + ":" + step.name, *self._arguments(step)) for step in steps]
+        replies = await self._call([("EVALSHA", _SHA, 1, *call) for call in calls])
+        # A server that was restarted, or that has dropped scripts, has done nothing.
+        unknown = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if unknown:
+            again = await self._call([("EVAL", _SCRIPT, 1, *calls[at]) for at in unknown])
+            for at, reply in zip(unknown, again, strict=True):
+                replies[at] = reply
+        return replies
+
+    async def _call(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        client = self._client
+        assert client is not None, "the store is not open"
+        if isinstance(client, RedisCluster):
+            # Not a pipeline: it would fail as a whole when one of the nodes is down.
+            return await asyncio.gather(
+                *(client.execute_command(*command) for command in commands), return_exceptions=True
+            )
+        try:
+            async with client.pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                return await pipe.execute(raise_on_error=False)
+        # RuntimeError: uvloop's, of a connection that was closed.
+        except (RedisError, OSError, TimeoutError, RuntimeError) as exc:
+            return [exc] * len(commands)
+
+    async def _connect_anew(self) -> None:
+        """Close the connections to a server that is no longer the primary.
+
+        Its name may lead to another server by now, which open connections would never reach.
+        """
+        # A cluster's client finds the primary by itself.
+        if isinstance(self._client, Redis):
+            with contextlib.suppress(RedisError, OSError, TimeoutError, RuntimeError):
+                await self._client.connection_pool.disconnect(inuse_connections=False)
+
+    def _arguments(self, step: LeaseStep) -> list[str | int | bytes]:
+        now = "" if self._now_us is None else self._now_us()
+        # The name of the step, as in the script, is that of its class.
+        common: list[str | int | bytes] = [type(step).__name__.lower(), self._kept_ms, now]
+        match step:
+            case Acquire():
+                lease_us = step.lease_ms * 1_000
+                return [*common, step.token, step.instance, step.address, lease_us]
+            case Renew():
+                return [*common, step.token, step.epoch, step.lease_ms * 1_000]
+            case Commit():
+                lease_us = step.lease_ms * 1_000
+                state = [] if step.state is None else [step.state]
+                return [*common, step.token, step.epoch, lease_us, step.version, *state]
+            case Release():
+                return [*common, step.token, step.epoch]
+            case Read():
+                return [*common]
+
+
+def _record(reply: list[Any]) -> LeaseRecord:
+    is_done, epoch, version, address, left_us, state = reply
+    return LeaseRecord(
+        is_done=bool(is_done),
+        epoch=int(epoch),
+        version=int(version),
+        address=address.decode("utf-8", "replace") or None,
+        remaining_ms=-(-int(left_us) // 1_000),
+        state=state,
+    )
+
+
+def _error(exc: BaseException) -> OwnershipUnavailableError:
+    error = OwnershipUnavailableError(
+        f"Redis did not do it ({type(exc).__name__}: {exc}): try again when it is available; the "
+        "step may or may not be done"
+    )
+    error.__cause__ = exc
+    return error
+
+
+def _check_url(url: str) -> None:
+    try:
+        options = parse_url(url)
+    except ValueError:
+        raise invalid_redis_url(url) from None
+    if "decode_responses" in options:
+        raise ValueError(
+            f"the URL {redacted(url)!r} has decode_responses: states are bytes, take it out"
+        )

@@ -1,0 +1,1 @@
+"""Ownership: the lease store against a model, leases in virtual time, and whole workers."""

@@ -1,0 +1,103 @@
+"""What a lease store does, in Python: the steps of `steps.lua`, to be compared with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from purgatory.ownership.lease_store import (
+    Acquire,
+    Commit,
+    LeaseRecord,
+    LeaseResult,
+    LeaseStep,
+    Read,
+    Release,
+    Renew,
+)
+
+
+@dataclass(slots=True)
+class _Record:
+    epoch: int = 0
+    version: int = 0
+    state: bytes | None = None
+    token: str | None = None
+    instance: str | None = None
+    address: str | None = None
+    until_us: int = 0
+    lease_us: int = 0
+
+
+class LeaseModel:
+    """A `LeaseStore` in memory, on the clock `now_us`."""
+
+    def __init__(self, now_us: Callable[[], int]) -> None:
+        self._now_us = now_us
+        self._records: dict[str, _Record] = {}
+
+    async def open(self) -> None:
+        """Connect to nothing."""
+
+    async def close(self) -> None:
+        """Close nothing."""
+
+    async def run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
+        """Run steps."""
+        return [self.apply(step) for step in steps]
+
+    def flush(self) -> None:
+        """Lose every record, as by FLUSHALL."""
+        self._records.clear()
+
+    def apply(self, step: LeaseStep) -> LeaseRecord:
+        """Run one step."""
+        record = self._records.get(step.name, _Record())
+        now_us = self._now_us()
+        until_us = min(record.until_us, now_us + record.lease_us)
+        match step:
+            case Read():
+                return _reply(record, until_us, now_us, is_done=True, with_state=True)
+            case Acquire():
+                is_mine = record.token == step.token or record.instance == step.instance
+                if record.token is not None and not is_mine and until_us > now_us:
+                    record.until_us = until_us
+                    return _reply(record, until_us, now_us, is_done=False)
+                if record.token != step.token:
+                    record.epoch = max(record.epoch + 1, now_us)
+                record.token, record.instance = step.token, step.instance
+                record.address = step.address
+                self._records[step.name] = record
+                return self._extended(record, step.lease_ms, now_us, with_state=True)
+        if (record.token, record.epoch) != (step.token, step.epoch):
+            return _reply(record, until_us, now_us, is_done=False)
+        match step:
+            case Release():
+                record.token = record.instance = record.address = None
+                record.until_us = record.lease_us = 0
+                return _reply(record, 0, now_us, is_done=True)
+            case Commit() if step.version > record.version:
+                record.version, record.state = step.version, step.state
+        assert isinstance(step, Renew | Commit)
+        return self._extended(record, step.lease_ms, now_us)
+
+    def _extended(
+        self, record: _Record, lease_ms: int, now_us: int, *, with_state: bool = False
+    ) -> LeaseRecord:
+        record.lease_us = lease_ms * 1_000
+        record.until_us = now_us + record.lease_us
+        return _reply(record, record.until_us, now_us, is_done=True, with_state=with_state)
+
+
+def _reply(
+    record: _Record, until_us: int, now_us: int, *, is_done: bool, with_state: bool = False
+) -> LeaseRecord:
+    is_held = until_us > now_us
+    return LeaseRecord(
+        is_done=is_done,
+        epoch=record.epoch,
+        version=record.version,
+        address=record.address if is_held else None,
+        remaining_ms=-(-(until_us - now_us) // 1_000) if is_held else 0,
+        state=record.state if with_state else None,
+    )

@@ -1,0 +1,174 @@
+"""The lease store on a real Valkey: what the server does, and where it cannot be used."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+
+from purgatory.ownership import (
+    Lease,
+    Owner,
+    Ownership,
+    OwnershipNotReadyError,
+    OwnershipUnavailableError,
+)
+from purgatory.ownership.lease_store import LeaseRecord, Read
+from purgatory.ownership.redis import RedisLeaseStore
+from tests.patience import until
+from tests.valkey_server import ValkeyServer
+
+
+async def _lease(ownership: Ownership, name: str) -> Lease:
+    found = await ownership.acquire(name)
+    assert isinstance(found, Lease)
+    return found
+
+
+async def test_two_processes_on_one_server(lease_server: ValkeyServer, request: Any) -> None:
+    """One owns, the other is told the address; the state is any bytes."""
+    name = request.node.name
+    async with (
+        Ownership(RedisLeaseStore(lease_server.url), "http://a") as a,
+        Ownership(RedisLeaseStore(lease_server.url), "http://b") as b,
+    ):
+        lease = await _lease(a, name)
+        await a.commit(lease, b"\x00\xff")
+        owner = await b.acquire(name)
+        assert isinstance(owner, Owner)
+        assert (owner.address, owner.epoch) == ("http://a", lease.epoch)
+        assert 5_000 < owner.expires_in_ms <= 10_000
+        await a.release(lease)
+        following = await _lease(b, name)
+        assert following.state == b"\x00\xff"
+        assert following.epoch > lease.epoch > 1_700_000_000_000_000
+
+
+async def test_what_survives_a_crash_of_the_server(tmp_path: Path) -> None:
+    """Leases go on, scripts are sent again, and states are what was committed."""
+    with ValkeyServer(tmp_path, appendfsync="always") as server:
+        async with Ownership(RedisLeaseStore(server.url), "http://a") as ownership:
+            leases = [await _lease(ownership, f"n{number}") for number in range(600)]
+            await ownership.commit(leases[0], b"state")
+            server.kill()
+            with pytest.raises(OwnershipUnavailableError, match="try again"):
+                await ownership.acquire("other")
+            server.start()
+            await ownership.commit(leases[1], b"after")
+            assert all(lease.is_valid for lease in leases)
+            assert (await ownership.read("n0")).state == b"state"
+
+
+async def test_a_flushed_server_has_no_owner(tmp_path: Path) -> None:
+    """The lease is found lost by the next renewal, and the next epoch is higher."""
+    lost: list[Lease] = []
+    with ValkeyServer(tmp_path) as server:
+        store = RedisLeaseStore(server.url)
+        async with Ownership(store, "http://a", lease_ms=300, on_lost=lost.append) as ownership:
+            lease = await _lease(ownership, "n")
+            with server.client() as client:
+                client.flushall()
+            await until(lambda: lost == [lease])
+            assert (await _lease(ownership, "n")).epoch > lease.epoch
+
+
+async def test_a_record_is_kept_for_its_retention(lease_server: ValkeyServer, request: Any) -> None:
+    """Nothing stays for ever: each change sets the expiry of the key anew."""
+    prefix = request.node.name
+    store = RedisLeaseStore(lease_server.url, prefix, retention=60)
+    async with Ownership(store, "http://a") as ownership:
+        lease = await _lease(ownership, "n")
+        with lease_server.client() as client:
+            for change in (ownership.commit(lease, b"x"), ownership.release(lease)):
+                client.persist(f"{prefix}:n")
+                await change
+                assert 0 < client.pttl(f"{prefix}:n") <= 60_000
+        assert await store.run([Read(name="unknown")]) == [LeaseRecord(is_done=True)]
+
+
+async def test_leases_in_a_cluster(tmp_path: Path) -> None:
+    """Names are in any slots; a client that is given is left open."""
+    server = ValkeyServer(tmp_path).start_as_cluster()
+    try:
+        port = int(server.url.rpartition(":")[2])
+        async with (
+            RedisCluster(host="127.0.0.1", port=port) as client,
+            Ownership(RedisLeaseStore(client), "http://a", lease_ms=300) as ownership,
+        ):
+            leases = [await _lease(ownership, f"n{number}") for number in range(20)]
+            await ownership.commit(leases[0], b"state")
+            renewed_from = leases[1]._valid_until_ns
+            await until(lambda: all(lease._valid_until_ns > renewed_from for lease in leases[1:]))
+            assert (await ownership.read("n0")).state == b"state"
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("command", "sentence"),
+    [
+        (("CONFIG", "SET", "maxmemory-policy", "allkeys-lru"), "maxmemory-policy is allkeys-lru"),
+        (("REPLICAOF", "127.0.0.1", "1"), "the server is a replica"),
+    ],
+)
+async def test_a_server_that_loses_records(
+    tmp_path: Path, command: tuple[str, ...], sentence: str
+) -> None:
+    """It is refused when the store is opened, with the remedy."""
+    with ValkeyServer(tmp_path) as server:
+        with server.client() as client:
+            client.execute_command(*command)
+        with pytest.raises(OwnershipNotReadyError, match=sentence):
+            await Ownership(RedisLeaseStore(server.url), "http://a").open()
+
+
+async def test_a_server_without_a_log_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It can be used, and its crash loses everything."""
+    with ValkeyServer(tmp_path, appendonly="no") as server:
+        async with Ownership(RedisLeaseStore(server.url), "http://a"):
+            assert "appendonly is no" in caplog.text
+
+
+async def test_a_server_that_became_a_replica(tmp_path: Path) -> None:
+    """Its connections are closed, as its name may lead to the new primary."""
+    with ValkeyServer(tmp_path) as server:
+        async with Ownership(RedisLeaseStore(server.url), "http://a", timeout=0.1) as ownership:
+            lease = await _lease(ownership, "n")
+            with server.client() as client:
+                client.execute_command("REPLICAOF", "127.0.0.1", "1")
+                with pytest.raises(OwnershipUnavailableError, match="read only replica"):
+                    await ownership.acquire("other")
+                client.execute_command("REPLICAOF", "NO", "ONE")
+            await ownership.commit(lease, b"x")
+
+
+async def test_nothing_is_there(tmp_path: Path) -> None:
+    """A server that cannot be reached when the store is opened is an error of ours."""
+    store = RedisLeaseStore(f"unix://{tmp_path}/none")
+    with pytest.raises(OwnershipUnavailableError):
+        await Ownership(store, "http://a").open()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("http://user:secret@host",), r"'http://\*\*\*@host' is not a Redis URL"),
+        (("redis://host?decode_responses=1",), "has decode_responses: states are bytes"),
+        (("redis://host", ""), "prefix is '': give printable characters"),
+        (("redis://host", "p", {"retention": 0.5}), "retention is 0.5: give 1 second"),
+    ],
+)
+def test_arguments_that_cannot_work(arguments: tuple[Any, ...], sentence: str) -> None:
+    """Each is refused with what to do, and without a password."""
+    options = arguments[2] if len(arguments) > 2 else {}
+    with pytest.raises(ValueError, match=sentence):
+        RedisLeaseStore(*arguments[:2], **options)
+
+
+def test_a_client_that_decodes() -> None:
+    """States would be no bytes."""
+    with pytest.raises(ValueError, match="decode_responses=True"):
+        RedisLeaseStore(Redis(decode_responses=True))
