@@ -106,7 +106,6 @@ class Settings(BaseSettings):
         "",
         description="Comma-separated names of handlers that other services on the same store run.",
     )
-    max_running_jobs: int = Field(_JOBS.max_running, ge=1)
     job_lease: float = Field(
         _JOBS.lease_ms / 1000,
         ge=1,
@@ -118,6 +117,13 @@ class Settings(BaseSettings):
         None, min_length=16, description="The key for signing callbacks."
     )
     callback_timeout: float = Field(10.0, gt=0, le=3600, description="Seconds.")
+    callback_max_running: int = Field(200, ge=1, description="Callbacks that run at once.")
+    callback_max_per_owner: int = Field(
+        100, ge=1, description="Of those, the callbacks of one token."
+    )
+    callback_max_per_host: int = Field(
+        100, ge=1, description="Of those, the callbacks to one host."
+    )
     callback_allow_private: bool = Field(
         False, description="Allow callbacks to loopback, private and link-local addresses."
     )
@@ -223,7 +229,6 @@ class Settings(BaseSettings):
     def job_settings(self) -> WorkerSettings:
         """Return the settings of the job worker."""
         return WorkerSettings(
-            max_running=self.max_running_jobs,
             lease_ms=round(1000 * self.job_lease),
             grace_ms=round(1000 * self.job_grace),
         )
@@ -237,6 +242,9 @@ class Settings(BaseSettings):
             allow_private=self.callback_allow_private,
             allowed_hosts=_names(self.callback_allowed_hosts),
             secrets=self._callback_secrets(),
+            max_running=self.callback_max_running,
+            max_per_owner=self.callback_max_per_owner,
+            max_per_host=self.callback_max_per_host,
         )
 
     def _callback_secrets(self) -> dict[str, CallbackSecret]:

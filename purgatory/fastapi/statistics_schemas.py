@@ -49,11 +49,16 @@ class JobStatisticsResponse(BaseModel):
 
     held: int = Field(description="Claimed by this process: due soon, or running.")
     running: int = Field(description="Of those, the ones that are running now.")
+    waiting: int = Field(description="Of those, the ones that are due and wait for a slot.")
     done: int = Field(description="Runs that succeeded.")
     failed: int = Field(description="Jobs that failed and are not retried.")
     retried: int = Field(description="Runs that failed and are retried.")
     given_back: int = Field(
         description="Jobs left to other processes: on shutdown, or for lack of their handler."
+    )
+    put_off: int = Field(
+        description="Jobs that were due and found no room to wait for a slot: they are due again a "
+        "little later, and no attempt is counted."
     )
     lost: int = Field(
         description="Runs whose result the store refused, as a rule because another process had "

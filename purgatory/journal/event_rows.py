@@ -163,7 +163,7 @@ class EventRows:
     def _add_job(self, job: JobEvent) -> None:
         kind = f"job:{job.handler}"
         # By its id, so that every worker decides alike, after every restart.
-        if self._sample and random.Random(job.job_id).random() >= self._sample.get(kind, 1.0):
+        if self._sample and random.Random(job.job_id).random() >= self._sample.get(kind, 1.0):  # noqa: S311 - a sample, the same in every process
             self.sampled_out += 1
             return
         # The store's clock dates the job, this process its change, which may seem earlier.
@@ -196,7 +196,7 @@ class EventRows:
 
     def _is_chosen(self, kind: str) -> bool:
         share = self._sample.get(kind, 1.0)
-        return share >= 1 or random.random() < share
+        return share >= 1 or random.random() < share  # noqa: S311 - a sample
 
     def _kind(self, cls: type) -> str:
         kind: Any = getattr(cls, "kind", None)

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 from fastapi import Depends, FastAPI
 from fastapi.responses import PlainTextResponse
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from starlette.testclient import TestClient
@@ -36,8 +36,9 @@ def app(tmp_path: Path) -> FastAPI:
     """Endpoints that park with a session, in the ways in which it is held or not."""
     app, purgatory = FastAPI(), Purgatory()
     install(app, purgatory)
-    engine = create_engine(f"sqlite:///{tmp_path}/a.db")
-    async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db")
+    # No pool: nothing here would close what stays in it.
+    engine = create_engine(f"sqlite:///{tmp_path}/a.db", poolclass=NullPool)
+    async_engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/a.db", poolclass=NullPool)
 
     def get_session() -> Iterator[Session]:
         with Session(engine) as session:

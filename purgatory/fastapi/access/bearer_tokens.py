@@ -20,7 +20,7 @@ MAX_TOKENS: Final = 10_000
 MIN_TOKEN_LENGTH: Final = 16
 _SCOPE: Final = re.compile(r"(wait|fire):(\S*?)(\*?)|(defer):(\S+)\*|operate|defer|\*")
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
-_TOKEN: Final = r"[A-Za-z0-9._~+/=-]{1,512}"
+_TOKEN: Final = r"[A-Za-z0-9._~+/=-]{1,512}"  # noqa: S105 - what a token looks like
 _CREDENTIALS: Final = re.compile(rf"bearer +({_TOKEN})", re.IGNORECASE)
 # A # within a scope belongs to the key.
 _COMMENT: Final = re.compile(r"(^|\s)#.*")

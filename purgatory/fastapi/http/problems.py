@@ -88,7 +88,7 @@ def bad_parameter(param: str, detail: str, allowed: str) -> Problem:
 
 def retry_after() -> dict[str, str]:
     """Return a Retry-After header, jittered to spread the retries of clients."""
-    return {"Retry-After": str(random.randint(1, 5))}
+    return {"Retry-After": str(random.randint(1, 5))}  # noqa: S311 - spreads retries
 
 
 def draining_problem() -> Problem:

@@ -61,4 +61,4 @@ def jittered(wait: float) -> float:
     if wait < JITTER_FROM_SECONDS:
         return wait
     # Short of all of it, to leave the loop's own lag within the promise.
-    return wait * (0.9 + 0.085 * random.random())
+    return wait * (0.9 + 0.085 * random.random())  # noqa: S311 - spreads reconnects

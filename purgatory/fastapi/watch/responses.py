@@ -71,7 +71,7 @@ class WatchResponses:
             lines = b"preference-applied: %b\r\n" % ", ".join(terms.applied).encode()
         poll_after_ms = 0
         if status is Status.DRAINED:
-            poll_after_ms = random.randint(*DRAINED_POLL_AFTER_MS)
+            poll_after_ms = random.randint(*DRAINED_POLL_AFTER_MS)  # noqa: S311 - spreads reconnects
             lines += CLOSE
         if terms.is_single:
             return self._single(keys[0], positions[0], terms, status, poll_after_ms, lines)

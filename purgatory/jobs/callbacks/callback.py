@@ -20,6 +20,8 @@ MAX_URL = 2_048
 MAX_HEADERS = 20
 MAX_HEADER_VALUE = 4_096
 _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,128}")
+_URL_FIRST = '{"url":'
+_decode_at = json.JSONDecoder().raw_decode
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 # Headers that we set ourselves, or that decide where a request ends.
 _RESERVED = frozenset(
@@ -96,6 +98,17 @@ class CallbackPayload:
     def decode(self, payload_json: str) -> Callback:
         """Return the callback; raise InvalidPayloadError."""
         return _of_document(json.loads(payload_json))
+
+
+def stored_url(payload_json: str) -> str:
+    """Return the URL of a stored callback, without decoding the rest; "" if it has none."""
+    if payload_json.startswith(_URL_FIRST):
+        # As `document` has it: payloads may be large, and workers claim hundreds of jobs in a turn.
+        url, _ = _decode_at(payload_json, len(_URL_FIRST))
+    else:
+        document = json.loads(payload_json)
+        url = document.get("url") if isinstance(document, dict) else None
+    return url if isinstance(url, str) else ""
 
 
 def _of_document(document: Any) -> Callback:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import socket
 import ssl
 from collections.abc import Iterable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import NoReturn
 from urllib.parse import urlsplit
 
@@ -19,14 +21,15 @@ except ImportError as exc:
         "callbacks over HTTP need httpx: pip install 'fastapi-purgatory[webhook]'"
     ) from exc
 
-from purgatory.jobs.callbacks.callback import CALLBACK, Callback
+from purgatory.jobs.callbacks.callback import CALLBACK, Callback, stored_url
 from purgatory.jobs.callbacks.hosts import Hosts
-from purgatory.jobs.callbacks.public_address import resolve
+from purgatory.jobs.callbacks.look_ups import LookUp, LookUps
 from purgatory.jobs.callbacks.secret_headers import CallbackSecret, with_secrets
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
+from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
 from purgatory.jobs.handlers.job_context import JobContext
-from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.errors import FailJobError, RetryJobError
+from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.timestamps import rfc3339
 from purgatory.timer import Clock, SystemClock
 
@@ -35,7 +38,6 @@ __all__ = ["CALLBACK", "Callback", "Webhook"]
 MIN_SECRET_LENGTH = 16
 MAX_RESPONSE_BYTES = 64 * 1024
 MAX_RETRY_AFTER_S = 3_600.0
-MAX_LOOK_UPS = 32
 # The 4xx statuses after which the same request may succeed later.
 RETRIED = frozenset((408, 409, 421, 423, 425, 429))
 _DEFAULT_USER_AGENT = "fastapi-purgatory"
@@ -48,6 +50,9 @@ class Webhook:
     are retried, as are 5xx, timeouts and connection errors; `Retry-After` sets the delay, up to an
     hour. Redirects are not followed, but fail the job. Each request has its own connection, to the
     address that was looked up and checked for it.
+
+    Callbacks have slots of their own, which owners (`Job.owner`) share. One that waits for a slot
+    is not started, which costs no attempt.
     """
 
     def __init__(
@@ -59,14 +64,25 @@ class Webhook:
         allowed_hosts: Iterable[str] = (),
         secrets: Mapping[str, CallbackSecret] | None = None,
         user_agent: str = _DEFAULT_USER_AGENT,
+        max_running: int = 200,
+        max_per_owner: int = 100,
+        max_per_host: int = 100,
+        look_up: LookUp = socket.getaddrinfo,
         clock: Clock | None = None,
     ) -> None:
         """Sign with `secret` if given; `timeout` is in seconds, for the whole request.
 
         `allow_private` allows callbacks to loopback, private and link-local addresses, and
         `allowed_hosts` to these hosts at any address: `name` at ports 80 and 443, `name:port` at
-        that port only. `secrets` are values that headers name as `secret:NAME`. Raises ValueError
-        for a secret that is too short, an invalid timeout or host; TypeError for a string of hosts.
+        that port only. `secrets` are values that headers name as `secret:NAME`.
+
+        `max_running` callbacks run at once in this process, besides the `max_running` of other
+        handlers; `max_per_owner` of one owner, and `max_per_host` to one host. An owner uses no
+        more than are left free, in all and at the host: half of them if it is alone. A look-up that
+        outlasts its callback keeps the slot. `look_up` is called in a thread.
+
+        Raises ValueError for a secret that is too short, an invalid timeout, number or host;
+        TypeError for a string of hosts.
         """
         if secret is not None and len(secret) < MIN_SECRET_LENGTH:
             raise ValueError(
@@ -76,6 +92,13 @@ class Webhook:
         # Written so that NaN, which compares as false, is refused.
         if not 0 < timeout <= 3_600:
             raise ValueError(f"timeout is {timeout!r}: give seconds above 0 and up to 3600")
+        for name, bound in (
+            ("max_running", max_running),
+            ("max_per_owner", max_per_owner),
+            ("max_per_host", max_per_host),
+        ):
+            if type(bound) is not int or bound < 1:
+                raise ValueError(f"{name} is {bound!r}: give a whole number from 1")
         self._secret = secret
         self._timeout = timeout
         self._allow_private = allow_private
@@ -84,7 +107,16 @@ class Webhook:
         self._user_agent = user_agent
         self._clock: Clock = SystemClock() if clock is None else clock
         self._client: httpx.AsyncClient | None = None
-        self._threads: JobThreads | None = None
+        self._new_slots = partial(
+            FairSlots, max_running, per_owner=max_per_owner, per_host=max_per_host
+        )
+        # With a thread for each slot, no callback waits for one.
+        self._new_look_ups = partial(LookUps, look_up, max_threads=max_running)
+        self._slots, self._look_ups = self._new_slots(), self._new_look_ups()
+
+    def lane_of(self, job: Job) -> Lane:
+        """Return where a job waits for a slot."""
+        return self._lane(job.owner, stored_url(job.payload_json))
 
     async def __call__(self, job: JobContext, callback: Callback) -> None:
         """Send the request; raise RetryJobError or FailJobError unless the response is 2xx."""
@@ -105,9 +137,9 @@ class Webhook:
 
     async def aclose(self) -> None:
         """Close every connection; the thread of a look-up may continue."""
-        threads, self._threads = self._threads, None
-        if threads is not None:
-            threads.shut()
+        self._look_ups.shut()
+        # For the next opening: look-ups that continue keep none of its slots.
+        self._slots, self._look_ups = self._new_slots(), self._new_look_ups()
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -115,13 +147,11 @@ class Webhook:
     async def _request(self, job: JobContext, callback: Callback) -> httpx.Request:
         url = _url(callback)
         port = url.port or (443 if url.scheme == "https" else 80)
-        host = urlsplit(callback.url).hostname
-        assert host is not None
+        lane = self._lane(job.owner, callback.url)
+        host = lane.host
         allow_private = self._allow_private or (host, port) in self._allowed_hosts
         given = with_secrets(callback.headers, self._secrets, url.scheme, host, port)
-        if self._threads is None:
-            self._threads = JobThreads(MAX_LOOK_UPS)
-        address = await resolve(host, port, allow_private=allow_private, threads=self._threads)
+        address = await self._look_ups.address(lane, port=port, allow_private=allow_private)
         body = b"" if callback.method == "GET" else _body(job, callback)
         headers = httpx.Headers(
             {
@@ -155,6 +185,13 @@ class Webhook:
             content=body,
             extensions={"sni_hostname": host},
         )
+
+    def _lane(self, owner: str | None, url: str) -> Lane:
+        try:
+            host = urlsplit(url).hostname
+        except ValueError:
+            host = None
+        return Lane(self._slots, owner, host or "")
 
     def _open_client(self) -> httpx.AsyncClient:
         if self._client is None:
@@ -203,7 +240,7 @@ class Webhook:
                 date = date.replace(tzinfo=UTC)
             seconds = date.timestamp() - self._clock.wall_ms() / 1000
         # Up to a tenth more, so that requests that were refused together do not return together.
-        return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) * random.uniform(1, 1.1)
+        return min(max(seconds, 0.0), MAX_RETRY_AFTER_S) * random.uniform(1, 1.1)  # noqa: S311 - spreads retries
 
 
 def _url(callback: Callback) -> httpx.URL:

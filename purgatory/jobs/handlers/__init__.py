@@ -1,4 +1,4 @@
-"""Handlers: the functions that jobs run, their payload types, and the threads of sync handlers.
+"""Handlers: the functions that jobs run, their payload types, threads of sync handlers, and slots.
 
 Not here: when a handler is called, and what its result makes of a job (`jobs.worker`); our own
 handlers (`jobs.callbacks`).

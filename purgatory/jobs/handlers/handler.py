@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, get_type_hints
 
+from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.job_context import JobContext
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType, payload_type
 from purgatory.jobs.handlers.threads import JobThreads
@@ -16,7 +17,7 @@ from purgatory.jobs.model.job import Job
 class Handler:
     """A function, how it is called, and what its payload is."""
 
-    __slots__ = ("_function", "_takes_payload", "is_async", "name", "payload")
+    __slots__ = ("_function", "_lane_of", "_takes_payload", "is_async", "name", "payload")
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         """Inspect the function; raise TypeError unless its parameters are (job[, payload])."""
@@ -31,6 +32,7 @@ class Handler:
                 "its body; remove the yield, or iterate over it in a handler"
             )
         self._takes_payload: bool = len(parameters) == 2
+        self._lane_of: Callable[[Job], Lane] | None = getattr(function, "lane_of", None)
         self.payload: PayloadType = AnyPayload()
         if self._takes_payload and parameters[1].annotation is not inspect.Parameter.empty:
             self.payload = payload_type(_annotation(name, called, parameters[1]))
@@ -51,6 +53,13 @@ class Handler:
         if inspect.isawaitable(result):
             # A lambda or a decorator around an async function does not show that it is one.
             await result
+
+    def lane_of(self, job: Job) -> Lane | None:
+        """Return where a job waits for the handler's own slots; None if it has none.
+
+        Slots of its own has a handler that is an object with a method `lane_of`.
+        """
+        return None if self._lane_of is None else self._lane_of(job)
 
     async def close(self) -> None:
         """Call the `aclose` of a handler that is an object with one."""

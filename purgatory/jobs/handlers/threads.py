@@ -19,6 +19,11 @@ Call = tuple[Future[Any], Callable[[], Any]]
 class ThreadLeftError(Exception):
     """The caller was cancelled, but its function continues to run in a thread."""
 
+    def __init__(self, call: Future[Any]) -> None:
+        """Set the call that continues."""
+        super().__init__()
+        self.call = call
+
 
 class JobThreads:
     """Runs functions in a bounded number of daemon threads, which never delay the process's exit.
@@ -50,7 +55,7 @@ class JobThreads:
             return await asyncio.wrap_future(future)
         except asyncio.CancelledError as exc:
             if future.running():
-                raise ThreadLeftError from exc
+                raise ThreadLeftError(future) from exc
             raise
 
     def shut(self) -> None:

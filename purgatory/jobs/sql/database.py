@@ -43,7 +43,6 @@ class Database:
         else:
             self._engine = make_engine(url_or_engine)
         self.statements = Statements.of(self._engine.dialect.name)
-        self._autocommit = self._engine.execution_options(isolation_level="AUTOCOMMIT")
         self._writer: AsyncConnection | None = None
         self._is_usable = False
         self._thread: SqliteThread | None = None
@@ -52,9 +51,16 @@ class Database:
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns, on a connection of the pool, without a transaction."""
+        pool = self._engine.pool
         try:
-            async with self._autocommit.connect() as connection:
-                return await connection.run_sync(self._query, work)
+            async with self._engine.connect() as connection:
+                await self._set_autocommit(connection)
+                try:
+                    return await connection.run_sync(self._query, work)
+                finally:
+                    if self._engine.pool is not pool:
+                        # Disposed of meanwhile, and nothing would close what returns to it.
+                        await connection.invalidate()
         except Exception as exc:
             error = store_error(exc)
             if error is None:
@@ -126,16 +132,15 @@ class Database:
         try:
             if self._thread is not None:
                 await self._thread.close()
-            if self._writer is not None:
-                writer, self._writer = self._writer, None
-                await writer.close()
+            await self._drop_writer()
         finally:
             if self._is_ours:
                 await self._engine.dispose()
 
     async def _connect(self) -> AsyncConnection:
-        connection = await self._autocommit.connect()
+        connection = await self._engine.connect()
         try:
+            await self._set_autocommit(connection)
             if self.statements.dialect.is_sqlite:
                 await connection.run_sync(_set_up_sqlite)
         except BaseException:
@@ -143,7 +148,14 @@ class Database:
             raise
         return connection
 
+    async def _set_autocommit(self, connection: AsyncConnection) -> None:
+        # Not by an option of the engine: SQLAlchemy would then set it before the connection has an
+        # owner, and a cancellation at that point would leave it open.
+        if not self._is_ours:
+            _ = await connection.execution_options(isolation_level="AUTOCOMMIT")
+
     async def _drop_writer(self) -> None:
+        # Never back to the pool: it has our settings, and the pool may have been disposed of.
         writer, self._writer = self._writer, None
         if writer is not None:
             try:
@@ -171,4 +183,6 @@ def _any_text(connection: Connection) -> Iterator[None]:
     try:
         yield
     finally:
-        driver.text_factory = str
+        # A query that was cancelled has closed it, and the driver would raise ValueError instead.
+        if not connection.invalidated:
+            driver.text_factory = str

@@ -35,7 +35,7 @@ def check_url(url: URL) -> None:
 
 
 def make_engine(url_or_text: str | URL) -> AsyncEngine:
-    """Return the engine for a URL; raise ValueError, or ImportError if its driver is missing."""
+    """Return an engine in autocommit mode; raise ValueError, or ImportError without its driver."""
     try:
         url = make_url(url_or_text)
     except (ArgumentError, ValueError):
@@ -48,7 +48,12 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
     if url.get_backend_name() == "postgresql":
         arguments = {"timeout": _CONNECT_SECONDS, "command_timeout": _ANSWER_SECONDS}
     try:
-        engine = create_async_engine(url, connect_args=arguments, pool_timeout=_CONNECT_SECONDS)
+        engine = create_async_engine(
+            url,
+            connect_args=arguments,
+            isolation_level="AUTOCOMMIT",
+            pool_timeout=_CONNECT_SECONDS,
+        )
     except ModuleNotFoundError as exc:
         if url.drivername not in _DRIVERS.values():
             raise _not_a_url(redacted(str(url_or_text)), f"{exc.name} is not installed") from exc

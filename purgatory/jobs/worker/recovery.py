@@ -111,7 +111,7 @@ class JobRecovery:
             return 0
         return sum(
             await self._store.give_back(
-                [GiveBack(job.claim, delay_ms=random.randint(0, self._spread_ms)) for job in jobs]
+                [GiveBack(job.claim, delay_ms=random.randint(0, self._spread_ms)) for job in jobs]  # noqa: S311 - spreads load
             )
         )
 

@@ -25,7 +25,7 @@ class Retention:
     async def step(self) -> None:
         """Wait for PRUNE_EVERY_S or less, and prune."""
         # Not all processes of a deployment at once.
-        await asyncio.sleep(PRUNE_EVERY_S * random.uniform(0.5, 1))
+        await asyncio.sleep(PRUNE_EVERY_S * random.uniform(0.5, 1))  # noqa: S311 - spreads load
         before_ms = await self._store.now_ms() - self._age_ms
         has_more = True
         while has_more:

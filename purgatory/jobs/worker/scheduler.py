@@ -15,6 +15,7 @@ from purgatory.jobs.model.steps import GiveBack
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.claimer import Claimer
 from purgatory.jobs.worker.due_listener import DueListener
+from purgatory.jobs.worker.excess_jobs import ExcessJobs
 from purgatory.jobs.worker.executor import JobExecutor
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
@@ -91,7 +92,16 @@ class JobScheduler:
             retry_policy=settings.retry,
             threads=self._threads,
         )
-        self._runner = JobRunQueue(self._leased, executor.run, max_running=settings.max_running)
+        self._runner = JobRunQueue(
+            self._leased,
+            executor.run,
+            max_running=settings.max_running,
+            max_threads=settings.max_threads,
+            # The rest is for jobs that are not due yet, and those of other handlers.
+            max_waiting=max(1, settings.max_held // 4),
+        )
+        self._excess = ExcessJobs(self._store, self._leased, counters)
+        self._runner.on_excess = self._excess.add
         self._renewer = LeaseRenewer(self._store, self._leased)
         self._retention = Retention(self._store, limits)
         delay_ms = settings.unhandled_delay_ms
@@ -109,11 +119,18 @@ class JobScheduler:
             limits=limits,
         )
 
+        self._excess.on_released = self._claimer.note_room
+
     async def start(self) -> None:
         """Begin to claim; overdue jobs are taken over in batches."""
         self._unsubscribe = self._subscribe(self._listener)
         self._handlers.on_added = self._listener.wake
-        steps = (self._claimer.step, self._renewer.step, self._retention.step)
+        steps = (
+            self._claimer.step,
+            self._renewer.step,
+            self._retention.step,
+            self._excess.step,
+        )
         self._loops = [asyncio.create_task(self._repeat(step)) for step in steps]
 
     async def drain(self, timeout_ms: int) -> None:
@@ -129,8 +146,9 @@ class JobScheduler:
         self._listener.close()
         if not self._loops:
             return
-        claiming, renewing, pruning = self._loops
+        claiming, renewing, pruning, returning = self._loops
         pruning.cancel()
+        returning.cancel()
         # What a claim under way returns is released now, and not when its lease runs out. In an
         # outage the claim is repeated, and returns nothing.
         is_away = self._retry.error is not None
@@ -165,10 +183,12 @@ class JobScheduler:
         return JobStatistics(
             held=len(self._leased),
             running=self._runner.running,
+            waiting=self._runner.waiting,
             done=counters.done,
             failed=counters.failed,
             retried=counters.retried,
             given_back=counters.given_back,
+            put_off=counters.put_off,
             lost=counters.lost,
             lateness=counters.lateness.summary(),
             recovery=self._recovery.progress,

@@ -12,11 +12,12 @@ class WorkerSettings:
     """How a process runs jobs. Times are whole milliseconds."""
 
     max_running: int = 100
-    """Handlers that run at once in this process."""
+    """Async handlers that run at once in this process, besides those with slots of their own."""
     max_threads: int = 32
-    """Of those, the handlers that are not async and so run in threads."""
+    """Handlers that are not async and run at once in this process, each in a thread."""
     max_held: int = 10_000
-    """Jobs that wait in this process's timer; as many again may be due at once."""
+    """Jobs that wait in this process's timer; as many again may be due at once. A quarter of it may
+    wait for the slots of each handler that has its own."""
     lease_ms: int = 15_000
     """How long a job stays with a worker that has stopped, such as one that was killed."""
     poll_ms: int = 1_000

@@ -43,11 +43,16 @@ class JobStatistics:
     """Leased by this process: they wait in its timer, or run."""
     running: int
     """Of those, the jobs that are being started, run, or recorded."""
+    waiting: int
+    """Of those, the jobs that are due and wait for a slot."""
     done: int
     failed: int
     retried: int
     given_back: int
     """Released to others: on draining, or because this process lacks their handler."""
+    put_off: int
+    """Jobs that were due and found no room to wait for a slot; they are due again a little later,
+    and were not started."""
     lost: int
     """Runs whose result the store did not accept: another worker had taken over the lease, or an
     earlier call, whose response was lost, had released the job."""
@@ -89,5 +94,6 @@ class WorkerCounters:
     failed: int = 0
     retried: int = 0
     given_back: int = 0
+    put_off: int = 0
     lost: int = 0
     lateness: LatenessRecord = field(default_factory=LatenessRecord)

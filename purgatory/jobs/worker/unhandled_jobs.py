@@ -62,6 +62,6 @@ class UnhandledJobs:
                 self._counters.given_back += sum(released)
 
     def _return(self, job: Job) -> GiveBack:
-        delay_ms = random.randint(self._delay_ms, 2 * self._delay_ms)
+        delay_ms = random.randint(self._delay_ms, 2 * self._delay_ms)  # noqa: S311 - spreads load
         is_soon = self._clock.remaining_ms(job.due_ms) < delay_ms
         return GiveBack(job.claim, delay_ms=delay_ms if is_soon else None)

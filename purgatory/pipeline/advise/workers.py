@@ -94,7 +94,7 @@ def advise_workers(
             f"{counted(operations, 'operation')} in {counted(len(hour), 'minute')}, and at least "
             f"{LEAST_OPERATIONS:,} operations in {LEAST_MINUTES} minutes are needed.",
         )
-    arrivals, wait, parked = _estimates(hour, random.Random(seed))
+    arrivals, wait, parked = _estimates(hour, random.Random(seed))  # noqa: S311 - a simulation, by its seed
     by_parked = parked.high / (capacity.parked * capacity.utilisation)
     by_cpu = arrivals.high * capacity.cpu_us / 1e6 / capacity.utilisation
     workers = max(1, math.ceil(max(by_parked, by_cpu)))

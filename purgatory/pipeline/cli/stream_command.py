@@ -11,7 +11,7 @@ from purgatory.pipeline.stream.alerts import AlertService
 from purgatory.pipeline.stream.queries import FOLDER, StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds
 
-TOKEN_VARIABLE = "PURGATORY_TOKEN"
+TOKEN_VARIABLE = "PURGATORY_TOKEN"  # noqa: S105 - the name of a variable
 
 _THRESHOLDS = AlertThresholds()
 _NUMBERS: tuple[NumberOption, ...] = (

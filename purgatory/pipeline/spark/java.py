@@ -75,7 +75,7 @@ def examined(java: Path) -> tuple[int | None, list[str]]:
     # Java 8 does not start with an option to open packages.
     for options in (_OPENED.values(), ()):
         try:
-            done = subprocess.run(
+            done = subprocess.run(  # noqa: S603 - the Java that JAVA_HOME or PATH names
                 [java, *options, "-version"],
                 capture_output=True,
                 text=True,

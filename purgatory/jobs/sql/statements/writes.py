@@ -67,7 +67,7 @@ class Writes:
         self.count_jobs = select(jobs.c.state, func.count()).group_by(jobs.c.state)
         self.delete_counts = delete(job_counts)
         self.add_counts = text(
-            f"INSERT INTO {job_counts.name} (shard, {', '.join(_STATES)})"
+            f"INSERT INTO {job_counts.name} (shard, {', '.join(_STATES)})"  # noqa: S608 - names of our columns
             f" VALUES (:shard, {', '.join(f':{state}' for state in _STATES)})"
             " ON CONFLICT (shard) DO UPDATE SET "
             + ", ".join(f"{s} = {job_counts.name}.{s} + excluded.{s}" for s in _STATES)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from purgatory.jobs import FailJobError, InvalidPayloadError
-from purgatory.jobs.callbacks import Callback, CallbackSecret
+from purgatory.jobs import FailJobError, InvalidPayloadError, Job
+from purgatory.jobs.callbacks import CALLBACK, Callback, CallbackSecret
 from purgatory.jobs.callbacks.callback import CallbackPayload
 from purgatory.jobs.callbacks.hosts import Hosts
 from purgatory.jobs.callbacks.secret_headers import with_secrets
@@ -52,6 +54,10 @@ def test_invalid_options_of_the_handler_are_refused() -> None:
     for timeout in (0, -1, float("nan"), float("inf")):
         with pytest.raises(ValueError, match="timeout"):
             Webhook(timeout=timeout)
+    for name in ("max_running", "max_per_owner", "max_per_host"):
+        for bound in (0, -1, 1.5, True, "5"):
+            with pytest.raises(ValueError, match=f"{name} is .*from 1"):
+                Webhook(**{name: bound})  # type: ignore[arg-type]  # what is wrong is tested
     with pytest.raises(TypeError, match="list of hosts"):
         Webhook(allowed_hosts="hooks.internal")
     for host in ("", "a/b", "http://a", "a:x", "a:99999", "u@a", "a?b", "[::1"):
@@ -131,3 +137,26 @@ def test_objects_that_are_no_callbacks_are_refused(document: Any, complaint: str
     """Also from clients of another version."""
     with pytest.raises(InvalidPayloadError, match=complaint):
         CallbackPayload().encode(document, 100)
+
+
+@pytest.mark.parametrize(
+    ("payload", "host"),
+    [
+        ({"url": 'http://Shop.example:8443/"?a=1', "payload": "http://other/"}, "shop.example"),
+        ({"payload": 1, "url": "http://shop.example/"}, "shop.example"),
+        ({"url": "http://[::1]:80/"}, "::1"),
+        *(({"url": url}, "") for url in ("", "http://[", 5, None, ["http://shop.example/"])),
+        ({}, ""),
+        ([], ""),
+        ("http://shop.example/", ""),
+    ],
+)
+def test_a_callback_waits_in_the_lane_of_its_owner_and_host(payload: Any, host: str) -> None:
+    """Also one that another service deferred without checking it: it fails when it runs."""
+    webhook = Webhook()
+    stored = json.dumps(payload, separators=(",", ":"))
+    times: dict[str, Any] = {"deadline_ms": 0, "due_ms": 0, "created_ms": 0}
+    job = Job(id="1", handler=CALLBACK, payload_json=stored, owner="a", **times)
+    lane = webhook.lane_of(job)
+    assert (lane.owner, lane.host) == ("a", host)
+    assert lane.slots is webhook.lane_of(replace(job, owner=None)).slots

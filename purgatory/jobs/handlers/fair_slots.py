@@ -1,0 +1,110 @@
+"""Slots of a handler: how many of its jobs run at once, shared by owners and by hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Shares:
+    """Places that owners share, so that one that comes later finds some free.
+
+    An owner takes no more places than are left free: half of them if it is alone, a third if there
+    are two. With a fixed share for each, places would lie idle, or many owners would take them all.
+    """
+
+    # Invariant: free == _total - sum(_taken.values()), and all(_taken.values())
+
+    __slots__ = ("_max_each", "_taken", "_total", "free")
+
+    def __init__(self, total: int, max_each: int | None = None) -> None:
+        """Share `total` places, at most `max_each` for an owner."""
+        self._total = self.free = total
+        self._max_each = total if max_each is None else max_each
+        self._taken: dict[str | None, int] = {}
+
+    def __len__(self) -> int:
+        """Return how many places are taken."""
+        return self._total - self.free
+
+    def has_room(self, owner: str | None) -> bool:
+        """Return True iff `owner` may take another place."""
+        return self._taken.get(owner, 0) < min(self._max_each, self.free)
+
+    def take(self, owner: str | None) -> None:
+        """Take a place, whether there is room or not."""
+        self._taken[owner] = self._taken.get(owner, 0) + 1
+        self.free -= 1
+
+    def release(self, owner: str | None) -> None:
+        """Release a place that was taken."""
+        left = self._taken.pop(owner) - 1
+        if left:
+            self._taken[owner] = left
+        self.free += 1
+
+
+class FairSlots:
+    """Slots of one handler, shared by owners, and by owners at each host that its jobs call.
+
+    On one event loop. A job of an owner that has all its slots waits, though slots are free.
+    """
+
+    # Invariant: _hosts has a host iff one of its slots is taken.
+
+    def __init__(self, total: int, *, per_owner: int, per_host: int) -> None:
+        """Share `total` slots, at most `per_owner` for an owner, and `per_host` for a host."""
+        self.total = total
+        self._per_host = per_host
+        self._shares = Shares(total, per_owner)
+        self._hosts: dict[str, Shares] = {}
+        self.on_release: set[Callable[[], object]] = set()
+        """Called after each release."""
+
+    def has_room(self, owner: str | None) -> bool:
+        """Return True iff `owner` may take another slot, at a host that has room for it."""
+        return self._shares.has_room(owner)
+
+    def try_take(self, owner: str | None, host: str) -> bool:
+        """Take a slot; return False if there is none for this owner and host."""
+        at_host = self._hosts.get(host)
+        if not self.has_room(owner) or not (at_host is None or at_host.has_room(owner)):
+            return False
+        self.take(owner, host)
+        return True
+
+    def take(self, owner: str | None, host: str) -> None:
+        """Take a slot, whether there is room or not."""
+        self._shares.take(owner)
+        if host not in self._hosts:
+            self._hosts[host] = Shares(self._per_host)
+        self._hosts[host].take(owner)
+
+    def release(self, owner: str | None, host: str) -> None:
+        """Release a slot that was taken, and call `on_release`."""
+        self._shares.release(owner)
+        self._hosts[host].release(owner)
+        if self._hosts[host].free == self._per_host:
+            del self._hosts[host]
+        for listener in tuple(self.on_release):
+            listener()
+
+
+class Lane(NamedTuple):
+    """Where a job waits for a slot: the slots of its handler, its owner, and the host it calls."""
+
+    slots: FairSlots
+    owner: str | None
+    host: str
+
+    def try_take(self) -> bool:
+        """Take a slot; return False if there is none for this owner and host."""
+        return self.slots.try_take(self.owner, self.host)
+
+    def take(self) -> None:
+        """Take a slot, whether there is room or not."""
+        self.slots.take(self.owner, self.host)
+
+    def release(self) -> None:
+        """Release a slot that was taken."""
+        self.slots.release(self.owner, self.host)

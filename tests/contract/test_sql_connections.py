@@ -1,0 +1,140 @@
+"""Connections to databases: none stays open after what ended its use."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+from collections.abc import Coroutine, Generator, Iterator
+from typing import Any
+
+import asyncpg  # type: ignore[import-untyped]  # it has no types
+import pytest
+import sqlalchemy
+from sqlalchemy import Connection, event, text
+from sqlalchemy.pool import Pool
+from sqlalchemy.util import await_only
+
+from purgatory.jobs.sql.database import Database
+from tests.contract.postgresql_server import PostgresqlServer
+from tests.contract.sql_job_stores import SqlJobStores
+from tests.patience import until
+
+
+class CancelledAt:
+    """A coroutine that is cancelled while it awaits for the nth time, or just after."""
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, object], number: int, *, is_after: bool
+    ) -> None:
+        self._coroutine = coroutine
+        self._number = number
+        self._is_after = is_after
+
+    def __await__(self) -> Generator[Any, None, None]:
+        resume: Any = self._coroutine.send
+        argument: object = None
+        count = 0
+        while True:
+            try:
+                awaited = resume(argument)
+            except StopIteration:
+                return
+            count += 1
+            if count == self._number and not self._is_after:
+                # As Task.cancel does.
+                awaited.cancel()
+            try:
+                yield awaited
+            except BaseException as exc:
+                resume, argument = self._coroutine.throw, exc
+            else:
+                resume, argument = self._coroutine.send, None
+            if count == self._number and self._is_after:
+                resume, argument = self._coroutine.throw, asyncio.CancelledError()
+
+
+class Opened:
+    """The connections that were opened, and threads that were started, since this was made."""
+
+    def __init__(self) -> None:
+        # Kept, so that garbage collection closes none of them.
+        self._connections: list[Any] = []
+        self._threads = set(threading.enumerate())
+
+    def note(self, connection: Any, record: Any) -> None:
+        self._connections.append(record.driver_connection)
+
+    def is_nothing(self) -> bool:
+        """Return True iff they are closed; those of SQLite are if their threads have ended."""
+        if not self._threads.issuperset(threading.enumerate()):
+            return False
+        asynchronous = [one for one in self._connections if isinstance(one, asyncpg.Connection)]
+        return all(connection.is_closed() for connection in asynchronous)
+
+
+@pytest.fixture
+def opened() -> Iterator[Opened]:
+    opened = Opened()
+    event.listen(Pool, "connect", opened.note)
+    yield opened
+    event.remove(Pool, "connect", opened.note)
+
+
+def read_one(connection: Connection) -> int:
+    return int(connection.scalars(text("SELECT 1")).one())
+
+
+@pytest.mark.skipif(
+    sqlalchemy.__version__ < "2.1", reason="its pool abandons connections that it was opening"
+)
+@pytest.mark.parametrize("is_after", [False, True], ids=["during", "after"])
+@pytest.mark.parametrize("method", ["read", "write"])
+@pytest.mark.parametrize("is_ours", [False, True], ids=["engine", "url"])
+async def test_a_cancelled_caller_leaves_no_connection(
+    opened: Opened, database: SqlJobStores, is_ours: bool, method: str, is_after: bool
+) -> None:
+    """Wherever it is cancelled, it ends as cancelled, and closing closes all."""
+    number = 0
+    is_cancelled = True
+    while is_cancelled:
+        number += 1
+        engine = database.engine()
+        subject = Database(database.url if is_ours else engine, is_fast=True)
+        try:
+            await CancelledAt(getattr(subject, method)(read_one), number, is_after=is_after)
+            is_cancelled = False
+        except asyncio.CancelledError:
+            pass
+        await subject.close()
+        await engine.dispose()
+        await until(opened.is_nothing)
+        # In SQLite, a transaction also lasts as long as the cursors in the exception's traceback.
+        gc.collect()
+    assert number > 1
+
+
+async def test_a_read_under_way_at_a_failover_leaves_no_connection(
+    opened: Opened, postgresql_server: PostgresqlServer
+) -> None:
+    """The pool that it took its connection from has been replaced when it returns it."""
+    subject = Database(postgresql_server.url)
+    is_reading, may_end = asyncio.Event(), asyncio.Event()
+
+    def read(connection: Connection) -> int:
+        is_reading.set()
+        await_only(may_end.wait())
+        return read_one(connection)
+
+    def write(connection: Connection) -> None:
+        connection.execute(text("SET TRANSACTION READ ONLY"))
+        connection.execute(text("CREATE TABLE a (b int)"))
+
+    reading = asyncio.create_task(subject.read(read))
+    await is_reading.wait()
+    with pytest.raises(sqlalchemy.exc.DBAPIError, match="read-only"):
+        await subject.write(write)
+    may_end.set()
+    assert await reading == 1
+    assert opened.is_nothing()
+    await subject.close()
