@@ -12,10 +12,11 @@ PIP_INSTALL := $(BIN)/python -m pip --disable-pip-version-check --no-input insta
 # With the dependency groups of pyproject.toml, which pip 25.1 began to read.
 VERSION_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --group acceptance
 
-LOCK_PIP := .venv-lock/bin/python -m pip --disable-pip-version-check --no-input
-FREEZE := freeze --all --exclude pip --exclude fastapi-purgatory
-# pip freeze knows only this platform; uvloop is not to be had on Windows.
-MARKERS := s/^uvloop==.*/&; sys_platform != "win32"/
+# For every platform and Python, with a hash of each file: the same commit installs the same bytes,
+# from any registry. fewest: one version for all Pythons, if there is one.
+LOCK := .venv-lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 \
+  --fork-strategy fewest --generate-hashes --no-header --no-annotate
+PINS := app/requirements.txt tests/requirements.txt docs/requirements.txt
 
 # The core, compiled where there is a C compiler, beside the sources rather than among them.
 COMPILED := $(VENV)/compiled
@@ -48,7 +49,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-ownership bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -93,6 +94,9 @@ other-suites: $(VENV)/.test ## Run the suite of another project with a purgatory
 
 chaos: $(VENV)/.test ## Kill services and stores while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+chaos-ownership: $(VENV)/.test ## Kill, suspend and cut off workers that own groups: 1,000 times simulated, dozens real (ARGS="--real 100 --seed 2")
+	@$(BIN)/python -m tests.ownership $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the core beside asyncio, in both forms (about a minute each)
 	$(call bench,--quick)
@@ -141,30 +145,29 @@ docs: .venv-docs/.created $(VENV)/.run ## Build the documentation as a site in s
 docs-house: $(VENV)/.created ## Draw the rooms of the code and their imports in docs/architecture.md
 	@$(BIN)/python -m tests.house
 
-# On the oldest Python we support, which asks for all the backports: the pins serve newer ones too.
-lock: $(VENV)/.created ## Pin anew what run and test install, from pyproject.toml
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
-	  echo 'The pins are made by Python 3.11: make clean lock PYTHON=python3.11' >&2; exit 1; }
-	@$(BIN)/python -m venv --clear .venv-lock
-	@$(LOCK_PIP) install -qq --upgrade pip
-	@$(LOCK_PIP) uninstall -qq --yes setuptools
-	@$(LOCK_PIP) install -qq --group build '.[service]'
-	@$(LOCK_PIP) $(FREEZE) > .venv-lock/service
+# uv does not read pip's settings: for a mirror, set UV_DEFAULT_INDEX.
+lock: .venv-lock/.created ## Pin anew what run, test and docs install, from pyproject.toml
+	@$(LOCK) pyproject.toml --group build --extra service --output-file .venv-lock/app
+	@$(LOCK) pyproject.toml --group test --extra all --constraint .venv-lock/app \
+	  $$(sed -n 's/^\([A-Za-z0-9._-]*\)==.*/--no-emit-package \1/p' .venv-lock/app) --output-file .venv-lock/tests
+	@$(LOCK) --group docs --output-file .venv-lock/docs
 	@{ echo '# What "make run" installs, and the build backend. Written by "make lock".'; \
-	  sed '$(MARKERS)' .venv-lock/service; } > app/requirements.txt
-	@$(LOCK_PIP) install -qq --group test '.[all]' --constraint .venv-lock/service
-	@$(LOCK_PIP) $(FREEZE) > .venv-lock/all
+	  cat .venv-lock/app; } > app/requirements.txt
 	@{ echo '# What "make test" and "make lint" add to app/requirements.txt. Written by "make lock".'; \
-	  grep -vxFf .venv-lock/service .venv-lock/all; } > tests/requirements.txt
-	@$(BIN)/python -m venv --clear .venv-lock
-	@$(LOCK_PIP) install -qq --upgrade pip
-	@$(LOCK_PIP) install -qq --group docs
+	  cat .venv-lock/tests; } > tests/requirements.txt
 	@{ echo '# What "make docs" installs. Written by "make lock".'; \
-	  $(LOCK_PIP) $(FREEZE) --exclude setuptools; } > docs/requirements.txt
-	@rm -rf .venv-lock
+	  cat .venv-lock/docs; } > docs/requirements.txt
+
+# PyPI has the list of vulnerabilities; mirrors have not, and CI may have only a mirror.
+audit: .venv-audit/.created ## Look for the pinned versions among known vulnerabilities (needs PyPI itself)
+	@.venv-audit/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off \
+	  $(PINS:%=--requirement %) 2>.venv-audit/log || { \
+	  if grep -qE 'could not be audited|ConnectionError|Timeout' .venv-audit/log; then \
+	    echo 'Nothing was audited: the list of known vulnerabilities on PyPI cannot be reached from here.' >&2; \
+	  else cat .venv-audit/log >&2; fi; exit 1; }
 
 clean: ## Remove what the other targets made
-	@rm -rf $(VENV) $(VERSIONS) .venv-docs .venv-lock .bench .cache build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) $(VERSIONS) .venv-audit .venv-docs .venv-lock .bench .cache build dist site .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@find . -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # Stamps, so that a second call installs nothing and needs no network.
@@ -193,7 +196,12 @@ $(VENV)/.created:
 .venv-docs/.created: $(VENV)/.created docs/requirements.txt
 	@echo 'Installing the tools for the documentation into .venv-docs ...'
 	@$(BIN)/python -m venv --clear .venv-docs
-	@.venv-docs/bin/python -m pip --disable-pip-version-check --no-input install -qq --requirement docs/requirements.txt
+	@.venv-docs/bin/python -m pip --disable-pip-version-check --no-input install -qq --require-hashes --requirement docs/requirements.txt
+	@touch $@
+
+.venv-lock/.created .venv-audit/.created: $(VENV)/.created
+	@$(BIN)/python -m venv --clear $(@D)
+	@$(@D)/bin/python -m pip --disable-pip-version-check --no-input install -qq $(if $(findstring lock,$@),uv,pip-audit)
 	@touch $@
 
 $(VERSIONS:=/.created): $(VENV)/.created
@@ -212,7 +220,7 @@ $(VERSIONS:=/.created): $(VENV)/.created
 # Without build isolation: the backend is among the pins, so nothing unpinned is fetched.
 $(VENV)/.run: $(VENV)/.created app/requirements.txt pyproject.toml
 	@echo 'Installing the service into $(VENV) ...'
-	@$(PIP_INSTALL) --requirement app/requirements.txt
+	@$(PIP_INSTALL) --require-hashes --requirement app/requirements.txt
 	@$(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -227,10 +235,11 @@ $(VENV)/.compiled: $(VENV)/.run $(CORE) .build/compile_core.py
 
 # The journal is measured as well, and the service does not need what it is written with.
 $(VENV)/.bench: $(VENV)/.compiled tests/requirements.txt
-	@$(PIP_INSTALL) --constraint tests/requirements.txt pyarrow
+	@sed -n '/^pyarrow==/,/[^\\]$$/p' tests/requirements.txt > $(VENV)/pyarrow.txt
+	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/pyarrow.txt
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.run tests/requirements.txt
 	@echo 'Installing the tools for tests into $(VENV) ...'
-	@$(PIP_INSTALL) --requirement tests/requirements.txt
+	@$(PIP_INSTALL) --require-hashes --requirement tests/requirements.txt
 	@touch $@

@@ -133,6 +133,15 @@ async def _called(function: Callable[..., Awaitable[Any]], *args: Any) -> Any:
     return await function(*args)
 
 
+def operations(app: FastAPI) -> dict[str, tuple[str, str, dict[str, Any]]]:
+    """Return the method, the path and the description of each operation of OpenAPI."""
+    return {
+        operation["operationId"]: (method.upper(), path, operation)
+        for path, item in app.openapi()["paths"].items()
+        for method, operation in item.items()
+    }
+
+
 class World:
     """The server, what the victim has in it, and what is asked of its store."""
 
@@ -142,11 +151,7 @@ class World:
         self.has_tokens: bool = app.state.has_tokens
         self._send = send
         self._call = call
-        self.operations = {
-            operation["operationId"]: (method.upper(), path, operation)
-            for path, item in app.openapi()["paths"].items()
-            for method, operation in item.items()
-        }
+        self.operations = operations(app)
         self._waiting: asyncio.Task[Reply] | None = None
 
     async def request(

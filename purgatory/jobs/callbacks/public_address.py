@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
-import socket
-from collections.abc import Callable
-from functools import partial
-from typing import Any
-
-from purgatory.jobs.handlers.threads import JobThreads
-from purgatory.jobs.model.errors import RetryJobError
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-LookUp = Callable[..., list[Any]]
-"""`socket.getaddrinfo`, or a function that is called like it."""
 
 # All unicast addresses ever assigned. Site-local and IPv4-compatible addresses are outside, though
 # `is_global` accepts them.
@@ -39,34 +30,3 @@ def is_public(address: Address) -> bool:
     elif address in _PROTOCOLS or address == _AZURE_PLATFORM:
         return False
     return address.is_global and not address.is_multicast
-
-
-async def resolve(
-    host: str, port: int, *, allow_private: bool, look_up: LookUp, threads: JobThreads
-) -> Address:
-    """Return the address at which to call `host`, looked up in `threads`.
-
-    The caller connects to this address and to no other, which makes DNS rebinding ineffective.
-    Raises RetryJobError for a host that has any private address, and if the look-up fails;
-    ThreadLeftError if cancelled during the look-up.
-    """
-    try:
-        # Not by the event loop, which has a few threads for everything in the process, and waits
-        # for them when it ends: a silent name server blocks a thread for half a minute.
-        found = await threads.run(partial(look_up, host, port, type=socket.SOCK_STREAM))
-    except (OSError, UnicodeError) as exc:
-        raise RetryJobError(f"host {host!r} cannot be looked up ({exc})") from exc
-    addresses = [ipaddress.ip_address(str(entry[4][0]).partition("%")[0]) for entry in found]
-    if not addresses:
-        raise RetryJobError(f"host {host!r} has no address")
-    private = [address for address in addresses if not is_public(address)]
-    if private and not allow_private:
-        # Retried: a service that was started without the setting must not fail its jobs for good.
-        # Without the address, which everyone who may read the job would learn.
-        raise RetryJobError(
-            f"host {host!r} is not on the public internet: operators can allow it with "
-            "PURGATORY_CALLBACK_ALLOWED_HOSTS, or all such callbacks with "
-            "PURGATORY_CALLBACK_ALLOW_PRIVATE; in Python with Webhook(allowed_hosts=) or "
-            "allow_private="
-        )
-    return addresses[0]

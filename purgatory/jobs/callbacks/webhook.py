@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import random
 import socket
@@ -11,7 +10,8 @@ import ssl
 from collections.abc import Iterable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
-from typing import Any, NoReturn
+from functools import partial
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 try:
@@ -23,12 +23,11 @@ except ImportError as exc:
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback, stored_url
 from purgatory.jobs.callbacks.hosts import Hosts
-from purgatory.jobs.callbacks.public_address import Address, LookUp, resolve
+from purgatory.jobs.callbacks.look_ups import LookUp, LookUps
 from purgatory.jobs.callbacks.secret_headers import CallbackSecret, with_secrets
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
 from purgatory.jobs.handlers.job_context import JobContext
-from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
 from purgatory.jobs.model.errors import FailJobError, RetryJobError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.timestamps import rfc3339
@@ -93,12 +92,11 @@ class Webhook:
         # Written so that NaN, which compares as false, is refused.
         if not 0 < timeout <= 3_600:
             raise ValueError(f"timeout is {timeout!r}: give seconds above 0 and up to 3600")
-        self._bounds = {
-            "max_running": max_running,
-            "max_per_owner": max_per_owner,
-            "max_per_host": max_per_host,
-        }
-        for name, bound in self._bounds.items():
+        for name, bound in (
+            ("max_running", max_running),
+            ("max_per_owner", max_per_owner),
+            ("max_per_host", max_per_host),
+        ):
             if type(bound) is not int or bound < 1:
                 raise ValueError(f"{name} is {bound!r}: give a whole number from 1")
         self._secret = secret
@@ -108,18 +106,13 @@ class Webhook:
         self._secrets = {} if secrets is None else dict(secrets)
         self._user_agent = user_agent
         self._clock: Clock = SystemClock() if clock is None else clock
-        self._look_up = look_up
         self._client: httpx.AsyncClient | None = None
-        self._open_slots()
-
-    def _open_slots(self) -> None:
-        # A thread for each slot: a look-up that has a slot never waits for a thread.
-        self._threads = JobThreads(self._bounds["max_running"])
-        self._slots = FairSlots(
-            self._bounds["max_running"],
-            per_owner=self._bounds["max_per_owner"],
-            per_host=self._bounds["max_per_host"],
+        self._new_slots = partial(
+            FairSlots, max_running, per_owner=max_per_owner, per_host=max_per_host
         )
+        # With a thread for each slot, no callback waits for one.
+        self._new_look_ups = partial(LookUps, look_up, max_threads=max_running)
+        self._slots, self._look_ups = self._new_slots(), self._new_look_ups()
 
     def lane_of(self, job: Job) -> Lane:
         """Return where a job waits for a slot."""
@@ -144,9 +137,9 @@ class Webhook:
 
     async def aclose(self) -> None:
         """Close every connection; the thread of a look-up may continue."""
-        self._threads.shut()
-        # For the next opening, which nothing that continues here may concern.
-        self._open_slots()
+        self._look_ups.shut()
+        # For the next opening: look-ups that continue keep none of its slots.
+        self._slots, self._look_ups = self._new_slots(), self._new_look_ups()
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
@@ -154,12 +147,11 @@ class Webhook:
     async def _request(self, job: JobContext, callback: Callback) -> httpx.Request:
         url = _url(callback)
         port = url.port or (443 if url.scheme == "https" else 80)
-        host = urlsplit(callback.url).hostname
-        assert host is not None
+        lane = self._lane(job.owner, callback.url)
+        host = lane.host
         allow_private = self._allow_private or (host, port) in self._allowed_hosts
         given = with_secrets(callback.headers, self._secrets, url.scheme, host, port)
-        lane = self._lane(job.owner, callback.url)
-        address = await self._resolve(lane, host, port, allow_private=allow_private)
+        address = await self._look_ups.address(lane, port=port, allow_private=allow_private)
         body = b"" if callback.method == "GET" else _body(job, callback)
         headers = httpx.Headers(
             {
@@ -193,25 +185,6 @@ class Webhook:
             content=body,
             extensions={"sni_hostname": host},
         )
-
-    async def _resolve(self, lane: Lane, host: str, port: int, *, allow_private: bool) -> Address:
-        threads, look_up = self._threads, self._look_up
-        try:
-            return await resolve(
-                host, port, allow_private=allow_private, look_up=look_up, threads=threads
-            )
-        except ThreadLeftError as exc:
-            # A look-up has no side effects: its thread may continue, in a slot of its own.
-            loop = asyncio.get_running_loop()
-            lane.take()
-
-            def release(call: Any) -> None:
-                # In the thread. The loop may be closed, and then the slots are not used any more.
-                with contextlib.suppress(RuntimeError):
-                    loop.call_soon_threadsafe(lane.release)
-
-            exc.call.add_done_callback(release)
-            raise asyncio.CancelledError from exc
 
     def _lane(self, owner: str | None, url: str) -> Lane:
         try:

@@ -7,11 +7,9 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from purgatory.errors import InvalidKeyError
-from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.handler import Handler
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType
 from purgatory.jobs.model.errors import UnknownHandlerError
-from purgatory.jobs.model.job import Job
 from purgatory.operations.watch_key import check_key
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -108,11 +106,6 @@ class JobHandlers:
     def get(self, name: str) -> Handler | None:
         """Return the handler of that name, or None if this process has none."""
         return self._handlers.get(name)
-
-    def lane_of(self, job: Job) -> Lane | None:
-        """Return where a job waits for its handler's own slots; None if that has none."""
-        handler = self._handlers.get(job.handler)
-        return None if handler is None else handler.lane_of(job)
 
     def payload_of(self, name: str) -> PayloadType:
         """Return the payload type of handler `name`; raise UnknownHandlerError."""

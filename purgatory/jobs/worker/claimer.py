@@ -155,14 +155,16 @@ class Claimer:
         exceptional: list[Job] = []
         overdue = 0
         for number, job in enumerate(claimed.jobs, 1):
-            if job.handler not in self._handlers:
+            handler = self._handlers.get(job.handler)
+            if handler is None:
                 unhandled.append(job)
             else:
                 overdue += job.due_ms < claimed.now_ms
                 if self._recovery.is_exceptional(job):
                     exceptional.append(job)
                 else:
-                    self._leased.add(job, self._handlers.lane_of(job))
+                    lane = handler.lane_of(job)
+                    self._leased.add(job, lane, needs_thread=not handler.is_async)
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         await self._recovery.handle(exceptional, overdue=overdue)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from purgatory.jobs.model.steps import GiveBack
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
@@ -32,6 +33,8 @@ class ExcessJobs:
         self._counters = counters
         self._jobs: list[LeasedJob] = []
         self._is_any = asyncio.Event()
+        self.on_released: Callable[[], object] = lambda: None
+        """Called after each step, as there is room for others."""
         # {owner: when the last of its jobs that were given back is due}, while that is ahead.
         self._due_ms: dict[str | None, int] = {}
 
@@ -53,6 +56,7 @@ class ExcessJobs:
             self._counters.put_off += sum(released)
             for job in batch:
                 self._leased.remove(job)
+        self.on_released()
 
     def _delay_ms(self, leased: LeasedJob, now_ms: int) -> int:
         assert leased.lane is not None

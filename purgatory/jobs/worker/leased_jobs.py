@@ -13,14 +13,17 @@ from purgatory.timer import ScheduledCall, SystemTimer
 class LeasedJob:
     """A claim, and when it is due; `JobStore.start` returns the rest of the job again."""
 
-    __slots__ = ("call", "claim", "due_ms", "is_running", "lane")
+    __slots__ = ("attempt", "call", "claim", "due_ms", "is_running", "lane", "needs_thread")
 
-    def __init__(self, job: Job, lane: Lane | None) -> None:
+    def __init__(self, job: Job, lane: Lane | None = None, *, needs_thread: bool = False) -> None:
         """Take a job that `JobStore.claim` returned."""
         self.claim: JobClaim = job.claim
         self.due_ms: int = job.due_ms
+        self.attempt: int = job.attempt + 1
+        """The number of its next attempt."""
         self.lane = lane
         """Where it waits for a slot; None for those of the worker."""
+        self.needs_thread = needs_thread
         self.call: ScheduledCall | None = None
         """In the timer; None once it is due."""
         self.is_running = False
@@ -57,9 +60,12 @@ class LeasedJobs:
         """Return True iff the job of `claim` is still leased here."""
         return claim in self._jobs
 
-    def add(self, job: Job, lane: Lane | None = None) -> None:
-        """Hold a job that was claimed, until it is due; then it waits for a slot in `lane`."""
-        leased = LeasedJob(job, lane)
+    def add(self, job: Job, lane: Lane | None = None, *, needs_thread: bool = False) -> None:
+        """Hold a job that was claimed, until it is due; then it waits for a slot in `lane`.
+
+        Without a lane, it waits for a thread or for another place of the worker.
+        """
+        leased = LeasedJob(job, lane, needs_thread=needs_thread)
         self._jobs[leased.claim] = leased
         self._arm(leased, self._clock.remaining_ms(job.due_ms))
 

@@ -16,14 +16,15 @@ logger = logging.getLogger("purgatory.jobs")
 
 
 class JobRunQueue:
-    """Runs due jobs in the order in which they became due, at most `max_running` at once.
+    """Runs due jobs in the order in which they became due, each with a slot in hand.
 
-    Jobs with a lane have a queue for the slots of their handler instead, and neither count nor wait
-    for `max_running`. A job that waits is not started: it can still be cancelled, and waiting costs
-    no attempt. It begins no more once the leased jobs are closed.
+    Up to `max_running` async handlers, and `max_threads` others, each in a thread. Jobs with a lane
+    have a queue for the slots of their handler instead. A job that waits is not started: it can
+    still be cancelled, and waiting costs no attempt. It begins no more once the leased jobs are
+    closed.
     """
 
-    # Invariant: _running.values() have one slot each, of their lane or of max_running.
+    # Invariant: each of _running.values() has one slot, of its lane or of its queue.
 
     def __init__(
         self,
@@ -31,6 +32,7 @@ class JobRunQueue:
         run: Callable[[LeasedJob], Coroutine[Any, Any, None]],
         *,
         max_running: int,
+        max_threads: int,
         max_waiting: int,
     ) -> None:
         """Run each job of `leased` that is due with `run`, in a task of its own.
@@ -39,9 +41,9 @@ class JobRunQueue:
         """
         self._leased = leased
         self._run = run
-        self._free = max_running
         self._max_waiting = max_waiting
-        self._due: deque[LeasedJob] = deque()
+        self._async = _Fifo(max_running)
+        self._threads = _Fifo(max_threads)
         self._fair: dict[FairSlots, FairQueue[LeasedJob]] = {}
         self._running: dict[asyncio.Task[None], LeasedJob] = {}
         self._is_beginning = False
@@ -59,7 +61,7 @@ class JobRunQueue:
     @property
     def waiting(self) -> int:
         """How many due jobs wait for a slot."""
-        return len(self._due) + sum(map(len, self._fair.values()))
+        return len(self._async.due) + len(self._threads.due) + sum(map(len, self._fair.values()))
 
     @property
     def occupied(self) -> int:
@@ -69,7 +71,7 @@ class JobRunQueue:
     def submit(self, leased: LeasedJob) -> None:
         """Run a job that is due, as soon as a slot is free."""
         if leased.lane is None:
-            self._due.append(leased)
+            self._fifo(leased).due.append(leased)
         elif not self._fair_queue(leased.lane.slots).put(leased, leased.lane):
             self.on_excess(leased)
             return
@@ -91,6 +93,9 @@ class JobRunQueue:
             task.cancel()
         _, left = await asyncio.wait(tasks, timeout=timeout_s)
         return [tasks[task] for task in left]
+
+    def _fifo(self, leased: LeasedJob) -> _Fifo:
+        return self._threads if leased.needs_thread else self._async
 
     def _fair_queue(self, slots: FairSlots) -> FairQueue[LeasedJob]:
         queue = self._fair.get(slots)
@@ -117,9 +122,10 @@ class JobRunQueue:
 
     def _next(self) -> LeasedJob | None:
         """Return the next job that may run, with a slot that was taken for it."""
-        if self._due and self._free > 0:
-            self._free -= 1
-            return self._due.popleft()
+        for fifo in (self._async, self._threads):
+            if fifo.due and fifo.free > 0:
+                fifo.free -= 1
+                return fifo.due.popleft()
         for queue in self._fair.values():
             leased = queue.take()
             if leased is not None:
@@ -128,7 +134,7 @@ class JobRunQueue:
 
     def _release(self, leased: LeasedJob) -> None:
         if leased.lane is None:
-            self._free += 1
+            self._fifo(leased).free += 1
         else:
             leased.lane.release()
 
@@ -138,3 +144,14 @@ class JobRunQueue:
         self._release(self._running.pop(task))
         self._begin_due()
         self.on_ended()
+
+
+class _Fifo:
+    """Due jobs, and how many more of them may run."""
+
+    __slots__ = ("due", "free")
+
+    def __init__(self, free: int) -> None:
+        """Let `free` jobs run at once."""
+        self.due: deque[LeasedJob] = deque()
+        self.free = free

@@ -96,6 +96,7 @@ class JobScheduler:
             self._leased,
             executor.run,
             max_running=settings.max_running,
+            max_threads=settings.max_threads,
             # The rest is for jobs that are not due yet, and those of other handlers.
             max_waiting=max(1, settings.max_held // 4),
         )
@@ -117,6 +118,8 @@ class JobScheduler:
             settings=settings,
             limits=limits,
         )
+
+        self._excess.on_released = self._claimer.note_room
 
     async def start(self) -> None:
         """Begin to claim; overdue jobs are taken over in batches."""

@@ -12,9 +12,9 @@ class WorkerSettings:
     """How a process runs jobs. Times are whole milliseconds."""
 
     max_running: int = 100
-    """Handlers that run at once in this process; those with slots of their own do not count."""
+    """Async handlers that run at once in this process, besides those with slots of their own."""
     max_threads: int = 32
-    """Of those, the handlers that are not async and so run in threads."""
+    """Handlers that are not async and run at once in this process, each in a thread."""
     max_held: int = 10_000
     """Jobs that wait in this process's timer; as many again may be due at once. A quarter of it may
     wait for the slots of each handler that has its own."""

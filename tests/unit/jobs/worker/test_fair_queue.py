@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_an_owner_leaves_room_to_wait() -> None:
 async def test_slots_that_others_release_are_used(parts: Parts) -> None:
     """Such as those of look-ups; after a drain they are not."""
     slots, runs = FairSlots(2, per_owner=1, per_host=2), Runs()
-    runner = JobRunQueue(parts.leased, runs, max_running=1, max_waiting=10)
+    runner = JobRunQueue(parts.leased, runs, max_running=1, max_threads=1, max_waiting=10)
     await parts.add(0, 0, 0)
     jobs = await parts.claim()
     at_host = lane("a@1", slots)
@@ -96,7 +97,7 @@ async def test_slots_that_others_release_are_used(parts: Parts) -> None:
 async def test_jobs_that_were_lost_while_they_waited_cost_no_slot(parts: Parts) -> None:
     """However many: one that was cancelled, or that another worker has, is passed over."""
     slots, runs = FairSlots(2, per_owner=1, per_host=2), Runs()
-    runner = JobRunQueue(parts.leased, runs, max_running=1, max_waiting=10_000)
+    runner = JobRunQueue(parts.leased, runs, max_running=1, max_threads=1, max_waiting=10_000)
     await parts.add(*[0] * 3_000)
     jobs = [job for _ in range(3) for job in await parts.claim()]
     for job in jobs:
@@ -118,7 +119,7 @@ async def test_jobs_without_a_lane_do_not_wait_for_those_with_one(parts: Parts) 
         begun.append("plain" if leased.lane is None else "fair")
         await may_end.wait()
 
-    runner = JobRunQueue(parts.leased, run, max_running=1, max_waiting=10)
+    runner = JobRunQueue(parts.leased, run, max_running=1, max_threads=1, max_waiting=10)
     await parts.add(0, 0, 0, 0)
     one, two, three, four = await parts.claim()
     slots = FairSlots(1, per_owner=1, per_host=1)
@@ -139,7 +140,7 @@ async def test_jobs_without_room_to_wait_are_put_off(
 ) -> None:
     """They are not started, wait in the store, and are due again one after the other."""
     excess, runs = ExcessJobs(parts.worker_store, parts.leased, parts.counters), Runs()
-    runner = JobRunQueue(parts.leased, runs, max_running=1, max_waiting=4)
+    runner = JobRunQueue(parts.leased, runs, max_running=1, max_threads=1, max_waiting=4)
     runner.on_excess = excess.add
     slots = FairSlots(2, per_owner=1, per_host=2)
     await parts.add(*[0] * 5)
@@ -238,3 +239,24 @@ async def test_a_drain_releases_what_waits_for_a_slot(
         await purgatory.drain()
         jobs = [await purgatory.job(spec.id).get() for spec in specs]
         assert sorted((job.attempt, job.lease_until_ms) for job in jobs) == [(0, 0), (0, 0), (1, 0)]
+
+
+async def test_a_backlog_of_one_owner_holds_up_no_other(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """Though it has many times the jobs that a process leases, all due before that of the other."""
+    settings = WorkerSettings(max_held=40)
+    purgatory, slow = make_purgatory(jobs=store, job_settings=settings), SlowHandler()
+    purgatory.handler("slow")(slow)
+    async with purgatory:
+        backlog = [purgatory.job_spec("slow", delay=0) for _ in range(1_000)]
+        await purgatory.add_jobs([replace(spec, owner="low") for spec in backlog])
+        await asyncio.sleep(1)
+        for _ in range(20):
+            spec = replace(purgatory.job_spec("slow", delay=0.1), owner="victim")
+            await purgatory.add_jobs([spec])
+            job = await purgatory.job(spec.id).wait(3)
+            assert job.state is JobState.DONE and job.lateness_ms is not None
+            assert job.lateness_ms <= 10
+        found = purgatory.statistics().jobs
+        assert found is not None and found.held <= 80

@@ -19,6 +19,7 @@ from purgatory.jobs import (
     MemoryJobStore,
     RetryJobError,
 )
+from tests.patience import PATIENCE_S
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time, settings
 
 
@@ -180,3 +181,36 @@ async def test_a_sync_handler_runs_in_a_thread(store: MemoryJobStore, make_purga
             job = await handle.get()
     assert job.state is JobState.DONE
     assert threads and threads[0] != threading.get_ident()
+
+
+async def test_a_job_is_started_with_a_thread_in_hand(
+    store: MemoryJobStore, make_purgatory: Make
+) -> None:
+    """What waits for one can be cancelled, costs no attempt, and holds up no async handler."""
+    purgatory = make_purgatory(jobs=store, job_settings=settings(max_threads=2, max_running=2))
+    runs: list[str] = []
+    may_end = threading.Event()
+
+    @purgatory.handler("sync")
+    def sync(job: JobContext) -> None:
+        runs.append(job.id)
+        may_end.wait(PATIENCE_S)
+
+    @purgatory.handler("async")
+    async def quick(job: JobContext) -> None:
+        """Do nothing."""
+
+    async with purgatory:
+        handles = [await purgatory.defer("sync", delay=0) for _ in range(5)]
+        assert (await (await purgatory.defer("async", delay=0)).wait(1)).state is JobState.DONE
+        while len(runs) < 2:
+            # Real time, as above.
+            await asyncio.to_thread(threading.Event().wait, 0.001)
+        waiting = [handle for handle in handles if handle.id not in runs]
+        assert [(await handle.get()).attempt for handle in waiting] == [0, 0, 0]
+        for handle in waiting:
+            assert (await purgatory.cancel_job(handle.id)).state is JobState.CANCELLED
+        may_end.set()
+        while purgatory.statistics().jobs.running:  # type: ignore[union-attr]  # it has a store
+            await asyncio.to_thread(threading.Event().wait, 0.001)
+    assert len(runs) == 2

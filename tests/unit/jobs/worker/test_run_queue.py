@@ -29,7 +29,7 @@ class Runs:
 async def test_jobs_run_in_order_as_tasks_become_free(parts: Parts) -> None:
     """`on_ended` is called for each; what waits and what runs occupies the runner."""
     runs, ended = Runs(), []
-    runner = JobRunQueue(parts.leased, runs, max_running=2, max_waiting=1)
+    runner = JobRunQueue(parts.leased, runs, max_running=2, max_threads=1, max_waiting=1)
     runner.on_ended = lambda: ended.append(runner.occupied)
     ids = await parts.add(0, 0, 0)
     for job in await parts.claim():
@@ -46,7 +46,7 @@ async def test_jobs_run_in_order_as_tasks_become_free(parts: Parts) -> None:
 async def test_a_job_that_was_lost_while_it_waited_does_not_run(parts: Parts) -> None:
     """Another worker has it."""
     runs = Runs()
-    runner = JobRunQueue(parts.leased, runs, max_running=1, max_waiting=1)
+    runner = JobRunQueue(parts.leased, runs, max_running=1, max_threads=1, max_waiting=1)
     await parts.add(0, 0, 0)
     jobs = await parts.claim()
     for job in jobs:
@@ -61,7 +61,7 @@ async def test_a_job_that_was_lost_while_it_waited_does_not_run(parts: Parts) ->
 async def test_nothing_begins_during_a_drain(parts: Parts) -> None:
     """Though a task becomes free; what runs may end."""
     runs = Runs()
-    runner = JobRunQueue(parts.leased, runs, max_running=1, max_waiting=1)
+    runner = JobRunQueue(parts.leased, runs, max_running=1, max_threads=1, max_waiting=1)
     await parts.add(0, 0)
     jobs = await parts.claim()
     for job in jobs:
@@ -80,7 +80,7 @@ async def test_a_run_that_raises_is_logged_and_stops_no_other(
 ) -> None:
     """An error of ours, as handlers' errors are results; a cancelled run is not logged."""
     runs = Runs()
-    runner = JobRunQueue(parts.leased, runs, max_running=1, max_waiting=1)
+    runner = JobRunQueue(parts.leased, runs, max_running=1, max_threads=1, max_waiting=1)
     await parts.add(0, 0)
     for job in await parts.claim():
         parts.leased.add(job)
@@ -98,3 +98,20 @@ async def test_a_run_that_raises_is_logged_and_stops_no_other(
     await asyncio.sleep(0)
     assert await runner.cancel(1) == []
     assert caplog.records == []
+
+
+async def test_jobs_wait_for_threads_apart_from_the_others(parts: Parts) -> None:
+    """Neither kind takes the places of the other."""
+    runs = Runs()
+    runner = JobRunQueue(parts.leased, runs, max_running=2, max_threads=1, max_waiting=1)
+    await parts.add(*[0] * 6)
+    jobs = await parts.claim()
+    for number, job in enumerate(jobs):
+        parts.leased.add(job, needs_thread=number < 3)
+    await asyncio.sleep(0)
+    assert runs.begun == [jobs[0].id, jobs[3].id, jobs[4].id]
+    assert (runner.running, runner.waiting) == (3, 3)
+    runs.may_end.set()
+    for _ in range(3):
+        await runner.wait(1)
+    assert sorted(runs.begun) == sorted(job.id for job in jobs)
