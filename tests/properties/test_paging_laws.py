@@ -36,7 +36,8 @@ def test_one_key(values: list[tuple[str, int]], max_bytes: int, limit: int) -> N
     expected = fired(signals, values)["a"]
     responses = WatchResponses(signals, max_bytes)
     terms = WatchTerms(wait=0, limit=limit)
-    position, read, more = 0, [], True
+    position, more = 0, True
+    read: list[int] = []
     while more:
         status = Status.FIRED if len(read) < len(expected) else Status.EXPIRED
         body = responses.response(("a",), (position,), terms, status).body
