@@ -41,9 +41,7 @@ def main() -> int:
     try:
         settings = Settings()
         logging.config.dictConfig(log_config(settings.log_level))
-        # Before anything is opened: nothing has to be closed if the port is in use.
-        sockets = bind(settings.host, settings.port)
-        app = create_app(settings)
+        sockets, app = _prepare(settings)
     except ValidationError as exc:
         for error in exc.errors():
             print(_message(error), file=sys.stderr)
@@ -63,6 +61,17 @@ def main() -> int:
         # uvicorn has shut down cleanly and raises the interrupt again.
         print("Purgatory has stopped.", flush=True)
     return 0
+
+
+def _prepare(settings: Settings) -> tuple[list[socket.socket], FastAPI]:
+    # Sockets first: nothing else has to be closed if the port is in use.
+    sockets = bind(settings.host, settings.port)
+    try:
+        return sockets, create_app(settings)
+    except Exception:
+        for listener in sockets:
+            listener.close()
+        raise
 
 
 class AddressError(Exception):

@@ -5,25 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from purgatory.jobs import JobStore, MemoryJobStore
-from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.redacted_url import redacted
 
 SCHEMES = ("sqlite", "postgresql", "redis", "rediss", "unix", "memory")
 FILE_NAME = "jobs.sqlite3"
-
-
-class MigratedJobStore(SqlJobStore):
-    """A SQL store that creates or migrates its tables when it is opened."""
-
-    def __init__(self, url: str) -> None:
-        """Keep jobs at `url`; raise ValueError for an unsupported database."""
-        super().__init__(url)
-        self._url = url
-
-    async def open(self) -> None:
-        """Migrate the tables and open the store."""
-        await migrate(self._url)
-        await super().open()
 
 
 def make_job_store(url: str | None, data_dir: Path) -> JobStore:
@@ -31,15 +16,19 @@ def make_job_store(url: str | None, data_dir: Path) -> JobStore:
 
     Raises ValueError if no store supports the URL, and OSError if `data_dir` cannot be created.
     """
+    # Imported where they are needed: each store's libraries take time to import, and memory.
     if url is None:
+        from app.sql_job_store import MigratedJobStore
+
         # Jobs contain what clients sent, also credentials: for this user only.
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         return MigratedJobStore(f"sqlite+aiosqlite:///{(data_dir / FILE_NAME).absolute()}")
     scheme = url.partition(":")[0].partition("+")[0]
     if scheme in ("sqlite", "postgresql"):
+        from app.sql_job_store import MigratedJobStore
+
         return MigratedJobStore(url)
     if scheme in ("redis", "rediss", "unix"):
-        # Imported here: the service needs redis-py only for such a URL.
         from purgatory.jobs.redis import RedisJobStore
 
         return RedisJobStore(url)

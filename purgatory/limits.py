@@ -26,9 +26,10 @@ class Limits:
     max_signals_per_key: int = 1_000
     """Signals retained for each key: the oldest is trimmed."""
     max_signals: int = 100_000
-    """Signals retained for all keys together: the oldest is trimmed."""
+    """Signals retained for all keys together: the oldest is trimmed, of an owner that has an equal
+    part of them or more."""
     max_signal_bytes: int = 64 * 1024 * 1024
-    """Bytes of JSON retained for all keys together: the oldest signal is trimmed. Of a value, only
+    """Bytes of JSON retained for all keys together: signals are trimmed as above. Of a value, only
     its JSON is retained; a signal takes about 120 bytes more (compiled), a key about 350."""
     max_value_bytes: int = 64 * 1024
     """Bytes of JSON of one value: a larger one raises InvalidValueError."""

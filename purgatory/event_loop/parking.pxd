@@ -40,7 +40,7 @@ cdef class Parking:
     @cython.locals(
         signals=MemorySignals, signal=Signal, trim=TimerTask, completed=cython.Py_ssize_t,
     )
-    cpdef fire(self, key, value)
+    cpdef fire(self, key, value, owner=*)
     cpdef require_open(self)
     @cython.locals(seconds=cython.double, whole_ns=cython.longlong)
     cpdef long long delay_ms(self, timeout) except -1

@@ -150,7 +150,7 @@ class Parking:
             self.check_limits(keys)
         return self._operations.try_complete_else_watch(operation, keys)
 
-    def fire(self, key: str, value: object) -> FireResult:
+    def fire(self, key: str, value: object, owner: str | None = None) -> FireResult:
         """Append a signal to `key`, and try the operations on it unless there are very many.
 
         Then `completed` is UNTRIED, and the caller tries them in slices.
@@ -158,7 +158,7 @@ class Parking:
         self.require_open()
         check_key(key)
         signals = self._signals
-        signal = signals.append(key, value)
+        signal = signals.append(key, value, owner)
         trim = self._trim
         if trim._array is None:
             trim.wake()

@@ -28,8 +28,11 @@ class Signals(Protocol):
         """Return `value` as JSON; raise InvalidValueError if it is not JSON or too large."""
         ...
 
-    def append(self, key: str, value: Any) -> Signal:
-        """Append `value` as a signal of `key`; raise InvalidValueError unless it is JSON."""
+    def append(self, key: str, value: Any, owner: str | None = None) -> Signal:
+        """Append `value` as a signal of `key`; raise InvalidValueError unless it is JSON.
+
+        One owner's signals do not cost another the part of the memory that is its own.
+        """
         ...
 
     def head(self) -> int:

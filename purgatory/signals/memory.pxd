@@ -17,6 +17,14 @@ cdef class _KeyHistory:
     cdef long long seq
 
 
+@cython.final
+cdef class _Share:
+    cdef long long bytes
+    cdef Py_ssize_t count
+    cdef Signal newest
+    cdef Signal oldest
+
+
 cdef class MemorySignals:
     cdef long long _bytes
     cdef object _clock
@@ -29,6 +37,7 @@ cdef class MemorySignals:
     cdef readonly dict _histories
     cdef readonly dict _idle
     cdef bint _is_system
+    cdef _Share _largest
     cdef str _cached_cursor
     cdef long long _cached_position
     cdef long long _max_bytes
@@ -37,15 +46,17 @@ cdef class MemorySignals:
     cdef long long _max_signals_per_key
     cdef long long _max_value_bytes
     cdef Signal _newest
-    cdef Signal _oldest
     cdef str _prefix
+    cdef dict _shares
+    cdef _Share _unowned
     cdef object _value
 
     @cython.locals(
-        history=_KeyHistory, signal=Signal, newest=Signal, previous=Signal, encoded=bytes,
-        offset=cython.longlong, at_ms=cython.longlong,
+        history=_KeyHistory, share=_Share, signal=Signal, encoded=bytes, at_ms=cython.longlong,
     )
-    cpdef Signal append(self, key, value)
+    cpdef Signal append(self, key, value, owner=*)
+    @cython.locals(newest=Signal, previous=Signal, size=cython.longlong)
+    cdef _link(self, Signal signal, _KeyHistory history, _Share share)
     cpdef object value(self, Signal signal)
     cpdef long long head(self)
     @cython.locals(made=str)
@@ -60,12 +71,22 @@ cdef class MemorySignals:
     cpdef long long last(self, key)
     @cython.locals(history=_KeyHistory)
     cpdef drop(self, key)
+    @cython.locals(share=_Share)
+    cpdef bint trim_through(self, long long position, long long limit)
     cpdef bytes encode(self, value)
     @cython.locals(history=_KeyHistory, gone=_KeyHistory)
     cdef _KeyHistory _add_history(self, key)
     @cython.locals(history=_KeyHistory)
     cdef long long _lost_offset(self, key)
+    @cython.locals(
+        share=_Share, largest=_Share, by_bytes=cython.bint, total=cython.longlong,
+        shares=cython.longlong, taken=cython.longlong, most=cython.longlong,
+    )
+    cdef _Share _crowding(self, _Share newest)
     @cython.locals(oldest=Signal)
-    cdef _trim_oldest(self)
-    @cython.locals(signal=Signal, older=Signal, newer=Signal)
+    cdef _trim_oldest(self, _Share share)
+    @cython.locals(
+        signal=Signal, older=Signal, newer=Signal, owner=str, share=_Share,
+        size=cython.longlong,
+    )
     cdef _trim_first(self, _KeyHistory history)

@@ -37,17 +37,36 @@ class _KeyHistory:
         self.lost_offset = lost_offset
 
 
+class _Share:
+    """The retained signals of one owner."""
+
+    # Invariant: count is the length of the list from oldest to newest, which are None if it is 0.
+    __slots__ = ("bytes", "count", "newest", "oldest")
+
+    oldest: Signal | None
+    newest: Signal | None
+
+    def __init__(self) -> None:
+        self.oldest = self.newest = None
+        self.count = 0
+        self.bytes = 0
+
+
 class MemorySignals:
     """A bounded history for each key, and for all of them together.
 
     A cursor is this object's epoch and an offset, which counts the signals of all keys: so a
     reader's cursor advances while its key is quiet, and trimming a key expires the cursors of its
     own readers only. Not thread-safe.
+
+    Owners share the memory fairly: once it is full, the oldest signal of one who has at least an
+    equal part of it is trimmed. What is older in the key of that signal is trimmed with it.
     """
 
-    # Signals are in two linked lists, of all keys and of their key: trimming either is O(1), and
+    # Signals are in two linked lists, of their owner and of their key: trimming either is O(1), and
     # needs no object besides the signal.
     # Invariant: _count == sum(history.count for history in _histories.values()), and so for _bytes.
+    # And _count == _unowned.count + sum(share.count for share in _shares.values()), none of them 0.
     def __init__(
         self,
         *,
@@ -57,7 +76,7 @@ class MemorySignals:
         max_bytes: int = 64 * 1024 * 1024,
         max_value_bytes: int = 64 * 1024,
     ) -> None:
-        """Create an empty history. Above a maximum, the oldest signals are trimmed.
+        """Create an empty history. Above a maximum, old signals are trimmed.
 
         Raises ValueError if `max_bytes` is less than `max_value_bytes`.
         """
@@ -83,7 +102,12 @@ class MemorySignals:
         self._histories: dict[str, _KeyHistory] = {}
         # {key: None}: the histories without signals, the longest empty first.
         self._idle: dict[str, None] = {}
-        self._oldest: Signal | None = None
+        self._unowned = _Share()
+        # {owner: its signals}
+        self._shares: dict[str, _Share] = {}
+        # The share that was found to be the largest when that was last looked for.
+        self._largest = self._unowned
+        # The last signal, unless it was trimmed.
         self._newest: Signal | None = None
         # The maxima of the histories that were removed.
         self._forgotten_offset = 0
@@ -97,13 +121,13 @@ class MemorySignals:
         self._cached_position = -1
         self._cached_cursor = ""
 
-    def append(self, key: str, value: Any) -> Signal:
+    def append(self, key: str, value: Any, owner: str | None = None) -> Signal:
         """Append `value` as a signal of `key`; raise InvalidValueError unless it is JSON."""
         encoded = b"null" if value is None else self.encode(value)
-        size = len(encoded)
         # Without calling a constructor, which takes as long as the rest. Before any state is read:
         # creating an object may run the collector, and so code that fires a key; so may a clock.
         signal = Signal.__new__(Signal)
+        share = self._unowned if owner is None else _Share()
         if compiled and self._is_system:
             at_ms = system_wall_ms()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
         else:
@@ -113,21 +137,30 @@ class MemorySignals:
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
-        if not history.count and key in self._idle:
-            del self._idle[key]
-        offset = self._head + 1
+        if owner is not None:
+            share = self._shares.setdefault(owner, share)
         signal.key = key
         signal.seq = history.seq + 1
-        signal.offset = offset
+        signal.offset = self._head + 1
         signal.at_ms = at_ms
         signal.encoded = encoded
+        signal._owner = owner
+        self._link(signal, history, share)
+        if value is None or type(value) in _SCALARS:
+            self._decoded, self._value = signal, value
+        return signal
+
+    def _link(self, signal: Signal, history: _KeyHistory, share: _Share) -> None:
+        """Append a new signal to the lists of its key and its owner; trim beyond a maximum."""
+        if not history.count and signal.key in self._idle:
+            del self._idle[signal.key]
         signal._newer = signal._newer_of_key = None
-        signal._older = previous = self._newest
+        signal._older = previous = share.newest
         if previous is None:
-            self._oldest = signal
+            share.oldest = signal
         else:
             previous._newer = signal
-        self._newest = signal
+        share.newest = self._newest = signal
         signal._older_of_key = newest = history.newest
         if newest is None:
             history.oldest = signal
@@ -136,16 +169,16 @@ class MemorySignals:
         history.newest = signal
         history.count += 1
         history.seq = signal.seq
-        history.last_offset = self._head = offset
+        history.last_offset = self._head = signal.offset
+        size = len(signal.encoded)
+        share.count += 1
+        share.bytes += size
         self._count += 1
         self._bytes += size
         if history.count > self._max_signals_per_key:
             self._trim_first(history)
         while self._count > self._max_signals or self._bytes > self._max_bytes:
-            self._trim_oldest()
-        if value is None or type(value) in _SCALARS:
-            self._decoded, self._value = signal, value
-        return signal
+            self._trim_oldest(self._crowding(share) if self._shares else share)
 
     def value(self, signal: Signal) -> Any:
         """Return the JSON value of `signal`: all who read it one after another share one object."""
@@ -257,11 +290,12 @@ class MemorySignals:
 
     def trim_through(self, position: int, limit: int) -> bool:
         """Trim up to `limit` signals, none after `position`; return True iff others remain."""
-        while self._oldest is not None and self._oldest.offset <= position:
-            if limit <= 0:
-                return True
-            limit -= 1
-            self._trim_oldest()
+        for share in (self._unowned, *self._shares.values()):
+            while share.oldest is not None and share.oldest.offset <= position:
+                if limit <= 0:
+                    return True
+                limit -= 1
+                self._trim_oldest(share)
         return False
 
     def statistics(self) -> SignalStatistics:
@@ -311,10 +345,28 @@ class MemorySignals:
         history = self._histories.get(key)
         return self._forgotten_offset if history is None else history.lost_offset
 
-    def _trim_oldest(self) -> None:
-        oldest = self._oldest
+    def _crowding(self, newest: _Share) -> _Share:
+        """Return a share of average size or above: `newest`, if it is; the largest, as a rule."""
+        by_bytes = self._bytes > self._max_bytes
+        total = self._bytes if by_bytes else self._count
+        shares = len(self._shares) + (1 if self._unowned.count else 0)
+        # The last signal of `newest` is the one that others have to make room for.
+        if newest.count > 1 and (newest.bytes if by_bytes else newest.count) * shares >= total:
+            return newest
+        largest = self._largest
+        if largest is newest or (largest.bytes if by_bytes else largest.count) * shares < total:
+            most = -1
+            for share in (self._unowned, *self._shares.values()):
+                taken = share.bytes if by_bytes else share.count
+                if taken > most and share is not newest:
+                    largest, most = share, taken
+            self._largest = largest
+        return largest
+
+    def _trim_oldest(self, share: _Share) -> None:
+        """Trim the oldest signal of an owner or, if its key has an older one, that."""
+        oldest = share.oldest
         assert oldest is not None
-        # It is also the oldest of its key.
         self._trim_first(self._histories[oldest.key])
 
     def _trim_first(self, history: _KeyHistory) -> None:
@@ -327,17 +379,21 @@ class MemorySignals:
             self._idle[signal.key] = None
         else:
             newer._older_of_key = None
+        owner = signal._owner
+        share = self._unowned if owner is None else self._shares[owner]
         older, newer = signal._older, signal._newer
         if older is None:
-            self._oldest = newer
+            share.oldest = newer
         else:
             older._newer = newer
         if newer is None:
-            self._newest = older
+            share.newest = older
         else:
             newer._older = older
         # A reference to this signal must not keep its neighbours alive.
         signal._older = signal._newer = signal._newer_of_key = None
+        if signal is self._newest:
+            self._newest = None
         if signal is self._decoded:
             self._decoded = self._value = None
         history.lost_offset = signal.offset
@@ -345,6 +401,10 @@ class MemorySignals:
         self._count -= 1
         size = len(signal.encoded)
         self._bytes -= size
+        share.count -= 1
+        share.bytes -= size
+        if owner is not None and not share.count:
+            del self._shares[owner]
 
     def _expired(self, key: str, reason: str) -> CursorExpiredError:
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self._head)

@@ -12,6 +12,7 @@ cdef class Signal:
     cdef Signal _newer
     cdef Signal _older_of_key
     cdef Signal _newer_of_key
+    cdef str _owner
 
 
 @cython.locals(signal=Signal)

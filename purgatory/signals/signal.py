@@ -18,6 +18,7 @@ class Signal:
         "_newer_of_key",
         "_older",
         "_older_of_key",
+        "_owner",
         "at_ms",
         "encoded",
         "key",
@@ -35,7 +36,10 @@ class Signal:
     encoded: bytes
     """The value as JSON, encoded once for all waiters."""
 
-    # Its neighbours among the retained signals of all keys, and of its own.
+    # Who fired it. Not the object that counts the owner's signals: the collector would visit that
+    # for each signal.
+    _owner: str | None
+    # Its neighbours among the retained signals of its owner, and of its key.
     _older: Signal | None
     _newer: Signal | None
     _older_of_key: Signal | None
@@ -64,6 +68,7 @@ def _unlinked(key: str, seq: int, offset: int, at_ms: int, encoded: bytes) -> Si
     signal.at_ms = at_ms
     signal.encoded = encoded
     signal._older = signal._newer = signal._older_of_key = signal._newer_of_key = None
+    signal._owner = None
     return signal
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import logging.config
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from app.__main__ import main
 from purgatory import Purgatory
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection
@@ -52,3 +56,30 @@ async def connection(server: ThreadServer) -> AsyncIterator[Connection]:
     """A connection to the server in the thread."""
     async with await Connection.open(server.address) as opened:
         yield opened
+
+
+@pytest.fixture
+def start_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[dict[str, str]], str]:
+    """A function that starts the service, here, with settings that are no good, given as variables.
+
+    It returns what is said on standard error; nothing else is.
+    """
+
+    def start(variables: dict[str, str]) -> str:
+        others = [name for name in os.environ if name.startswith("PURGATORY_")]
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", ["app"])
+            # The log is that of this process.
+            patch.setattr(logging.config, "dictConfig", lambda config: None)
+            for name in others:
+                patch.delenv(name)
+            for name, value in {"PORT": "0", **variables}.items():
+                patch.setenv(name, value)
+            assert main() == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        return said.err
+
+    return start

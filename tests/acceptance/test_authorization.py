@@ -10,7 +10,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -280,27 +280,12 @@ def _service_environment(**variables: str) -> dict[str, str]:
     return {**kept, "PORT": "0", **variables}
 
 
-def _refused(**variables: str) -> str:
-    """Start the service with settings that are no good; return what it says."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "app"],
-        cwd=ROOT,
-        env=_service_environment(**variables),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == 2, said
-    assert "Traceback" not in said and EVERYTHING not in said
-    return said
-
-
-def test_the_service_refuses_to_listen_beyond_loopback_without_a_token() -> None:
+def test_the_service_refuses_to_listen_beyond_loopback_without_a_token(
+    start_refused: Callable[[dict[str, str]], str],
+) -> None:
     """In a sentence that names the address and the ways out."""
     for host in ("0.0.0.0", "::"):
-        said = _refused(HOST=host)
+        said = start_refused({"HOST": host})
         assert said.count("\n") == 1
         for words in (host, "PURGATORY_TOKENS_FILE", "PURGATORY_ALLOW_ANONYMOUS=1"):
             assert words in said
@@ -330,11 +315,11 @@ def test_the_service_refuses_to_listen_beyond_loopback_without_a_token() -> None
     ],
 )
 def test_settings_that_are_no_good_are_said_without_the_secret(
-    variables: dict[str, str], words: str
+    start_refused: Callable[[dict[str, str]], str], variables: dict[str, str], words: str
 ) -> None:
     """Exit status 2, and a sentence that names a variable which is to blame."""
-    said = _refused(**variables)
-    assert words in said
+    said = start_refused(variables)
+    assert words in said and EVERYTHING not in said
     assert any(name in said.partition(" is ")[0] for name in variables), said
 
 

@@ -4,6 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -53,21 +54,17 @@ async def test_the_service_writes_what_became_of_each_wait(
     assert len(complete_files(tmp_path)) == 1
 
 
-def _start(**variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+def test_a_journal_that_cannot_be_written_stops_the_service(tmp_path: Path) -> None:
+    """With a sentence that names the variable, and no traceback."""
+    (tmp_path / "file").write_text("in the way")
+    result = subprocess.run(
         [sys.executable, "-m", "app"],
         cwd=ROOT,
-        env={**os.environ, "PORT": "0", **variables},
+        env={**os.environ, "PORT": "0", "PURGATORY_JOURNAL_DIR": str(tmp_path / "file")},
         capture_output=True,
         text=True,
         check=False,
     )
-
-
-def test_a_journal_that_cannot_be_written_stops_the_service(tmp_path: Path) -> None:
-    """With a sentence that names the variable, and no traceback."""
-    (tmp_path / "file").write_text("in the way")
-    result = _start(PURGATORY_JOURNAL_DIR=str(tmp_path / "file"))
     assert result.returncode == 2
     assert result.stderr.startswith("PURGATORY_JOURNAL_DIR: ")
     assert len(result.stderr.splitlines()) == 1
@@ -78,14 +75,13 @@ def test_a_journal_that_cannot_be_written_stops_the_service(tmp_path: Path) -> N
     [{"PURGATORY_JOURNAL_KEYS": "hash"}, {"PURGATORY_JOURNAL_SECRET": "0123456789abcdef"}],
     ids=["no secret", "no hash"],
 )
-def test_a_secret_and_hashing_go_together(variables: dict[str, str]) -> None:
+def test_a_secret_and_hashing_go_together(
+    start_refused: Callable[[dict[str, str]], str], variables: dict[str, str]
+) -> None:
     """Keys in plain where somebody meant to hash them would be the worst that happens."""
-    result = _start(**variables)
-    assert (result.returncode, result.stdout) == (2, "")
-    assert (
-        "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET belong together" in result.stderr
-    )
-    assert "0123456789abcdef" not in result.stderr
+    said = start_refused(variables)
+    assert "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET belong together" in said
+    assert "0123456789abcdef" not in said
 
 
 def test_a_secret_that_is_too_short_is_refused(

@@ -64,13 +64,19 @@ class SignalMachine(RuleBasedStateMachine):
 
     # Rules
 
-    @rule(fired=st.lists(st.tuples(keys, st.integers(0, 8)), min_size=1, max_size=6))
-    def fire(self, fired: list[tuple[str, int]]) -> None:
+    @rule(
+        fired=st.lists(
+            st.tuples(keys, st.integers(0, 8), st.sampled_from([None, "ann", "bob"])),
+            min_size=1,
+            max_size=6,
+        )
+    )
+    def fire(self, fired: list[tuple[str, int, str | None]]) -> None:
         """A signal is numbered in its key and in all, and can be read at once."""
-        for key, size in fired:
+        for key, size, owner in fired:
             history = self.histories[key]
             before = self.signals.head()
-            signal = self.signals.append(key, "x" * size)
+            signal = self.signals.append(key, "x" * size, owner)
             assert signal.offset > before and signal.offset == self.signals.head()
             assert all(signal.seq > earlier.seq for earlier in history.signals[-1:])
             history.signals.append(signal)

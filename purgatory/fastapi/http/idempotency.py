@@ -16,7 +16,7 @@ from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.timer import Clock
 
-# The first of these bounds that is reached evicts: a repeat comes within seconds, as a rule.
+# The first of these limits that is reached evicts: a repeat comes within seconds, as a rule.
 MAX_RESPONSES: Final = 10_000
 RETENTION_NS: Final = 600 * 1_000_000_000
 MAX_BYTES: Final = 16 * 1024 * 1024
@@ -28,6 +28,17 @@ class _Remembered:
     fingerprint: bytes
     response: asyncio.Future[RawResponse]
     at_ns: int
+
+
+class _Owned:
+    """What is kept of one client: the names of its requests, and the bytes of the responses."""
+
+    __slots__ = ("bytes", "names")
+
+    def __init__(self) -> None:
+        # {name: None}, the oldest first; names are removed from the front, where a dict is slow.
+        self.names: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self.bytes = 0
 
 
 def parse_idempotency_key(text: str) -> str:
@@ -78,7 +89,8 @@ class RepeatedRequests:
 
     A repeat that arrives while the first request is being served waits for its response. Each
     client has keys of its own: those of its token, or those of everyone without one. Kept are ten
-    minutes, 10,000 responses and 16 MiB of them at most; the oldest are dropped first.
+    minutes, 10,000 responses and 16 MiB of them at most. If they are full, the oldest response of a
+    client is dropped that has an equal part of them or more, so none evicts those of the others.
     """
 
     # Invariant: in the order of `at_ns`, the oldest first.
@@ -88,6 +100,10 @@ class RepeatedRequests:
         self._remembered: OrderedDict[tuple[str, str], _Remembered] = OrderedDict()
         # Invariant: the bytes of the responses that are complete.
         self._bytes = 0
+        # {identity: what is kept of it}
+        # Invariant: none is empty; their names are those of _remembered, and the sum of their bytes
+        # is _bytes.
+        self._owners: dict[str, _Owned] = {}
 
     async def respond(
         self, key: str | None, raw: RawRequest, make: Callable[[], Awaitable[RawResponse]]
@@ -115,13 +131,16 @@ class RepeatedRequests:
     ) -> RawResponse:
         future: asyncio.Future[RawResponse] = asyncio.get_running_loop().create_future()
         entry = _Remembered(fingerprint, future, self._clock.now_ns())
+        self._make_room(name[0])
         self._remembered[name] = entry
+        owned = self._owners.setdefault(name[0], _Owned())
+        owned.names[name] = None
         try:
             response = await make()
         except BaseException as exc:
             # It may have been dropped, and another request may have its name.
             if self._remembered.get(name) is entry:
-                del self._remembered[name]
+                self._drop(name)
             future.set_exception(exc if isinstance(exc, Exception) else _interrupted())
             # Retrieved, as there may be no repeat: asyncio would log it.
             future.exception()
@@ -129,19 +148,40 @@ class RepeatedRequests:
         future.set_result(response)
         if self._remembered.get(name) is entry:
             self._bytes += len(response.body)
+            owned.bytes += len(response.body)
         return response
 
     def _drop_old(self) -> None:
         oldest_ns = self._clock.now_ns() - RETENTION_NS
         while self._remembered:
             first = next(iter(self._remembered))
-            entry = self._remembered[first]
-            is_full = len(self._remembered) >= MAX_RESPONSES or self._bytes > MAX_BYTES
-            if entry.at_ns > oldest_ns and not is_full:
+            if self._remembered[first].at_ns > oldest_ns:
                 return
-            del self._remembered[first]
-            if entry.response.done():
-                self._bytes -= len(entry.response.result().body)
+            self._drop(first)
+
+    def _make_room(self, owner: str) -> None:
+        """Drop what is beyond a limit, for another response to `owner`."""
+        while (is_full := len(self._remembered) >= MAX_RESPONSES) or self._bytes > MAX_BYTES:
+            taken = {
+                name: len(owned.names) if is_full else owned.bytes
+                for name, owned in self._owners.items()
+            }
+            largest = max(taken, key=taken.__getitem__)
+            # Not always the largest: of equals, no one makes room for another.
+            if taken.get(owner, 0) * len(taken) >= sum(taken.values()):
+                largest = owner
+            self._drop(next(iter(self._owners[largest].names)))
+
+    def _drop(self, name: tuple[str, str]) -> None:
+        entry = self._remembered.pop(name)
+        owned = self._owners[name[0]]
+        del owned.names[name]
+        if not owned.names:
+            del self._owners[name[0]]
+        if entry.response.done() and entry.response.exception() is None:
+            size = len(entry.response.result().body)
+            self._bytes -= size
+            owned.bytes -= size
 
 
 def _interrupted() -> Problem:

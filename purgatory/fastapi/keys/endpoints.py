@@ -62,7 +62,7 @@ class KeyEndpoints:
         return await self._repeats.respond(values[IDEMPOTENCY_KEY], raw, fire_if)
 
     async def _fire(self, key: str, raw: RawRequest) -> RawResponse:
-        fired = await self._purgatory.fire(key, self._value(raw))
+        fired = await self._purgatory.fire(key, self._value(raw), owner=raw.permit.identity)
         return RawResponse.from_json(201, _fired_json(fired))
 
     def _value(self, raw: RawRequest) -> Any:
@@ -75,21 +75,21 @@ class KeyEndpoints:
         items = self._batch.parse(raw.body)
         raw.permit.check_keys(Action.FIRE, (item.key for item in items))
         return await self._repeats.respond(
-            values[IDEMPOTENCY_KEY], raw, lambda: self._fire_all(items)
+            values[IDEMPOTENCY_KEY], raw, lambda: self._fire_all(items, raw.permit.identity)
         )
 
-    async def _fire_all(self, items: list[BatchItem]) -> RawResponse:
+    async def _fire_all(self, items: list[BatchItem], owner: str | None) -> RawResponse:
         for index, item in enumerate(items):
             self._check(index, item)
         fired: list[FireResult] = []
         for start in range(0, len(items), FIRED_TOGETHER):
-            fired += await self._fire_together(items[start : start + FIRED_TOGETHER])
+            fired += await self._fire_together(items[start : start + FIRED_TOGETHER], owner)
         return RawResponse.from_json(201, b'{"results":[%b]}' % b",".join(map(_fired_json, fired)))
 
-    async def _fire_together(self, items: list[BatchItem]) -> list[FireResult]:
+    async def _fire_together(self, items: list[BatchItem], owner: str | None) -> list[FireResult]:
         # At the same time, to share the round trips to a job store; begun in order, so that the
         # signals of a key are in order too.
-        fires = [self._purgatory.fire(item.key, item.value) for item in items]
+        fires = [self._purgatory.fire(item.key, item.value, owner=owner) for item in items]
         ends = await asyncio.gather(*fires, return_exceptions=True)
         fired = [end for end in ends if not isinstance(end, BaseException)]
         for end in ends:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from purgatory.fastapi import BearerTokens, Problem
+from purgatory.fastapi.access.identity import IdentifiedPermit
 from purgatory.fastapi.http import idempotency
 from purgatory.fastapi.http.idempotency import RepeatedRequests, parse_idempotency_key
 from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
@@ -154,6 +155,28 @@ async def test_the_oldest_makes_way(
     assert [(await _respond(repeats, _raw(key), work)).body for key in "dc"] == [b"4", b"3"]
     assert len(repeats._remembered) <= 3
     assert (await _respond(repeats, _raw("a"), work)).body == b"5"
+
+
+@pytest.mark.parametrize("limit", ["MAX_RESPONSES", "MAX_BYTES"])
+async def test_a_client_makes_way_for_itself(
+    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    """One that has its equal part; what another one keeps within its part stays."""
+    monkeypatch.setattr(idempotency, limit, 8 if limit == "MAX_RESPONSES" else 800)
+    work = Work(size=98)
+    ann, bob = IdentifiedPermit("ann"), IdentifiedPermit("bob")
+    kept = [await _respond(repeats, _raw(f"k{number}", permit=ann), work) for number in range(3)]
+    for number in range(40):
+        await _respond(repeats, _raw(f"k{number}", permit=bob), work)
+        await _respond(repeats, _raw("same", permit=UNRESTRICTED), work)
+    for number, response in enumerate(kept):
+        assert await _respond(repeats, _raw(f"k{number}", permit=ann), work) is response
+    # One who comes when it is full takes the room of who has most.
+    await _respond(repeats, _raw("first", permit=IdentifiedPermit("eve")), work)
+    assert await _respond(repeats, _raw("k0", permit=ann), work) is kept[0]
+    assert await _respond(repeats, _raw("k39", permit=bob), work) is not None
+    assert sum(len(owned.names) for owned in repeats._owners.values()) == len(repeats._remembered)
+    assert sum(owned.bytes for owned in repeats._owners.values()) == repeats._bytes
 
 
 async def test_large_answers_make_way_sooner(

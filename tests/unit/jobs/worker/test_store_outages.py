@@ -23,7 +23,7 @@ from purgatory.jobs import (
 from purgatory.jobs.model import StoreFullError, StoreNotReadyError, StoreReadOnlyError
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
+from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time, settings
 
 # A store that fails
 
@@ -235,3 +235,20 @@ async def test_history_is_pruned(make_purgatory: Make, log: Log) -> None:
         assert (await purgatory.job_counts()).done == 5
         await asyncio.sleep(700)
         assert (await purgatory.job_counts()).done == 0
+
+
+async def test_starts_whose_answers_are_lost_spend_no_attempts(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """What is counted is what may have run."""
+    purgatory, attempts = make_purgatory(jobs=store, job_settings=settings()), list[int]()
+
+    @purgatory.handler("fail")
+    async def fail(job: JobContext) -> None:
+        attempts.append(job.attempt)
+        raise ValueError("not this time")
+
+    async with purgatory:
+        store.lost_starts = 3
+        job = await (await purgatory.defer("fail", delay=0, max_attempts=2)).wait(60)
+    assert (job.state, job.attempt, attempts) == (JobState.FAILED, 2, [1, 2])
