@@ -24,9 +24,4 @@ def make_signals(url: str, shards: int, ack: Literal["memory", "aof"]) -> Shared
     # Imported here: the service needs redis-py only for such a URL.
     from purgatory.signals.redis import RedisSignals
 
-    if not scheme.endswith("+cluster"):
-        return RedisSignals(url, shards=shards, ack=ack)
-    from redis.asyncio.cluster import RedisCluster
-
-    cluster = RedisCluster.from_url(url.replace("+cluster", "", 1))
-    return RedisSignals(cluster, shards=shards, ack=ack)
+    return RedisSignals(url, shards=shards, ack=ack)

@@ -26,6 +26,7 @@ cdef class Parking:
     cdef str _name
     cdef WakeUps _wake_ups
     cdef DelayedOperationPurgatory _operations
+    cdef object _shards
     cdef MemorySignals _signals
     cdef TimerTask _trim
     cdef public bint is_draining
@@ -34,7 +35,8 @@ cdef class Parking:
     cdef public dict refused
     cdef public unsigned long thread_id
 
-    @cython.locals(operation=ParkOperation, found=dict, positions=tuple, delay_ms=cython.longlong)
+    @cython.locals(operation=ParkOperation, found=dict, positions=tuple, delay_ms=cython.longlong,
+                   signals=MemorySignals)
     cpdef ParkOperation park(self, tuple keys, timeout, until, cursor)
     cpdef bint park_operation(self, DelayedOperation operation, tuple keys, bint is_bounded)
     @cython.locals(

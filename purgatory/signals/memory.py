@@ -364,10 +364,8 @@ class MemorySignals:
 
     def drop_all(self, offset: int) -> None:
         """Drop every history as of `offset`, which becomes the head: all cursors are expired."""
-        while self._count:
-            for share in (self._unowned, *self._shares.values()):
-                if share.count:
-                    self._trim_oldest(share)
+        for key in list(self._histories):
+            self.drop(key)
         self._histories.clear()
         self._idle.clear()
         self._head = self._forgotten_offset = offset

@@ -360,10 +360,9 @@ def cluster_url(tmp_path: Path) -> Iterator[str]:
 
 async def test_a_cluster(cluster_url: str) -> None:
     async with (
-        RedisCluster.from_url(cluster_url) as one,
-        RedisCluster.from_url(cluster_url) as two,
-        worker(one, shards=4) as here,
-        worker(two, shards=4) as there,
+        RedisCluster.from_url(cluster_url) as client,
+        worker(client, shards=4) as here,
+        worker(cluster_url.replace("redis:", "redis+cluster:"), shards=4) as there,
     ):
         for number in range(8):
             waiting = await parked(there, f"key:{number}")

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from redis.asyncio import Redis
@@ -79,7 +79,7 @@ class Follower:
         self._has_key = has_key
         self._on_load = on_load
         self._listener: SignalListener | None = None
-        self._connect: Callable[[], Redis] | None = None
+        self._connect: Callable[[], Awaitable[Redis]] | None = None
         self._task: asyncio.Task[None] | None = None
         # {offset: the caller that has appended it and waits until it is applied}
         self._own: dict[int, _OwnEntry] = {}
@@ -91,7 +91,7 @@ class Follower:
         self.error: SignalsError | None = SignalsUnavailableError("Redis was not reached yet")
         self.lag = self.gaps = self.reconnects = self.applied = 0
 
-    def start(self, connect: Callable[[], Redis], listener: SignalListener) -> None:
+    def start(self, connect: Callable[[], Awaitable[Redis]], listener: SignalListener) -> None:
         """Start to follow, on the running event loop; `connect` returns the client of the log."""
         self._connect = connect
         self._listener = listener
@@ -163,7 +163,7 @@ class Follower:
 
     async def _follow(self) -> None:
         assert self._connect is not None
-        pubsub = self._connect().pubsub()
+        pubsub = (await self._connect()).pubsub()
         try:
             await pubsub.subscribe(self.log.channel)
             is_pinged = False

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from asyncio import Future
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from inspect import signature
 from typing import Any, Final, Literal
@@ -41,6 +41,8 @@ from purgatory.timer import Clock
 logger = logging.getLogger("purgatory.signals.redis")
 
 MAX_SHARDS: Final = 256
+# At the end of a URL's scheme: the server is a node of a cluster, and knows the others.
+CLUSTER: Final = "+cluster"
 
 
 class RedisSignals:
@@ -66,6 +68,8 @@ class RedisSignals:
     ) -> None:
         """Keep the log under `prefix`; a client that is given is left open.
 
+        The URL of a node of a cluster begins with `redis+cluster://` or `rediss+cluster://`.
+
         `shards` are logs of their own, in a cluster on several servers; the number must be the same
         in all processes. With `ack="aof"`, a fire is acknowledged once it is on the server's disk
         (WAITAOF: Redis 7.2, Valkey). A round trip that takes longer than `timeout` seconds raises
@@ -83,7 +87,12 @@ class RedisSignals:
             _check_url(url_or_client)
         elif url_or_client.get_encoder().decode_responses:
             raise ValueError("the client has decode_responses=True: values are bytes, turn it off")
-        if ack == "aof" and isinstance(url_or_client, RedisCluster):
+        self._is_cluster = (
+            url_or_client.partition(":")[0].endswith(CLUSTER)
+            if isinstance(url_or_client, str)
+            else isinstance(url_or_client, RedisCluster)
+        )
+        if ack == "aof" and self._is_cluster:
             raise ValueError('ack="aof" needs one server: set appendfsync to always in a cluster')
         self._given = url_or_client
         self._prefix = prefix
@@ -143,8 +152,9 @@ class RedisSignals:
         """Start to follow the logs on the running event loop."""
         client = self._given
         if isinstance(client, str):
-            client = Redis.from_url(
-                client,
+            make = RedisCluster.from_url if self._is_cluster else Redis.from_url
+            client = make(
+                client.replace(CLUSTER, "", 1),
                 socket_timeout=self._timeout_s,
                 socket_connect_timeout=self._timeout_s,
                 # The caller decides whether to try again: a repeated fire is another signal.
@@ -308,13 +318,14 @@ class RedisSignals:
         if self._loaded is not None and all(each.replica.is_loaded for each in self._followers):
             self._loaded.set()
 
-    def _connector(self, log: ShardLog) -> Callable[[], Redis]:
-        def connect() -> Redis:
+    def _connector(self, log: ShardLog) -> Callable[[], Awaitable[Redis]]:
+        async def connect() -> Redis:
             client = self._client
             assert client is not None
             if not isinstance(client, RedisCluster):
                 return client
             # A cluster's client cannot subscribe: go to the node that has the log now.
+            _ = await client.initialize()
             node = client.get_node_from_key(log.channel)
             if node is None:
                 raise SignalsUnavailableError("no node of the cluster has the log of signals now")
@@ -348,8 +359,8 @@ class RedisSignals:
         is_cluster = isinstance(client, RedisCluster)
         found = ServerSettings()
         for follower in self._followers if is_cluster else self._followers[:1]:
-            node = self._connector(follower.log)()
             async with asyncio.timeout(self._timeout_s):
+                node = await self._connector(follower.log)()
                 info: Any = await node.info()
                 try:
                     setting = await node.config_get("appendfsync")
@@ -372,7 +383,7 @@ class RedisSignals:
 
 def _check_url(url: str) -> None:
     try:
-        options = parse_url(url)
+        options = parse_url(url.replace(CLUSTER, "", 1))
     except ValueError:
         raise invalid_redis_url(url) from None
     if "decode_responses" in options:

@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Final, NamedTuple
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
 
 from purgatory.errors import (
     SignalsConflictError,
@@ -174,7 +174,13 @@ class ShardLog:
 
 
 # uvloop raises RuntimeError where asyncio raises ConnectionResetError.
-CONNECTION_ERRORS: Final = (RedisError, OSError, TimeoutError, RuntimeError)
+CONNECTION_ERRORS: Final = (
+    RedisError,
+    RedisClusterException,
+    OSError,
+    TimeoutError,
+    RuntimeError,
+)
 
 
 def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:
