@@ -66,6 +66,11 @@ class Settings(BaseSettings):
         ge=1,
         description="Bytes of all requests together that have not arrived completely.",
     )
+    max_response_bytes: int = Field(
+        _WAITS.max_response_bytes,
+        ge=1,
+        description="Bytes of signals in one response; `more` says that others follow.",
+    )
     trusted_proxies: str = Field(
         "127.0.0.1",
         description="Comma-separated addresses of proxies whose X-Forwarded-For is trusted.",
@@ -276,6 +281,7 @@ class Settings(BaseSettings):
             max_parked_per_client=self.max_parked_per_client,
             request_timeout=self.request_timeout,
             max_incomplete_bytes=self.max_incomplete_bytes,
+            max_response_bytes=self.max_response_bytes,
         )
 
 

@@ -5,5 +5,6 @@ partitions (DelayedSync). A member without heartbeats for its session timeout is
 (DelayedHeartbeat).
 
 `python -m examples.join_group` demonstrates it, and
-`uvicorn --factory examples.join_group.app:create_app` serves it.
+`uvicorn --factory examples.join_group.app:create_app` serves it. With `JOIN_GROUP_REDIS_URL`, each
+group belongs to one of several workers: see docs/how-to/ownership.md.
 """

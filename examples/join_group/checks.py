@@ -8,6 +8,7 @@ from examples.join_group.errors import (
     InvalidAssignment,
     InvalidRebalanceTimeout,
     InvalidSessionTimeout,
+    NotCoordinator,
     NotLeader,
     RebalanceInProgress,
 )
@@ -64,6 +65,15 @@ def rebalance_in_progress(group: Group) -> RebalanceInProgress:
     return RebalanceInProgress(
         f"group {group.group_id} is rebalancing for generation {group.generation + 1}: join "
         f"again with the same member_id within {group.rebalance_timeout:g} seconds"
+    )
+
+
+def not_coordinator(group: Group) -> NotCoordinator:
+    """Return the error for a request that was parked when this worker lost its group."""
+    return NotCoordinator(
+        f"another worker may own group {group.group_id}, since this one could not renew its lease "
+        f"with epoch {group.epoch}: join again at any worker, with the same member_id",
+        headers={"Retry-After": "1"},
     )
 
 

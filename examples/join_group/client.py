@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,8 @@ class MemberOptions:
     session_timeout: float = 10.0
     rebalance_timeout: float = 60.0
     heartbeat_interval: float = 3.0
+    workers: Sequence[str] = ()
+    """The addresses of several workers. If one is not available, the next is asked instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,8 @@ class Generation:
     protocol: str
     is_leader: bool
     partitions: tuple[int, ...]
+    epoch: int = 0
+    """The fencing epoch of the worker that handed it out; 0 for a single worker."""
 
 
 class RequestFailed(Exception):
@@ -48,11 +53,19 @@ class RequestFailed(Exception):
         super().__init__(f"{self.kind}: {self.detail}")
 
 
+class WorkerNotAvailable(Exception):
+    """One of several workers does not respond, does not own the group, or is shutting down."""
+
+
 class GroupMember:
     """Joins, syncs and sends heartbeats until it leaves; joins again when required.
 
     `run` is the loop of the member, in its own task. Cancelling it simulates a crash: the
     coordinator is not notified.
+
+    Of several workers it stays with the one that owns the group. While a request of it is parked
+    there, it asks the others from time to time whether that is still so: a worker that hangs does
+    not tell.
     """
 
     def __init__(
@@ -72,6 +85,8 @@ class GroupMember:
         self.last_contact = 0.0
         self._http = http
         self._on_generation = on_generation
+        # The worker that owns the group, as far as is known; "" for a single worker.
+        self._worker = random.choice(options.workers) if options.workers else ""
 
     async def run(self) -> None:
         """Run until cancelled.
@@ -84,17 +99,23 @@ class GroupMember:
                 await self._heartbeats()
             except RequestFailed as failure:
                 self._prepare_to_rejoin(failure)
+            except WorkerNotAvailable:
+                await self._next_worker()
 
     async def leave(self) -> None:
         """Leave the group; cancel `run` first."""
         if self.member_id is not None:
-            await self._post("leave", {"member_id": self.member_id})
+            try:
+                await self._post("leave", {"member_id": self.member_id})
+            except WorkerNotAvailable:
+                # Its session ends by itself.
+                pass
             self.member_id = self.generation = None
 
     async def join(self) -> dict[str, Any]:
         """Join, or join again; return the response, which comes when every member has joined."""
         options = self.options
-        response: dict[str, Any] = await self._post(
+        response: dict[str, Any] = await self._parked(
             "join",
             {
                 "member_id": self.member_id,
@@ -103,22 +124,19 @@ class GroupMember:
                 "session_timeout": options.session_timeout,
                 "rebalance_timeout": options.rebalance_timeout,
             },
-            # Longer than the server's timeout: a member that gives up earlier loses its place.
-            timeout=options.rebalance_timeout + 30,
         )
         self.member_id = response["member_id"]
         return response
 
     async def sync(self, joined: dict[str, Any]) -> dict[str, Any]:
         """Return the partitions of the member; as the leader, assign all partitions."""
-        response: dict[str, Any] = await self._post(
+        response: dict[str, Any] = await self._parked(
             "sync",
             {
                 "member_id": self.member_id,
                 "generation": joined["generation"],
                 "assignments": self._assignments(joined),
             },
-            timeout=self.options.rebalance_timeout + 30,
         )
         return response
 
@@ -134,6 +152,7 @@ class GroupMember:
             protocol=synced["protocol"],
             is_leader=joined["leader"] == self.member_id,
             partitions=tuple(synced["partitions"]),
+            epoch=joined["epoch"],
         )
         self._on_generation(self, self.generation)
 
@@ -141,7 +160,22 @@ class GroupMember:
         assert self.generation is not None
         while True:
             await asyncio.sleep(self.options.heartbeat_interval)
-            await self.heartbeat(self.generation.number)
+            while not await self._is_alive(self.generation.number):
+                await self._next_worker()
+
+    async def _is_alive(self, generation: int) -> bool:
+        try:
+            await self.heartbeat(generation)
+        except WorkerNotAvailable:
+            return False
+        return True
+
+    async def _next_worker(self) -> None:
+        """Go on at the next worker, after a pause that spreads the members."""
+        workers = self.options.workers
+        at = workers.index(self._worker) + 1 if self._worker in workers else 0
+        self._worker = workers[at % len(workers)]
+        await asyncio.sleep(random.uniform(0.5, 1) * self.options.session_timeout / 20)
 
     def _prepare_to_rejoin(self, failure: RequestFailed) -> None:
         """Prepare to join again; raise `failure` if that is of no use."""
@@ -156,12 +190,69 @@ class GroupMember:
         member_ids = [member["member_id"] for member in joined["members"]]
         return ASSIGNORS[joined["protocol"]](member_ids, self.options.partitions)
 
-    async def _post(self, action: str, body: dict[str, Any], timeout: float = 30) -> Any:
+    async def _parked(self, action: str, body: dict[str, Any]) -> Any:
+        """Return the response to a request that parks, unless its worker hangs meanwhile."""
+        # Longer than the server's timeout: a member that gives up earlier loses its place.
+        timeout = self.options.rebalance_timeout + 30
+        if not self.options.workers:
+            return await self._post(action, body, timeout)
+        sending = asyncio.create_task(self._post(action, body, timeout))
+        try:
+            while not sending.done():
+                await asyncio.wait([sending], timeout=self.options.heartbeat_interval)
+                if not sending.done() and await self._is_owned_elsewhere():
+                    raise WorkerNotAvailable(f"{self._worker} does not own the group any more")
+            return await sending
+        finally:
+            sending.cancel()
+
+    async def _is_owned_elsewhere(self) -> bool:
+        """Return True iff another worker says that the one that we wait for has lost the group."""
+        others = [worker for worker in self.options.workers if worker != self._worker]
+        path = f"/groups/{self.options.group_id}"
+        for worker in random.sample(others, len(others)):
+            try:
+                response = await self._http.get(worker + path, timeout=self._patience)
+            except httpx.TransportError:
+                continue
+            if response.status_code == 307:
+                return _worker_of(response) != self._worker
+            return response.status_code in (200, 404)
+        return False
+
+    async def _post(self, action: str, body: dict[str, Any], timeout: float | None = None) -> Any:
         sent_at = asyncio.get_running_loop().time()
         path = f"/groups/{self.options.group_id}/{action}"
-        response = await self._http.post(path, json=body, timeout=timeout)
+        response = await self._send(path, body, timeout or self._patience)
         if response.headers.get("content-type") == "application/problem+json":
-            raise RequestFailed(response)
+            failure = RequestFailed(response)
+            if self.options.workers and failure.status == 503:
+                raise WorkerNotAvailable(str(failure))
+            raise failure
         response.raise_for_status()
         self.last_contact = sent_at
         return response.json() if response.content else None
+
+    async def _send(self, path: str, body: dict[str, Any], timeout: float) -> httpx.Response:
+        try:
+            for _ in range(1 + len(self.options.workers)):
+                response = await self._http.post(self._worker + path, json=body, timeout=timeout)
+                if response.status_code != 307:
+                    return response
+                self._worker = _worker_of(response)
+        except httpx.TransportError as exc:
+            if self.options.workers:
+                raise WorkerNotAvailable(f"{self._worker}: {type(exc).__name__}") from exc
+            raise
+        raise WorkerNotAvailable("the workers redirect to each other: the owner is changing")
+
+    @property
+    def _patience(self) -> float:
+        """How long a request that does not park may take: of several workers, one may hang."""
+        return self.options.session_timeout / 4 if self.options.workers else 30
+
+
+def _worker_of(redirect: httpx.Response) -> str:
+    """Return the address of the worker to which a response redirects."""
+    location: str = redirect.headers["location"]
+    return location.removesuffix(redirect.request.url.path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from examples.join_group.checks import (
@@ -10,10 +11,12 @@ from examples.join_group.checks import (
     check_generation,
     check_timeouts,
     draining,
+    not_coordinator,
     rebalance_in_progress,
 )
 from examples.join_group.errors import GroupFull
 from examples.join_group.group import Group, unknown_member
+from examples.join_group.group_leases import GroupLeases
 from examples.join_group.member import Member
 from examples.join_group.rebalance import Rebalance
 from examples.join_group.registry import GroupRegistry
@@ -29,26 +32,62 @@ from examples.join_group.schemas import (
 )
 from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.state_table import GroupState
+from examples.join_group.stored_group import restore
 from examples.join_group.watch_keys import parked_key
 from purgatory import Purgatory
+
+Result = TypeVar("Result")
 
 
 class Coordinator:
     """Handles join, sync, heartbeat and leave requests of any number of groups, in memory.
 
-    No method awaits: `join` and `sync` return a Reply, completed now or later, for which the
-    endpoint parks. All calls come from the purgatory's event loop.
+    No method but `as_owner` awaits: `join` and `sync` return a Reply, completed now or later, for
+    which the endpoint parks. All calls come from the purgatory's event loop.
+
+    As one of several workers it is given `leases`. A group is then handled by the worker that owns
+    it, and every call goes through `as_owner`.
 
     Kafka makes a new member join twice, so that a member that never learns its id leaves no trace
     (MEMBER_ID_REQUIRED, KIP-394). Here, `withdraw` is called when its client has disconnected.
     """
 
-    def __init__(self, purgatory: Purgatory, settings: CoordinatorSettings | None = None) -> None:
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        settings: CoordinatorSettings | None = None,
+        leases: GroupLeases | None = None,
+    ) -> None:
         """Coordinate groups whose operations wait in `purgatory`."""
         self.purgatory = purgatory
         self.settings = CoordinatorSettings() if settings is None else settings
-        self._groups = GroupRegistry(self.settings.max_groups)
-        self._rebalance = Rebalance(purgatory, self.settings, self._groups.remove)
+        self._leases = leases
+        epoch_of = (lambda group_id: 0) if leases is None else leases.epoch
+        self._groups = GroupRegistry(self.settings.max_groups, epoch_of)
+        self._rebalance = Rebalance(purgatory, self.settings, self._on_expired, leases)
+        if leases is not None:
+            leases.on_lost(self._abandon)
+
+    async def as_owner(
+        self, group_id: str, action: Callable[[], Result], *, creates: bool = False
+    ) -> Result:
+        """Return `action()`, called when this worker owns the group, or nobody and there is none.
+
+        Raises OwnedElsewhere, CoordinatorNotAvailable, and what `action` raises. With `creates`,
+        the group may be new.
+        """
+        if self._leases is None:
+            return action()
+        self._require_open()
+        try:
+            lease = await self._leases.own(group_id, creates=creates)
+            if lease is not None and lease.state is not None and group_id not in self._groups:
+                self._resume(group_id, lease.state)
+            # No await since the lease was seen to be valid.
+            return action()
+        finally:
+            if group_id not in self._groups:
+                await self._leases.release(group_id)
 
     def join(self, group_id: str, request: JoinRequest) -> Reply[JoinResponse]:
         """Add a member, or let it join again; the reply is complete when the join phase ends."""
@@ -102,7 +141,10 @@ class Coordinator:
 
     def describe(self, group_id: str) -> GroupDescription:
         """Return the public description of a group."""
-        return self._groups.get(group_id).describe()
+        description = self._groups.get(group_id).describe()
+        if self._leases is not None:
+            description.coordinator = self._leases.address
+        return description
 
     def withdraw(self, reply: Reply[Any]) -> None:
         """Give up `reply` because its client has disconnected. Idempotent.
@@ -120,6 +162,26 @@ class Coordinator:
         member.withdraw(reply)
         reply.fail(rebalance_in_progress(group))
         self._rebalance.sessions.renew(group, member)
+
+    def _resume(self, group_id: str, state: bytes) -> None:
+        group = self._groups.get_or_new(group_id)
+        restore(group, state)
+        self._groups.add(group)
+        self._rebalance.resume(group)
+
+    def _abandon(self, group_id: str) -> None:
+        if group_id in self._groups:
+            group = self._groups.get(group_id)
+            self._groups.remove(group)
+            if group.state is not GroupState.DEAD:
+                self._rebalance.abandon(group, not_coordinator(group))
+
+    def _on_expired(self, group: Group) -> None:
+        if self._leases is None:
+            self._groups.remove(group)
+        else:
+            # Until then the group is dead, and nobody creates another of the same generations.
+            self._leases.forget(group, lambda: self._abandon(group.group_id))
 
     def _admit(self, group: Group, request: JoinRequest) -> Reply[JoinResponse]:
         limit = self.settings.max_group_size

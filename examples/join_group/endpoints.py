@@ -39,6 +39,7 @@ GroupPath = Annotated[GroupId, Path(description="A group is created by its first
 
 router = APIRouter(prefix="/groups", tags=["groups"])
 
+ELSEWHERE = (errors.CoordinatorDraining, errors.NotCoordinator, errors.CoordinatorNotAvailable)
 STALE = (errors.UnknownMemberId, errors.IllegalGeneration, errors.RebalanceInProgress)
 
 
@@ -52,7 +53,7 @@ STALE = (errors.UnknownMemberId, errors.IllegalGeneration, errors.RebalanceInPro
         errors.InvalidSessionTimeout,
         errors.InvalidRebalanceTimeout,
         errors.TooManyGroups,
-        errors.CoordinatorDraining,
+        *ELSEWHERE,
     ),
 )
 async def join(
@@ -63,7 +64,10 @@ async def join(
     Set the client's read timeout above that. If a proxy closes the request earlier, a known member
     has to repeat it, and a new member loses its place.
     """
-    return await _completed(coordinator.join(group_id, body), coordinator, park)
+    reply = await coordinator.as_owner(
+        group_id, lambda: coordinator.join(group_id, body), creates=True
+    )
+    return await _completed(reply, coordinator, park)
 
 
 @router.post(
@@ -73,36 +77,37 @@ async def join(
         errors.JoinSuperseded,
         errors.NotLeader,
         errors.InvalidAssignment,
-        errors.CoordinatorDraining,
+        *ELSEWHERE,
     ),
 )
 async def sync(
     group_id: GroupPath, body: SyncRequest, coordinator: CoordinatorDep, park: ParkDep
 ) -> SyncResponse:
     """Return the member's partitions: parks until the leader has assigned them."""
-    return await _completed(coordinator.sync(group_id, body), coordinator, park)
+    reply = await coordinator.as_owner(group_id, lambda: coordinator.sync(group_id, body))
+    return await _completed(reply, coordinator, park)
 
 
 @router.post(
     "/{group_id}/heartbeat",
     status_code=204,
-    responses=problem_responses(*STALE, errors.CoordinatorDraining),
+    responses=problem_responses(*STALE, *ELSEWHERE),
 )
 async def heartbeat(
     group_id: GroupPath, body: HeartbeatRequest, coordinator: CoordinatorDep
 ) -> None:
     """Renew the member's session; an error says what it has missed."""
-    coordinator.heartbeat(group_id, body)
+    await coordinator.as_owner(group_id, lambda: coordinator.heartbeat(group_id, body))
 
 
 @router.post(
     "/{group_id}/leave",
     status_code=204,
-    responses=problem_responses(errors.UnknownMemberId, errors.CoordinatorDraining),
+    responses=problem_responses(errors.UnknownMemberId, *ELSEWHERE),
 )
 async def leave(group_id: GroupPath, body: LeaveRequest, coordinator: CoordinatorDep) -> None:
     """Leave the group: the others rebalance immediately, without waiting for a session timeout."""
-    coordinator.leave(group_id, body)
+    await coordinator.as_owner(group_id, lambda: coordinator.leave(group_id, body))
 
 
 @router.get("/problems/{slug}", responses={404: {"description": "Unknown kind of problem."}})
@@ -116,10 +121,10 @@ async def describe_problem(slug: str) -> ProblemKind:
     )
 
 
-@router.get("/{group_id}", responses=problem_responses(errors.UnknownGroup))
+@router.get("/{group_id}", responses=problem_responses(errors.UnknownGroup, *ELSEWHERE))
 async def describe(group_id: GroupPath, coordinator: CoordinatorDep) -> GroupDescription:
     """Return the group: its state, its generation, its members and their partitions."""
-    return coordinator.describe(group_id)
+    return await coordinator.as_owner(group_id, lambda: coordinator.describe(group_id))
 
 
 async def _completed(

@@ -15,6 +15,8 @@
     +-- Unavailable                      try again after Retry-After seconds
         +-- TooManyGroups           503  too many groups
         +-- CoordinatorDraining     503  the coordinator is shutting down
+        +-- NotCoordinator          503  this worker no longer owns the group
+        +-- CoordinatorNotAvailable 503  no worker owns the group now
 
 The class docstring is the title of the problem; the text of the instance is its detail.
 """
@@ -169,3 +171,26 @@ class CoordinatorDraining(Unavailable):
 
     slug = "coordinator-draining"
     remedy = "Join again after `Retry-After` seconds at its successor."
+
+
+class NotCoordinator(Unavailable):
+    """This worker no longer owns the group."""
+
+    slug = "not-coordinator"
+    remedy = "Repeat the request at any worker, a join with the same member_id."
+
+
+class CoordinatorNotAvailable(Unavailable):
+    """No worker owns the group at the moment."""
+
+    slug = "coordinator-not-available"
+    remedy = "Repeat the request after `Retry-After` seconds, at any worker."
+
+
+class OwnedElsewhere(Exception):
+    """Another worker owns the group: the client is redirected to it."""
+
+    def __init__(self, address: str) -> None:
+        """Redirect to `address`."""
+        super().__init__(address)
+        self.address = address

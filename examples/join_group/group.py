@@ -26,6 +26,7 @@ class Group:
     """
 
     __slots__ = (
+        "epoch",
         "generation",
         "group_id",
         "has_new_member",
@@ -36,9 +37,10 @@ class Group:
         "state",
     )
 
-    def __init__(self, group_id: str) -> None:
-        """Create an empty group, before its first generation."""
+    def __init__(self, group_id: str, epoch: int = 0) -> None:
+        """Create an empty group, before its first generation, owned under a fencing `epoch`."""
         self.group_id = group_id
+        self.epoch = epoch
         self.state = GroupState.EMPTY
         self.generation = 0
         self.protocol_type: str | None = None
@@ -53,6 +55,15 @@ class Group:
     def can_rebalance(self) -> bool:
         """True iff a rebalance can begin, that is, none is waiting for joins."""
         return is_allowed(self.state, GroupEvent.REBALANCE_NEEDED)
+
+    @property
+    def next_generation(self) -> int:
+        """The number of the next generation.
+
+        Never one of an earlier owner, also if what that one stored last was lost: its numbers are
+        below the epoch of this one.
+        """
+        return max(self.generation + 1, self.epoch)
 
     @property
     def has_all_joined(self) -> bool:
@@ -120,7 +131,7 @@ class Group:
 
     def begin_generation(self) -> None:
         """End the join phase: the current members form the next generation."""
-        self.generation += 1
+        self.generation = self.next_generation
         self.has_new_member = False
         for member in self.members.values():
             member.has_synced = False
@@ -152,6 +163,7 @@ class Group:
             protocol=self.protocol,
             leader=self.leader_id,
             members=self._metadata(self.protocol) if is_leader else [],
+            epoch=self.epoch,
         )
 
     def sync_response(self, member: Member) -> SyncResponse:
@@ -167,6 +179,7 @@ class Group:
             group_id=self.group_id,
             state=self.state,
             generation=self.generation,
+            epoch=self.epoch,
             protocol_type=self.protocol_type,
             protocol=self.protocol,
             leader=self.leader_id,

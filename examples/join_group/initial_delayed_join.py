@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from examples.join_group.delayed_join import DelayedJoin
 from examples.join_group.group import Group
+from examples.join_group.state_table import GroupState
 
 
 class InitialDelayedJoin(DelayedJoin):
@@ -32,8 +33,8 @@ class InitialDelayedJoin(DelayedJoin):
         self._extend = extend
 
     def try_complete(self) -> bool:
-        """Return False: the wait is never shortened."""
-        return False
+        """Complete if this worker has lost the group; otherwise the wait is never shortened."""
+        return self.group.state is GroupState.DEAD and self.force_complete()
 
     def on_complete(self) -> None:
         """End the join phase, unless it is extended."""

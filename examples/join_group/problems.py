@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, RedirectResponse
 
 from examples.join_group import errors
-from examples.join_group.errors import GroupError
+from examples.join_group.errors import GroupError, OwnedElsewhere
 from examples.join_group.schemas import ProblemResponse
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -30,6 +30,8 @@ KINDS: Final[dict[str, type[GroupError]]] = {
         errors.InvalidRebalanceTimeout,
         errors.TooManyGroups,
         errors.CoordinatorDraining,
+        errors.NotCoordinator,
+        errors.CoordinatorNotAvailable,
     )
 }
 
@@ -37,6 +39,13 @@ KINDS: Final[dict[str, type[GroupError]]] = {
 def add_group_problems(app: FastAPI) -> None:
     """Convert every GroupError that an endpoint of `app` raises to problem details."""
     app.add_exception_handler(GroupError, _on_group_error)
+    app.add_exception_handler(OwnedElsewhere, _on_owned_elsewhere)
+
+
+async def _on_owned_elsewhere(request: Request, exc: Exception) -> RedirectResponse:
+    # 307: with the same method and body.
+    assert isinstance(exc, OwnedElsewhere)
+    return RedirectResponse(exc.address + request.url.path, status_code=307)
 
 
 async def _on_group_error(request: Request, exc: Exception) -> JSONResponse:

@@ -11,6 +11,7 @@ from examples.join_group.delayed_join import DelayedJoin
 from examples.join_group.delayed_sync import DelayedSync
 from examples.join_group.errors import GroupError, RebalanceInProgress
 from examples.join_group.group import Group, unknown_member
+from examples.join_group.group_leases import GroupLeases
 from examples.join_group.initial_delayed_join import InitialDelayedJoin
 from examples.join_group.member import Member
 from examples.join_group.sessions import Sessions
@@ -36,9 +37,14 @@ class Rebalance:
         purgatory: Purgatory,
         settings: CoordinatorSettings,
         on_expired: Callable[[Group], object],
+        leases: GroupLeases | None = None,
     ) -> None:
-        """Call `on_expired(group)` when a group has expired."""
+        """Call `on_expired(group)` when a group has expired.
+
+        Given `leases`, a generation is committed before any member learns of it.
+        """
         self._purgatory = purgatory
+        self._leases = leases
         self._settings = settings
         self._on_expired = on_expired
         self.sessions = Sessions(purgatory, self._on_session_expired)
@@ -66,6 +72,27 @@ class Rebalance:
     def on_synced(self, group: Group) -> None:
         """Check whether every member has synced."""
         _ = self._purgatory.check(sync_key(group.group_id))
+
+    def resume(self, group: Group) -> None:
+        """Continue a group of an earlier owner: every member has to join again.
+
+        Its members are told by their next heartbeats; the session of each begins now.
+        """
+        if not group.members:
+            self._await_expiration(group)
+            return
+        group.on(GroupEvent.REBALANCE_NEEDED)
+        for member in group.members.values():
+            self.sessions.renew(group, member)
+        self._park(self._wait(group), group)
+
+    def abandon(self, group: Group, error: GroupError) -> None:
+        """End everything that waits for `group`, which another worker may own; with `error`."""
+        group.on(GroupEvent.OWNERSHIP_LOST)
+        for member in list(group.members.values()):
+            self._drop(group, member, error)
+        _ = self._purgatory.check(join_key(group.group_id))
+        self.on_synced(group)
 
     def _begin(self, group: Group) -> None:
         was_empty = group.state is GroupState.EMPTY
@@ -98,6 +125,8 @@ class Rebalance:
     def _extend(self, operation: InitialDelayedJoin) -> bool:
         """Extend the wait if members arrived and the timeout allows; return True iff extended."""
         group = operation.group
+        if not self._is_current(group):
+            return False
         following = self._initial_wait(group, operation.began_ns)
         if not group.has_new_member or following.delay_ms == 0:
             return False
@@ -106,8 +135,17 @@ class Rebalance:
         return True
 
     def _end_joins(self, group: Group) -> None:
-        for member in group.absent():
-            self._drop(group, member, unknown_member(group.group_id, member.member_id))
+        if not self._is_current(group):
+            return
+        self._drop_absent(group)
+        if self._leases is None:
+            self._begin_generation(group)
+        else:
+            self._leases.commit(group, self._begin_generation)
+
+    def _begin_generation(self, group: Group) -> None:
+        # While the generation was committed, members could join, leave or disconnect.
+        self._drop_absent(group)
         group.begin_generation()
         logger.info(
             "group %s: generation %d with %d members, %s",
@@ -122,6 +160,10 @@ class Rebalance:
         else:
             self._complete_joins(group)
 
+    def _drop_absent(self, group: Group) -> None:
+        for member in group.absent():
+            self._drop(group, member, unknown_member(group.group_id, member.member_id))
+
     def _complete_joins(self, group: Group) -> None:
         for member in group.members.values():
             member.complete_join(group.join_response(member))
@@ -134,10 +176,14 @@ class Rebalance:
         self._park(DelayedGroupExpiration(group, retention_ms, self._expire), group)
 
     def _expire(self, group: Group) -> None:
+        if not self._is_current(group):
+            return
         group.on(GroupEvent.EXPIRED)
         self._on_expired(group)
 
     def _on_session_expired(self, group: Group, member: Member) -> None:
+        if not self._is_current(group):
+            return
         logger.info(
             "group %s: the session of %s expired after %g s",
             group.group_id,
@@ -148,6 +194,8 @@ class Rebalance:
         self.remove(group, member, unknown_member(group.group_id, member.member_id))
 
     def _on_late_sync(self, group: Group) -> None:
+        if not self._is_current(group):
+            return
         for member in group.unsynced():
             self._drop(group, member, unknown_member(group.group_id, member.member_id))
         self.begin_or_check(group)
@@ -177,6 +225,12 @@ class Rebalance:
         # A drain ends all operations, and no new ones begin.
         if not self._purgatory.is_draining:
             self._purgatory.park_operation(operation, [key(group.group_id)], is_bounded=False)
+
+    def _is_current(self, group: Group) -> bool:
+        """Return True iff this worker owns the group: after a suspension, timers are late."""
+        is_owned = self._leases is None or self._leases.is_owned(group.group_id)
+        # Asking may have been what noticed the loss.
+        return is_owned and group.state is not GroupState.DEAD
 
     def _ms(self, seconds: float) -> int:
         return self._purgatory.delay_ms(seconds)

@@ -84,6 +84,9 @@ class JoinResponse(BaseModel):
     protocol: str
     leader: str
     members: list[MemberMetadata] = Field(description="All members; empty except for the leader.")
+    epoch: int = Field(
+        0, description="The fencing epoch of the worker that owns the group; 0 for a single worker."
+    )
 
 
 class SyncRequest(_Body):
@@ -132,6 +135,10 @@ class GroupDescription(BaseModel):
     group_id: str
     state: GroupState
     generation: int
+    epoch: int = Field(description="As in the join response.")
+    coordinator: str | None = Field(
+        None, description="The address of the worker that owns the group; null for a single worker."
+    )
     protocol_type: str | None
     protocol: str | None
     leader: str | None

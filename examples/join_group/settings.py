@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Self
+
+# 1 MiB for members with 16 protocols each, their names as long as they may be.
+MAX_OWNED_GROUP_SIZE = 700
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +25,23 @@ class CoordinatorSettings:
     max_groups: int = 200
     empty_group_retention: float = 600.0
     """The time for which a group without members keeps its generation."""
+    redis_url: str = ""
+    """Where several workers keep who owns which group; empty for a single worker."""
+    address: str = ""
+    """Of this worker, as the members reach it, such as http://10.0.0.7:8000. Each has its own."""
+    lease: float = 2.0
+    """A dead or suspended worker is replaced after this."""
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Self:
+        """Return the settings of the variables JOIN_GROUP_NAME, such as JOIN_GROUP_REDIS_URL."""
+        defaults = cls()
+        given = {
+            field.name: type(getattr(defaults, field.name))(environment[variable])
+            for field in fields(cls)
+            if (variable := f"JOIN_GROUP_{field.name.upper()}") in environment
+        }
+        return cls(**given)
 
     def __post_init__(self) -> None:
         """Raise ValueError for contradictory limits."""
@@ -30,6 +53,28 @@ class CoordinatorSettings:
         for name in ("max_rebalance_timeout", "max_group_size", "max_groups"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)!r}: give a value above zero")
+        if self.redis_url:
+            self._check_ownership()
+
+    def _check_ownership(self) -> None:
+        if not self.address:
+            raise ValueError(
+                "redis_url is set and address is not: give the address of this worker, as the "
+                "members reach it, such as http://10.0.0.7:8000"
+            )
+        if self.address.endswith("/"):
+            raise ValueError(f"address is {self.address!r}: leave out the slash at the end")
+        # Members have to find the next owner, and join again, before their sessions would end.
+        if not 0 < self.lease <= self.min_session_timeout / 2:
+            raise ValueError(
+                f"lease is {self.lease!r}: give a value above zero and at most half of "
+                f"min_session_timeout, {self.min_session_timeout / 2:g}"
+            )
+        if self.max_group_size > MAX_OWNED_GROUP_SIZE:
+            raise ValueError(
+                f"max_group_size is {self.max_group_size}: with redis_url, give at most "
+                f"{MAX_OWNED_GROUP_SIZE}, whose members fit into one commit"
+            )
 
     @property
     def max_operations(self) -> int:

@@ -18,7 +18,7 @@ class GroupState(StrEnum):
     STABLE = "stable"
     """The partitions of every member are assigned."""
     DEAD = "dead"
-    """It was empty for too long and has expired."""
+    """It has expired, after it was empty for too long; or another worker may own it."""
 
 
 class GroupEvent(StrEnum):
@@ -34,23 +34,29 @@ class GroupEvent(StrEnum):
     """The leader assigned the partitions."""
     EXPIRED = "expired"
     """No member joined an empty group in time."""
+    OWNERSHIP_LOST = "ownership-lost"
+    """Another worker may own the group now."""
 
 
 TRANSITIONS: Final[dict[GroupState, dict[GroupEvent, GroupState]]] = {
     GroupState.EMPTY: {
         GroupEvent.REBALANCE_NEEDED: GroupState.PREPARING_REBALANCE,
         GroupEvent.EXPIRED: GroupState.DEAD,
+        GroupEvent.OWNERSHIP_LOST: GroupState.DEAD,
     },
     GroupState.PREPARING_REBALANCE: {
         GroupEvent.MEMBERS_JOINED: GroupState.COMPLETING_REBALANCE,
         GroupEvent.NOBODY_JOINED: GroupState.EMPTY,
+        GroupEvent.OWNERSHIP_LOST: GroupState.DEAD,
     },
     GroupState.COMPLETING_REBALANCE: {
         GroupEvent.ASSIGNED: GroupState.STABLE,
         GroupEvent.REBALANCE_NEEDED: GroupState.PREPARING_REBALANCE,
+        GroupEvent.OWNERSHIP_LOST: GroupState.DEAD,
     },
     GroupState.STABLE: {
         GroupEvent.REBALANCE_NEEDED: GroupState.PREPARING_REBALANCE,
+        GroupEvent.OWNERSHIP_LOST: GroupState.DEAD,
     },
     GroupState.DEAD: {},
 }

@@ -83,7 +83,8 @@ class Ownership:
         self._timeout_seconds = timeout
         # Several attempts within one lease, also when a server does not answer at all.
         self._attempt_seconds = min(timeout, lease_ms / 4_000)
-        self._on_lost = on_lost
+        self.on_lost = on_lost
+        """Called with each lease that is found lost."""
         self._clock: Clock = SystemClock() if clock is None else clock
         self._leases: dict[str, Lease] = {}
         self._acquiring: dict[str, asyncio.Task[Lease | Owner]] = {}
@@ -292,10 +293,10 @@ class Ownership:
             lease.epoch,
             extra={"action": "ownership.lost"},
         )
-        if self._on_lost is None:
+        if self.on_lost is None:
             return
         try:
-            self._on_lost(lease)
+            self.on_lost(lease)
         except Exception:
             _logger.exception("on_lost failed", extra={"action": "ownership.lost"})
 

@@ -235,7 +235,7 @@ async def test_an_on_lost_that_fails_stops_nothing(
     bench: _Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is logged, and renewals go on."""
-    bench.a._on_lost = lambda lease: 1 / 0
+    bench.a.on_lost = lambda lease: 1 / 0
     lost = await _lease(bench.a, "lost")
     kept = await _lease(bench.a, "kept")
     lost._valid_until_ns = 0

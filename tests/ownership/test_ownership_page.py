@@ -16,7 +16,7 @@ from tests.valkey_server import ValkeyServer
 
 def _application(server: ValkeyServer, address: str) -> FastAPI:
     """The application of the page, at another server and address."""
-    [block] = blocks(DOCS / "how-to" / "ownership.md")
+    block, _ = blocks(DOCS / "how-to" / "ownership.md")
     text = block.text.replace("redis://localhost", server.url)
     names: dict[str, Any] = {}
     exec(text.replace("http://10.0.0.7:8000", address), names)

@@ -29,7 +29,7 @@ class WaitRegistry:
         self.settings = settings
         # The registration of every request without a Wait-Id whose client is not counted.
         self.unnamed = Registration(self)
-        self._responses = WatchResponses(purgatory.signals)
+        self._responses = WatchResponses(purgatory.signals, settings.max_response_bytes)
         # {wait id: the request that is parked under it}
         self._named: dict[str, ParkedRequest] = {}
         # Clients are counted if their limit is lower than that on all of them together.

@@ -17,6 +17,10 @@ ALLOWED = {
     ("completing-rebalance", "assigned"): "stable",
     ("completing-rebalance", "rebalance-needed"): "preparing-rebalance",
     ("stable", "rebalance-needed"): "preparing-rebalance",
+    **{
+        (state, "ownership-lost"): "dead"
+        for state in ("empty", "preparing-rebalance", "completing-rebalance", "stable")
+    },
 }
 
 

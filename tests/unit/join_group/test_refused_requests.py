@@ -186,7 +186,7 @@ def test_every_refusal_has_its_own_kind() -> None:
 
     kinds = leaves(errors.GroupError)
     assert set(KINDS.values()) == set(kinds)
-    assert len({kind.slug for kind in kinds}) == len({kind.title() for kind in kinds}) == 13
+    assert len({kind.slug for kind in kinds}) == len({kind.title() for kind in kinds}) == 15
     assert all(400 <= kind.status < 600 and kind.remedy.endswith(".") for kind in kinds)
 
 

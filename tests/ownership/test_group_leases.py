@@ -1,0 +1,227 @@
+"""The coordinator as one of several workers, in virtual time."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from examples.join_group.app import create_app
+from examples.join_group.settings import CoordinatorSettings
+from purgatory import Purgatory
+from purgatory.ownership import Ownership
+from purgatory.ownership.lease_store import Acquire
+from purgatory.testing import AutojumpEventLoop
+from tests.ownership.lease_model import LeaseModel
+from tests.ownership.lossy_store import LossyStore
+
+JOIN: dict[str, Any] = {"protocols": [{"name": "range"}]}
+
+
+@pytest.fixture
+def anyio_backend() -> tuple[str, dict[str, Any]]:
+    """Run on a loop whose time jumps."""
+    return "asyncio", {"loop_factory": AutojumpEventLoop}
+
+
+class _Bench:
+    """Two workers, `a` and `b`, and their store."""
+
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, AutojumpEventLoop)
+        self.model = LeaseModel(lambda: 1_000_000 + loop.clock.now_ns() // 1_000)
+        self.stores: dict[str, LossyStore] = {}
+        self.apps = {name: self._worker(name, loop) for name in "ab"}
+        self.http = httpx.AsyncClient(
+            mounts={f"all://{name}": httpx.ASGITransport(app) for name, app in self.apps.items()},
+            timeout=None,
+        )
+
+    def _worker(self, name: str, loop: AutojumpEventLoop) -> FastAPI:
+        settings = CoordinatorSettings(
+            address=f"http://{name}", max_groups=2, empty_group_retention=60
+        )
+        self.stores[name] = LossyStore(self.model)
+        return create_app(
+            settings,
+            purgatory=Purgatory(name, clock=loop.clock),
+            lease_store=self.stores[name],
+        )
+
+    def ownership(self, worker: str) -> Ownership:
+        ownership = self.apps[worker].state.leases.ownership
+        assert isinstance(ownership, Ownership)
+        return ownership
+
+    async def post(self, worker: str, action: str, group: str = "g", **body: Any) -> httpx.Response:
+        return await self.http.post(f"http://{worker}/groups/{group}/{action}", json=body)
+
+    async def joined(self, worker: str, group: str = "g", **body: Any) -> dict[str, Any]:
+        answer = await self.post(worker, "join", group, **JOIN, **body)
+        assert answer.status_code == 200, answer.text
+        joined: dict[str, Any] = answer.json()
+        return joined
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[_Bench]:
+    """Both workers run during the test."""
+    bench = _Bench()
+    a, b = bench.apps.values()
+    async with bench.http, a.router.lifespan_context(a), b.router.lifespan_context(b):
+        yield bench
+
+
+def _kind(answer: httpx.Response) -> str:
+    kind: str = answer.json()["type"].rpartition("/")[2]
+    return kind
+
+
+async def test_others_redirect_to_the_owner(bench: _Bench) -> None:
+    """Every request, with its method and body; the owner is in the description."""
+    joined = await bench.joined("a")
+    assert joined["generation"] == joined["epoch"] > 0
+    heartbeat = {"member_id": joined["member_id"], "generation": joined["generation"]}
+    for action, body in (("join", JOIN), ("heartbeat", heartbeat), ("sync", heartbeat)):
+        answer = await bench.post("b", action, **body)
+        assert (answer.status_code, answer.headers["location"]) == (
+            307,
+            f"http://a/groups/g/{action}",
+        )
+    described = await bench.http.get("http://b/groups/g", follow_redirects=True)
+    assert (described.json()["coordinator"], described.json()["epoch"]) == (
+        "http://a",
+        joined["epoch"],
+    )
+
+
+async def test_the_next_owner_lets_members_join_again(bench: _Bench) -> None:
+    """With their ids, for a generation under a higher epoch; who does not come is removed."""
+    first, second = await asyncio.gather(bench.joined("a"), bench.joined("a"))
+    await bench.ownership("a").close()
+    heartbeat = {"member_id": first["member_id"], "generation": first["generation"]}
+    answer = await bench.post("b", "heartbeat", **heartbeat)
+    assert _kind(answer) == "rebalance-in-progress"
+    began = asyncio.get_running_loop().time()
+    again = await bench.joined("b", member_id=first["member_id"])
+    took = asyncio.get_running_loop().time() - began
+    assert took == pytest.approx(10, abs=0.1), "the session of the other one begins anew"
+    assert again["generation"] == again["epoch"] > first["epoch"]
+    assert [member["member_id"] for member in again["members"]] == [first["member_id"]]
+    answer = await bench.post("b", "join", **JOIN, member_id=second["member_id"])
+    assert _kind(answer) == "unknown-member-id"
+    await bench.ownership("a").open()
+
+
+async def test_an_owner_that_is_cut_off_ends_what_is_parked(bench: _Bench) -> None:
+    """With an error that lets the member join again anywhere, before another can be the owner."""
+    joining = asyncio.create_task(bench.post("a", "join", **JOIN))
+    await asyncio.sleep(1)
+    bench.stores["a"].is_cut = True
+    answer = await joining
+    assert (answer.status_code, _kind(answer)) == (503, "not-coordinator")
+    assert answer.headers["retry-after"] == "1"
+    answer = await bench.post("a", "join", **JOIN)
+    assert (answer.status_code, _kind(answer)) == (503, "coordinator-not-available")
+    await bench.joined("b")
+    bench.stores["a"].is_cut = False
+    assert (await bench.post("a", "join", **JOIN)).status_code == 307
+
+
+async def test_a_generation_waits_for_its_commit(bench: _Bench) -> None:
+    """While Redis is away for less than a lease, members wait; then all are told."""
+    joining = asyncio.create_task(bench.joined("a"))
+    await asyncio.sleep(2.9)
+    bench.stores["a"].is_cut = True
+    await asyncio.sleep(1)
+    assert not joining.done()
+    bench.stores["a"].is_cut = False
+    assert (await joining)["generation"] > 0
+
+
+async def test_made_up_ids_acquire_nothing(bench: _Bench) -> None:
+    """Neither a read, nor a heartbeat, nor a join that is refused leaves anything in the store."""
+    stranger: dict[str, Any] = {"member_id": "x", "generation": 1}
+    assert _kind(await bench.post("a", "heartbeat", **stranger)) == "unknown-member-id"
+    assert _kind(await bench.post("a", "leave", member_id="x")) == "unknown-member-id"
+    assert (await bench.http.get("http://a/groups/g")).status_code == 404
+    assert bench.model._records == {}
+    refused = await bench.post("a", "join", **JOIN, session_timeout=0.1)
+    assert _kind(refused) == "invalid-session-timeout"
+    assert bench.ownership("a")._leases == {}
+    for group in ("g1", "g2"):
+        await bench.joined("a", group)
+    assert _kind(await bench.post("a", "join", "g3", **JOIN)) == "too-many-groups"
+    assert bench.ownership("a")._leases.keys() == {"g1", "g2"}
+    await bench.joined("b", "g3")
+
+
+async def test_an_empty_group_is_forgotten_and_released(bench: _Bench) -> None:
+    """After its retention; until then it keeps its generation, also with another owner."""
+    joined = await bench.joined("a")
+    await bench.post("a", "leave", member_id=joined["member_id"])
+    await asyncio.sleep(30)
+    await bench.ownership("a").close()
+    described = (await bench.http.get("http://b/groups/g")).json()
+    assert (described["state"], described["coordinator"]) == ("empty", "http://b")
+    assert described["generation"] > joined["generation"]
+    await asyncio.sleep(61)
+    assert (await bench.http.get("http://b/groups/g")).status_code == 404
+    assert bench.ownership("b")._leases == {}
+    assert (await bench.ownership("b").read("g")).state is None
+    again = await bench.joined("b")
+    assert again["generation"] > described["generation"]
+    await bench.ownership("a").open()
+
+
+async def test_two_workers_with_one_address(bench: _Bench) -> None:
+    """A redirect would come back: it is an error that says so."""
+    step = Acquire(name="g", token="t", instance="i", address="http://a", lease_ms=10_000)
+    bench.model.apply(step)
+    answer = await bench.post("a", "join", **JOIN)
+    assert _kind(answer) == "coordinator-not-available"
+    assert "two workers have the same address" in answer.json()["detail"]
+
+
+async def test_timers_that_are_late_act_as_nobody(bench: _Bench) -> None:
+    """After a suspension, sessions have expired and waits are over, of a group that is not ours."""
+    joined = await bench.joined("a")
+    joining = asyncio.create_task(bench.post("a", "join", **JOIN))
+    await asyncio.sleep(0.1)
+    lease = bench.ownership("a").lease("g")
+    assert lease is not None
+    await bench.ownership("a")._renewer.stop()
+    await asyncio.sleep(9)
+    # Its session would have ended; the join that waits for it is told the truth.
+    answer = await joining
+    assert _kind(answer) == "not-coordinator"
+    again = await bench.joined("b", member_id=joined["member_id"])
+    assert again["epoch"] > joined["epoch"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"address": ""}, "give the address of this worker"),
+        ({"address": "http://a/"}, "leave out the slash"),
+        ({"lease": 3.1}, "at most half of min_session_timeout, 3"),
+        ({"lease": 0.0}, "lease is 0.0"),
+        ({"max_group_size": 701}, "at most 700"),
+    ],
+)
+def test_settings_of_several_workers(options: dict[str, Any], sentence: str) -> None:
+    """What cannot work is refused at start, with the way out."""
+    good: dict[str, Any] = {"redis_url": "redis://localhost", "address": "http://a"}
+    CoordinatorSettings(**good)
+    with pytest.raises(ValueError, match=sentence):
+        CoordinatorSettings(**{**good, **options})
+
+
+def test_settings_from_the_environment() -> None:
+    """Each is a variable."""
+    variables = {"JOIN_GROUP_ADDRESS": "http://a", "JOIN_GROUP_LEASE": "1.5", "HOME": "/"}
+    settings = CoordinatorSettings.from_environment({**variables, "JOIN_GROUP_MAX_GROUPS": "3"})
+    assert (settings.address, settings.lease, settings.max_groups) == ("http://a", 1.5, 3)
