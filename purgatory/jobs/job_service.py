@@ -121,7 +121,7 @@ class JobService:
     def missing(self) -> list[str]:
         """Why this process does not do its part; for /readyz."""
         if not self._opener.is_open:
-            return [f"the job store is not open: {self._opener.error}"]
+            return ["the job store is not open: the log and the statistics have the reason"]
         return self._scheduler.missing
 
     def statistics(self) -> JobStatistics:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -10,9 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
 from purgatory import Purgatory
+from purgatory.fastapi import BearerTokens, install
 from purgatory.jobs import JobContext, JobHandle, JobState, MemoryJobStore, WorkerSettings
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.callbacks.webhook import Webhook
@@ -20,7 +24,7 @@ from purgatory.jobs.worker import JobStatistics
 from tests.acceptance.callback_receiver import CallbackReceiver, receiving
 from tests.patience import PATIENCE_S, until
 
-LOW, VICTIM = "low", "victim"
+LOW, VICTIM = "token-of-an-attacker", "token-of-the-victim"
 
 
 class DrippingServer:
@@ -84,6 +88,16 @@ async def add(purgatory: Purgatory, owner: str | None, *urls: str) -> list[JobHa
     return [purgatory.job(spec.id) for spec in specs]
 
 
+async def add_over_http(client: httpx.AsyncClient, token: str, *urls: str) -> list[str]:
+    """Add callbacks that are due now; return the ids of their jobs."""
+    lines = [
+        json.dumps({"callback": {"url": url}, "delay": 0.0, "max_attempts": 1}) for url in urls
+    ]
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/x-ndjson"}
+    added = await client.post("/purgatory/jobs:batch", content="\n".join(lines), headers=headers)
+    return [json.loads(line)["id"] for line in added.text.splitlines()]
+
+
 def jobs_of(purgatory: Purgatory) -> JobStatistics:
     statistics = purgatory.statistics().jobs
     assert statistics is not None
@@ -92,23 +106,31 @@ def jobs_of(purgatory: Purgatory) -> JobStatistics:
 
 async def test_a_server_that_drips_holds_up_nobody_else(receiver: CallbackReceiver) -> None:
     """600 callbacks to it leave slots to others, to other hosts, and to handlers of one's own."""
-    settings, dripping = WorkerSettings(grace_ms=0), DrippingServer()
+    settings, dripping, app = WorkerSettings(grace_ms=0), DrippingServer(), FastAPI()
     purgatory = Purgatory(jobs=MemoryJobStore(), job_settings=settings)
-    purgatory.handler(CALLBACK)(Webhook(timeout=PATIENCE_S, allow_private=True))
+    purgatory.handler(CALLBACK, http=True)(Webhook(timeout=PATIENCE_S, allow_private=True))
+    install(app, purgatory, authorize=BearerTokens([(LOW, "defer"), (VICTIM, "defer")]))
+    transport = httpx.ASGITransport(app)
 
     @purgatory.handler("note")
     async def note(job: JobContext) -> None:
         """Do nothing."""
 
-    async with dripping.running() as port, purgatory:
-        slow = await add(purgatory, LOW, *[f"http://127.0.0.1:{port}/{n}" for n in range(600)])
+    async with (
+        dripping.running() as port,
+        purgatory,
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        urls = [f"http://127.0.0.1:{port}/{n}" for n in range(600)]
+        slow = [purgatory.job(job) for job in await add_over_http(client, LOW, *urls)]
         await until(lambda: dripping.requests == 50)
-        [job] = await add(purgatory, VICTIM, f"{receiver.url}/of/victim")
+        [victims] = await add_over_http(client, VICTIM, f"{receiver.url}/of/victim")
+        job = purgatory.job(victims)
         assert (await job.wait(PATIENCE_S)).state is JobState.DONE
         assert receiver.next().path == "/of/victim"
         # At another host than the one that drips, which has all the slots that it may have.
-        [job] = await add(purgatory, LOW, f"http://localhost:{receiver.port}/of/low")
-        assert (await job.wait(PATIENCE_S)).state is JobState.DONE
+        [other] = await add_over_http(client, LOW, f"http://localhost:{receiver.port}/of/low")
+        assert (await purgatory.job(other).wait(PATIENCE_S)).state is JobState.DONE
         # Without an owner, and not a callback.
         handle = await purgatory.defer("note", delay=0)
         assert (await handle.wait(PATIENCE_S)).state is JobState.DONE

@@ -108,7 +108,9 @@ class JobModel:
         self.change(job, lease_until_ms=now_ms + lease_ms, version=job.version)
         return []
 
-    def start(self, claim: JobClaim, lease_ms: int, now_ms: int) -> Job | None:
+    def start(
+        self, claim: JobClaim, lease_ms: int, now_ms: int, attempt: int | None = None
+    ) -> Job | None:
         job = self.held(claim)
         if job is None or (job.state is JobState.WAITING and job.due_ms > now_ms):
             return job
@@ -117,7 +119,7 @@ class JobModel:
             job,
             state=JobState.RUNNING,
             outcome=job.outcome or JobOutcome.EXPIRED,
-            attempt=job.attempt + 1,
+            attempt=job.attempt + 1 if attempt is None else attempt,
             lateness_ms=late_ms if job.lateness_ms is None else job.lateness_ms,
             lease_until_ms=now_ms + lease_ms,
         )

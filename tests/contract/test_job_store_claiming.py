@@ -109,6 +109,18 @@ async def test_a_job_that_runs_at_its_deadline_expired(world: World) -> None:
     assert (started.version, started.claim) == (job.version + 1, claim)
 
 
+async def test_a_start_whose_answer_was_lost_is_one_attempt(world: World) -> None:
+    """Repeated, it is the same; that of the next worker is another."""
+    await world.add(delay=0)
+    for attempt in (1, 2):
+        [job] = await world.claim()
+        for _ in range(3):
+            started = await world.here.start([job.claim], lease_ms=LEASE_MS, attempt=attempt)
+            assert [job and job.attempt for job in started] == [attempt]
+        # Its worker dies.
+        world.now_ms += LEASE_MS
+
+
 async def test_nothing_starts_early(world: World) -> None:
     """A worker whose clock leaped gets its job back as it is, and keeps it."""
     job = await world.add(delay=1)

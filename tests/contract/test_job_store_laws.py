@@ -223,12 +223,17 @@ class JobStoreMachine(RuleBasedStateMachine):
         lost = self.wait(self.store(is_here).renew([claim], lease_ms=LEASE_MS))
         assert lost == self.model.renew(claim, LEASE_MS, self.world.now_ms)
 
-    @rule(several=st.lists(claims, min_size=1, max_size=3), is_here=st.booleans())
-    def start(self, several: list[JobClaim], is_here: bool) -> None:
+    @rule(
+        several=st.lists(claims, min_size=1, max_size=3),
+        is_here=st.booleans(),
+        attempt=st.sampled_from([None, None, 1, 2]),
+    )
+    def start(self, several: list[JobClaim], is_here: bool, attempt: int | None) -> None:
         """In time; never once it was cancelled."""
-        started = self.wait(self.store(is_here).start(several, lease_ms=LEASE_MS))
+        options: dict[str, Any] = {"lease_ms": LEASE_MS, "attempt": attempt}
+        started = self.wait(self.store(is_here).start(several, **options))
         now_ms = self.world.now_ms
-        assert started == [self.model.start(claim, LEASE_MS, now_ms) for claim in several]
+        assert started == [self.model.start(claim, now_ms=now_ms, **options) for claim in several]
         for job in started:
             if job is not None and job.state is JobState.RUNNING:
                 assert job.id not in self.over

@@ -36,7 +36,7 @@ from tests.contract.world import LEASE_MS, World
 
 HELD_PHASES = (Phase.UNDECIDED, Phase.DECIDED, Phase.RUNNING)
 OF_HOLDER: dict[type[Step[Any]], Callable[[JobClaim], HolderStep[Any]]] = {
-    Start: lambda claim: Start(claim, LEASE_MS),
+    Start: lambda claim: Start(claim, LEASE_MS, 7 if claim.epoch % 2 else None),
     Renew: lambda claim: Renew(claim, 2 * LEASE_MS),
     Finish: lambda claim: Finish(claim, JobState.FAILED, "boom"),
     Miss: Miss,

@@ -13,9 +13,11 @@ from purgatory.errors import (
     InvalidValueError,
     LimitReachedError,
     OwnershipError,
+    OwnershipUnavailableError,
     PurgatoryClosedError,
     PurgatoryDrainingError,
     PurgatoryError,
+    SignalsError,
 )
 from purgatory.fastapi.http.problems import (
     ALLOWED_KEY,
@@ -91,8 +93,12 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
             return draining_problem()
         case PurgatoryClosedError():
             return Problem("not-open", error.detail, headers=retry_after())
+        case OwnershipUnavailableError():
+            return Problem("ownership-unavailable", _without_reason(error), headers=retry_after())
         case OwnershipError():
             return Problem("ownership-unavailable", error.detail, headers=retry_after())
+        case SignalsError():
+            return Problem("signals-unavailable", error.detail, headers=retry_after())
         case JobError():
             return _of_job_error(error)
     return Problem("internal-error", error.detail)
@@ -138,11 +144,34 @@ def _of_job_error(error: JobError) -> Problem:
         case InvalidPayloadError() | InvalidDeadlineError() | InvalidJobError():
             allowed = _ALLOWED.get(error.param, "as in the API's documentation")
             return bad_parameter(error.param, error.detail, allowed)
-        case StoreFullError():
-            return Problem("jobs-full", error.detail, headers=retry_after())
-        case JobsNotFiredError():
-            members = {"key": error.key, "cursor": error.cursor}
-            return Problem("store-unavailable", error.detail, headers=retry_after(), **members)
         case StoreError():
-            return Problem("store-unavailable", error.detail, headers=retry_after())
+            return _of_store_error(error)
     return Problem("internal-error", error.detail)
+
+
+def _of_store_error(error: StoreError) -> Problem:
+    slug = "jobs-full" if isinstance(error, StoreFullError) else "store-unavailable"
+    if not isinstance(error, JobsNotFiredError):
+        return Problem(slug, _without_reason(error), headers=retry_after())
+    return Problem(
+        slug,
+        f"key {error.key[:64]!r} has fired and its signal is kept, but the jobs on it may not be "
+        "decided, since the store of jobs failed: fire it again when that is back",
+        headers=retry_after(),
+        key=error.key,
+        cursor=error.cursor,
+    )
+
+
+def _without_reason(error: PurgatoryError) -> str:
+    """Return the sentence of the error's class: its detail names hosts, users and statements.
+
+    The worker logs outages, once each; what else a store has against a request is logged here.
+    """
+    if type(error) is StoreError:
+        logger.warning(
+            "the job store refused a request: %s",
+            error.detail,
+            extra={"action": "store-refused"},
+        )
+    return (type(error).__doc__ or "the store failed").strip().partition("\n")[0]

@@ -231,7 +231,7 @@ class ListedJob(BaseModel):
         description="What happens to it if no process ran at its deadline."
     )
     attempt: int = Field(description="How often it was started.")
-    max_attempts: int = Field(description="How often it is started at most.")
+    max_attempts: int = Field(description="How often it is started before a failure ends it.")
     fired_key: str | None = Field(description="The key that decided it; null if none did.")
     lateness_ms: int | None = Field(
         description="Milliseconds from its due time to its first start."

@@ -21,6 +21,8 @@ DRAINED_POLL_AFTER_MS = (100, 2000)
 Keys = tuple[str, ...]
 Positions = tuple[int, ...]
 
+# Bytes of a signal besides its value, about: numbers, cursor and time.
+_SIGNAL_BYTES: Final = 120
 _SINGLE: Final = b'{"key":%b,"signals":%b,"cursor":"%b","reason":"%b","more":%b,"poll_after_ms":%d}'
 _IS_MORE: Final = (b"false", b"true")
 _REASONS: Final = {status: status.encode() for status in Status}
@@ -31,11 +33,15 @@ class WatchResponses:
 
     Values are encoded already, so that a body is joined from bytes; and the last response is
     cached, because the waiters that one signal wakes nearly always get the same one.
+
+    A response has as many signals as fit into `max_bytes`, and at least one if there is any: a
+    small request cannot take the memory of a whole history. The next one continues after them.
     """
 
-    def __init__(self, signals: Signals) -> None:
-        """Respond with the signals in `signals`."""
+    def __init__(self, signals: Signals, max_bytes: int) -> None:
+        """Respond with the signals in `signals`, up to `max_bytes` of them."""
         self._signals = signals
+        self._max_bytes = max_bytes
         self._last_question: tuple[object, ...] = ()
         self._last_response: RawResponse | None = None
         # The signals and the position that were encoded last.
@@ -88,6 +94,8 @@ class WatchResponses:
         lines: bytes,
     ) -> RawResponse:
         signals, more, cursor = self._read(key, position, terms.limit, status)
+        if len(signals) > 1 and self._fit(signals, self._max_bytes, 1) < 0:
+            more, cursor = True, self._cursor(signals[-1].offset)
         lines += b'etag: "%b"\r\n' % cursor
         if not signals and terms.is_conditional and status is Status.EXPIRED:
             return RawResponse.empty(304, lines)
@@ -113,9 +121,14 @@ class WatchResponses:
     ) -> RawResponse:
         entries: list[bytes] = []
         cursors: dict[str, bytes] = {}
+        room = self._max_bytes
         for key, position in where:
             signals, more, cursors[key] = self._read(key, position, terms.limit, status)
             if signals:
+                room = self._fit(signals, room, 0 if entries else 1)
+                if room < 0:
+                    more = True
+                    cursors[key] = self._cursor(signals[-1].offset if signals else position)
                 entries.append(
                     b'%b:{"signals":%b,"cursor":"%b","more":%b}'
                     % (
@@ -149,7 +162,20 @@ class WatchResponses:
         if len(signals) > limit:
             signals.pop()
             return signals, True, self._cursor(signals[-1].offset)
-        return signals, False, self._cursor(self._signals.head())
+        # A wait may be ahead of the head, where another process was faster.
+        return signals, False, self._cursor(max(position, self._signals.head_of(key)))
+
+    def _fit(self, signals: list[Signal], room: int, least: int) -> int:
+        """Remove the signals that are beyond `room` bytes, except the first `least` ones.
+
+        Returns the bytes that are left; negative iff any signal was removed.
+        """
+        for index, signal in enumerate(signals):
+            room -= len(signal.encoded) + _SIGNAL_BYTES
+            if room < 0 and index >= least:
+                del signals[index:]
+                return -1
+        return max(room, 0)
 
     def _encoded(self, signals: list[Signal]) -> bytes:
         # Lists compare identity first, so that the same signals compare quickly.

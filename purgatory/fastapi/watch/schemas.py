@@ -168,16 +168,24 @@ class WatchResponse(BaseModel):
         examples=["8c1f0a9be2d4-1"],
     )
     reason: Reason = Field(description="What ended the wait.")
-    more: bool = Field(description="There are more signals after `cursor`.")
+    more: bool = Field(
+        description="There are more signals after `cursor`: beyond `limit`, or beyond the bytes of "
+        "a response."
+    )
     poll_after_ms: int = Field(description="Wait this long before the next request.")
 
 
 class KeySignals(BaseModel):
     """The signals of one key of several."""
 
-    signals: list[Signal] = Field(description="Oldest first.")
+    signals: list[Signal] = Field(
+        description="Oldest first; empty, with `more`, if the signals of other keys left no room."
+    )
     cursor: str = Field(description="For the next wait.", examples=["8c1f0a9be2d4-1"])
-    more: bool = Field(description="There are more signals after `cursor`.")
+    more: bool = Field(
+        description="There are more signals after `cursor`: beyond `limit`, or beyond the bytes of "
+        "a response."
+    )
 
 
 class WatchManyResponse(BaseModel):

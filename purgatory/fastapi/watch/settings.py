@@ -28,6 +28,9 @@ class WaitSettings:
     """
     max_incomplete_bytes: int = DEFAULT_MAX_BYTES
     """Bytes of all incomplete requests together; beyond, the oldest of them are refused (503)."""
+    max_response_bytes: int = 1024 * 1024
+    """Bytes of signals in the response to a wait, about; there is at least one signal. `more` says
+    that others follow, after the cursor of the response."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless 0 <= default_wait <= max_wait, TypeError for no number."""
@@ -47,7 +50,6 @@ class WaitSettings:
             raise ValueError(
                 f"request_timeout is {self.request_timeout!r}; needed: a number of seconds above 0"
             )
-        if self.max_incomplete_bytes < 1:
-            raise ValueError(
-                f"max_incomplete_bytes is {self.max_incomplete_bytes!r}; the minimum is 1"
-            )
+        for name in ("max_incomplete_bytes", "max_response_bytes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)!r}; the minimum is 1")

@@ -29,7 +29,7 @@ class WaitRegistry:
         self.settings = settings
         # The registration of every request without a Wait-Id whose client is not counted.
         self.unnamed = Registration(self)
-        self._responses = WatchResponses(purgatory.signals)
+        self._responses = WatchResponses(purgatory.signals, settings.max_response_bytes)
         # {wait id: the request that is parked under it}
         self._named: dict[str, ParkedRequest] = {}
         # Clients are counted if their limit is lower than that on all of them together.
@@ -51,6 +51,8 @@ class WaitRegistry:
         if not purgatory.is_open:
             raise problem_of_error(PurgatoryClosedError())
         try:
+            if purgatory.shared_signals is not None:
+                purgatory.shared_signals.require_loaded()
             if parked.delay_ms == 0:
                 # It polls, and does not park.
                 if not parked.try_complete():

@@ -221,16 +221,19 @@ class HolderStep(JobStep[Result_co]):
 
 @dataclass(frozen=True, slots=True)
 class Start(HolderStep[Job | None]):
-    """Start a claimed job: RUNNING, attempt + 1, version + 1, a lease of `lease_ms` from now.
+    """Start a claimed job: RUNNING, version + 1, a lease of `lease_ms` from now.
 
     An undecided job is decided: EXPIRED. lateness_ms is set at the first start: now minus the
     earlier of due_ms and deadline_ms. The result is None if the claim is lost (cancelled, fired,
     rescheduled, claimed by another worker), and the job unchanged, still WAITING, if it is not due
-    yet by the store's clock: the worker's clock is ahead. Repeated under the same claim it starts
-    again: attempt counts both.
+    yet by the store's clock: the worker's clock is ahead. Repeated, as after an answer that was
+    lost, it is the same attempt if it says which.
     """
 
     lease_ms: int
+    attempt: int | None = None
+    """The number of the attempt: one more than that of the claimed job. None: one more than that of
+    the stored job."""
 
     def result(self, before: Job | None, after: Job | None) -> Job | None:
         """Return the job after the step; None if the claim was lost."""

@@ -174,7 +174,7 @@ def _start(job: Job, step: Start, now_ms: int, limits: JobLimits) -> Job:
         job,
         state=JobState.RUNNING,
         outcome=JobOutcome.EXPIRED if job.outcome is None else job.outcome,
-        attempt=job.attempt + 1,
+        attempt=job.attempt + 1 if step.attempt is None else step.attempt,
         lateness_ms=lateness_ms,
         lease_until_ms=now_ms + step.lease_ms,
         version=job.version + 1,

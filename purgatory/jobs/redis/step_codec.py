@@ -114,7 +114,7 @@ def _run_now(step: RunNow, limits: JobLimits) -> tuple[object, ...]:
 
 
 def _start(step: Start, limits: JobLimits) -> tuple[object, ...]:
-    return "start", *step.claim, step.lease_ms
+    return "start", *step.claim, step.lease_ms, step.attempt
 
 
 def _renew(step: Renew, limits: JobLimits) -> tuple[object, ...]:

@@ -649,7 +649,8 @@ function steps.start(step)
   if job[OUTCOME] == '' then
     job[OUTCOME] = 'expired'
   end
-  job[STATE], job[ATTEMPT], job[LEASE] = 'running', job[ATTEMPT] + 1, now + step[4]
+  job[ATTEMPT] = step[5] == '' and job[ATTEMPT] + 1 or tonumber(step[5])
+  job[STATE], job[LEASE] = 'running', now + step[4]
   change(job)
   return found(job)
 end

@@ -74,9 +74,11 @@ class StepMethods(Protocol):
         """Run `Claim`."""
         return await self._run_one(Claim(worker, within_ms, limit, lease_ms))
 
-    async def start(self, claims: Sequence[JobClaim], *, lease_ms: int) -> list[Job | None]:
+    async def start(
+        self, claims: Sequence[JobClaim], *, lease_ms: int, attempt: int | None = None
+    ) -> list[Job | None]:
         """Run `Start` for each claim."""
-        return await self.run([Start(claim, lease_ms) for claim in claims])
+        return await self.run([Start(claim, lease_ms, attempt) for claim in claims])
 
     async def renew(self, claims: Sequence[JobClaim], *, lease_ms: int) -> list[JobClaim]:
         """Run `Renew` for each claim; return the claims that are lost, or finished."""

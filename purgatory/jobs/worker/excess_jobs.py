@@ -52,11 +52,18 @@ class ExcessJobs:
         while self._jobs:
             batch, self._jobs = self._jobs[: self._store.batch], self._jobs[self._store.batch :]
             returns = [GiveBack(job.claim, delay_ms=self._delay_ms(job, now_ms)) for job in batch]
-            released = await self._store.give_back(returns)
-            self._counters.put_off += sum(released)
-            for job in batch:
-                self._leased.remove(job)
+            try:
+                self._counters.put_off += sum(await self._store.give_back(returns))
+            except Exception:
+                # Their leases must not be renewed for ever.
+                self._forget(batch)
+                raise
+            self._forget(batch)
         self.on_released()
+
+    def _forget(self, jobs: list[LeasedJob]) -> None:
+        for job in jobs:
+            self._leased.remove(job)
 
     def _delay_ms(self, leased: LeasedJob, now_ms: int) -> int:
         assert leased.lane is not None

@@ -69,7 +69,7 @@ class JobExecutor:
             raise
 
     async def _run(self, leased: LeasedJob) -> None:
-        job = await self._store.start(leased.claim)
+        job = await self._store.start(leased.claim, leased.attempt)
         if job is None:
             # Cancelled, fired, rescheduled, or with another worker.
             self._leased.remove(leased)

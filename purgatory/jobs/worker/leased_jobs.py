@@ -13,12 +13,14 @@ from purgatory.timer import ScheduledCall, SystemTimer
 class LeasedJob:
     """A claim, and when it is due; `JobStore.start` returns the rest of the job again."""
 
-    __slots__ = ("call", "claim", "due_ms", "is_running", "lane", "needs_thread")
+    __slots__ = ("attempt", "call", "claim", "due_ms", "is_running", "lane", "needs_thread")
 
     def __init__(self, job: Job, lane: Lane | None = None, *, needs_thread: bool = False) -> None:
         """Take a job that `JobStore.claim` returned."""
         self.claim: JobClaim = job.claim
         self.due_ms: int = job.due_ms
+        self.attempt: int = job.attempt + 1
+        """The number of its next attempt."""
         self.lane = lane
         """Where it waits for a slot; None for those of the worker."""
         self.needs_thread = needs_thread

@@ -110,14 +110,14 @@ class JobRunQueue:
             return
         self._is_beginning = True
         while not self._leased.is_closed and (leased := self._next()) is not None:
-            if leased.claim not in self._leased:
+            if leased.claim in self._leased:
+                leased.is_running = True
+                task = asyncio.get_running_loop().create_task(self._run(leased))
+                self._running[task] = leased
+                task.add_done_callback(self._on_task_done)
+            else:
                 # Lost while it waited for a slot.
                 self._release(leased)
-                continue
-            leased.is_running = True
-            task = asyncio.get_running_loop().create_task(self._run(leased))
-            self._running[task] = leased
-            task.add_done_callback(self._on_task_done)
         self._is_beginning = False
 
     def _next(self) -> LeasedJob | None:

@@ -168,7 +168,7 @@ class JobScheduler:
     def missing(self) -> list[str]:
         """Why this process does not do its part, a sentence each; for /readyz."""
         if self._retry.error is not None:
-            return [f"the job store fails: {self._retry.error}"]
+            return ["the job store fails: the log and the statistics have the reason"]
         progress = self._recovery.progress
         if self._handlers and not progress.is_finished:
             return [

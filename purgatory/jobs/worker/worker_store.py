@@ -75,9 +75,9 @@ class WorkerStore:
         renewed = await self._run("renew", [Renew(claim, self.lease_ms) for claim in claims])
         return [claim for claim, is_renewed in zip(claims, renewed, strict=True) if not is_renewed]
 
-    async def start(self, claim: JobClaim) -> Job | None:
+    async def start(self, claim: JobClaim, attempt: int) -> Job | None:
         """Start a job; None if the claim is lost; a job that is WAITING still if not due yet."""
-        [job] = await self._run("start", [Start(claim, self.lease_ms)])
+        [job] = await self._run("start", [Start(claim, self.lease_ms, attempt)])
         return job
 
     def finish(self, results: Sequence[Finish]) -> Awaitable[list[bool]]:

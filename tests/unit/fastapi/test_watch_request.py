@@ -65,6 +65,7 @@ async def test_bad_and_expired_cursors_together() -> None:
         {"request_timeout": 0},
         {"request_timeout": float("nan")},
         {"max_incomplete_bytes": 0},
+        {"max_response_bytes": 0},
     ],
 )
 def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:

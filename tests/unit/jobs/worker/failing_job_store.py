@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from purgatory.jobs import MemoryJobStore, StoreError, StoreUnavailableError
+from purgatory.jobs.model.steps import Result, Start, Step
 
 
 class FailingJobStore(MemoryJobStore):
@@ -16,11 +17,20 @@ class FailingJobStore(MemoryJobStore):
         self.error: type[StoreError] = StoreUnavailableError
         self.asked = 0
         self.is_telling = True
+        self.lost_starts = 0
 
     @property
     def hears_others(self) -> bool:
         """False where it is to be polled, as a database is."""
         return self.is_telling
+
+    async def run(self, steps: Sequence[Step[Result]]) -> list[Result]:
+        """Lose the answers to so many starts."""
+        results = await super().run(steps)
+        if self.lost_starts and any(isinstance(step, Start) for step in steps):
+            self.lost_starts -= 1
+            raise self.error("the connection broke")
+        return results
 
     async def open(self) -> None:
         self._require_up()

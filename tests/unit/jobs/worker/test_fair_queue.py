@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from purgatory.jobs import Job, JobContext, JobState, WorkerSettings
+from purgatory.jobs import Job, JobContext, JobState, StoreError, WorkerSettings
 from purgatory.jobs.handlers.fair_queue import FairQueue
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
 from purgatory.jobs.worker import excess_jobs
@@ -260,3 +260,19 @@ async def test_a_backlog_of_one_owner_holds_up_no_other(
             assert job.lateness_ms <= 10
         found = purgatory.statistics().jobs
         assert found is not None and found.held <= 80
+
+
+async def test_jobs_that_the_store_does_not_take_back_are_not_held_for_ever(
+    store: FailingJobStore, parts: Parts
+) -> None:
+    """Their leases run out."""
+    excess = ExcessJobs(parts.worker_store, parts.leased, parts.counters)
+    await parts.add(30)
+    [job] = await parts.claim()
+    parts.leased.add(job)
+    excess.add(LeasedJob(job, lane("a@1")))
+    # No outage, after which it would be tried again.
+    store.error, store.is_down = StoreError, True
+    with pytest.raises(StoreError):
+        await excess.step()
+    assert len(parts.leased) == 0

@@ -23,9 +23,17 @@ from purgatory.jobs import (
 from purgatory.jobs.model import StoreFullError, StoreNotReadyError, StoreReadOnlyError
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
+from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time, settings
 
 # A store that fails
+
+
+def _store_error(purgatory: Purgatory) -> str:
+    """Return the reason, which clients are not told."""
+    assert "nowhere:1" not in str(purgatory.missing)
+    statistics = purgatory.statistics().jobs
+    assert statistics is not None
+    return str(statistics.store_error)
 
 
 async def test_an_outage_loses_nothing(
@@ -37,7 +45,7 @@ async def test_an_outage_loses_nothing(
     with caplog.at_level(logging.INFO, "purgatory.jobs"):
         store.is_down = True
         await asyncio.sleep(60)
-        assert any("nowhere:1" in sentence for sentence in purgatory.missing)
+        assert purgatory.missing and "nowhere:1" in _store_error(purgatory)
         with pytest.raises(StoreUnavailableError):
             await purgatory.defer("note", delay=1)
         store.is_down = False
@@ -70,7 +78,7 @@ async def test_an_outage_while_a_handler_runs(
     async with purgatory:
         handle = await purgatory.defer("cut", delay=1)
         await asyncio.sleep(100)
-        assert any("nowhere:1" in sentence for sentence in purgatory.missing)
+        assert purgatory.missing and "nowhere:1" in _store_error(purgatory)
         store.is_down = False
         job = await handle.wait()
     assert (job.state, job.attempt, runs) == (JobState.DONE, 1, 1)
@@ -101,9 +109,7 @@ async def test_a_store_that_is_away_at_the_start(
     purgatory = make_purgatory(jobs=store)
     purgatory.handler("note")(log)
     async with purgatory:
-        assert "nowhere:1" in purgatory.missing[0]
-        statistics = purgatory.statistics().jobs
-        assert statistics is not None and "nowhere:1" in str(statistics.store_error)
+        assert purgatory.missing and "nowhere:1" in _store_error(purgatory)
         with pytest.raises(StoreUnavailableError, match="not open"):
             await purgatory.defer("note", delay=1)
         # Nobody knows whether a job waits on it.
@@ -229,3 +235,20 @@ async def test_history_is_pruned(make_purgatory: Make, log: Log) -> None:
         assert (await purgatory.job_counts()).done == 5
         await asyncio.sleep(700)
         assert (await purgatory.job_counts()).done == 0
+
+
+async def test_starts_whose_answers_are_lost_spend_no_attempts(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """What is counted is what may have run."""
+    purgatory, attempts = make_purgatory(jobs=store, job_settings=settings()), list[int]()
+
+    @purgatory.handler("fail")
+    async def fail(job: JobContext) -> None:
+        attempts.append(job.attempt)
+        raise ValueError("not this time")
+
+    async with purgatory:
+        store.lost_starts = 3
+        job = await (await purgatory.defer("fail", delay=0, max_attempts=2)).wait(60)
+    assert (job.state, job.attempt, attempts) == (JobState.FAILED, 2, [1, 2])
