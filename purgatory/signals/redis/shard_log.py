@@ -74,10 +74,11 @@ class ShardLog:
     ) -> None:
         self.channel = f"{tag}appended"
         self.keys = tuple(f"{tag}{name}" for name in _KEYS)
-        self._settings = (
+        settings = (
             *(limits.max_signals // shards or 1, limits.max_signal_bytes // shards or 1),
             *(limits.max_signals_per_key, round(limits.max_signal_age * 1000), shards),
         )
+        self._settings = " ".join(map(str, settings)).encode()
         self._timeout_s = timeout_s
         self._fsync_ms = round(timeout_s * 900) if is_fsynced else None
         self._client: Client | None = None
@@ -145,7 +146,7 @@ class ShardLog:
     ) -> bytes:
         if self._client is None:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
-        head = (command, token_hex(6), self.channel, *self._settings)
+        head = (command, token_hex(6), self.channel, self._settings)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await _SCRIPT.run(
