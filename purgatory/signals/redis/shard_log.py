@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Final, NamedTuple
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisClusterException, RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from purgatory.errors import (
     SignalsConflictError,
@@ -20,7 +20,13 @@ from purgatory.errors import (
 )
 from purgatory.group_commit import GroupCommit
 from purgatory.limits import Limits
-from purgatory.redis_server.script import Client, FsyncTimeoutError, RedisScript, netstrings
+from purgatory.redis_server.script import (
+    CONNECTION_ERRORS,
+    Client,
+    FsyncTimeoutError,
+    RedisScript,
+    netstrings,
+)
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.shared import Idempotency
 
@@ -172,16 +178,6 @@ class ShardLog:
             with contextlib.suppress(*CONNECTION_ERRORS):
                 async with asyncio.timeout(self._timeout_s):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
-
-
-# uvloop raises RuntimeError where asyncio raises ConnectionResetError.
-CONNECTION_ERRORS: Final = (
-    RedisError,
-    RedisClusterException,
-    OSError,
-    TimeoutError,
-    RuntimeError,
-)
 
 
 def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:

@@ -47,7 +47,7 @@ async def wait_for_each(pipe: Connection, url: str, count: int) -> None:
     async with Purgatory(signals=RedisSignals(url, timeout=30)) as purgatory:
         pipe.send("ready")
         cursor = purgatory.cursor("key")
-        ended = []
+        ended: list[int] = []
         for _ in range(count):
             outcome = await purgatory.park("key", timeout=60, cursor=cursor)
             ended.append(time.monotonic_ns())
@@ -61,7 +61,7 @@ async def receive_each(pipe: Connection, url: str, count: int) -> None:
         await pubsub.subscribe("bare")
         await pubsub.get_message(timeout=10)
         pipe.send("ready")
-        ended = []
+        ended: list[int] = []
         while len(ended) < count:
             if await pubsub.get_message(timeout=10) is not None:
                 ended.append(time.monotonic_ns())
