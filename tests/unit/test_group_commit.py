@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from purgatory.group_commit import GroupCommit
 from purgatory.jobs.redis.step_commit import MAX_BYTES, MAX_STEPS, StepCommit
-from purgatory.jobs.stores.group_commit import GroupCommit
 from tests.patience import PATIENCE_S
 
 
