@@ -22,9 +22,13 @@ PINS := app/requirements.txt tests/requirements.txt docs/requirements.txt
 COMPILED := $(VENV)/compiled
 CORE := $(shell find purgatory -name "*.py" -o -name "*.pxd")
 
+# Tests start hundreds of processes: each would compile all sources anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Most tests wait for servers and timers rather than compute: more processes than processors. How
 # they are handed out is in tests/scheduling.py.
-PYTEST := -m pytest --numprocesses=4 --dist=loadgroup
+WORKERS := 4
+PYTEST := -m pytest --numprocesses=$(WORKERS) --dist=loadgroup
 # What takes longest comes first. The benchmark of jobs measures stores, not the core.
 CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/unit
 
@@ -37,7 +41,7 @@ SHORT_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch \
   tests/acceptance/parking_protocol tests/acceptance/test_existing_app.py \
   tests/acceptance/test_park_dependency.py tests/contract/test_job_store_claiming.py \
   -k "not h11 and not httptools-uvloop"
-VERSION_PYTEST := -m pytest --numprocesses=4 --dist=loadgroup -o filterwarnings=ignore
+VERSION_PYTEST := $(PYTEST) -o filterwarnings=ignore
 
 # What measures: in both forms, where there are two.
 IS_COMPILED := PYTHONPATH=$(COMPILED) $(BIN)/python -P -c \

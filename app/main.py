@@ -55,6 +55,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     # The error must not show the URL, which may contain a password.
     with _naming_variables("PURGATORY_JOBS_URL or PURGATORY_DATA_DIR"):
         jobs = settings.job_store()
+    with _naming_variables("PURGATORY_SIGNALS"):
+        signals = settings.shared_signals()
     with _naming_variables("PURGATORY_TOKENS, PURGATORY_TOKENS_FILE or PURGATORY_ALLOWED_HOSTS"):
         authorize = settings.authorize()
     purgatory = Purgatory(
@@ -62,6 +64,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         listeners=() if journal is None else [journal],
         jobs=jobs,
         job_settings=settings.job_settings(),
+        signals=signals,
     )
     with _naming_variables("PURGATORY_CALLBACK_ALLOWED_HOSTS or PURGATORY_CALLBACK_SECRETS"):
         purgatory.handler(CALLBACK, http=True)(settings.webhook())

@@ -11,11 +11,13 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from app.job_store import make_job_store
+from app.signals import make_signals
 from purgatory import Limits
 from purgatory.fastapi import BearerTokens, TrustedHosts, WaitSettings
 from purgatory.jobs import JobStore, WorkerSettings
 from purgatory.jobs.callbacks import CallbackSecret
 from purgatory.jobs.callbacks.webhook import Webhook
+from purgatory.signals.shared import SharedSignals
 
 _LIMITS = Limits()
 _JOBS = WorkerSettings()
@@ -112,6 +114,15 @@ class Settings(BaseSettings):
         None, description="The secret for hashing keys: 16 to 64 bytes."
     )
 
+    signals: SecretStr | None = Field(
+        None,
+        description="The URL of a Redis through which several processes share signals; in memory, "
+        "for one process, if unset.",
+    )
+    signals_shards: int = Field(1, ge=1, le=256, description="Logs of signals; same everywhere.")
+    signals_ack: Literal["memory", "aof"] = Field(
+        "memory", description="When a fire is acknowledged: in the memory of Redis, or on its disk."
+    )
     jobs_url: SecretStr | None = Field(
         None, description="The URL of the job store; default: a SQLite file in the data directory."
     )
@@ -241,6 +252,12 @@ class Settings(BaseSettings):
         """Return the job store; raise ValueError or OSError."""
         url = None if self.jobs_url is None else self.jobs_url.get_secret_value()
         return make_job_store(url, self.data_dir)
+
+    def shared_signals(self) -> SharedSignals | None:
+        """Return the signals that processes share, None for those in memory; raise ValueError."""
+        if self.signals is None:
+            return None
+        return make_signals(self.signals.get_secret_value(), self.signals_shards, self.signals_ack)
 
     def job_settings(self) -> WorkerSettings:
         """Return the settings of the job worker."""

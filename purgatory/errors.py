@@ -12,6 +12,10 @@
     |   +-- PurgatoryDrainingError           shutting down: it parks no more callers
     +-- WrongThreadError (RuntimeError)      used from another thread than its event loop's
     +-- SeveralWorkersError (RuntimeError)   several workers that cannot reach each other
+    +-- SignalsError                         of signals that several processes share
+    |   +-- SignalsUnavailableError (ConnectionError)  out of reach; may or may not be done
+    |   +-- SignalsNotReadyError (RuntimeError)  the server's settings would lose signals
+    |   +-- SignalsConflictError (RuntimeError)  a condition of the fire does not hold
     +-- OwnershipError                       of names that one process owns at a time
     |   +-- LeaseLostError (RuntimeError)    the lease has ended: acquire the name again
     |   +-- OwnershipUnavailableError (ConnectionError)  the lease store is out of reach
@@ -55,6 +59,10 @@ __all__ = [
     "PurgatoryDrainingError",
     "PurgatoryError",
     "SeveralWorkersError",
+    "SignalsConflictError",
+    "SignalsError",
+    "SignalsNotReadyError",
+    "SignalsUnavailableError",
     "WrongThreadError",
 ]
 
@@ -124,6 +132,27 @@ class WrongThreadError(PurgatoryError, RuntimeError):
 
 class SeveralWorkersError(PurgatoryError, RuntimeError):
     """Several workers that cannot reach each other would lose signals."""
+
+
+class SignalsError(PurgatoryError):
+    """Of signals that several processes share."""
+
+
+class SignalsUnavailableError(SignalsError, ConnectionError):
+    """The server of the signals is out of reach: a fire may or may not be done."""
+
+
+class SignalsNotReadyError(SignalsError, RuntimeError):
+    """The server of the signals would lose them, or has those of another configuration."""
+
+
+class SignalsConflictError(SignalsError, RuntimeError):
+    """A condition of the fire does not hold: nothing was fired."""
+
+    def __init__(self, detail: str | None = None, *, is_name_reused: bool = False) -> None:
+        """Say which: the name was another request's, or else the key has fired since."""
+        super().__init__(detail)
+        self.is_name_reused = is_name_reused
 
 
 class OwnershipError(PurgatoryError):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, cast
 from weakref import ref
 
 from purgatory.errors import (
@@ -17,6 +17,7 @@ from purgatory.errors import (
     WrongThreadError,
 )
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
+from purgatory.event_loop.log_listener import LogListener
 from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.event_loop.thread_calls import ThreadCalls
@@ -36,7 +37,10 @@ from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import Outcome
 from purgatory.signals import MemorySignals, SignalStatistics
+from purgatory.signals.base import SharedSignalStatistics
 from purgatory.signals.history_trimmer import HistoryTrimmer
+from purgatory.signals.log_entry import EntryType
+from purgatory.signals.shared import Idempotency, SharedSignals
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.wrong_type import check_type, wrong_type
@@ -79,6 +83,8 @@ class Statistics:
     drained: int
     is_draining: bool
     signals: SignalStatistics
+    shared_signals: SharedSignalStatistics | None
+    """How signals are exchanged with other processes; None if they are in memory."""
     timers: int
     """Timers that are pending; one of them ages the signals that are kept."""
     levels: tuple[LevelStatistics, ...]
@@ -121,11 +127,14 @@ class Purgatory(JobsMixin):
         listeners: Iterable[Listener | Recorder] = (),
         jobs: JobStore | None = None,
         job_settings: WorkerSettings | None = None,
+        signals: SharedSignals | None = None,
     ) -> None:
         """Make a purgatory. `tick_ms` is the precision of deadlines: never early, up to it late.
 
         `listeners` are called for operations; JobRecorders also for jobs that end.
-        It opens and closes `jobs`, and runs those jobs for which it has a handler.
+        It opens and closes `jobs`, and runs those jobs for which it has a handler. It opens and
+        closes `signals`, such as RedisSignals, which it shares with other processes; without, its
+        signals are in memory.
         """
         check_type("name", name, str, "a string: other arguments are named, as in jobs=store")
         self.name: str = name
@@ -135,21 +144,29 @@ class Purgatory(JobsMixin):
             raise wrong_type("jobs", jobs, 'a job store, such as SqlJobStore("sqlite:///jobs.db")')
         self.limits: Limits = Limits() if limits is None else limits
         self.clock: Clock = SystemClock() if clock is None else clock
-        self.signals: MemorySignals = MemorySignals(
-            clock=self.clock,
-            max_signals_per_key=self.limits.max_signals_per_key,
-            max_signals=self.limits.max_signals,
-            max_bytes=self.limits.max_signal_bytes,
-            max_value_bytes=self.limits.max_value_bytes,
+        if signals is not None and (isinstance(signals, type) or not hasattr(signals, "bind")):
+            raise wrong_type("signals", signals, 'RedisSignals("redis://...")')
+        self.shared_signals: SharedSignals | None = signals
+        self.signals: MemorySignals = (
+            MemorySignals(
+                clock=self.clock,
+                max_signals_per_key=self.limits.max_signals_per_key,
+                max_signals=self.limits.max_signals,
+                max_bytes=self.limits.max_signal_bytes,
+                max_value_bytes=self.limits.max_value_bytes,
+            )
+            if signals is None
+            else signals.bind(self.clock, self.limits)
         )
         self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock)
         listeners = tuple(listeners)
         self._operations = DelayedOperationPurgatory(name, self._timer, listeners=listeners)
-        self._trim = HistoryTrimmer(
-            self.signals, self._timer, math.ceil(self.limits.max_signal_age * 1000)
-        )
+        max_age_ms = math.ceil(self.limits.max_signal_age * 1000)
+        self._trims = [
+            HistoryTrimmer(each, self._timer, max_age_ms) for each in self.signals.parts()
+        ]
         self._parking = Parking(
-            name, self.limits, self.clock, self.signals, self._operations, self._trim
+            name, self.limits, self.clock, self.signals, self._operations, self._trims[0]
         )
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
@@ -178,12 +195,14 @@ class Purgatory(JobsMixin):
         Raises StoreNotReadyError, and what `open` raises.
         """
         self.open()
-        if self._job_service is not None:
-            try:
+        try:
+            if self.shared_signals is not None:
+                await self.shared_signals.opened()
+            if self._job_service is not None:
                 await self._job_service.opened()
-            except BaseException:
-                await self.close()
-                raise
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(
@@ -199,6 +218,12 @@ class Purgatory(JobsMixin):
         """Say its name, its state and how many are parked."""
         state = "closed" if not self.is_open else "draining" if self.is_draining else "open"
         return f"<Purgatory {self.name!r}: {state}, {self.parked} parked>"
+
+    @property
+    def missing(self) -> list[str]:
+        """Why jobs are not run or signals not exchanged now, a sentence each. Empty if they are."""
+        shared = [] if self.shared_signals is None else self.shared_signals.missing
+        return shared + super().missing
 
     @property
     def parked(self) -> int:
@@ -253,7 +278,11 @@ class Purgatory(JobsMixin):
         self._reaper.start()
         if self.signals.statistics().signals:
             # They are still kept from the last time.
-            self._trim.wake()
+            self._wake_trims()
+        if self.shared_signals is not None:
+            self.shared_signals.begin(
+                LogListener(self._parking, self._operations, self._run_batch, self._wake_trims)
+            )
         if self._job_service is not None:
             self._job_service.begin()
         for namesake in self._namesakes():
@@ -299,8 +328,12 @@ class Purgatory(JobsMixin):
             try:
                 await self.drain()
             finally:
-                if self._job_service is not None:
-                    await self._job_service.close()
+                try:
+                    if self._job_service is not None:
+                        await self._job_service.close()
+                finally:
+                    if self.shared_signals is not None:
+                        await self.shared_signals.close()
         except Exception as exc:
             exc.add_note(f"purgatory {self.name!r} is closed all the same, and can be opened again")
             raise
@@ -342,6 +375,9 @@ class Purgatory(JobsMixin):
         InvalidTimeoutError, BadCursorError, CursorExpiredError, LimitReachedError,
         PurgatoryClosedError and WrongThreadError.
         """
+        if self.shared_signals is not None:
+            self._parking.require_open()
+            await self._catch_up(keys, cursor)
         operation = self._parking.park(keys, timeout, until, cursor)
         if operation.outcome is None:
             try:
@@ -369,15 +405,22 @@ class Purgatory(JobsMixin):
 
         `owner` is on whose behalf the key is fired. Once the memory for signals is full, an owner
         that has more than an equal part of it loses its oldest signals first, so that one who fires
-        very many evicts nobody else's. Fires without an owner are those of one more.
+        very many evicts nobody else's. Fires without an owner are those of one more. Signals that
+        are shared with other processes have no owners.
 
-        Raises InvalidKeyError, InvalidValueError, PurgatoryClosedError and WrongThreadError.
+        With shared signals it returns once the signal is in their log, and was applied here.
+
+        Raises InvalidKeyError, InvalidValueError, PurgatoryClosedError, WrongThreadError and, for
+        shared signals, SignalsUnavailableError: then it may or may not have fired.
         """
         if value is not None:
             value = json_value(value)
         if owner is not None:
             check_type("owner", owner, str, "a string, such as the id of a user")
-        fired = self._parking.fire(key, value, owner)
+        if self.shared_signals is not None:
+            (fired,) = cast(list[FireResult], await self._append([(key, value)]))
+        else:
+            fired = self._parking.fire(key, value, owner)
         if fired.completed <= 0:
             if fired.completed == UNTRIED:
                 completed = await self._run_batch(self._operations.check_batch(key))
@@ -388,6 +431,66 @@ class Purgatory(JobsMixin):
         if service is not None and service.may_wait_on(key):
             fired = fired._replace(jobs=await self._fire_jobs(service, key, value, fired.cursor))
         return fired
+
+    async def fire_shared(
+        self,
+        items: Sequence[tuple[str, Any]],
+        *,
+        unless_after: int | None = None,
+        idempotency: Idempotency | None = None,
+    ) -> list[FireResult] | bytes:
+        """Fire keys with values, all or none, with the conditions of `SharedSignals.append_if`.
+
+        Only where signals are shared. Raises what `fire` raises, and SignalsConflictError.
+        """
+        fired = await self._append(items, unless_after, idempotency)
+        service = self._job_service
+        if service is None or isinstance(fired, bytes):
+            return fired
+        # At the same time, to share the round trips to the store.
+        asked = [index for index, (key, _) in enumerate(items) if service.may_wait_on(key)]
+        decided = await asyncio.gather(
+            *(self._fire_jobs(service, *items[index], fired[index].cursor) for index in asked),
+            return_exceptions=True,
+        )
+        for index, jobs in zip(asked, decided, strict=True):
+            if isinstance(jobs, BaseException):
+                raise jobs
+            fired[index] = fired[index]._replace(jobs=jobs)
+        return fired
+
+    async def _append(
+        self,
+        items: Sequence[tuple[str, Any]],
+        unless_after: int | None = None,
+        idempotency: Idempotency | None = None,
+    ) -> list[FireResult] | bytes:
+        self._parking.require_open()
+        for key, _ in items:
+            check_key(key)
+        assert self.shared_signals is not None
+        appended = await self.shared_signals.append_if(
+            [(EntryType.FIRED, key, self.signals.encode(value)) for key, value in items],
+            unless_after=unless_after,
+            idempotency=idempotency,
+        )
+        if isinstance(appended, bytes):
+            return appended
+        return [FireResult(each.cursor, each.seq, each.completed) for each in appended]
+
+    async def _catch_up(
+        self, keys: tuple[str, ...], cursor: str | Mapping[str, str | None] | None
+    ) -> None:
+        shared = self.shared_signals
+        assert shared is not None
+        shared.require_loaded()
+        if cursor is not None:
+            positions = self._parking.positions(keys, cursor)
+            await shared.catch_up(tuple(positions), tuple(positions.values()))
+
+    def _wake_trims(self) -> None:
+        for trim in self._trims:
+            trim.wake()
 
     def _namesakes(self) -> list[Purgatory]:
         """Return the other purgatories that are open under this name, which may be by mistake."""
@@ -432,7 +535,9 @@ class Purgatory(JobsMixin):
         """
         self._parking.require_open()
         self._parking.positions(keys, None)
-        return self.signals.cursor(self.signals.head())
+        if self.shared_signals is not None:
+            self.shared_signals.require_loaded()
+        return self.signals.cursor_of(keys)
 
     def run_threadsafe(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine of this purgatory on its event loop: from a thread or a signal handler.
@@ -456,6 +561,9 @@ class Purgatory(JobsMixin):
         """
         self._parking.require_open()
         check_key(key)
+        if self.shared_signals is not None:
+            dropped = await self.shared_signals.append([(EntryType.DROPPED, key, b"")])
+            return sum(each.completed for each in dropped)
         self.signals.drop(key)
         return await self._run_batch(self._operations.cancel_batch(key))
 
@@ -528,6 +636,9 @@ class Purgatory(JobsMixin):
             drained=counts.drained,
             is_draining=self._parking.is_draining,
             signals=self.signals.statistics(),
+            shared_signals=(
+                None if self.shared_signals is None else self.shared_signals.statistics()
+            ),
             timers=len(self._timer),
             levels=tuple(
                 LevelStatistics(

@@ -22,7 +22,7 @@ cdef class ParkOperation(WaitOperation):
     cdef readonly object outcome
 
     cdef bint _try(self) except -1
-    @cython.locals(now_ns=cython.longlong, waited_ms=cython.longlong)
+    @cython.locals(now_ns=cython.longlong, waited_ms=cython.longlong, signals=MemorySignals)
     cpdef on_complete(self)
     cdef _complete(self)
     @cython.locals(
@@ -31,6 +31,8 @@ cdef class ParkOperation(WaitOperation):
     )
     cdef tuple _read(self)
     cdef object _fired_key(self)
+    cdef bint _has_missed(self) except -1
+    cdef _resume(self)
 
 
 cdef class PredicateParkOperation(ParkOperation):

@@ -102,16 +102,36 @@ class ParkOperation(WaitOperation):
         """Set the outcome, and resume the task if it is suspended."""
         if self._error is None and not self.is_abandoned:
             key, value, position = self._read()
+            signals = self.signals
+            if signals.is_shared:
+                if self._has_missed():
+                    return
+                cursor = signals.cursor_after(self.watched_keys, self.positions, key, position)
+            else:
+                cursor = signals.cursor(position)
             if compiled and type(self._clock) is SystemClock:
                 now_ns = system_now_ns()  # type: ignore[name-defined] # noqa: F821 - it is in the .pxd
             else:
                 now_ns = self._clock.now_ns()
             waited_ms = (now_ns - self._started_ns) // NS_PER_MS
-            fields = (self.status, key, value, self.signals.cursor(position), waited_ms)
+            fields = (self.status, key, value, cursor, waited_ms)
             if compiled:
                 self.outcome = new_tuple(Outcome, fields)  # type: ignore[name-defined] # noqa: F821 - as above
             else:
                 self.outcome = _new_tuple(Outcome, fields)
+        self._resume()
+
+    def _has_missed(self) -> bool:
+        """Fail, and return True, if signals were lost that might have ended the wait."""
+        if self.status is not _FIRED:
+            return False
+        error = self.signals.loss(self.watched_keys, self.positions)
+        if error is not None:
+            self._error = error
+            self._resume()
+        return error is not None
+
+    def _resume(self) -> None:
         callback = self._callback
         if callback is not None:
             assert self._context is not None

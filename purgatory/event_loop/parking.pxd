@@ -26,6 +26,7 @@ cdef class Parking:
     cdef str _name
     cdef WakeUps _wake_ups
     cdef DelayedOperationPurgatory _operations
+    cdef object _shards
     cdef MemorySignals _signals
     cdef TimerTask _trim
     cdef public bint is_draining
@@ -34,13 +35,15 @@ cdef class Parking:
     cdef public dict refused
     cdef public unsigned long thread_id
 
-    @cython.locals(operation=ParkOperation, found=dict, positions=tuple, delay_ms=cython.longlong)
+    @cython.locals(operation=ParkOperation, found=dict, positions=tuple, delay_ms=cython.longlong,
+                   signals=MemorySignals)
     cpdef ParkOperation park(self, tuple keys, timeout, until, cursor)
     cpdef bint park_operation(self, DelayedOperation operation, tuple keys, bint is_bounded)
     @cython.locals(
         signals=MemorySignals, signal=Signal, trim=TimerTask, completed=cython.Py_ssize_t,
     )
     cpdef fire(self, key, value, owner=*)
+    cpdef Py_ssize_t check(self, key) except? -2
     cpdef require_open(self)
     @cython.locals(seconds=cython.double, whole_ns=cython.longlong)
     cpdef long long delay_ms(self, timeout) except -1

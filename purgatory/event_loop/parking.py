@@ -23,6 +23,7 @@ from purgatory.operations.delayed_operation_purgatory import DelayedOperationPur
 from purgatory.operations.watch_key import check_key
 from purgatory.signals.history_trimmer import HistoryTrimmer
 from purgatory.signals.memory import MemorySignals
+from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.status import Status
 from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock
@@ -53,6 +54,7 @@ class Parking:
         "_max_timeout",
         "_name",
         "_operations",
+        "_shards",
         "_signals",
         "_trim",
         "_wake_ups",
@@ -76,6 +78,10 @@ class Parking:
         self._name: str = name
         self._clock: Clock = clock
         self._signals: MemorySignals = signals
+        # The same, if they are in several logs.
+        self._shards: ShardedSignals | None = (
+            signals if isinstance(signals, ShardedSignals) else None
+        )
         self._operations: DelayedOperationPurgatory = operations
         self._trim: HistoryTrimmer = trim
         self._max_keys: int = limits.max_keys_per_operation
@@ -122,9 +128,12 @@ class Parking:
             check_key(keys[0])
         else:
             keys = tuple(self.positions(keys, None))
-        operation = new_park(
-            delay_ms, self._signals, keys, positions, self._wake_ups, self._clock, until
-        )
+        signals = self._signals
+        if self._shards is not None:
+            signals = self._shards.part(keys)
+            if positions is None and len(keys) > 1:
+                positions = tuple(self.positions(keys, None).values())
+        operation = new_park(delay_ms, signals, keys, positions, self._wake_ups, self._clock, until)
         if self.is_draining:
             operation._cancel(Status.DRAINED)
         elif delay_ms == 0:
@@ -168,6 +177,10 @@ class Parking:
             return new_tuple(FireResult, fields)  # type: ignore[name-defined,no-any-return] # noqa: F821 - it is in the .pxd
         else:
             return _new_tuple(FireResult, fields)
+
+    def check(self, key: str) -> int:
+        """Try the operations on `key`; UNTRIED if there are very many, as in `fire`."""
+        return self._operations.check_up_to(key, MAX_UNSLICED)
 
     def require_open(self) -> AbstractEventLoop:
         """Return the event loop; raise PurgatoryClosedError or WrongThreadError."""
@@ -217,7 +230,10 @@ class Parking:
         keys = tuple(keys)
         for key in keys:
             check_key(key)
-        positions = dict.fromkeys(keys, signals.head())
+        if self._shards is None:
+            positions = dict.fromkeys(keys, signals.head())
+        else:
+            positions = {key: self._shards.head_of(key) for key in keys}
         self.check_count(len(positions))
         if cursor is not None and not isinstance(cursor, (str, Mapping)):
             raise TypeError(f"cursor is {cursor!r}: give a string, or a mapping of keys to strings")

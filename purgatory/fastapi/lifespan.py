@@ -25,7 +25,8 @@ def create_lifespan(purgatory: Purgatory, *, allow_separate_workers: bool = Fals
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
-        check_workers(sys.argv, os.environ, allow_separate_workers=allow_separate_workers)
+        if purgatory.shared_signals is None:
+            check_workers(sys.argv, os.environ, allow_separate_workers=allow_separate_workers)
         async with purgatory:
             with drain_on_stop_signals(purgatory), fast_routes_installed(app):
                 yield {"purgatory": purgatory}

@@ -8,6 +8,16 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 
+class SharedSignalStatistics(BaseModel):
+    """How this process follows the log of signals that several processes share."""
+
+    appended: int = Field(description="Signals and drops that this process has appended.")
+    applied: int = Field(description="Those of all processes that were applied here.")
+    lag: int = Field(description="Those that were not applied here when the log was last read.")
+    gaps: int = Field(description="How often some were lost before they were applied here.")
+    reconnects: int = Field(description="How often the server was out of reach.")
+
+
 class WheelLevel(BaseModel):
     """One level of the timing wheel."""
 
@@ -91,6 +101,9 @@ class StatisticsResponse(BaseModel):
     drained: int = Field(description="Operations that ended because the process shuts down.")
     is_draining: bool = Field(description="The process is shutting down.")
     signals: SignalStatistics
+    shared_signals: SharedSignalStatistics | None = Field(
+        description="Signals exchanged with other processes; null if they are in memory."
+    )
     timers: int = Field(
         description="Timers that are pending now; one of them ages the signals that are kept."
     )

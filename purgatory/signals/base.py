@@ -17,6 +17,21 @@ class SignalStatistics:
     keys: int
 
 
+@dataclass(frozen=True, slots=True)
+class SharedSignalStatistics:
+    """How this process follows the log of signals that several processes share."""
+
+    appended: int
+    """Entries that this process has appended."""
+    applied: int
+    """Entries that were applied here, since the start."""
+    lag: int
+    """Entries of the log that were not applied here when it was last read."""
+    gaps: int
+    """How often entries were lost before they were applied here."""
+    reconnects: int
+
+
 class Signals(Protocol):
     """A bounded history of signals for each key.
 
@@ -37,6 +52,10 @@ class Signals(Protocol):
 
     def head(self) -> int:
         """Return the position of a reader that has read everything."""
+        ...
+
+    def head_of(self, key: str) -> int:
+        """Return the position of a reader of `key` that has read everything."""
         ...
 
     def position(self, key: str, cursor: str) -> int:

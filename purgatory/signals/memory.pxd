@@ -34,6 +34,7 @@ cdef class MemorySignals:
     cdef long long _forgotten_offset
     cdef long long _forgotten_seq
     cdef long long _head
+    cdef readonly bint is_shared
     cdef readonly dict _histories
     cdef readonly dict _idle
     cdef bint _is_system
@@ -55,10 +56,16 @@ cdef class MemorySignals:
         history=_KeyHistory, share=_Share, signal=Signal, encoded=bytes, at_ms=cython.longlong,
     )
     cpdef Signal append(self, key, value, owner=*)
+    @cython.locals(history=_KeyHistory, signal=Signal)
+    cpdef Signal replicate(
+        self, key, long long seq, long long offset, long long at_ms, bytes encoded,
+        long long previous,
+    )
     @cython.locals(newest=Signal, previous=Signal, size=cython.longlong)
     cdef _link(self, Signal signal, _KeyHistory history, _Share share)
     cpdef object value(self, Signal signal)
     cpdef long long head(self)
+    cpdef long long head_of(self, key)
     @cython.locals(made=str)
     cpdef str cursor(self, long long position)
     @cython.locals(history=_KeyHistory, signal=Signal)
@@ -71,6 +78,10 @@ cdef class MemorySignals:
     cpdef long long last(self, key)
     @cython.locals(history=_KeyHistory)
     cpdef drop(self, key)
+    @cython.locals(history=_KeyHistory)
+    cpdef drop_at(self, key, long long offset)
+    cpdef skip_to(self, long long offset)
+    cpdef drop_all(self, long long offset)
     @cython.locals(share=_Share)
     cpdef bint trim_through(self, long long position, long long limit)
     cpdef bytes encode(self, value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Any, Final
 
 from purgatory.errors import BadCursorError, CursorExpiredError, InvalidValueError
@@ -97,6 +98,8 @@ class MemorySignals:
         self._epoch = secrets.token_hex(6)
         self._prefix = self._epoch + "-"
         self._head = 0
+        # Other processes fire too, and their server may lose signals: see LogReplica.
+        self.is_shared: bool = False
         self._count = 0
         self._bytes = 0
         self._histories: dict[str, _KeyHistory] = {}
@@ -150,6 +153,29 @@ class MemorySignals:
             self._decoded, self._value = signal, value
         return signal
 
+    def replicate(
+        self, key: str, seq: int, offset: int, at_ms: int, encoded: bytes, previous: int
+    ) -> Signal:
+        """Append a signal as another process has numbered it, for a copy of its history.
+
+        Offsets increase. `previous` is the offset of the key's signal before it: if that is
+        unknown here, cursors from before it are expired.
+        """
+        signal = Signal.__new__(Signal)
+        history = self._histories.get(key)
+        if history is None:
+            history = self._add_history(key)
+        if previous > history.last_offset:
+            history.lost_offset = previous
+        signal.key = key
+        signal.seq = seq
+        signal.offset = offset
+        signal.at_ms = at_ms
+        signal.encoded = encoded
+        signal._owner = None
+        self._link(signal, history, self._unowned)
+        return signal
+
     def _link(self, signal: Signal, history: _KeyHistory, share: _Share) -> None:
         """Append a new signal to the lists of its key and its owner; trim beyond a maximum."""
         if not history.count and signal.key in self._idle:
@@ -188,6 +214,23 @@ class MemorySignals:
             self._decoded, self._value = signal, value
         return self._value
 
+    def share(self) -> None:
+        """Say that the signals are a copy of those of several processes."""
+        self.is_shared = True
+
+    def cursor_after(
+        self, keys: tuple[str, ...], positions: tuple[int, ...], key: str | None, position: int
+    ) -> str:
+        """Return the cursor for the next wait on `keys` after one that has read to `position`.
+
+        `key` is the one that fired, or None. For signals that are shared.
+        """
+        return self.cursor(position)
+
+    def loss(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> CursorExpiredError | None:
+        """Return the error of a wait that may have missed signals. For those that are shared."""
+        return None
+
     def head(self) -> int:
         """Return the position of a reader that has read everything."""
         return self._head
@@ -214,6 +257,27 @@ class MemorySignals:
         if offset < self._lost_offset(key):
             raise self._expired(key, "signals since then are no longer kept")
         return offset
+
+    def parts(self) -> list[MemorySignals]:
+        """Return the histories that this consists of."""
+        return [self]
+
+    def head_of(self, key: str) -> int:
+        """Return the position of a reader of `key` that has read everything."""
+        return self._head
+
+    def cursor_of(self, keys: Iterable[str]) -> str:
+        """Return the cursor of a reader of `keys` that has read everything."""
+        return self.cursor(self._head)
+
+    def mark(self) -> int | tuple[int, ...]:
+        """Return where the history is now, for `since_mark`."""
+        return self._head
+
+    def since_mark(self, mark: Any, keys: tuple[str, ...]) -> int | tuple[int, ...]:
+        """Return the positions after which to wait for what has fired since `mark`."""
+        position: int = mark
+        return position
 
     def cursor(self, position: int) -> str:
         """Return the cursor of a position."""
@@ -278,15 +342,33 @@ class MemorySignals:
 
     def drop(self, key: str) -> None:
         """Drop the history of `key`; earlier cursors are expired for it."""
+        # The drop has an offset of its own, so that earlier cursors differ from later ones.
+        self.drop_at(key, self._head + 1)
+
+    def drop_at(self, key: str, offset: int) -> None:
+        """Drop the history of `key` as of `offset`, which becomes the head if it is behind."""
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
         while history.count:
             self._trim_first(history)
-        # The drop has an offset of its own, so that earlier cursors differ from later ones.
-        self._head += 1
-        history.last_offset = history.lost_offset = self._head
+        if offset > self._head:
+            self._head = offset
+        history.last_offset = history.lost_offset = offset
         self._idle[key] = None
+
+    def skip_to(self, offset: int) -> None:
+        """Move the head to `offset`, if it is behind."""
+        if offset > self._head:
+            self._head = offset
+
+    def drop_all(self, offset: int) -> None:
+        """Drop every history as of `offset`, which becomes the head: all cursors are expired."""
+        for key in list(self._histories):
+            self.drop(key)
+        self._histories.clear()
+        self._idle.clear()
+        self._head = self._forgotten_offset = offset
 
     def trim_through(self, position: int, limit: int) -> bool:
         """Trim up to `limit` signals, none after `position`; return True iff others remain."""

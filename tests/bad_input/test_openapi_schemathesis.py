@@ -6,24 +6,21 @@ short if it does, so that thousands of requests take seconds.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
-from schemathesis.checks import CHECKS, load_all_checks
-from schemathesis.core.result import Ok
+from schemathesis.checks import CHECKS
 
 from app.main import create_app
 from app.settings import Settings
 from tests.acceptance.thread_server import KINDS, serve
+from tests.bad_input.openapi_cases import operations_of
 from tests.patience import PATIENCE_S
 
-load_all_checks()
 # No schema can say which cursors are good, which Idempotency-Key was used for something else, or
 # which jobs there are: a request that fits it need not be accepted. How it may be refused is
 # documented, and checked.
@@ -42,35 +39,8 @@ NEEDS_MORE = {
 }
 ACCEPTANCE: list[Any] = [CHECKS.get_one("positive_data_acceptance")]
 
-
-@schemathesis.serializer("application/jsonl")
-def as_it_is(context: Any, value: Any) -> bytes:
-    """Send lines as they were made up."""
-    return value.encode("utf-8", "replace") if isinstance(value, str) else b""
-
-
-def _without_addresses(document: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the examples of callbacks: what is made up without them calls nobody."""
-    document = copy.deepcopy(document)
-    schemas = document["components"]["schemas"]
-    del schemas["JobBody"]["examples"], schemas["CallbackBody"]["properties"]["url"]["examples"]
-    return document
-
-
-def _strict(document: dict[str, Any]) -> dict[str, Any]:
-    """Put the body of errors in each status: `default` would allow statuses without an entry."""
-    for operation in (item for path in document["paths"].values() for item in path.values()):
-        responses = operation["responses"]
-        problem = responses.pop("default", None)
-        for status, response in responses.items():
-            if problem is not None and int(status) >= 400:
-                response["content"] = problem["content"]
-    return document
-
-
 APP = create_app(Settings(default_wait=0.0, max_wait=0.01))
-SCHEMA = schemathesis.openapi.from_dict(_strict(_without_addresses(APP.openapi())))
-OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations() if isinstance(result, Ok)]
+OPERATIONS = operations_of(APP)
 
 
 @pytest.fixture(scope="module")

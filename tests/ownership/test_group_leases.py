@@ -159,6 +159,15 @@ async def test_made_up_ids_acquire_nothing(bench: _Bench) -> None:
     await bench.joined("b", "g3")
 
 
+async def test_a_join_that_is_refused_disturbs_no_other(bench: _Bench) -> None:
+    """Although both wait for the same lease, which the refused one releases."""
+    refused, joined = await asyncio.gather(
+        bench.post("a", "join", **JOIN, session_timeout=0.1), bench.joined("a")
+    )
+    assert _kind(refused) == "invalid-session-timeout"
+    assert joined["generation"] > 0
+
+
 async def test_an_empty_group_is_forgotten_and_released(bench: _Bench) -> None:
     """After its retention; until then it keeps its generation, also with another owner."""
     joined = await bench.joined("a")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
@@ -23,6 +24,7 @@ from purgatory.jobs import (
     WorkerSettings,
 )
 from purgatory.jobs.handlers import JobHandlers
+from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
 from purgatory.jobs.model import Fire, JobSpec
 from purgatory.jobs.worker import JobScheduler
 from purgatory.testing import AutojumpEventLoop
@@ -38,7 +40,6 @@ SETTINGS = WorkerSettings(
     grace_ms=1_000,
     retry=RetryPolicy(first_ms=100, max_ms=2_000),
 )
-STEPS = ("claim", "start", "finish", "give_back", "renew", "miss")
 
 
 class Wire:
@@ -52,7 +53,7 @@ class Wire:
 
     def __getattr__(self, name: str) -> Any:
         member = getattr(self._store, name)
-        if name not in STEPS:
+        if name != "run":
             return member
 
         async def step(*args: Any, **options: Any) -> Any:
@@ -82,6 +83,20 @@ class Wire:
         await asyncio.Event().wait()
 
 
+class SharedHandler:
+    """A handler with slots of its own, which owners share."""
+
+    def __init__(self, work: Callable[[JobContext, float], Awaitable[None]]) -> None:
+        self._work = work
+        self._slots = FairSlots(3, per_owner=2, per_host=3)
+
+    def lane_of(self, job: Job) -> Lane:
+        return Lane(self._slots, job.owner, "")
+
+    async def __call__(self, job: JobContext, seconds: float) -> None:
+        await self._work(job, seconds)
+
+
 class Worker:
     """A process with a scheduler in it."""
 
@@ -101,6 +116,7 @@ class Worker:
             if seconds > 2 and job.attempt == 1:
                 raise ValueError("it takes another attempt")
 
+        handlers.add("shared", SharedHandler(work))
         self.scheduler = JobScheduler(
             self.wire,
             handlers,
@@ -152,6 +168,7 @@ class World:
             self.missing.append(f"{job.id} has two outcomes")
 
 
+JobPlan = tuple[float, float, str, str, float, str]
 FAULTS = st.sampled_from(["", "", "", "request lost", "answer lost", "dies before", "dies behind"])
 JOBS = st.lists(
     st.tuples(
@@ -160,6 +177,7 @@ JOBS = st.lists(
         st.sampled_from(["run", "cancel"]),  # on_fire
         st.sampled_from(["", "cancel", "fire"]),  # what becomes of it
         st.sampled_from([0.1, 2.0, 9.5]),  # and when
+        st.sampled_from(["", "a", "b"]),  # whose it is, if it waits for slots of the handler
     ),
     min_size=1,
     max_size=12,
@@ -169,16 +187,14 @@ JOBS = st.lists(
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(jobs=JOBS, faults=st.lists(FAULTS, max_size=40), restart=st.floats(0.1, 20))
 def test_at_least_once_with_one_outcome(
-    jobs: list[tuple[float, float, str, str, float]], faults: list[str], restart: float
+    jobs: list[JobPlan], faults: list[str], restart: float
 ) -> None:
     """Whoever dies between any two steps: nothing early, nothing cancelled, nothing left undone."""
     with asyncio.Runner(loop_factory=AutojumpEventLoop) as runner:
         runner.run(_live(jobs, faults, restart))
 
 
-async def _live(
-    jobs: list[tuple[float, float, str, str, float]], faults: list[str], restart: float
-) -> None:
+async def _live(jobs: list[JobPlan], faults: list[str], restart: float) -> None:
     world = World()
     await world.store.open()
     half = len(faults) // 2
@@ -187,7 +203,7 @@ async def _live(
         await worker.start()
     specs = [
         JobSpec.of(
-            "work",
+            "shared" if owner else "work",
             seconds,
             wall_ms=START_MS,
             delay=delay,
@@ -195,12 +211,14 @@ async def _live(
             on_fire=on_fire,
             max_attempts=3,
         )
-        for number, (delay, seconds, on_fire, _, _) in enumerate(jobs)
+        for number, (delay, seconds, on_fire, _, _, owner) in enumerate(jobs)
     ]
-    await world.store.add(specs)
+    owners = [owner or None for *_, owner in jobs]
+    owned = zip(specs, owners, strict=True)
+    await world.store.add([replace(spec, owner=owner) for spec, owner in owned])
     changes = [
         asyncio.create_task(_change(world, spec.id, number, what, when))
-        for number, (spec, (_, _, _, what, when)) in enumerate(zip(specs, jobs, strict=True))
+        for number, (spec, (_, _, _, what, when, _)) in enumerate(zip(specs, jobs, strict=True))
     ]
     await asyncio.sleep(restart)
     # Those that died are started again, and from now on nothing fails.

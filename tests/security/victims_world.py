@@ -75,8 +75,8 @@ class RecordingStore(MemoryJobStore):
         return await super().counts()
 
 
-def create_service() -> FastAPI:
-    """Return the service, which asks for the tokens."""
+def create_service(**more: Any) -> FastAPI:
+    """Return the service, which asks for the tokens; `more` are settings."""
     store = RecordingStore()
 
     class RecordingSettings(Settings):
@@ -84,7 +84,7 @@ def create_service() -> FastAPI:
             return store
 
     text = ";".join(f"{token} {scopes}" for token, scopes in _SCOPES_OF.items())
-    app = create_app(RecordingSettings(tokens=SecretStr(text), job_handlers="note"))
+    app = create_app(RecordingSettings(tokens=SecretStr(text), job_handlers="note", **more))
     app.state.purgatory.handled_elsewhere(["charge"])
     app.state.store, app.state.has_tokens = store, True
     return app

@@ -84,6 +84,11 @@ def key_reused(key: str) -> Problem:
     )
 
 
+def fingerprint_of(raw: RawRequest) -> bytes:
+    """Return what tells a repeat from another request."""
+    return hashlib.sha256(b"\0".join((raw.raw_path, raw.body))).digest()
+
+
 class RepeatedRequests:
     """The responses to requests with an Idempotency-Key, kept for repeats.
 
@@ -116,7 +121,7 @@ class RepeatedRequests:
         if key is None:
             return await make()
         name = request_name(raw, key)
-        fingerprint = hashlib.sha256(b"\0".join((raw.raw_path, raw.body))).digest()
+        fingerprint = fingerprint_of(raw)
         self._drop_old()
         known = self._remembered.get(name)
         if known is not None:

@@ -196,6 +196,13 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "Retry after `Retry-After` seconds; operators can raise the limit.",
         ),
         ProblemKind(
+            "signals-unavailable",
+            503,
+            "The server of the signals is unavailable",
+            "Try again after Retry-After, with the same Idempotency-Key if you sent one: what was "
+            "fired may or may not be done.",
+        ),
+        ProblemKind(
             "store-unavailable",
             503,
             "The job store is unavailable",

@@ -17,6 +17,7 @@ from purgatory.errors import (
     PurgatoryClosedError,
     PurgatoryDrainingError,
     PurgatoryError,
+    SignalsError,
 )
 from purgatory.fastapi.http.problems import (
     ALLOWED_KEY,
@@ -96,6 +97,8 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
             return Problem("ownership-unavailable", _without_reason(error), headers=retry_after())
         case OwnershipError():
             return Problem("ownership-unavailable", error.detail, headers=retry_after())
+        case SignalsError():
+            return Problem("signals-unavailable", error.detail, headers=retry_after())
         case JobError():
             return _of_job_error(error)
     return Problem("internal-error", error.detail)

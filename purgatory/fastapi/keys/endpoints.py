@@ -15,6 +15,7 @@ from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, ALLOWED_VALUE, Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.keys.fired import fired_json, has_fired
 from purgatory.fastapi.keys.parameters import (
     FIRE,
     FIRE_BATCH,
@@ -26,6 +27,7 @@ from purgatory.fastapi.keys.parameters import (
     PREFIX,
 )
 from purgatory.fastapi.keys.schemas import BatchItem, batch_json, signal_json
+from purgatory.fastapi.keys.shared_fires import SharedFires
 from purgatory.fire_result import FireResult
 from purgatory.operations.watch_key import check_key
 from purgatory.purgatory import Purgatory
@@ -43,6 +45,8 @@ class KeyEndpoints:
         self._signal = signal_json(purgatory.limits)
         self._batch = batch_json(purgatory.limits)
         self._repeats = RepeatedRequests(purgatory.clock)
+        has_others = purgatory.shared_signals is not None
+        self._shared = SharedFires(purgatory) if has_others else None
 
     async def fire(self, raw: RawRequest) -> RawResponse:
         """Fire one key."""
@@ -59,11 +63,15 @@ class KeyEndpoints:
             self._check_head(key, values[IF_MATCH])
             return await self._fire(key, raw)
 
+        if self._shared is not None:
+            item = key, self._value(raw)
+            matched = self._matched(key, values[IF_MATCH])
+            return await self._shared.fire([item], raw, values[IDEMPOTENCY_KEY], matched)
         return await self._repeats.respond(values[IDEMPOTENCY_KEY], raw, fire_if)
 
     async def _fire(self, key: str, raw: RawRequest) -> RawResponse:
         fired = await self._purgatory.fire(key, self._value(raw), owner=raw.permit.identity)
-        return RawResponse.from_json(201, _fired_json(fired))
+        return RawResponse.from_json(201, fired_json(fired))
 
     def _value(self, raw: RawRequest) -> Any:
         return self._signal.parse(raw.body).value if raw.body else None
@@ -74,6 +82,11 @@ class KeyEndpoints:
         # Before a kept response: a client without permission gets none.
         items = self._batch.parse(raw.body)
         raw.permit.check_keys(Action.FIRE, (item.key for item in items))
+        if self._shared is not None:
+            for index, item in enumerate(items):
+                self._check(index, item)
+            pairs = [(item.key, item.value) for item in items]
+            return await self._shared.fire(pairs, raw, values[IDEMPOTENCY_KEY], is_batch=True)
         return await self._repeats.respond(
             values[IDEMPOTENCY_KEY], raw, lambda: self._fire_all(items, raw.permit.identity)
         )
@@ -84,7 +97,7 @@ class KeyEndpoints:
         fired: list[FireResult] = []
         for start in range(0, len(items), FIRED_TOGETHER):
             fired += await self._fire_together(items[start : start + FIRED_TOGETHER], owner)
-        return RawResponse.from_json(201, b'{"results":[%b]}' % b",".join(map(_fired_json, fired)))
+        return RawResponse.from_json(201, b'{"results":[%b]}' % b",".join(map(fired_json, fired)))
 
     async def _fire_together(self, items: list[BatchItem], owner: str | None) -> list[FireResult]:
         # At the same time, to share the round trips to a job store; begun in order, so that the
@@ -107,7 +120,7 @@ class KeyEndpoints:
         waiting = self._purgatory.waiting(key)
         document = {
             "key": key,
-            "cursor": signals.cursor(signals.head()),
+            "cursor": signals.cursor_of((key,)),
             "earliest": signals.cursor(signals.earliest(key)),
             # Signals in memory are those of one process.
             "waiting": {"here": waiting, "everywhere": waiting},
@@ -120,7 +133,7 @@ class KeyEndpoints:
         ONE_KEY.parse(raw)
         cancelled = await self._purgatory.cancel(raw.key())
         signals = self._purgatory.signals
-        document = {"cancelled": cancelled, "cursor": signals.cursor(signals.head())}
+        document = {"cancelled": cancelled, "cursor": signals.cursor_of((raw.key(),))}
         return RawResponse.from_document(document)
 
     async def list_watched(self, raw: RawRequest) -> RawResponse:
@@ -139,31 +152,32 @@ class KeyEndpoints:
 
     def _check_head(self, key: str, tags: EntityTags | None) -> None:
         """Raise Problem if `key` fired since every cursor that If-Match names."""
+        matched = self._matched(key, tags)
+        if matched is not None and self._purgatory.signals.last(key) > matched:
+            raise has_fired(self._purgatory, key)
+
+    def _matched(self, key: str, tags: EntityTags | None) -> int | None:
+        """Return the last position that If-Match names, None without a condition; raise Problem."""
         if tags is None or tags.is_any:
-            return
+            return None
         check_key(key)
-        signals = self._purgatory.signals
-        last = signals.last(key)
-        passed: list[str] = []
+        positions: list[int] = []
         errors: list[PurgatoryError] = []
         for cursor in sorted(tag[1:-1].decode("latin-1") for tag in tags.strong_tags):
             try:
-                if last <= signals.position(key, cursor):
-                    return
-                passed.append(cursor)
+                positions.append(self._purgatory.signals.position(key, cursor))
             except PurgatoryError as exc:
                 # One of several may be from before a restart, while another one is current.
                 errors.append(exc)
-        if errors and not passed:
+        if errors and not positions:
             raise problem_of_error(errors[0], "If-Match") from errors[0]
-        head = signals.cursor(last)
-        raise Problem(
-            "precondition-failed",
-            f"key {key!r} has fired since the cursor {passed[0]!r}; its cursor is {head!r} now"
-            if passed
-            else "If-Match names weak tags only, which match nothing: leave out the W/",
-            head=head,
-        )
+        if not positions:
+            raise Problem(
+                "precondition-failed",
+                "If-Match names weak tags only, which match nothing: leave out the W/",
+                head=self._purgatory.signals.cursor_of((key,)),
+            )
+        return max(positions)
 
     def _check(self, index: int, item: BatchItem) -> None:
         try:
@@ -173,12 +187,3 @@ class KeyEndpoints:
             raise bad_field((index, "key"), exc.detail, ALLOWED_KEY) from exc
         except InvalidValueError as exc:
             raise bad_field((index, "value"), exc.detail, ALLOWED_VALUE) from exc
-
-
-def _fired_json(fired: FireResult) -> bytes:
-    return b'{"cursor":"%b","seq":%d,"completed":%d%b}' % (
-        fired.cursor.encode(),
-        fired.seq,
-        fired.completed,
-        b',"jobs":%d' % fired.jobs if fired.jobs else b"",
-    )

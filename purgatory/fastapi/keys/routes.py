@@ -25,7 +25,13 @@ from purgatory.fastapi.routing.raw_route import add_endpoint
 from purgatory.limits import Limits
 
 _KEY_PATH: Final = "/keys/{key:watch_key}"
-_WRITING: Final = ("bad-json", "body-too-large", "unsupported-media-type", "not-open")
+_WRITING: Final = (
+    "bad-json",
+    "body-too-large",
+    "unsupported-media-type",
+    "not-open",
+    "signals-unavailable",
+)
 
 
 def add_key_routes(router: APIRouter, context: EndpointContext) -> None:
@@ -106,7 +112,7 @@ _DROP: Final = EndpointSpec(
     parameters=ONE_KEY,
     response=DropKeyResponse,
     response_description="Its waits have ended, and its history is gone.",
-    problems=("not-open",),
+    problems=("not-open", "signals-unavailable"),
 )
 _LIST: Final = EndpointSpec(
     name="list_keys",

@@ -59,9 +59,9 @@ class LongPoll:
         "_has_failed",
         "_headers",
         "_is_counted",
+        "_mark",
         "_messages",
         "_operation",
-        "_position",
         "_prefix",
         "_pristine",
         "_purgatory",
@@ -125,7 +125,7 @@ class LongPoll:
         """Call the endpoint; return True iff the request is to be parked."""
         self._operation = None
         # Before the endpoint reads anything: it may not see what fires from now on.
-        self._position = self._purgatory.signals.head()
+        self._mark = self._purgatory.signals.mark()
         self._call = call = EndpointCall(
             self._pristine,
             self._messages,
@@ -209,8 +209,10 @@ class LongPoll:
         elif purgatory.is_draining and not self._came_while_draining:
             await self._respond(self._not_modified(Status.DRAINED))
         else:
+            keys = tuple(dict.fromkeys(call.keys))
+            since = purgatory.signals.since_mark(self._mark, keys)
             operation = LongPollOperation(
-                remaining_ms, purgatory.signals, call.keys, self._position, self._on_end
+                remaining_ms, purgatory.signals, keys, since, self._on_end
             )
             try:
                 if purgatory.is_draining:

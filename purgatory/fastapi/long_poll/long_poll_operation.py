@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import ClassVar
 
 from purgatory.signals import MemorySignals, WaitOperation
@@ -24,12 +24,12 @@ class LongPollOperation(WaitOperation):
         self,
         delay_ms: int,
         signals: MemorySignals,
-        keys: Iterable[str],
-        position: int,
+        keys: tuple[str, ...],
+        positions: int | tuple[int, ...],
         on_end: Callable[[Status], object],
     ) -> None:
-        """Call `on_end` once with the status, unless the wait is abandoned."""
-        super().__init__(delay_ms, signals, tuple(dict.fromkeys(keys)), position)
+        """Call `on_end` once with the status, unless the wait is abandoned; `keys` are unique."""
+        super().__init__(delay_ms, signals, keys, positions)
         self._report = on_end
         self._is_begun = False
 
@@ -48,8 +48,9 @@ class LongPollOperation(WaitOperation):
             return False
         if super().try_complete():
             return True
-        position, earliest = self.position, self.signals.earliest
-        is_forgotten = any(earliest(key) > position for key in self.watched_keys)
+        earliest = self.signals.earliest
+        where = zip(self.watched_keys, self.positions, strict=True)
+        is_forgotten = any(earliest(key) > position for key, position in where)
         return is_forgotten and self.force_complete()
 
     def on_complete(self) -> None:

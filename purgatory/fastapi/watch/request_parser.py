@@ -103,7 +103,7 @@ class WatchParser:
     def _position(self, key: str, cursor: str | None, header: str) -> tuple[int]:
         signals = self._purgatory.signals
         try:
-            position = signals.head() if cursor is None else signals.position(key, cursor)
+            position = signals.head_of(key) if cursor is None else signals.position(key, cursor)
         except PurgatoryError as exc:
             raise problem_of_error(exc, header) from exc
         return _only_position(position)

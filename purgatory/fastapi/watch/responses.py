@@ -162,7 +162,8 @@ class WatchResponses:
         if len(signals) > limit:
             signals.pop()
             return signals, True, self._cursor(signals[-1].offset)
-        return signals, False, self._cursor(self._signals.head())
+        # A wait may be ahead of the head, where another process was faster.
+        return signals, False, self._cursor(max(position, self._signals.head_of(key)))
 
     def _fit(self, signals: list[Signal], room: int, least: int) -> int:
         """Remove the signals that are beyond `room` bytes, except the first `least` ones.

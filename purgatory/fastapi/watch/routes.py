@@ -32,6 +32,7 @@ _PROBLEMS: Final = (
     "full",
     "draining",
     "not-open",
+    "signals-unavailable",
 )
 _END_WAIT: Final = EndpointSpec(
     name="cancel_wait",

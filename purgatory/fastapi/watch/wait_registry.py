@@ -51,6 +51,8 @@ class WaitRegistry:
         if not purgatory.is_open:
             raise problem_of_error(PurgatoryClosedError())
         try:
+            if purgatory.shared_signals is not None:
+                purgatory.shared_signals.require_loaded()
             if parked.delay_ms == 0:
                 # It polls, and does not park.
                 if not parked.try_complete():

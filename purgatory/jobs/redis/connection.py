@@ -13,11 +13,11 @@ from redis.exceptions import RedisError
 
 from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR
-from purgatory.jobs.redis.server_settings import ServerSettings, parse_info
-from purgatory.jobs.redis.shard import Client
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
 from purgatory.redacted_url import invalid_redis_url, redacted
+from purgatory.redis_server.script import Client
+from purgatory.redis_server.server_settings import ServerSettings, parse_info
 
 
 class RedisConnection:

@@ -10,7 +10,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from purgatory.jobs.model.errors import StoreError
-from purgatory.jobs.redis.shard import Client
+from purgatory.redis_server.script import Client
 from purgatory.retry_policy import RetryPolicy
 
 _logger = logging.getLogger("purgatory.jobs.redis")

@@ -8,9 +8,10 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
 from purgatory.jobs.redis.job_records import JobRecords
-from purgatory.jobs.redis.record import SEPARATOR, netstrings
+from purgatory.jobs.redis.record import SEPARATOR
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
+from purgatory.redis_server.script import netstrings
 
 _SHOWN_OF_RECORD = 500
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import (
@@ -24,16 +23,6 @@ BUCKET_WIDTH_MS = 60_000
 """Jobs that are due within the same minute share a bucket."""
 FORMAT = "1"
 FIELDS = 25
-
-
-def netstrings(reply: bytes) -> Iterator[bytes]:
-    """Yield the texts of a row of `length:text`."""
-    at = 0
-    while at < len(reply):
-        colon = reply.index(b":", at)
-        start = colon + 1
-        at = start + int(reply[at:colon])
-        yield reply[start:at]
 
 
 def decode_job(found: bytes) -> Job:

@@ -5,23 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from hashlib import sha1
 from pathlib import Path
-from typing import Any
 
 from redis.asyncio import Redis
-from redis.asyncio.cluster import RedisCluster
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from purgatory.jobs.model.errors import StoreUnavailableError
 from purgatory.jobs.redis.errors import no_reply_error, reply_error
-from purgatory.jobs.redis.record import netstrings
 from purgatory.jobs.redis.step_commit import StepCommit
+from purgatory.redis_server.script import Client, FsyncTimeoutError, RedisScript, netstrings
 
-Client = Redis | RedisCluster
-
-_SCRIPT = Path(__file__).with_name("steps.lua").read_bytes()
-_SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # as EVALSHA names a script
+_SCRIPT = RedisScript(Path(__file__).with_name("steps.lua"))
 _INDEXES = (
     *(
         "at",
@@ -84,13 +78,18 @@ class RedisShard:
         await self._commit.drain()
 
     async def _send(self, steps: list[bytes]) -> list[bytes]:
-        arguments = [len(self._keys), *self._keys, self._settings(self.tag), *steps]
+        assert self._client is not None
+        is_fsynced = self._is_fsynced and not all(map(_is_read, steps))
+        fsync_ms = round(self._timeout_seconds * 900) if is_fsynced else None
+        arguments = [self._settings(self.tag), *steps]
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                is_fsynced = self._is_fsynced and not all(map(_is_read, steps))
-                reply = await self._evaluate(arguments, is_fsynced=is_fsynced)
-        except StoreUnavailableError:
-            raise
+                reply = await _SCRIPT.run(self._client, self._keys, arguments, fsync_ms=fsync_ms)
+        except FsyncTimeoutError as exc:
+            raise StoreUnavailableError(
+                f"{exc}: the steps may or may not survive a crash, and the same call can be made "
+                "again"
+            ) from exc
         except ResponseError as exc:
             raise reply_error(str(exc)) from exc
         except (RedisError, OSError, TimeoutError) as exc:
@@ -115,35 +114,6 @@ class RedisShard:
         with contextlib.suppress(RedisError, OSError, TimeoutError):
             async with asyncio.timeout(self._timeout_seconds):
                 await self._client.connection_pool.disconnect(inuse_connections=False)
-
-    async def _evaluate(self, arguments: list[Any], *, is_fsynced: bool) -> bytes:
-        # A server that was restarted, or that has dropped scripts, does not know ours any more: it
-        # has done nothing.
-        try:
-            return await self._call("EVALSHA", _SHA, *arguments, is_fsynced=is_fsynced)
-        except NoScriptError:
-            return await self._call("EVAL", _SCRIPT, *arguments, is_fsynced=is_fsynced)
-
-    async def _call(self, *command: Any, is_fsynced: bool) -> bytes:
-        assert self._client is not None
-        if not is_fsynced:
-            reply: bytes = await self._client.execute_command(*command)
-            return reply
-        # On the same connection: WAITAOF waits for what that has written.
-        assert isinstance(self._client, Redis)
-        async with self._client.pipeline(transaction=False) as pipe:
-            pipe.execute_command(*command)
-            pipe.execute_command("WAITAOF", 1, 0, round(self._timeout_seconds * 900))
-            reply, synced = await pipe.execute(raise_on_error=False)
-        for result in (reply, synced):
-            if isinstance(result, Exception):
-                raise result
-        if synced[0] < 1:
-            raise StoreUnavailableError(
-                f"Redis did not write to disk within {self._timeout_seconds} s: the steps may or "
-                "may not survive a crash, and the same call can be made again"
-            )
-        return reply
 
 
 def _is_read(step: bytes) -> bool:

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.model.request_ids import common_part
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.redis.shard import Client, RedisShard, is_error, step_error
+from purgatory.jobs.redis.shard import RedisShard, is_error, step_error
 from purgatory.jobs.redis.step_codec import step_of
+from purgatory.redis_server.script import Client
 
 
 class RedisShards:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 
-from purgatory.jobs.stores.group_commit import GroupCommit
+from purgatory.group_commit import GroupCommit
 
 # Of one round trip: the server serves no other client meanwhile.
 MAX_STEPS = 1_000

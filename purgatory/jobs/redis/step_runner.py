@@ -34,10 +34,11 @@ from purgatory.jobs.model.steps import (
 from purgatory.jobs.redis.adder import JobAdder
 from purgatory.jobs.redis.job_records import JobRecords
 from purgatory.jobs.redis.reader import RedisReader
-from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR, netstrings
+from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
 from purgatory.jobs.redis.shard import RedisShard, is_error, step_error
 from purgatory.jobs.redis.shards import RedisShards, timed_id
 from purgatory.jobs.redis.step_codec import claim_step, job_step, key_step, step_of
+from purgatory.redis_server.script import netstrings
 
 
 class StepRunner:

@@ -16,13 +16,14 @@ from purgatory.jobs.redis.listeners import RedisListeners
 from purgatory.jobs.redis.pubsub import RedisPubSub
 from purgatory.jobs.redis.reader import RedisReader
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS
-from purgatory.jobs.redis.shard import Client, RedisShard
+from purgatory.jobs.redis.shard import RedisShard
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
 from purgatory.jobs.redis.step_runner import StepRunner
 from purgatory.jobs.stores.close_once import CloseOnce
 from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods
+from purgatory.redis_server.script import Client
 
 
 class RedisJobStore(StepMethods):

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, select
 
+from purgatory.group_commit import GroupCommit
 from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
@@ -16,7 +17,6 @@ from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.database_clock import DatabaseClock
 from purgatory.jobs.sql.database_settings import setting_warnings
 from purgatory.jobs.sql.records import is_storable, job_of
-from purgatory.jobs.stores.group_commit import GroupCommit
 
 T = TypeVar("T")
 

@@ -12,6 +12,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.group_commit import GroupCommit
 from purgatory.jobs.model.errors import StoreError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
@@ -25,7 +26,6 @@ from purgatory.jobs.sql.migrations import check_revision
 from purgatory.jobs.sql.reader import JobReader
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.jobs.stores.close_once import CloseOnce
-from purgatory.jobs.stores.group_commit import GroupCommit
 from purgatory.jobs.stores.listeners import StoreListeners
 from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods

@@ -228,6 +228,18 @@ class Simulation:
         self.report.faults["FLUSHALL"] += 1
         self.redis.model.flush()
 
+    def fail_over(self, seconds: float) -> None:
+        """Let a replica take over that has not seen the last few seconds."""
+        self.report.faults["failover with lost writes"] += 1
+        replica = self.redis.model.copy()
+
+        def promote() -> None:
+            self.redis.model.fail_over(replica)
+            # A commit that was delayed until now may be the first of those that are known again.
+            self.ledger.committed.clear()
+
+        self.world.after(seconds, promote)
+
     def finish(self) -> Report:
         """Check what the whole run has to fulfil, and return what was seen."""
         self.check_hosts()

@@ -97,6 +97,8 @@ class _Storm:
                     simulation.stop_redis(min(seconds, 3 * LEASE_S))
                 case 11 if chance.random() < 0.3:
                     simulation.flush_redis()
+                case 11:
+                    simulation.fail_over(seconds)
             simulation.world.run(chance.uniform(0, 2))
         simulation.world.run(_LONGEST_S)
         simulation.redis.faults = Faults()

@@ -42,7 +42,7 @@ class GroupCommit(Generic[Request]):
         self._waiting.append((request, future))
         if self._task is None:
             # It starts after everything else in this turn of the loop has submitted, too.
-            self._task = loop.create_task(self._work(), name="purgatory-jobs-commit")
+            self._task = loop.create_task(self._work(), name="purgatory-commit")
             self._task.add_done_callback(self._end)
         return future
 

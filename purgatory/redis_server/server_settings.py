@@ -11,10 +11,14 @@ _NEARLY_FULL = 0.9
 
 @dataclass(slots=True)
 class ServerSettings:
-    """What is wrong with the settings: `faults` lose or refuse jobs, `warnings` may."""
+    """What is wrong with the settings: `faults` lose or refuse what is kept, `warnings` may."""
 
     faults: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    kept: str = "jobs"
+    """What is kept there, as the sentences say it."""
+    fsync: str = "fsync=True"
+    """The option that waits for the disk."""
 
     @classmethod
     def of(
@@ -24,9 +28,11 @@ class ServerSettings:
         append_fsync: str | None,
         is_fsynced: bool,
         is_cluster_client: bool,
+        kept: str = "jobs",
+        fsync: str = "fsync=True",
     ) -> ServerSettings:
         """Return what is wrong, given the fields of INFO and, if it is known, `appendfsync`."""
-        settings = cls()
+        settings = cls(kept=kept, fsync=fsync)
         settings._judge_server(info, is_cluster_client)
         settings._judge_memory(info)
         settings._judge_persistence(info, append_fsync, is_fsynced)
@@ -38,7 +44,7 @@ class ServerSettings:
         parts = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
         if parts < _OLDEST:
             self.faults.append(
-                f"The server is Redis {version}: jobs need Redis 6.2 or Valkey; upgrade it"
+                f"The server is Redis {version}: {self.kept} need Redis 6.2 or Valkey; upgrade it"
             )
         if info.get("role") == "slave":
             self.faults.append(
@@ -54,14 +60,14 @@ class ServerSettings:
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             self.faults.append(
-                f"maxmemory-policy is {policy}, which evicts jobs in silence when memory is full: "
-                "set it to noeviction, and give jobs a server that is no cache"
+                f"maxmemory-policy is {policy}, which evicts {self.kept} in silence when memory is "
+                f"full: set it to noeviction, and give {self.kept} a server that is no cache"
             )
         used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
         if limit and used > _NEARLY_FULL * limit:
             self.warnings.append(
-                f"The server uses {used} of {limit} bytes: when it is full, new jobs are refused; "
-                "raise maxmemory or keep less history"
+                f"The server uses {used} of {limit} bytes: when it is full, new {self.kept} are "
+                "refused; raise maxmemory or keep less history"
             )
 
     def _judge_persistence(
@@ -70,23 +76,23 @@ class ServerSettings:
         is_logged = info.get("aof_enabled") == "1"
         if is_fsynced and not is_logged:
             self.faults.append(
-                "fsync=True waits for the append-only file, and appendonly is no: set it to yes"
+                f"{self.fsync} waits for the append-only file, and appendonly is no: set it to yes"
             )
         elif not is_logged:
             self.warnings.append(
-                "appendonly is no: a crash of the server loses every job since its last snapshot, "
-                "if it makes any; set it to yes"
+                f"appendonly is no: a crash of the server loses all {self.kept} since its last "
+                "snapshot, if it makes any; set it to yes"
             )
         elif is_fsynced and append_fsync == "no":
             self.faults.append(
-                "fsync=True waits until the server writes to disk, and appendfsync is no: set it "
-                "to everysec or always"
+                f"{self.fsync} waits until the server writes to disk, and appendfsync is no: set "
+                "it to everysec or always"
             )
         elif append_fsync in ("everysec", "no") and not is_fsynced:
             loss = "the last second" if append_fsync == "everysec" else "what is not on disk yet"
             self.warnings.append(
                 f"appendfsync is {append_fsync}: a crash of the machine loses {loss}; set it to "
-                "always, or give fsync=True"
+                f"always, or give {self.fsync}"
             )
         if info.get("aof_last_write_status", "ok") != "ok":
             self.faults.append(

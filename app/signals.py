@@ -1,0 +1,27 @@
+"""The signals of the service, from its URL."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from purgatory.redacted_url import redacted
+from purgatory.signals.shared import SharedSignals
+
+SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+
+
+def make_signals(url: str, shards: int, ack: Literal["memory", "aof"]) -> SharedSignals:
+    """Return the signals at `url`, which are not opened yet; raise ValueError for an invalid one.
+
+    `redis+cluster://` names one node of a cluster, which knows the others.
+    """
+    scheme = url.partition(":")[0]
+    if scheme not in SCHEMES:
+        raise ValueError(
+            f"signals are not shared through {redacted(url)!r}: give a URL that begins with "
+            f"{', '.join(f'{known}:' for known in SCHEMES[:-1])} or {SCHEMES[-1]}:"
+        )
+    # Imported here: the service needs redis-py only for such a URL.
+    from purgatory.signals.redis import RedisSignals
+
+    return RedisSignals(url, shards=shards, ack=ack)

@@ -1,0 +1,73 @@
+"""Fires into signals that several processes share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from purgatory.errors import SignalsConflictError, SignalsError
+from purgatory.fastapi.http.idempotency import fingerprint_of, key_reused, request_name
+from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.keys.fired import fired_json, has_fired
+from purgatory.purgatory import Purgatory
+from purgatory.signals.shared import Idempotency
+
+logger = logging.getLogger("purgatory.fastapi")
+
+
+class SharedFires:
+    """Fires with conditions that hold in all processes: the log checks them as it appends."""
+
+    def __init__(self, purgatory: Purgatory) -> None:
+        """Fire into the shared signals of `purgatory`."""
+        self._purgatory = purgatory
+
+    async def fire(
+        self,
+        items: Sequence[tuple[str, Any]],
+        raw: RawRequest,
+        name: str | None,
+        unless_after: int | None = None,
+        *,
+        is_batch: bool = False,
+    ) -> RawResponse:
+        """Fire all or none; a repeat of an Idempotency-Key gets the first response. Raise Problem.
+
+        `unless_after` is the position of If-Match, of the first key.
+        """
+        idempotency = None
+        if name is not None:
+            owner, name = request_name(raw, name)
+            idempotency = Idempotency(
+                owner=f"{owner}/", name=name, fingerprint=fingerprint_of(raw).hex()
+            )
+        try:
+            fired = await self._purgatory.fire_shared(
+                items, unless_after=unless_after, idempotency=idempotency
+            )
+        except SignalsConflictError as exc:
+            if exc.is_name_reused:
+                raise key_reused(name or "") from exc
+            raise has_fired(self._purgatory, items[0][0]) from exc
+        if isinstance(fired, bytes):
+            return RawResponse.from_json(201, fired)
+        rows = b",".join(map(fired_json, fired))
+        body = b'{"results":[%b]}' % rows if is_batch else rows
+        if idempotency is not None:
+            await self._remember(idempotency, body)
+        return RawResponse.from_json(201, body)
+
+    async def _remember(self, idempotency: Idempotency, body: bytes) -> None:
+        assert self._purgatory.shared_signals is not None
+        try:
+            await self._purgatory.shared_signals.remember(idempotency, body)
+        except SignalsError as exc:
+            # The log has the signals already: a repeat gets their cursors, without the counts.
+            logger.warning(
+                "the response to Idempotency-Key %r was not stored: %s",
+                idempotency.name,
+                exc,
+                extra={"action": "response-not-stored"},
+            )

@@ -1,0 +1,10 @@
+"""Redis and Valkey servers: settings that lose what was acknowledged, scripts. Extra `redis`.
+
+Here: what the job store and the signals have in common. Not here: what either keeps there
+(`jobs.redis`, `signals.redis`).
+"""
+
+try:
+    import redis as _redis  # noqa: F401  # only to say which extra is missing
+except ImportError as exc:
+    raise ImportError("this needs redis-py: pip install 'fastapi-purgatory[redis]'") from exc

@@ -1,0 +1,81 @@
+"""A Lua script, run in one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import sha1
+from pathlib import Path
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import NoScriptError
+
+Client = Redis | RedisCluster
+
+
+class RedisScript:
+    """A script that the server keeps by its hash, and is sent again if it has forgotten it."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the script in `path`."""
+        self._text = path.read_bytes()
+        self._hash = sha1(self._text, usedforsecurity=False).hexdigest()  # as EVALSHA names it
+
+    async def run(
+        self,
+        client: Client,
+        keys: Sequence[Any],
+        arguments: Sequence[Any],
+        *,
+        fsync_ms: int | None = None,
+    ) -> bytes:
+        """Return the script's reply, which is a string.
+
+        With `fsync_ms`, wait so long until the server has written to its disk; FsyncTimeoutError if
+        it has not: the script has run, and a crash may lose what it did. Raises RedisError, OSError
+        and, on uvloop, RuntimeError for a connection that was reset.
+        """
+        # A server that was restarted, or that has dropped scripts, does not know ours any more: it
+        # has done nothing.
+        try:
+            return await _call(
+                client, ("EVALSHA", self._hash, len(keys), *keys, *arguments), fsync_ms
+            )
+        except NoScriptError:
+            return await _call(client, ("EVAL", self._text, len(keys), *keys, *arguments), fsync_ms)
+
+
+class FsyncTimeoutError(TimeoutError):
+    """The server has not written to its disk in time."""
+
+
+async def _call(client: Client, command: tuple[Any, ...], fsync_ms: int | None) -> bytes:
+    if fsync_ms is None:
+        reply: bytes = await client.execute_command(*command)
+        return reply
+    # On the same connection: WAITAOF waits for what that has written.
+    assert isinstance(client, Redis)
+    async with client.pipeline(transaction=False) as pipe:
+        pipe.execute_command(*command)
+        pipe.execute_command("WAITAOF", 1, 0, fsync_ms)
+        reply, synced = await pipe.execute(raise_on_error=False)
+    for result in (reply, synced):
+        if isinstance(result, Exception):
+            raise result
+    if synced[0] < 1:
+        raise FsyncTimeoutError(f"Redis did not write to disk within {fsync_ms} ms")
+    return reply
+
+
+def netstrings(reply: bytes) -> Iterator[bytes]:
+    """Yield the texts of a row of `length:text`, which scripts return as one string.
+
+    One string is parsed faster than an array of them.
+    """
+    at = 0
+    while at < len(reply):
+        colon = reply.index(b":", at)
+        start = colon + 1
+        at = start + int(reply[at:colon])
+        yield reply[start:at]

@@ -1,0 +1,40 @@
+"""Entries of a log of signals, which several processes follow."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class EntryType(StrEnum):
+    """What an entry says about its key."""
+
+    FIRED = "f"
+    DROPPED = "d"
+    """The key's history was dropped, and its waits end as cancelled."""
+    LOST = "x"
+    """The server lost entries of the key: cursors from before are expired."""
+
+
+class LogEntry(NamedTuple):
+    """One entry: a signal, or the end of a key's history so far."""
+
+    offset: int
+    """Offsets of a log are 1, 2, 3 ...; those of removed entries are not used again."""
+    type: EntryType
+    seq: int
+    at_ms: int
+    """UTC milliseconds since 1970, by the server's clock."""
+    previous: int
+    """The offset of the key's entry before this one; 0 if there is none."""
+    key: str
+    encoded: bytes
+    """The value as JSON; empty unless it was fired."""
+
+
+class Epoch(NamedTuple):
+    """A part of a log's history in which nothing was lost."""
+
+    name: str
+    start: int
+    """The offset after which it began: later ones of earlier epochs are lost."""

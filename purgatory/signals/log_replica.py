@@ -1,0 +1,240 @@
+"""A copy of one log of signals in this process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
+from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
+from purgatory.signals.memory import MemorySignals
+from purgatory.signals.signal import Signal
+from purgatory.timer import Clock
+
+# As many as the log remembers.
+MAX_EPOCHS: Final = 32
+_CURSOR: Final = re.compile(r"([0-9a-f]{12})-([0-9]{1,15})")
+
+
+class _Segment(NamedTuple):
+    """A part of the positions here, and what they are in the log."""
+
+    # Its first number; the number of a position is what it is if there is one log only.
+    start: int
+    # A number less this is the offset in the log.
+    shift: int
+    epoch: str
+
+
+class LogReplica(MemorySignals):
+    """The signals of one log, as `MemorySignals` has those of one process.
+
+    A cursor is an epoch of the log and an offset, and so the same in every process. Positions are
+    of this process. They never decrease: where the log loses entries and uses their offsets again,
+    the new ones get higher positions, so that no wait takes one for the other.
+
+    Where a purgatory has several logs, positions of one never equal those of another: they are
+    `count` apart, from `index` on.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        index: int = 0,
+        count: int = 1,
+        max_signals_per_key: int,
+        max_signals: int,
+        max_bytes: int,
+        max_value_bytes: int,
+    ) -> None:
+        """Create the empty copy of log number `index` of `count`."""
+        super().__init__(
+            clock=clock,
+            max_signals_per_key=max_signals_per_key,
+            max_signals=max_signals,
+            max_bytes=max_bytes,
+            max_value_bytes=max_value_bytes,
+        )
+        self.share()
+        self._index = index
+        self._stride = count
+        # Ascending; the last one is current. Invariant: none before the log was loaded.
+        self._segments: list[_Segment] = []
+        # The epochs of the log: an offset of one is valid up to the start of the next.
+        self._epochs: tuple[Epoch, ...] = ()
+        self.is_loaded = False
+        """The log was read to its end once."""
+        self.applied = 0
+        """The offset of the last entry that is here."""
+        self._cursor_of = ("", -1)
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """The epochs of the log, the oldest first."""
+        return self._epochs
+
+    @property
+    def epoch(self) -> str:
+        """The name of the current epoch; empty before the log was loaded."""
+        return self._epochs[-1].name if self._epochs else ""
+
+    def begin(self, epochs: Sequence[Epoch], offset: int) -> None:
+        """Begin with an empty history behind `offset`: cursors from before are expired."""
+        # Behind every position that was used.
+        start = self._number(self.head()) + 1 if self._segments else offset
+        self._segments = [*self._segments[-1:], _Segment(start, start - offset, epochs[-1].name)]
+        self._epochs = tuple(epochs)
+        self.applied = offset
+        self.drop_all(self._position(start))
+
+    def begin_after_gap(
+        self, epochs: Sequence[Epoch], offset: int, complete: Iterable[str]
+    ) -> None:
+        """Do as `begin`, but keep the cursors of `complete`, which have no signals in the gap."""
+        marks = {key: max(self.last(key), self.earliest(key)) for key in complete}
+        self.begin(epochs, offset)
+        for key, mark in marks.items():
+            self.drop_at(key, mark)
+
+    def extend(self, epochs: Sequence[Epoch]) -> list[str] | None:
+        """Adopt `epochs`; return the keys of entries that are lost, whose cursors are expired.
+
+        None if these are not later epochs of the same log: then `begin` anew.
+        """
+        common = [epoch for epoch in self._epochs if epoch in epochs]
+        if not common:
+            return None
+        # An epoch of ours may itself be among what was lost.
+        ours = self._epochs[self._epochs.index(common[-1]) + 1 :]
+        later = epochs[epochs.index(common[-1]) + 1 :]
+        if not later:
+            return []
+        self._epochs = (*self._epochs, *later)[-MAX_EPOCHS:]
+        kept, name = min(epoch.start for epoch in (*ours, *later)), later[-1].name
+        current = self._segments[-1]
+        if kept >= self.applied:
+            # What is here has the same offsets in the later epoch.
+            self._segments[-1] = current._replace(epoch=name)
+            return []
+        last_kept = self._position_of(kept)
+        lost = [key for key in self._histories if self.last(key) > last_kept]
+        start = current.shift + self.applied + 1
+        self._segments = [*self._segments[-MAX_EPOCHS:], _Segment(start, start - kept, name)]
+        self.applied = kept
+        self.skip_to(self._position(start))
+        for key in lost:
+            self.lose(key)
+        return lost
+
+    def apply(self, entry: LogEntry) -> Signal | None:
+        """Append an entry; return its signal, or None if it ends the key's history."""
+        self.applied = entry.offset
+        position = self._position(self._segments[-1].shift + entry.offset)
+        if entry.type is not EntryType.FIRED:
+            self.drop_at(entry.key, position)
+            return None
+        previous = self._position_of(entry.previous) if entry.previous else 0
+        return self.replicate(entry.key, entry.seq, position, entry.at_ms, entry.encoded, previous)
+
+    def lose(self, key: str) -> None:
+        """Expire the cursors of `key`: entries of it may be missing here."""
+        self.drop_at(key, self.head())
+
+    def has_applied(self, position: int) -> bool:
+        """Return True iff everything up to `position` is here."""
+        return position <= self.head() or self._number(position) <= self._number(
+            self._position_of(self.applied)
+        )
+
+    def offset_of(self, position: int) -> int:
+        """Return the offset in the log of a position."""
+        return int(self.cursor(position).partition("-")[2])
+
+    def cursor_after(
+        self, keys: tuple[str, ...], positions: tuple[int, ...], key: str | None, position: int
+    ) -> str:
+        """Return the cursor for the next wait on `keys` after one that has read to `position`.
+
+        It may have begun ahead of the head, where another process was faster.
+        """
+        return self.cursor(position if key is not None else max(position, *positions))
+
+    def loss(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> CursorExpiredError | None:
+        """Return the error of a wait that may have missed signals of a key."""
+        for key, position in zip(keys, positions, strict=True):
+            if position < self.earliest(key):
+                return self.expired(key, "signals since then were lost or are no longer kept")
+        return None
+
+    def cursor(self, position: int) -> str:
+        """Return the cursor of a position."""
+        cached, at = self._cursor_of
+        if at == position:
+            return cached
+        number = self._number(position)
+        segment = self._segments[-1]
+        if number < segment.start:
+            # A wait or a signal from before the last loss of the log.
+            found = [each for each in self._segments if each.start <= number]
+            segment = found[-1] if found else self._segments[0]
+        made = f"{segment.epoch}-{max(0, number - segment.shift)}"
+        self._cursor_of = made, position
+        return made
+
+    def position(self, key: str, cursor: str) -> int:
+        """Return the position of `cursor`; "0" is the earliest retained.
+
+        It may be ahead of the head: another process was faster.
+        """
+        if not isinstance(cursor, str):
+            raise TypeError(f"cursor is {cursor!r}: give a string")
+        if not self.is_loaded:
+            raise SignalsUnavailableError(
+                "the signals were not read from their server yet: try again later"
+            )
+        if cursor == "0":
+            return self.earliest(key)
+        match = _CURSOR.fullmatch(cursor)
+        if match is None:
+            raise BadCursorError(
+                f"cursor {cursor[:64]!r} is not one of ours: use the cursor of an earlier answer, "
+                "0 for the earliest signal that is kept, or none for from now on"
+            )
+        name, offset = match[1], int(match[2])
+        later = [index for index, epoch in enumerate(self._epochs) if epoch.name == name]
+        if not later:
+            raise self.expired(
+                key, "the log of signals was emptied, or another has taken its place"
+            )
+        if any(offset > epoch.start for epoch in self._epochs[later[0] + 1 :]):
+            raise self.expired(key, "the server has lost the signals of that time")
+        position = self._position_of(offset)
+        if position < self.earliest(key):
+            raise self.expired(key, "signals since then are no longer kept")
+        return position
+
+    def _position_of(self, offset: int) -> int:
+        """Return the position of an offset that was not lost."""
+        for segment in reversed(self._segments):
+            if segment.start <= segment.shift + offset:
+                return self._position(segment.shift + offset)
+        return self._position(self._segments[0].shift + offset)
+
+    def _position(self, number: int) -> int:
+        return number * self._stride + self._index
+
+    def _number(self, position: int) -> int:
+        return (position - self._index) // self._stride
+
+    def expired(self, key: str, reason: str) -> CursorExpiredError:
+        """Return the error of a cursor that is no longer valid."""
+        earliest, head = self.cursor(self.earliest(key)), self.cursor(self.head())
+        return CursorExpiredError(
+            f"the cursor for key {key!r} has expired, {reason}: read the state anew, then go on "
+            f"from {head!r}, or from {earliest!r} for what is still kept",
+            key=key,
+            earliest=earliest,
+            head=head,
+        )

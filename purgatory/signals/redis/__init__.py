@@ -1,0 +1,9 @@
+"""Signals that several processes share, through Redis or Valkey. Needs the extra `redis`.
+
+Here: the log in the server, and following it. Not here: the copy of the log in this process, which
+knows no server (`signals.log_replica`).
+"""
+
+from purgatory.signals.redis.redis_signals import RedisSignals
+
+__all__ = ["RedisSignals"]

@@ -1,0 +1,243 @@
+-- The log of one shard of signals: KEYS are meta, log, keys and idle, all of one hash tag.
+--
+-- meta    hash: epochs, server, head, trimmed, bytes, count, shards (see `begin`); seq and
+--         forgotten: the highest number and offset of keys that are in `keys` no longer
+-- log     stream: ids are the offsets; one field, the entry as `pack` makes it
+-- keys    hash: key -> "seq last lost" (offsets of its last entry, and through which it lost any)
+-- idle    sorted set: keys without entries in the log, by the offset of their last one
+-- <tag>of:<key>        list: offsets of the key's entries that are in the log
+-- <tag>repeat:<name>   string: the result of an idempotent request, kept for some minutes
+-- <tag>repeats:<owner> sorted set: the names of one owner's kept requests, by time
+local meta, log, keys, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local tag = string.sub(meta, 1, -5)
+local call = redis.call
+
+local command, candidate, channel = ARGV[1], ARGV[2], ARGV[3]
+local max_signals, max_bytes, max_per_key = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local max_age_ms, shards = tonumber(ARGV[7]), ARGV[8]
+local at = 9
+
+-- The longest a list of epochs gets: cursors from before are expired.
+local MAX_EPOCHS = 32
+-- What one call trims at most, besides one entry for each that it appends.
+local TRIMMED_AT_ONCE = 1000
+local REPEATS_PER_OWNER = 10000
+local REPEAT_MS = 600000
+
+local function int(number) return string.format('%.0f', number) end
+
+local function argument()
+  local value = ARGV[at]
+  at = at + 1
+  return value
+end
+
+local function net(text) return #text .. ':' .. text end
+
+local time = call('TIME')
+local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+
+local epochs, server, head, trimmed, bytes, count, forgotten_seq, forgotten, found_shards
+
+-- An epoch is a history that only grows. Another begins, at the head, whenever the server may have
+-- lost writes: it was restarted, or a replica took over. `epochs` lists "name:offset" of each.
+local function begin()
+  local found = call('HMGET', meta, 'epochs', 'server', 'head', 'trimmed', 'bytes', 'count', 'seq',
+    'shards', 'forgotten')
+  epochs, server, found_shards = found[1], found[2], found[8]
+  head, trimmed, bytes = tonumber(found[3]), tonumber(found[4]), tonumber(found[5])
+  count, forgotten_seq, forgotten = tonumber(found[6]), tonumber(found[7]), tonumber(found[9])
+  local replication = redis.pcall('INFO', 'replication')
+  local id = type(replication) == 'string' and string.match(replication, 'master_replid:(%w+)') or ''
+  if not epochs or count ~= call('XLEN', log) then
+    -- New, or somebody deleted a part of it.
+    call('DEL', log, keys, idle, meta)
+    epochs, server, head, trimmed, bytes, count, forgotten_seq = candidate .. ':0', id, 0, 0, 0, 0, 0
+    found_shards, forgotten = shards, 0
+    call('HSET', meta, 'epochs', epochs, 'server', id, 'head', 0, 'trimmed', 0, 'bytes', 0,
+      'count', 0, 'seq', 0, 'forgotten', 0, 'shards', shards)
+  elseif id ~= server then
+    epochs = epochs .. ',' .. candidate .. ':' .. int(head)
+    local _, commas = string.gsub(epochs, ',', '')
+    if commas >= MAX_EPOCHS then epochs = string.gsub(epochs, '^[^,]*,', '', 1) end
+    call('HSET', meta, 'epochs', epochs, 'server', id)
+  end
+end
+
+local function store_meta()
+  call('HSET', meta, 'head', int(head), 'trimmed', int(trimmed), 'bytes', int(bytes),
+    'count', int(count), 'seq', int(forgotten_seq), 'forgotten', int(forgotten))
+end
+
+local function record(key)
+  local found = call('HGET', keys, key)
+  if not found then return forgotten_seq, 0, 0 end
+  local seq, last, lost = string.match(found, '^(%d+) (%d+) (%d+)$')
+  return tonumber(seq), tonumber(last), tonumber(lost)
+end
+
+local function store_record(key, seq, last, lost)
+  call('HSET', keys, key, int(seq) .. ' ' .. int(last) .. ' ' .. int(lost))
+end
+
+local function key_of(entry)
+  local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+) ')
+  return string.sub(entry, finish + 1, finish + tonumber(length))
+end
+
+-- Remove one entry of `key` from the log, which is the oldest of its key.
+local function remove(offset, entry)
+  call('XDEL', log, int(offset) .. '-0')
+  count, bytes = count - 1, bytes - #entry
+end
+
+local function trim(limit)
+  while limit > 0 and count > 0 do
+    local oldest = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+    local offset, entry = tonumber((string.match(oldest[1], '^%d+'))), oldest[2][2]
+    local made_ms = tonumber((string.match(entry, '^%a%d+ (%d+)')))
+    if count <= max_signals and bytes <= max_bytes and now_ms - made_ms <= max_age_ms then return end
+    local key = key_of(entry)
+    remove(offset, entry)
+    trimmed = math.max(trimmed, offset)
+    call('LPOP', tag .. 'of:' .. key)
+    local seq, last, lost = record(key)
+    store_record(key, seq, last, math.max(lost, offset))
+    if last == offset then
+      call('ZADD', idle, int(offset), key)
+      if call('ZCARD', idle) > max_signals then
+        local gone = call('ZPOPMIN', idle)[1]
+        local gone_seq, gone_last = record(gone)
+        forgotten_seq, forgotten = math.max(forgotten_seq, gone_seq), math.max(forgotten, gone_last)
+        call('HDEL', keys, gone)
+      end
+    end
+    limit = limit - 1
+  end
+end
+
+-- "TYPEseq at_ms previous length key value": f fired, d dropped, x lost.
+local function append(type, key, value)
+  local seq, last, lost = record(key)
+  head = head + 1
+  if type == 'f' then
+    seq = seq + 1
+    if last == 0 then call('ZREM', idle, key) end
+  end
+  local offsets = tag .. 'of:' .. key
+  if type == 'd' then
+    for _, offset in ipairs(call('LRANGE', offsets, 0, -1)) do
+      local old = call('XRANGE', log, offset, offset)[1]
+      if old then remove(tonumber(offset), old[2][2]) end
+    end
+    call('DEL', offsets)
+  end
+  if type ~= 'f' then lost = head end
+  local entry = type .. int(seq) .. ' ' .. int(now_ms) .. ' ' .. int(last) .. ' ' .. #key .. ' ' .. key
+    .. value
+  call('XADD', log, int(head) .. '-0', 'e', entry)
+  count, bytes = count + 1, bytes + #entry
+  call('ZREM', idle, key)
+  if call('RPUSH', offsets, int(head)) > max_per_key then
+    local offset = tonumber(call('LPOP', offsets))
+    local old = call('XRANGE', log, int(offset), int(offset))[1]
+    if old then remove(offset, old[2][2]) end
+    lost = math.max(lost, offset)
+  end
+  store_record(key, seq, head, lost)
+  return seq, net(entry)
+end
+
+local function epoch() return string.match(epochs, '([^,:]+):%d+$') end
+
+-- One request: its entries are appended all or none. Returns its result, and the entries.
+local function request()
+  local owner, name, fingerprint = argument(), argument(), argument()
+  local unless_after, size = argument(), tonumber(argument())
+  local first = at
+  at = at + 3 * size
+  if name ~= '' then
+    local known = call('GET', tag .. 'repeat:' .. owner .. name)
+    if known then
+      if string.sub(known, 1, #fingerprint + 1) ~= fingerprint .. ' ' then return 'reused' end
+      return 'known ' .. string.sub(known, #fingerprint + 2)
+    end
+  end
+  if unless_after ~= '' then
+    local _, last = record(ARGV[first + 1])
+    if last > tonumber(unless_after) then return 'passed ' .. int(last) end
+  end
+  local seqs, appended = {}, {}
+  local before = head
+  for index = first, first + 3 * size - 1, 3 do
+    local type, key = ARGV[index], ARGV[index + 1]
+    local is_needed = true
+    if type == 'x' then
+      local _, _, lost = record(key)
+      is_needed = lost <= tonumber(ARGV[index + 2])
+    end
+    if is_needed then
+      local value = type == 'f' and ARGV[index + 2] or ''
+      seqs[#seqs + 1], appended[#appended + 1] = append(type, key, value)
+      seqs[#seqs] = int(seqs[#seqs])
+    end
+  end
+  local result = int(before) .. ' ' .. int(now_ms) .. ' ' .. table.concat(seqs, ',') .. ' '
+  if name ~= '' then
+    local names = tag .. 'repeats:' .. owner
+    call('SET', tag .. 'repeat:' .. owner .. name, fingerprint .. ' ' .. epoch() .. ' ' .. result,
+      'PX', REPEAT_MS)
+    if call('ZADD', names, now_ms, name) == 1 and call('ZCARD', names) > REPEATS_PER_OWNER then
+      call('DEL', tag .. 'repeat:' .. owner .. call('ZPOPMIN', names)[1])
+    end
+    call('PEXPIRE', names, REPEAT_MS)
+  end
+  return 'ok ' .. result, table.concat(appended), #appended
+end
+
+begin()
+if command == 'append' then
+  local results, appended, total, first = {}, {}, 0, head + 1
+  while at <= #ARGV do
+    local result, entries, size = request()
+    results[#results + 1] = net(result)
+    if entries then
+      appended[#appended + 1] = entries
+      total = total + size
+    end
+  end
+  if total > 0 then
+    trim(total + TRIMMED_AT_ONCE)
+    store_meta()
+    call('PUBLISH', channel, epoch() .. ' ' .. int(first) .. ' ' .. table.concat(appended))
+  end
+  return net(epoch()) .. table.concat(results)
+elseif command == 'read' then
+  local after, limit = tonumber(argument()), tonumber(argument())
+  local before = trimmed
+  trim(TRIMMED_AT_ONCE)
+  if trimmed > before then store_meta() end
+  local entries = {}
+  for _, item in ipairs(call('XRANGE', log, int(after + 1), '+', 'COUNT', limit)) do
+    entries[#entries + 1] = net(string.match(item[1], '^%d+') .. ' ' .. item[2][2])
+  end
+  return net(epochs) .. net(int(head)) .. net(int(trimmed)) .. net(found_shards or shards)
+    .. net(int(now_ms)) .. table.concat(entries)
+elseif command == 'last' then
+  -- Of each key: the offset of its last entry, or the highest that it may have had.
+  local found = {}
+  while at <= #ARGV do
+    local _, last = record(argument())
+    found[#found + 1] = int(last > 0 and last or forgotten)
+  end
+  return table.concat(found, ' ')
+else
+  -- remember: the response of an idempotent request, in place of its result.
+  local name = tag .. 'repeat:' .. argument()
+  local fingerprint, response = argument(), argument()
+  local known = call('GET', name)
+  if known and string.sub(known, 1, #fingerprint + 1) == fingerprint .. ' ' then
+    call('SET', name, fingerprint .. ' = ' .. response, 'KEEPTTL')
+  end
+  return ''
+end

@@ -1,0 +1,398 @@
+"""Signals through Redis: what a purgatory is given."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from asyncio import Future
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from inspect import signature
+from typing import Any, Final, Literal
+from zlib import crc32
+
+from redis.asyncio import Redis
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from purgatory.errors import SignalsNotReadyError, SignalsUnavailableError
+from purgatory.limits import Limits
+from purgatory.redacted_url import invalid_redis_url, redacted
+from purgatory.redis_server.script import Client
+from purgatory.redis_server.server_settings import ServerSettings
+from purgatory.signals.base import SharedSignalStatistics
+from purgatory.signals.log_entry import EntryType, LogEntry
+from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.memory import MemorySignals
+from purgatory.signals.redis.follower import Ended, Follower
+from purgatory.signals.redis.shard_log import (
+    CONNECTION_ERRORS,
+    AppendReply,
+    AppendRequest,
+    ShardLog,
+)
+from purgatory.signals.sharded_signals import ShardedSignals
+from purgatory.signals.shared import Appended, Idempotency, SignalListener
+from purgatory.timer import Clock
+
+logger = logging.getLogger("purgatory.signals.redis")
+
+MAX_SHARDS: Final = 256
+# At the end of a URL's scheme: the server is a node of a cluster, and knows the others.
+CLUSTER: Final = "+cluster"
+
+
+class RedisSignals:
+    """Signals of any number of processes, through Redis 6.2 or Valkey.
+
+    Give it to a purgatory: `Purgatory(signals=RedisSignals("redis://..."))`. A fire in one process
+    wakes who waits in any other, and a cursor of one is good in all of them.
+
+    `fire` appends to a log in the server, and is acknowledged once it is there. Each process
+    follows the log into a copy of its own, which waits and cursors use: a wait costs the server
+    nothing. What the server loses (a deleted log, a failover that lost writes) expires the cursors
+    of the keys concerned.
+    """
+
+    def __init__(
+        self,
+        url_or_client: str | Client,
+        prefix: str = "purgatory",
+        *,
+        shards: int = 1,
+        ack: Literal["memory", "aof"] = "memory",
+        timeout: float = 2.0,
+    ) -> None:
+        """Keep the log under `prefix`; a client that is given is left open.
+
+        The URL of a node of a cluster begins with `redis+cluster://` or `rediss+cluster://`.
+
+        `shards` are logs of their own, in a cluster on several servers; the number must be the same
+        in all processes. With `ack="aof"`, a fire is acknowledged once it is on the server's disk
+        (WAITAOF: Redis 7.2, Valkey). A round trip that takes longer than `timeout` seconds raises
+        SignalsUnavailableError. Raises ValueError for arguments that cannot work.
+        """
+        if "{" in prefix or "}" in prefix or not prefix:
+            raise ValueError(f"prefix is {prefix!r}: braces would be taken for a hash tag")
+        if isinstance(shards, bool) or not 1 <= shards <= MAX_SHARDS:
+            raise ValueError(f"shards is {shards!r}: give a number from 1 to {MAX_SHARDS}")
+        if ack not in ("memory", "aof"):
+            raise ValueError(f"ack is {ack!r}: give 'memory' or 'aof'")
+        if not 0 < timeout <= 60:
+            raise ValueError(f"timeout is {timeout!r}: give seconds, above 0 and up to 60")
+        if isinstance(url_or_client, str):
+            _check_url(url_or_client)
+        elif url_or_client.get_encoder().decode_responses:
+            raise ValueError("the client has decode_responses=True: values are bytes, turn it off")
+        self._is_cluster = (
+            url_or_client.partition(":")[0].endswith(CLUSTER)
+            if isinstance(url_or_client, str)
+            else isinstance(url_or_client, RedisCluster)
+        )
+        if ack == "aof" and self._is_cluster:
+            raise ValueError('ack="aof" needs one server: set appendfsync to always in a cluster')
+        self._given = url_or_client
+        self._prefix = prefix
+        self._shards = shards
+        self._is_fsynced = ack == "aof"
+        self._timeout_s = timeout
+        self._client: Client | None = None
+        # {(host, port): a client of that node, for following}
+        self._node_clients: dict[tuple[str, int], Redis] = {}
+        self._followers: list[Follower] = []
+        self._appended = 0
+        self._loaded: asyncio.Event | None = None
+        self._judging: asyncio.Task[None] | None = None
+        self._fault: SignalsNotReadyError | None = None
+
+    def bind(self, clock: Clock, limits: Limits) -> MemorySignals:
+        """Return the copy of the log in this process; raise ValueError if it has one already."""
+        if self._followers:
+            raise ValueError(
+                "these RedisSignals belong to another purgatory: make one for each purgatory"
+            )
+        shards = self._shards
+        for index in range(shards):
+            replica = LogReplica(
+                clock=clock,
+                index=index,
+                count=shards,
+                max_signals_per_key=limits.max_signals_per_key,
+                max_signals=limits.max_signals // shards or 1,
+                max_bytes=max(limits.max_signal_bytes // shards, limits.max_value_bytes),
+                max_value_bytes=limits.max_value_bytes,
+            )
+            log = ShardLog(
+                f"{{{self._prefix}:signals:{index}}}:",
+                shards=shards,
+                limits=limits,
+                timeout_s=self._timeout_s,
+                is_fsynced=self._is_fsynced,
+            )
+            self._followers.append(
+                Follower(
+                    log,
+                    replica,
+                    shards=shards,
+                    has_key=partial(self._is_in, index),
+                    on_load=self._note_loaded,
+                )
+            )
+        replicas = [follower.replica for follower in self._followers]
+        return replicas[0] if shards == 1 else ShardedSignals(clock, replicas, self.shard_of)
+
+    def shard_of(self, key: str) -> int:
+        """Return the number of the log that has `key`."""
+        return crc32(key.encode("utf-8", "surrogatepass")) % self._shards
+
+    def begin(self, listener: SignalListener) -> None:
+        """Start to follow the logs on the running event loop."""
+        client = self._given
+        if isinstance(client, str):
+            make = RedisCluster.from_url if self._is_cluster else Redis.from_url
+            client = make(
+                client.replace(CLUSTER, "", 1),
+                socket_timeout=self._timeout_s,
+                socket_connect_timeout=self._timeout_s,
+                # The caller decides whether to try again: a repeated fire is another signal.
+                retry=Retry(NoBackoff(), 0),
+            )
+        self._client = client
+        self._loaded = asyncio.Event()
+        self._note_loaded()
+        self._fault = None
+        self._judging = asyncio.create_task(self._judge(), name="purgatory-signals-settings")
+        for follower in self._followers:
+            follower.log.connect(client)
+            follower.start(self._connector(follower.log), listener)
+
+    async def opened(self) -> None:
+        """Return once the logs were read, or after the timeout: they are tried again until then.
+
+        Raises SignalsNotReadyError for a server that loses signals, or has others' in this prefix.
+        """
+        assert self._loaded is not None and self._judging is not None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await asyncio.shield(self._judging)
+                await self._loaded.wait()
+        except TimeoutError:
+            logger.warning("%s", "; ".join(self.missing), extra={"action": "signals-away"})
+        for fault in [self._fault, *(follower.error for follower in self._followers)]:
+            if isinstance(fault, SignalsNotReadyError):
+                raise fault
+
+    async def close(self) -> None:
+        """Stop following, wait for the round trips under way, and release the connections."""
+        if self._judging is not None:
+            self._judging.cancel()
+            await asyncio.wait([self._judging])
+            self._judging = None
+        for follower in self._followers:
+            await follower.log.drain()
+            await follower.stop()
+        client, self._client = self._client, None
+        clients: list[Client] = [*self._node_clients.values()]
+        if client is not None and isinstance(self._given, str):
+            clients.append(client)
+        self._node_clients.clear()
+        for each in clients:
+            await each.aclose()
+
+    @property
+    def missing(self) -> list[str]:
+        """What is missing until signals are exchanged, a sentence each."""
+        errors = [self._fault, *(follower.error for follower in self._followers)]
+        texts = [f"signals: {error.detail}" for error in errors if error is not None]
+        return list(dict.fromkeys(texts))
+
+    def require_loaded(self) -> None:
+        """Raise SignalsUnavailableError until each log was read once."""
+        for follower in self._followers:
+            if not follower.replica.is_loaded:
+                reason = "" if follower.error is None else f" ({follower.error.detail})"
+                raise SignalsUnavailableError(
+                    f"the signals were not read from Redis yet{reason}: try again later"
+                )
+
+    async def append(self, items: Sequence[tuple[EntryType, str, bytes]]) -> list[Appended]:
+        """Append entries, all or none, and wait until they are here; see `SharedSignals`."""
+        appended = await self.append_if(items)
+        assert isinstance(appended, list)
+        return appended
+
+    async def append_if(
+        self,
+        items: Sequence[tuple[EntryType, str, bytes]],
+        *,
+        unless_after: int | None = None,
+        idempotency: Idempotency | None = None,
+    ) -> list[Appended] | bytes:
+        """Append entries unless a condition does not hold; see `SharedSignals`.
+
+        Entries of several logs are appended to one after another: if that fails in between, a
+        repeat with the same `idempotency` appends what is left.
+        """
+        self.require_loaded()
+        by_shard: defaultdict[int, list[int]] = defaultdict(list)
+        for index, (_, key, _) in enumerate(items):
+            by_shard[self.shard_of(key)].append(index)
+        results: list[Appended | None] = [None] * len(items)
+        for shard, indexes in by_shard.items():
+            follower = self._followers[shard]
+            own = [items[index] for index in indexes]
+            after = None if unless_after is None else follower.replica.offset_of(unless_after)
+            reply = await follower.log.append(AppendRequest(own, after, idempotency))
+            if reply.response is not None:
+                return reply.response
+            appended = await self._apply(follower, own, reply)
+            for index, result in zip(indexes, appended, strict=True):
+                results[index] = result
+        return [result for result in results if result is not None]
+
+    async def remember(self, idempotency: Idempotency, response: bytes) -> None:
+        """Store the response of a request for its repeats, in every log."""
+        for follower in self._followers:
+            await follower.log.remember(idempotency, response)
+
+    async def catch_up(self, keys: Sequence[str], positions: Sequence[int]) -> None:
+        """Return once the copy here has reached `positions`; raise SignalsUnavailableError."""
+        for key, position in zip(keys, positions, strict=True):
+            follower = self._followers[self.shard_of(key)]
+            if not follower.replica.has_applied(position):
+                offset = follower.replica.offset_of(position)
+                if not await follower.reach(offset, self._timeout_s):
+                    raise SignalsUnavailableError(
+                        f"the cursor of key {key!r} is ahead of the signals that have arrived in "
+                        f"this process within {self._timeout_s:g} s: try again"
+                    )
+
+    def statistics(self) -> SharedSignalStatistics:
+        """Return counts of this process."""
+        followers = self._followers
+        return SharedSignalStatistics(
+            appended=self._appended,
+            applied=sum(follower.applied for follower in followers),
+            lag=sum(follower.lag for follower in followers),
+            gaps=sum(follower.gaps for follower in followers),
+            reconnects=sum(follower.reconnects for follower in followers),
+        )
+
+    async def _apply(
+        self, follower: Follower, items: Sequence[tuple[EntryType, str, bytes]], reply: AppendReply
+    ) -> list[Appended]:
+        entries = [
+            LogEntry(reply.before + number, kind, seq, reply.at_ms, 0, key, encoded)
+            for number, ((kind, key, encoded), seq) in enumerate(
+                zip(items, reply.seqs, strict=True), start=1
+            )
+        ]
+        if reply.is_repeat:
+            # The first request was interrupted before it had a response.
+            ended: list[Ended] = [0] * len(entries)
+        else:
+            self._appended += len(entries)
+            ended = await self._ends(follower, follower.apply_own(reply.epoch, entries))
+        completed = [each if isinstance(each, int) else await each for each in ended]
+        return [
+            Appended(f"{reply.epoch}-{entry.offset}", entry.seq, count)
+            for entry, count in zip(entries, completed, strict=True)
+        ]
+
+    async def _ends(self, follower: Follower, futures: list[Future[Ended]]) -> list[Ended]:
+        """Return what the application of own entries ended; 0 for what does not arrive in time.
+
+        They are in the log: this process will apply them, however late.
+        """
+        if not all(future.done() for future in futures):
+            await asyncio.wait(futures, timeout=self._timeout_s)
+        return [future.result() if future.done() else 0 for future in futures]
+
+    def _is_in(self, shard: int, key: str) -> bool:
+        return self.shard_of(key) == shard
+
+    def _note_loaded(self) -> None:
+        if self._loaded is not None and all(each.replica.is_loaded for each in self._followers):
+            self._loaded.set()
+
+    def _connector(self, log: ShardLog) -> Callable[[], Awaitable[Redis]]:
+        async def connect() -> Redis:
+            client = self._client
+            assert client is not None
+            if not isinstance(client, RedisCluster):
+                return client
+            # A cluster's client cannot subscribe: go to the node that has the log now.
+            _ = await client.initialize()
+            node = client.get_node_from_key(log.channel)
+            if node is None:
+                raise SignalsUnavailableError("no node of the cluster has the log of signals now")
+            address = node.host, int(node.port)
+            if address not in self._node_clients:
+                self._node_clients[address] = Redis(
+                    **{**_node_options(client), "host": address[0], "port": address[1]}
+                )
+            return self._node_clients[address]
+
+        return connect
+
+    async def _judge(self) -> None:
+        """Look once at the settings of the server, as soon as it answers."""
+        while True:
+            try:
+                settings = await self._settings()
+            except CONNECTION_ERRORS:
+                await asyncio.sleep(self._timeout_s)
+                continue
+            break
+        for warning in settings.warnings:
+            logger.warning("signals: %s", warning, extra={"action": "signals-settings"})
+        if settings.faults:
+            self._fault = SignalsNotReadyError(". ".join(settings.faults))
+            logger.error("signals: %s", self._fault.detail, extra={"action": "signals-settings"})
+
+    async def _settings(self) -> ServerSettings:
+        client = self._client
+        assert client is not None
+        is_cluster = isinstance(client, RedisCluster)
+        found = ServerSettings()
+        for follower in self._followers if is_cluster else self._followers[:1]:
+            async with asyncio.timeout(self._timeout_s):
+                node = await self._connector(follower.log)()
+                info: Any = await node.info()
+                try:
+                    setting = await node.config_get("appendfsync")
+                except CONNECTION_ERRORS:
+                    # Hosted servers may forbid CONFIG.
+                    setting = {}
+            append_fsync = next((str(value) for value in setting.values()), None)
+            judged = ServerSettings.of(
+                {name: str(value) for name, value in info.items()},
+                append_fsync=append_fsync,
+                is_fsynced=self._is_fsynced,
+                is_cluster_client=is_cluster,
+                kept="signals",
+                fsync='ack="aof"',
+            )
+            found.faults += [each for each in judged.faults if each not in found.faults]
+            found.warnings += [each for each in judged.warnings if each not in found.warnings]
+        return found
+
+
+def _check_url(url: str) -> None:
+    try:
+        options = parse_url(url.replace(CLUSTER, "", 1))
+    except ValueError:
+        raise invalid_redis_url(url) from None
+    if "decode_responses" in options:
+        raise ValueError(
+            f"the URL {redacted(url)!r} has decode_responses: values are bytes, take it out"
+        )
+
+
+def _node_options(cluster: RedisCluster) -> dict[str, Any]:
+    """Return the options of a connection to any node: user, password, TLS, timeouts."""
+    known = signature(Redis.__init__).parameters
+    return {name: value for name, value in cluster.connection_kwargs.items() if name in known}

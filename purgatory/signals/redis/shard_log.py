@@ -1,0 +1,275 @@
+"""The log of one shard: what the script does there, as methods."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from secrets import token_hex
+from typing import Final, NamedTuple
+
+from redis.asyncio import Redis
+from redis.exceptions import RedisClusterException, RedisError, ResponseError
+
+from purgatory.errors import (
+    SignalsConflictError,
+    SignalsError,
+    SignalsNotReadyError,
+    SignalsUnavailableError,
+)
+from purgatory.group_commit import GroupCommit
+from purgatory.limits import Limits
+from purgatory.redis_server.script import Client, FsyncTimeoutError, RedisScript, netstrings
+from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
+from purgatory.signals.shared import Idempotency
+
+_SCRIPT: Final = RedisScript(Path(__file__).with_name("log.lua"))
+_KEYS: Final = ("meta", "log", "keys", "idle")
+# Of one call: the server serves nobody else meanwhile.
+MAX_WEIGHT: Final = 500
+_BYTES_OF_ONE: Final = 4 * 1024
+
+
+class AppendRequest(NamedTuple):
+    """Entries that are appended all or none."""
+
+    items: Sequence[tuple[EntryType, str, bytes]]
+    unless_after: int | None = None
+    """An offset: refused if the first key has an entry after it."""
+    idempotency: Idempotency | None = None
+
+
+class AppendReply(NamedTuple):
+    """What became of one request."""
+
+    epoch: str
+    before: int
+    """The offset just before the first entry."""
+    at_ms: int
+    seqs: list[int]
+    response: bytes | None = None
+    """The response of an earlier request of the same name, if it was stored."""
+    is_repeat: bool = False
+
+
+class LogState(NamedTuple):
+    """What was read from a log."""
+
+    epochs: list[Epoch]
+    head: int
+    """The offset of the last entry."""
+    trimmed: int
+    """The offset through which entries were removed because of age or number."""
+    shards: int
+    now_ms: int
+    entries: list[LogEntry]
+
+
+class ShardLog:
+    """One log, in one slot of a cluster. Raises SignalsError."""
+
+    def __init__(
+        self, tag: str, *, shards: int, limits: Limits, timeout_s: float, is_fsynced: bool
+    ) -> None:
+        self.channel = f"{tag}appended"
+        self.keys = tuple(f"{tag}{name}" for name in _KEYS)
+        self._settings = (
+            *(limits.max_signals // shards or 1, limits.max_signal_bytes // shards or 1),
+            *(limits.max_signals_per_key, round(limits.max_signal_age * 1000), shards),
+        )
+        self._timeout_s = timeout_s
+        self._fsync_ms = round(timeout_s * 900) if is_fsynced else None
+        self._client: Client | None = None
+        self._commit: GroupCommit[AppendRequest] = GroupCommit(
+            self._append_all, weigh=_weight, max_weight=MAX_WEIGHT
+        )
+
+    def connect(self, client: Client) -> None:
+        """Use `client` from now on."""
+        self._client = client
+
+    async def drain(self) -> None:
+        """Wait for the round trip under way."""
+        await self._commit.join()
+
+    async def append(self, request: AppendRequest) -> AppendReply:
+        """Append entries; those of requests that are made meanwhile share a round trip."""
+        reply: AppendReply = await self._commit.submit(request)
+        return reply
+
+    async def read(self, after: int, limit: int) -> LogState:
+        """Return up to `limit` entries after an offset, and where the log is."""
+        epochs, head, trimmed, shards, now_ms, *entries = netstrings(
+            await self._run("read", after, limit)
+        )
+        return LogState(
+            [_epoch(text) for text in epochs.decode().split(",")],
+            int(head),
+            int(trimmed),
+            int(shards),
+            int(now_ms),
+            [_entry_with_offset(text) for text in entries],
+        )
+
+    async def last(self, keys: Sequence[str]) -> list[int]:
+        """Return the offset of each key's last entry, or the highest that it may have had."""
+        return [int(offset) for offset in (await self._run("last", *map(_bytes, keys))).split()]
+
+    async def remember(self, idempotency: Idempotency, response: bytes) -> None:
+        """Store the response of a request for its repeats."""
+        name = _bytes(idempotency.owner + idempotency.name)
+        await self._run("remember", name, idempotency.fingerprint, response)
+
+    async def _append_all(
+        self, requests: list[AppendRequest]
+    ) -> list[AppendReply | SignalsConflictError]:
+        arguments: list[bytes | str | int] = []
+        for request in requests:
+            name = request.idempotency
+            arguments += (
+                ("", "", "")
+                if name is None
+                else (*(_bytes(name.owner), _bytes(name.name), name.fingerprint),)
+            )
+            arguments += ("" if request.unless_after is None else request.unless_after,)
+            arguments.append(len(request.items))
+            for kind, key, value in request.items:
+                arguments += (kind.value, _bytes(key), value)
+        reply = await self._run("append", *arguments, fsync_ms=self._fsync_ms)
+        epoch, *results = netstrings(reply)
+        return [_append_reply(epoch.decode(), result) for result in results]
+
+    async def _run(
+        self, command: str, *arguments: bytes | str | int, fsync_ms: int | None = None
+    ) -> bytes:
+        if self._client is None:
+            raise SignalsUnavailableError("the signals are not open: open the purgatory first")
+        head = (command, token_hex(6), self.channel, *self._settings)
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await _SCRIPT.run(
+                    self._client, self.keys, (*head, *arguments), fsync_ms=fsync_ms
+                )
+        except FsyncTimeoutError as exc:
+            raise SignalsUnavailableError(
+                f"{exc}: what was fired may or may not survive a crash of the server"
+            ) from exc
+        except ResponseError as exc:
+            raise _reply_error(str(exc)) from exc
+        except CONNECTION_ERRORS as exc:
+            await self._drop_idle_connections()
+            raise SignalsUnavailableError(
+                f"Redis did not reply within {self._timeout_s:g} s ({type(exc).__name__}: {exc}): "
+                "what was fired may or may not be in the log, and the same call can be made again"
+            ) from exc
+
+    async def _drop_idle_connections(self) -> None:
+        """Close connections that a server which was restarted no longer has: each would fail."""
+        # A cluster's client does so by itself.
+        if isinstance(self._client, Redis):
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                async with asyncio.timeout(self._timeout_s):
+                    await self._client.connection_pool.disconnect(inuse_connections=False)
+
+
+# uvloop raises RuntimeError where asyncio raises ConnectionResetError.
+CONNECTION_ERRORS: Final = (
+    RedisError,
+    RedisClusterException,
+    OSError,
+    TimeoutError,
+    RuntimeError,
+)
+
+
+def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:
+    """Return epoch and entries of a message in the channel of a log; raise ValueError."""
+    epoch, first, entries = message.split(b" ", 2)
+    offset = int(first)
+    texts = list(netstrings(entries))
+    return epoch.decode(), [_entry(offset + index, text) for index, text in enumerate(texts)]
+
+
+def _bytes(text: str) -> bytes:
+    # Keys may contain lone surrogates, which a job's payload may have had escaped.
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _epoch(text: str) -> Epoch:
+    name, _, start = text.partition(":")
+    return Epoch(name, int(start))
+
+
+def _entry_with_offset(text: bytes) -> LogEntry:
+    offset, _, entry = text.partition(b" ")
+    return _entry(int(offset), entry)
+
+
+def _entry(offset: int, text: bytes) -> LogEntry:
+    seq, at_ms, previous, length, rest = text[1:].split(b" ", 4)
+    size = int(length)
+    return LogEntry(
+        offset,
+        EntryType(chr(text[0])),
+        int(seq),
+        int(at_ms),
+        int(previous),
+        rest[:size].decode("utf-8", "surrogatepass"),
+        rest[size:],
+    )
+
+
+def _append_reply(epoch: str, result: bytes) -> AppendReply | SignalsConflictError:
+    kind, _, rest = result.partition(b" ")
+    if kind == b"ok":
+        before, at_ms, seqs, _ = rest.split(b" ")
+        return AppendReply(epoch, int(before), int(at_ms), _seqs(seqs))
+    if kind == b"known":
+        first, rest = rest.split(b" ", 1)
+        if first == b"=":
+            return AppendReply(epoch, 0, 0, [], rest, is_repeat=True)
+        before, at_ms, seqs, _ = rest.split(b" ")
+        return AppendReply(first.decode(), int(before), int(at_ms), _seqs(seqs), is_repeat=True)
+    if kind == b"reused":
+        return SignalsConflictError(
+            "the name of this request was that of another one", is_name_reused=True
+        )
+    return SignalsConflictError("the key has fired since then", is_name_reused=False)
+
+
+def _seqs(text: bytes) -> list[int]:
+    return [int(seq) for seq in text.split(b",")] if text else []
+
+
+def _weight(request: AppendRequest) -> int:
+    size = sum(len(value) for _, _, value in request.items)
+    return max(len(request.items), size // _BYTES_OF_ONE)
+
+
+def _reply_error(message: str) -> SignalsError:
+    if "OOM" in message or "maxmemory" in message:
+        return SignalsUnavailableError(
+            f"Redis has no memory left ({message}): nothing was fired; raise its maxmemory, or "
+            "keep fewer signals: Limits(max_signals=..., max_signal_bytes=...)"
+        )
+    if any(
+        word in message
+        for word in (
+            "READONLY",
+            "LOADING",
+            "BUSY",
+            "MASTERDOWN",
+            "CLUSTERDOWN",
+            "TRYAGAIN",
+            "MISCONF",
+            "NOREPLICAS",
+        )
+    ):
+        return SignalsUnavailableError(
+            f"Redis takes no signals now ({message}): the same call can be made again"
+        )
+    return SignalsNotReadyError(
+        f"Redis does not run the script of the signals ({message}): it has to be Redis 6.2 or "
+        "Valkey, with a user that may run scripts and INFO, and publish"
+    )

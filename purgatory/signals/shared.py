@@ -1,0 +1,114 @@
+"""The protocol of signals that several processes share."""
+
+from __future__ import annotations
+
+from asyncio import Future
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from purgatory.limits import Limits
+from purgatory.signals.base import SharedSignalStatistics
+from purgatory.signals.log_entry import EntryType
+from purgatory.signals.memory import MemorySignals
+from purgatory.timer import Clock
+
+
+class Appended(NamedTuple):
+    """A signal that is in the log, and was applied here."""
+
+    cursor: str
+    """The cursor just after it."""
+    seq: int
+    completed: int
+    """How many operations of this process it completed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Idempotency:
+    """The name of a request, so that its repeat appends nothing."""
+
+    owner: str
+    """Whose name it is; each owner has names of its own."""
+    name: str
+    fingerprint: str
+    """What is asked for: a repeat with another one is refused."""
+
+
+class SignalListener(Protocol):
+    """What a follower of the log does in its process."""
+
+    def check(self, key: str) -> int | Future[int]:
+        """Try the operations on `key`; return how many that completed."""
+        ...
+
+    def cancel(self, key: str) -> int | Future[int]:
+        """End the operations on `key` as cancelled; return how many there were."""
+        ...
+
+    def watched(self) -> list[str]:
+        """Return the keys with operations."""
+        ...
+
+
+class SharedSignals(Protocol):
+    """Signals that several processes share: a log, and a copy of it in each of them."""
+
+    def bind(self, clock: Clock, limits: Limits) -> MemorySignals:
+        """Return the copy in this process; called once, by the purgatory that uses it."""
+        ...
+
+    def begin(self, listener: SignalListener) -> None:
+        """Start to follow the log on the running event loop."""
+        ...
+
+    async def opened(self) -> None:
+        """Return once the log was read, or after a while; raise SignalsNotReadyError."""
+        ...
+
+    async def close(self) -> None:
+        """Stop following the log, and release every connection."""
+        ...
+
+    @property
+    def missing(self) -> list[str]:
+        """What is missing until signals are exchanged, a sentence each."""
+        ...
+
+    async def append(self, items: Sequence[tuple[EntryType, str, bytes]]) -> list[Appended]:
+        """Append entries of (type, key, value as JSON), all or none, and wait until they are here.
+
+        Returns a result for each. Raises SignalsUnavailableError: then it may or may not be done.
+        """
+        ...
+
+    async def append_if(
+        self,
+        items: Sequence[tuple[EntryType, str, bytes]],
+        *,
+        unless_after: int | None = None,
+        idempotency: Idempotency | None = None,
+    ) -> list[Appended] | bytes:
+        """Append entries unless the first key has one after the position `unless_after`.
+
+        With `idempotency`, a repeat appends nothing: the result is the response of the first
+        request of that name, or what that has appended if `remember` has stored none. Raises also
+        SignalsConflictError, for either condition.
+        """
+        ...
+
+    async def remember(self, idempotency: Idempotency, response: bytes) -> None:
+        """Store the response of a request for its repeats."""
+        ...
+
+    async def catch_up(self, keys: Sequence[str], positions: Sequence[int]) -> None:
+        """Return once the copy here has reached `positions`; raise SignalsUnavailableError."""
+        ...
+
+    def require_loaded(self) -> None:
+        """Raise SignalsUnavailableError until the log was read once."""
+        ...
+
+    def statistics(self) -> SharedSignalStatistics:
+        """Return counts of this process."""
+        ...

@@ -1,0 +1,115 @@
+"""Two workers that share signals through a real Valkey, over real sockets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from purgatory import Purgatory
+from purgatory.signals.redis import RedisSignals
+from tests.acceptance.application import create_app
+from tests.acceptance.thread_server import KINDS, serve
+from tests.patience import PATIENCE_S
+from tests.valkey_server import ValkeyServer
+
+
+@pytest.fixture(params=[KINDS[0], KINDS[2]], ids=str)
+def workers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[httpx.Client]]:
+    with ExitStack() as stack:
+        valkey = stack.enter_context(ValkeyServer(tmp_path))
+        clients = []
+        for _ in range(2):
+            purgatory = Purgatory(signals=RedisSignals(valkey.url, shards=2))
+            server = stack.enter_context(serve(create_app(purgatory), purgatory, request.param))
+            url = "http://{}:{}".format(*server.address)
+            clients.append(stack.enter_context(httpx.Client(base_url=url, timeout=PATIENCE_S)))
+        yield clients
+
+
+def watched(client: httpx.Client, key: str, **parameters: Any) -> dict[str, Any]:
+    response = client.get(f"/purgatory/watch/{key}", params=parameters)
+    assert response.status_code == 200, response.text
+    document: dict[str, Any] = response.json()
+    return document
+
+
+def test_a_cursor_is_good_in_every_worker(workers: list[httpx.Client]) -> None:
+    one, two = workers
+    since = one.get("/purgatory/keys/key").json()["cursor"]
+    for number in range(6):
+        workers[number % 2].post("/purgatory/keys/key", json={"value": number})
+    seen: list[int] = []
+    cursor = since
+    while len(seen) < 6:
+        answer = watched(workers[len(seen) % 2], "key", cursor=cursor, wait=PATIENCE_S, limit=1)
+        seen += [signal["value"] for signal in answer["signals"]]
+        cursor = answer["cursor"]
+    assert seen == list(range(6))
+    assert [signal["seq"] for signal in watched(two, "key", cursor=since)["signals"]] == [
+        *range(1, 7)
+    ]
+
+
+def test_a_repeat_in_another_worker_fires_nothing(workers: list[httpx.Client]) -> None:
+    headers = {"Idempotency-Key": "once"}
+    first, repeat = (
+        client.post("/purgatory/keys/key", json={"value": 1}, headers=headers) for client in workers
+    )
+    assert (first.status_code, repeat.status_code) == (201, 201)
+    assert repeat.json() == first.json()
+    other = workers[1].post("/purgatory/keys/key", json={"value": 2}, headers=headers)
+    assert other.status_code == 422
+    batch = [{"key": f"key:{number}", "value": number} for number in range(5)]
+    headers = {"Idempotency-Key": "batch"}
+    results = [client.post("/purgatory/keys", json=batch, headers=headers) for client in workers]
+    assert results[0].status_code == 201
+    assert results[0].json() == results[1].json()
+    for number in range(5):
+        assert len(watched(workers[0], f"key:{number}", cursor="0", wait=0)["signals"]) == 1
+
+
+def test_if_match_holds_across_workers(workers: list[httpx.Client]) -> None:
+    one, two = workers
+    cursor = one.get("/purgatory/keys/key").json()["cursor"]
+    headers = {"If-Match": f'"{cursor}"'}
+    assert one.post("/purgatory/keys/key", headers=headers).status_code == 201
+    refused = two.post("/purgatory/keys/key", headers=headers)
+    assert refused.status_code == 412
+    again = two.post("/purgatory/keys/key", headers={"If-Match": f'"{refused.json()["head"]}"'})
+    assert again.status_code == 201
+
+
+def test_a_dropped_key_is_dropped_everywhere(workers: list[httpx.Client]) -> None:
+    one, two = workers
+    cursor = one.post("/purgatory/keys/key").json()["cursor"]
+    assert two.delete("/purgatory/keys/key").status_code == 200
+    for client in workers:
+        gone = client.get("/purgatory/watch/key", params={"cursor": cursor, "wait": 0})
+        if client is two:
+            assert gone.status_code == 410
+            assert {"earliest", "head"} <= gone.json().keys()
+
+
+def test_several_keys_of_several_logs(workers: list[httpx.Client]) -> None:
+    one, two = workers
+    keys = {f"key:{number}": None for number in range(6)}
+    first = two.post("/purgatory/watch", json={"keys": keys, "wait": 0}).json()["cursors"]
+    for key in keys:
+        one.post(f"/purgatory/keys/{key}", json={"value": key})
+    body = {"keys": first, "until": "all", "wait": PATIENCE_S}
+    answer = two.post("/purgatory/watch", json=body).json()
+    assert {key: entry["signals"][0]["value"] for key, entry in answer["keys"].items()} == {
+        key: key for key in keys
+    }
+
+
+def test_statistics_say_how_signals_are_exchanged(workers: list[httpx.Client]) -> None:
+    workers[0].post("/purgatory/keys/key")
+    shared = workers[0].get("/purgatory/statistics").json()["shared_signals"]
+    assert shared["appended"] == 1
+    assert workers[1].get("/readyz").json()["missing"] == []
