@@ -80,6 +80,17 @@ class Settings(BaseSettings):
         ge=1,
         description="Bytes of signals in one response; `more` says that others follow.",
     )
+    response_timeout: float = Field(
+        _WAITS.response_timeout,
+        gt=0,
+        le=3600,
+        description="Seconds in which a client must read some of its response.",
+    )
+    max_unread_bytes: int = Field(
+        _WAITS.max_unread_bytes,
+        ge=1,
+        description="Bytes of all responses together that their clients have not read.",
+    )
     trusted_proxies: str = Field(
         "127.0.0.1",
         description="Comma-separated addresses of proxies whose X-Forwarded-For is trusted.",
@@ -320,6 +331,8 @@ class Settings(BaseSettings):
             request_timeout=self.request_timeout,
             max_incomplete_bytes=self.max_incomplete_bytes,
             max_response_bytes=self.max_response_bytes,
+            response_timeout=self.response_timeout,
+            max_unread_bytes=self.max_unread_bytes,
         )
 
 

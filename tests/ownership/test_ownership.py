@@ -281,3 +281,18 @@ async def test_names_and_states_out_of_range(bench: _Bench) -> None:
     with pytest.raises(ValueError, match="has 1048577 bytes: commit at most 1048576"):
         await bench.a.commit(lease, b"x" * 1_048_577)
     assert "epoch=" in repr(lease) and "valid" in repr(lease)
+
+
+async def test_a_loop_that_is_blocked_for_longer_than_a_lease(bench: _Bench) -> None:
+    """It never owns anything, and says why."""
+    run = bench.model.run
+
+    async def run_blocked(steps: Any) -> Any:
+        results = await run(steps)
+        bench.clock.advance(LEASE_MS)
+        return results
+
+    bench.stores["a"].run = run_blocked  # type: ignore[method-assign] # a loop blocked by others
+    with pytest.raises(OwnershipUnavailableError, match="event loop is blocked"):
+        await bench.a.acquire("n")
+    assert bench.a.lease("n") is None
