@@ -1,7 +1,8 @@
 # `make` lists the targets. Needs Python 3.11 or newer and GNU Make 3.81 or newer; nothing else.
 #
 # PYTHON chooses the interpreter (make run PYTHON=/opt/python3.13/bin/python3), once: the virtual
-# environment remembers it. HOST and PORT choose the service's address (make run PORT=9000).
+# environment remembers it. HOST and PORT choose the service's address (make run PORT=9000), and
+# WORKERS the number of its processes, which share signals through PURGATORY_SIGNALS.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,8 +28,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Most tests wait for servers and timers rather than compute: more processes than processors. How
 # they are handed out is in tests/scheduling.py.
-WORKERS := 4
-PYTEST := -m pytest --numprocesses=$(WORKERS) --dist=loadgroup
+TEST_PROCESSES := 4
+PYTEST := -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
 # What takes longest comes first. The benchmark of jobs measures stores, not the core.
 CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/unit
 
@@ -59,7 +60,7 @@ help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 
 # exec: make sends a signal on to what it has started, and a shell in between would keep it.
-run: $(VENV)/.compiled ## Start the service (HOST=, PORT=)
+run: $(VENV)/.compiled ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SIGNALS=)
 	@exec env PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m app
 
 test: test-plain test-compiled ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)

@@ -18,6 +18,7 @@ from purgatory.errors import (
 )
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.event_loop.log_listener import LogListener
+from purgatory.event_loop.parked_operations import noted_operations
 from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.event_loop.thread_calls import ThreadCalls
@@ -614,7 +615,10 @@ class Purgatory(JobsMixin):
         """
         if isinstance(keys, str):
             raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
-        return self._parking.park_operation(operation, tuple(keys), is_bounded)
+        is_completed = self._parking.park_operation(operation, tuple(keys), is_bounded)
+        if (parked := noted_operations.get()) is not None:
+            parked.append(operation)
+        return is_completed
 
     def check(self, key: str) -> asyncio.Future[int]:
         """Try every operation on `key` without a signal, for conditions of your own.

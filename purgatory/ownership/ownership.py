@@ -242,6 +242,12 @@ class Ownership:
             if lease.is_valid:
                 self._leases[name] = lease
                 self._renewer.wake()
+                _logger.info(
+                    "owns %r with epoch %d",
+                    name,
+                    lease.epoch,
+                    extra={"action": "ownership.acquired"},
+                )
                 return lease
         raise OwnershipUnavailableError(
             f"the lease of {name!r} had ended before this process knew of it, {_ATTEMPTS} times: "

@@ -186,6 +186,20 @@ async def test_an_empty_group_is_forgotten_and_released(bench: _Bench) -> None:
     await bench.ownership("a").open()
 
 
+async def test_a_join_while_the_group_is_being_forgotten(bench: _Bench) -> None:
+    """It is not parked in a group that is gone; a moment later it makes a new one."""
+    joined = await bench.joined("a")
+    await bench.post("a", "leave", member_id=joined["member_id"])
+    await asyncio.sleep(59)
+    bench.stores["a"].delay = 0.4
+    await asyncio.sleep(1.2)
+    answer = await bench.post("a", "join", **JOIN)
+    assert (answer.status_code, _kind(answer)) == (503, "coordinator-not-available")
+    assert "has just expired" in answer.json()["detail"]
+    await asyncio.sleep(1)
+    assert (await bench.joined("a"))["generation"] > joined["generation"]
+
+
 async def test_two_workers_with_one_address(bench: _Bench) -> None:
     """A redirect would come back: it is an error that says so."""
     step = Acquire(name="g", token="t", instance="i", address="http://a", lease_ms=10_000)

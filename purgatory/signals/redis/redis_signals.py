@@ -222,7 +222,8 @@ class RedisSignals:
     def missing(self) -> list[str]:
         """What is missing until signals are exchanged, a sentence each."""
         errors = [self._fault, *(follower.error for follower in self._followers)]
-        texts = [f"signals: {error.detail}" for error in errors if error is not None]
+        # For /readyz, which anyone may ask. The log has the reasons.
+        texts = [f"signals: {error.summary}" for error in errors if error is not None]
         return list(dict.fromkeys(texts))
 
     def require_loaded(self) -> None:
