@@ -79,7 +79,9 @@ def test_a_repeat_in_another_worker_fires_nothing(workers: list[httpx.Client]) -
 
 def test_if_match_holds_across_workers(workers: list[httpx.Client]) -> None:
     one, two = workers
-    cursor = one.get("/purgatory/keys/key").json()["cursor"]
+    found = one.get("/purgatory/keys/key")
+    assert found.status_code == 200, found.text
+    cursor = found.json()["cursor"]
     headers = {"If-Match": f'"{cursor}"'}
     assert one.post("/purgatory/keys/key", headers=headers).status_code == 201
     refused = two.post("/purgatory/keys/key", headers=headers)

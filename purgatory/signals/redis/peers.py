@@ -70,6 +70,10 @@ class Peers:
 
         A process that does not answer within a second is left out.
         """
+        # A task of its own: a server may run the first step of its caller outside any.
+        return await asyncio.create_task(self._ask(question, argument))
+
+    async def _ask(self, question: str, argument: str) -> list[int]:
         if self._connect is None:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
         self._number += 1
