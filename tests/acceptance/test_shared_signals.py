@@ -18,7 +18,7 @@ from tests.acceptance.thread_server import KINDS, serve
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
-NAME = "tab-0123456789abcdef"
+NAME = "1b671a64-40d5-491e-99b0-da01ff1f3341"
 WAIT_ID = {"Wait-Id": NAME}
 
 
