@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, WaitSettings, install
 from purgatory.fastapi.http.byte_budgets import UnreadResponses
+from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 
@@ -24,8 +25,12 @@ WHOLE = "/purgatory/watch/k?cursor=0&limit=1000"
 
 
 @contextmanager
-def _serving(kind: ServerKind, **settings: Any) -> Iterator[ThreadServer]:
-    purgatory, app = Purgatory(), FastAPI()
+def _serving(
+    kind: ServerKind, jobs: MemoryJobStore | None = None, **settings: Any
+) -> Iterator[ThreadServer]:
+    purgatory, app = Purgatory(jobs=jobs), FastAPI()
+    if jobs is not None:
+        purgatory.handled_elsewhere(["note"], http=True)
     bounds = WaitSettings(max_response_bytes=2 * SIZE, **settings)
     install(app, purgatory, settings=bounds, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, kind) as server:
@@ -41,7 +46,7 @@ async def _fire_all(server: ThreadServer) -> None:
 
 
 @asynccontextmanager
-async def _not_reading(server: ThreadServer, target: str) -> AsyncIterator[Connection]:
+async def _not_reading(server: ThreadServer, target: str = "") -> AsyncIterator[Connection]:
     """Send a request and read nothing of its response."""
     own = socket.socket()
     own.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * 1024)
@@ -50,7 +55,8 @@ async def _not_reading(server: ThreadServer, target: str) -> AsyncIterator[Conne
     transport: Any = writer.transport
     transport.pause_reading()
     async with Connection(reader, writer) as connection:
-        connection.send("GET", target)
+        if target:
+            connection.send("GET", target)
         yield connection
 
 
@@ -87,6 +93,29 @@ async def test_a_client_that_reads_nothing_is_disconnected(kind: ServerKind, wai
             reply = await connection.get(f"{WHOLE}&wait=0")
             assert len(reply.json()["signals"]) == SIGNALS
         assert (len(unread), unread.held_bytes) == (0, 0)
+
+
+async def test_the_results_of_a_batch_that_nobody_reads(kind: ServerKind) -> None:
+    """Its lines are not held for longer than the client reads."""
+    store = MemoryJobStore()
+    refused = b'{"handler": "%b", "delay": "soon"}\n' % (b"h" * 250)
+    lines = 9_999 * refused + b'{"handler": "note", "delay": 900}\n'
+    head = (
+        "POST /purgatory/jobs:batch HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(lines)}\r\n\r\n"
+    )
+    with _serving(kind, store, response_timeout=0.3) as server:
+        unread = _unread(server)
+        async with _not_reading(server) as connection:
+            connection.write(head.encode() + lines)
+            await server.call(server.until, lambda: unread.held_bytes > 100)
+            await server.call(server.until, lambda: (len(unread), unread.held_bytes) == (0, 0))
+            _resume(connection)
+            with suppress(ConnectionError):
+                assert (await connection.rest()).count(b'"line":') < 10_000
+        if kind.http in ("httptools", "h11"):
+            # With ParkingProtocol the connection may be closed first, as if the client had left.
+            assert (await store.counts()).waiting == 0
 
 
 async def test_unread_responses_take_bounded_memory(kind: ServerKind) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Generic, TypeVar
 
 from starlette.types import Send
@@ -61,9 +61,7 @@ async def send_or_give_up(send: Send, response: RawResponse, unread: UnreadRespo
 
 async def _send_in_pieces(send: Send, response: RawResponse, unread: UnreadResponses) -> None:
     body = response.body
-    sending = _Sending(len(body))
-    try:
-        unread.hold(sending, len(body))
+    with sending(len(body), unread) as this:
         await send(
             {
                 "type": "http.response.start",
@@ -72,19 +70,31 @@ async def _send_in_pieces(send: Send, response: RawResponse, unread: UnreadRespo
             }
         )
         for start in range(0, len(body), PIECE):
-            if sending.is_given_up:
-                raise ResponseUnreadError
             end = start + PIECE
             piece = body[start:end]
             await send({"type": "http.response.body", "body": piece, "more_body": end < len(body)})
-            sending.unread_bytes = max(0, len(body) - end)
+            this.unread_bytes = max(0, len(body) - end)
+
+
+@contextmanager
+def sending(size: int, unread: UnreadResponses) -> Iterator[_Sending]:
+    """Count `size` bytes that the current task sends within; set `unread_bytes` as they are sent.
+
+    Raises ResponseUnreadError if `unread` gives them up.
+    """
+    this = _Sending(size)
+    try:
+        unread.hold(this, size)
+        if this.is_given_up:
+            raise ResponseUnreadError
+        yield this
     except asyncio.CancelledError:
         # Somebody else may have cancelled the task as well.
-        if not sending.is_given_up or sending.task.uncancel() > 0:
+        if not this.is_given_up or this.task.uncancel() > 0:
             raise
         raise ResponseUnreadError from None
     finally:
-        unread.release(sending)
+        unread.release(this)
 
 
 class _Sending:
@@ -100,7 +110,7 @@ class _Sending:
         self.is_given_up = False
 
     def give_up(self) -> None:
-        """Have `send_response` raise ResponseUnreadError."""
+        """Have `sending` raise ResponseUnreadError."""
         self.is_given_up = True
         # While the task itself is in `hold`, a cancellation would come later.
         if self.task is not asyncio.current_task():
