@@ -1,7 +1,8 @@
 # `make` lists the targets. Needs Python 3.11 or newer and GNU Make 3.81 or newer; nothing else.
 #
 # PYTHON chooses the interpreter (make run PYTHON=/opt/python3.13/bin/python3), once: the virtual
-# environment remembers it. HOST and PORT choose the service's address (make run PORT=9000).
+# environment remembers it. HOST and PORT choose the service's address (make run PORT=9000), and
+# WORKERS the number of its processes, which share signals through PURGATORY_SIGNALS.
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -27,8 +28,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # Most tests wait for servers and timers rather than compute: more processes than processors. How
 # they are handed out is in tests/scheduling.py.
-WORKERS := 4
-PYTEST := -m pytest --numprocesses=$(WORKERS) --dist=loadgroup
+TEST_PROCESSES := 4
+PYTEST := -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
 # What takes longest comes first. The benchmark of jobs measures stores, not the core.
 CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/unit
 
@@ -53,13 +54,13 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-ownership bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-ownership bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
 
 # exec: make sends a signal on to what it has started, and a shell in between would keep it.
-run: $(VENV)/.compiled ## Start the service (HOST=, PORT=)
+run: $(VENV)/.compiled ## Start the service (HOST=, PORT=; WORKERS= with PURGATORY_SIGNALS=)
 	@exec env PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m app
 
 test: test-plain test-compiled ## Run all tests, those of the core in both forms (ARGS="-k timer" chooses some)
@@ -113,6 +114,9 @@ bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handle
 
 bench-jobs: $(VENV)/.test $(VENV)/.compiled ## Measure delayed jobs on each store, beside SQL and Redis by hand and SAQ (ARGS="--plan full")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.jobs $(ARGS)
+
+bench-signals: $(VENV)/.test $(VENV)/.compiled ## Measure signals through Redis, beside bare pub/sub (ARGS="--rounds 5000")
+	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.signals $(ARGS)
 
 bench-pipeline: $(VENV)/.test ## Measure outcomes and waits of 10 M operations on Spark, beside DuckDB and the truth (ARGS="--operations 1000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline $(ARGS)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import errno
-import gc
 import logging.config
 import socket
 import sys
 
-import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -17,9 +14,10 @@ from app.file_limit import raise_file_limit, shortage
 from app.journal import JournalUnavailableError
 from app.log_format import log_config
 from app.main import create_app
-from app.settings import Settings, service_url
+from app.server import serve
+from app.settings import Settings
+from app.sockets import AddressError, bind
 from purgatory.fastapi import BearerTokens, new_token
-from purgatory.uvicorn import ParkingProtocol
 
 logger = logging.getLogger("purgatory.app")
 
@@ -52,15 +50,8 @@ def main() -> int:
     except AddressError as exc:
         print(exc, file=sys.stderr)
         return 1
-    config = server_config(app, settings)
     _check_files(settings)
-    configure_garbage_collector()
-    try:
-        _Server(config).run(sockets)
-    except KeyboardInterrupt:
-        # uvicorn has shut down cleanly and raises the interrupt again.
-        print("Purgatory has stopped.", flush=True)
-    return 0
+    return serve(app, settings, sockets)
 
 
 def _prepare(settings: Settings) -> tuple[list[socket.socket], FastAPI]:
@@ -74,88 +65,13 @@ def _prepare(settings: Settings) -> tuple[list[socket.socket], FastAPI]:
         raise
 
 
-class AddressError(Exception):
-    """The service cannot listen on its address."""
-
-
-def bind(host: str, port: int) -> list[socket.socket]:
-    """Return sockets that are bound to each address of `host`; raise AddressError.
-
-    They do not listen yet: until the service has started, connections are refused.
-    """
-    sockets: list[socket.socket] = []
-    failure: OSError | None = None
-    try:
-        found = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        for family, kind, protocol, _, address in dict.fromkeys(found):
-            listener = socket.socket(family, kind, protocol)
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            try:
-                listener.bind(address)
-            except OSError as exc:
-                listener.close()
-                # localhost has an IPv6 address also where IPv6 is disabled.
-                if exc.errno != errno.EADDRNOTAVAIL:
-                    raise
-                failure = exc
-            else:
-                sockets.append(listener)
-        if failure is not None and not sockets:
-            raise failure
-    except OSError as exc:
-        for listener in sockets:
-            listener.close()
-        way_out = ""
-        if exc.errno == errno.EADDRINUSE:
-            way_out = f"; stop what uses it, or choose another port: make run PORT={port + 1}"
-        raise AddressError(
-            f"cannot listen on {host!r}, port {port}: {exc.strerror}{way_out}"
-        ) from exc
-    return sockets
-
-
-class _Server(uvicorn.Server):
-    """A server that prints its address once it listens: no sooner can a client reach it."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        assert sockets
-        # The actual port, if the setting is 0.
-        address = service_url(self.config.host, sockets[0].getsockname()[1])
-        print(
-            f"Purgatory on {address} -- API documentation: {address}/docs (Ctrl+C stops it)",
-            flush=True,
-        )
-
-
-def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
-    """Return how uvicorn serves the service."""
-    return uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        # Already configured, so that messages before the server starts look the same.
-        log_config=None,
-        log_level=settings.log_level,
-        access_log=settings.access_log,
-        timeout_keep_alive=settings.keep_alive,
-        forwarded_allow_ips=settings.trusted_proxies,
-        # Parks requests without a task each; the application needs no change.
-        http=ParkingProtocol,
-    )
-
-
 def _message(error: ErrorDetails) -> str:
     """Return which variable is wrong and why, without the value of a secret."""
     if not error["loc"]:
         return error["msg"].removeprefix("Value error, ")
     name, *within = (str(part) for part in error["loc"])
     name = name.upper()
-    if name in {"HOST", "PORT"}:
+    if name in {"HOST", "PORT", "WORKERS"}:
         return f"{name} is {error['input']!r}: {error['msg']}"
     if name == "TOKENS":
         return f"PURGATORY_TOKENS: {error['msg']}"
@@ -188,14 +104,6 @@ def _check_files(settings: Settings) -> None:
     wanted = settings.max_parked if is_explicit else MIN_EXPECTED_PARKED
     if message := shortage(files, wanted):
         logger.warning(message, extra={"action": "few-files"})
-
-
-def configure_garbage_collector() -> None:
-    """Scan rarely, and never what exists now: parked requests are many long-lived objects."""
-    # Scanning them repeatedly takes half of the CPU time of parking.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(100_000, 50, 50)
 
 
 if __name__ == "__main__":

@@ -31,14 +31,15 @@ Every error is a problem details object (RFC 9457). Its `type` is a URL that say
 """
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: Settings | None = None, *, warns: bool = True) -> FastAPI:
     """Return the service's application; ASGI servers use `--factory app.main:create_app`.
 
-    Raises ValueError with the name of the wrong variable, and JournalUnavailableError.
+    Logs what the settings leave open, and unknown ones, unless `warns` is false. Raises ValueError
+    with the name of the wrong variable, and JournalUnavailableError.
     """
     settings = Settings() if settings is None else settings
-    for warning in unknown_variables(os.environ):
-        logger.warning("%s", warning, extra={"action": "unknown-setting"})
+    if warns:
+        _log_warnings(settings)
     journal = create_journal(settings)
     app = FastAPI(
         title="Purgatory",
@@ -70,13 +71,6 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         purgatory.handler(CALLBACK, http=True)(settings.webhook())
     with _naming_variables("PURGATORY_JOB_HANDLERS"):
         purgatory.handled_elsewhere(settings.handled_elsewhere(), http=True)
-    if not settings.has_tokens:
-        logger.log(
-            logging.WARNING if settings.allow_anonymous else logging.INFO,
-            "no tokens: everyone who can reach this process may do everything; set "
-            "PURGATORY_TOKENS_FILE or PURGATORY_TOKENS to change that",
-            extra={"action": "no-tokens"},
-        )
     install(
         app,
         purgatory,
@@ -87,6 +81,18 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.include_router(create_health_router(purgatory))
     add_docs(app)
     return app
+
+
+def _log_warnings(settings: Settings) -> None:
+    for warning in unknown_variables(os.environ):
+        logger.warning("%s", warning, extra={"action": "unknown-setting"})
+    if not settings.has_tokens:
+        logger.log(
+            logging.WARNING if settings.allow_anonymous else logging.INFO,
+            "no tokens: everyone who can reach this process may do everything; set "
+            "PURGATORY_TOKENS_FILE or PURGATORY_TOKENS to change that",
+            extra={"action": "no-tokens"},
+        )
 
 
 @contextmanager

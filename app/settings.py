@@ -25,7 +25,7 @@ _WAITS = WaitSettings()
 
 
 class Settings(BaseSettings):
-    """The settings: each is the environment variable PURGATORY_NAME, except HOST and PORT.
+    """The settings: each is the environment variable PURGATORY_NAME, except HOST, PORT and WORKERS.
 
     An invalid value stops the service with a message that names the variable.
     """
@@ -37,6 +37,13 @@ class Settings(BaseSettings):
 
     host: str = Field("127.0.0.1", validation_alias="HOST")
     port: int = Field(8000, ge=0, le=65535, validation_alias="PORT")
+    workers: int = Field(
+        1,
+        ge=1,
+        le=1024,
+        validation_alias="WORKERS",
+        description="Processes of `python -m app`; several share signals through Redis.",
+    )
 
     default_wait: float = Field(
         _WAITS.default_wait, ge=0, description="Seconds; at most the maximum if unset."
@@ -72,6 +79,17 @@ class Settings(BaseSettings):
         _WAITS.max_response_bytes,
         ge=1,
         description="Bytes of signals in one response; `more` says that others follow.",
+    )
+    response_timeout: float = Field(
+        _WAITS.response_timeout,
+        gt=0,
+        le=3600,
+        description="Seconds in which a client must read some of its response.",
+    )
+    max_unread_bytes: int = Field(
+        _WAITS.max_unread_bytes,
+        ge=1,
+        description="Bytes of all responses together that their clients have not read.",
     )
     trusted_proxies: str = Field(
         "127.0.0.1",
@@ -193,6 +211,17 @@ class Settings(BaseSettings):
                 "PURGATORY_JOURNAL_KEYS=hash and PURGATORY_JOURNAL_SECRET belong together: set "
                 "both or neither"
             )
+        if self.workers > 1 and self.signals is None:
+            raise ValueError(
+                f"WORKERS is {self.workers}, and each worker would keep signals in its own memory: "
+                f"share them, make run WORKERS={self.workers} "
+                "PURGATORY_SIGNALS=redis://localhost:6379"
+            )
+        if self.workers > 1 and self._jobs_scheme() == "memory":
+            raise ValueError(
+                f"WORKERS is {self.workers}, and each worker would keep jobs in its own memory: "
+                "unset PURGATORY_JOBS_URL for a SQLite file, or set it to redis://localhost:6379"
+            )
         if not (self.has_tokens or self.allow_anonymous or _is_loopback(self.host)):
             raise ValueError(
                 f"HOST is {self.host!r}, not a loopback address, and there are no tokens: set "
@@ -241,6 +270,9 @@ class Settings(BaseSettings):
         """Return the job store; raise ValueError or OSError."""
         url = None if self.jobs_url is None else self.jobs_url.get_secret_value()
         return make_job_store(url, self.data_dir)
+
+    def _jobs_scheme(self) -> str:
+        return "" if self.jobs_url is None else self.jobs_url.get_secret_value().partition(":")[0]
 
     def shared_signals(self) -> SharedSignals | None:
         """Return the signals that processes share, None for those in memory; raise ValueError."""
@@ -299,6 +331,8 @@ class Settings(BaseSettings):
             request_timeout=self.request_timeout,
             max_incomplete_bytes=self.max_incomplete_bytes,
             max_response_bytes=self.max_response_bytes,
+            response_timeout=self.response_timeout,
+            max_unread_bytes=self.max_unread_bytes,
         )
 
 

@@ -73,8 +73,13 @@ class PurgatoryError(Exception):
     def __init__(self, detail: str | None = None) -> None:
         """Set the message, which names the value, the limit and the way out."""
         # The docstring is the default message, so that an error is never empty.
-        self.detail = detail or (type(self).__doc__ or "").strip()
+        self.detail = detail or self.summary
         super().__init__(self.detail)
+
+    @property
+    def summary(self) -> str:
+        """The sentence of the class, for clients: `detail` may name hosts, users and statements."""
+        return (type(self).__doc__ or "").strip()
 
 
 class InvalidKeyError(PurgatoryError, ValueError):

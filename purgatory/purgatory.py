@@ -18,6 +18,7 @@ from purgatory.errors import (
 )
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.event_loop.log_listener import LogListener
+from purgatory.event_loop.parked_operations import noted_operations
 from purgatory.event_loop.parking import Parking
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.event_loop.thread_calls import ThreadCalls
@@ -168,6 +169,8 @@ class Purgatory(JobsMixin):
         self._parking = Parking(
             name, self.limits, self.clock, self.signals, self._operations, self._trims[0]
         )
+        if signals is not None:
+            signals.answers["waiting"] = self.waiting
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -612,7 +615,10 @@ class Purgatory(JobsMixin):
         """
         if isinstance(keys, str):
             raise TypeError(f"keys is the string {keys!r}: give a list of keys, such as [{keys!r}]")
-        return self._parking.park_operation(operation, tuple(keys), is_bounded)
+        is_completed = self._parking.park_operation(operation, tuple(keys), is_bounded)
+        if (parked := noted_operations.get()) is not None:
+            parked.append(operation)
+        return is_completed
 
     def check(self, key: str) -> asyncio.Future[int]:
         """Try every operation on `key` without a signal, for conditions of your own.
@@ -667,6 +673,16 @@ class Purgatory(JobsMixin):
     def waiting(self, key: str) -> int:
         """Return how many operations wait on `key`."""
         return self._operations.count(key)
+
+    async def waiting_everywhere(self, key: str) -> int:
+        """Return how many operations wait on `key` in all processes that share its signals.
+
+        A process that does not answer within a second is left out. Raises SignalsUnavailableError.
+        """
+        here = self.waiting(key)
+        if self.shared_signals is None:
+            return here
+        return here + sum(await self.shared_signals.ask("waiting", key))
 
     def delay_ms(self, timeout: float) -> int:
         """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""

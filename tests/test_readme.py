@@ -227,6 +227,6 @@ async def test_the_example_for_jobs_works_as_it_stands() -> None:
         paid = (await client.post("/orders/1?minutes=1")).json()
         due = (await client.post("/orders/2?minutes=0")).json()
         await names["purgatory"].fire("order:1:paid")
-        assert (await names["purgatory"].job(due).wait(30)).state == "done"
-        assert (await names["purgatory"].job(paid).wait(30)).state == "cancelled"
+        assert (await names["purgatory"].job(due).wait(PATIENCE_S)).state == "done"
+        assert (await names["purgatory"].job(paid).wait(PATIENCE_S)).state == "cancelled"
     assert names["cancelled"] == ["2"]

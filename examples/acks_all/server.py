@@ -32,7 +32,10 @@ async def serve(app: FastAPI, purgatory: Purgatory) -> AsyncIterator[str]:
     # response in two writes, head and body, takes the 40 ms of a delayed acknowledgement.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listener:
         listener.bind(("127.0.0.1", 0))
-        server = _Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+        # Longer than a client may pause: a connection that is closed while the next request is on
+        # its way fails that request.
+        config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_keep_alive=75)
+        server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await server.has_begun.wait()
         if not server.started:

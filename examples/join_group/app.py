@@ -42,6 +42,8 @@ def create_app(
             lease_store,
             settings.address,
             lease_ms=round(settings.lease * 1000),
+            # A worker that is cut off says so before its clients give up waiting for it.
+            timeout=settings.lease / 2,
             clock=purgatory.clock,
         )
         leases = GroupLeases(ownership)

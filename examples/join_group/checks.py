@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from examples.join_group.errors import (
     CoordinatorDraining,
+    CoordinatorNotAvailable,
     IllegalGeneration,
     InvalidAssignment,
     InvalidRebalanceTimeout,
@@ -16,6 +17,7 @@ from examples.join_group.group import Group
 from examples.join_group.member import Member
 from examples.join_group.schemas import HeartbeatRequest, JoinRequest, SyncRequest
 from examples.join_group.settings import CoordinatorSettings
+from examples.join_group.state_table import GroupState
 
 
 def check_timeouts(settings: CoordinatorSettings, request: JoinRequest) -> None:
@@ -32,6 +34,15 @@ def check_timeouts(settings: CoordinatorSettings, request: JoinRequest) -> None:
             f"rebalance_timeout is {request.rebalance_timeout:g}: give more than 0 and at most "
             f"{settings.max_rebalance_timeout:g} seconds",
             members={"maximum": settings.max_rebalance_timeout},
+        )
+
+
+def check_alive(group: Group) -> None:
+    """Raise CoordinatorNotAvailable while what is stored of an expired group is being removed."""
+    if group.state is GroupState.DEAD:
+        raise CoordinatorNotAvailable(
+            f"group {group.group_id} has just expired: repeat the request, which makes a new group",
+            headers={"Retry-After": "1"},
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from examples.join_group.checks import (
+    check_alive,
     check_assignments,
     check_generation,
     check_timeouts,
@@ -83,6 +84,8 @@ class Coordinator:
             lease = await self._leases.own(group_id, creates=creates)
             if lease is not None and lease.state is not None and group_id not in self._groups:
                 self._resume(group_id, lease.state)
+            if group_id in self._groups:
+                check_alive(self._groups.get(group_id))
             # No await since the lease was seen to be valid.
             return action()
         finally:

@@ -16,6 +16,8 @@ from purgatory.ownership import (
     OwnershipUnavailableError,
 )
 
+_ATTEMPTS = 3
+
 
 class GroupLeases:
     """A worker owns a group while it has the group's lease; see `purgatory.ownership`.
@@ -55,9 +57,14 @@ class GroupLeases:
         Raises OwnedElsewhere, or CoordinatorNotAvailable if nobody can be found or become the
         owner now.
         """
-        lease = self.ownership.lease(group_id)
-        if lease is not None:
-            return lease
+        for _ in range(_ATTEMPTS):
+            lease = self.ownership.lease(group_id) or await self._acquire(group_id, creates)
+            # Not valid if the request for which it was acquired has failed, and released it.
+            if lease is None or lease.is_valid:
+                return lease
+        raise self._not_available(group_id, "its lease has just ended")
+
+    async def _acquire(self, group_id: str, creates: bool) -> Lease | None:
         try:
             if not creates:
                 record = await self.ownership.read(group_id)
@@ -71,8 +78,6 @@ class GroupLeases:
             raise self._not_available(group_id, "Redis is out of reach") from exc
         if isinstance(found, Owner):
             raise self._elsewhere(group_id, found.address)
-        if not found.is_valid:
-            raise self._not_available(group_id, "its lease has just ended")
         return found
 
     def commit(self, group: Group, on_committed: Callable[[Group], object]) -> None:

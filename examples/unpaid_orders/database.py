@@ -21,6 +21,7 @@ class Database:
             pool_size=settings.connections,
             max_overflow=0,
             pool_timeout=settings.connection_timeout,
+            connect_args={"timeout": settings.connection_timeout},
         )
         # Values stay readable after the session and its connection are returned.
         self.session: async_sessionmaker[AsyncSession] = async_sessionmaker(

@@ -39,7 +39,10 @@ async def serve(app: FastAPI, port: int) -> AsyncIterator[Shop]:
         # A restarted shop can use the same port again.
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
-        server = _Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+        # Longer than a client may pause: a connection that is closed while the next request is on
+        # its way fails that request.
+        config = uvicorn.Config(app, log_level="warning", lifespan="on", timeout_keep_alive=75)
+        server = _Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         await server.has_begun.wait()
         if not server.started:

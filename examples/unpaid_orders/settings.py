@@ -17,4 +17,4 @@ class ShopSettings:
     connections: int = 5
     """The number of database connections; a request waits for one if all are in use."""
     connection_timeout: float = 5.0
-    """The maximum wait for a connection, in seconds."""
+    """The maximum wait for a connection, and for another one that writes, in seconds."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from purgatory.event_loop.parked_operations import cancelling_on_failure
 from purgatory.fastapi.held_transactions import warn_of_transactions
 from purgatory.fastapi.http.eager_send import run_in_task, send_eagerly
 from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE
@@ -33,7 +34,8 @@ class DelayedResponse(Response):
     def __init__(self, park: Callable[[Respond], DelayedOperation]) -> None:
         """Send the first response of the operation that `park` returns.
 
-        A `park` that returns something else fails with TypeError, a 500 to the client.
+        A `park` that returns something else fails with TypeError, a 500 to the client. If it fails,
+        the operations that it has parked are cancelled.
         """
         super().__init__()
         self._park = park
@@ -41,9 +43,10 @@ class DelayedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Park, and respond now or later; then run the background tasks."""
         waiting = _WaitingRequest(scope, receive, send)
-        operation = self._park(waiting.respond)
-        if not isinstance(operation, DelayedOperation):
-            raise waiting.refused(operation)
+        with cancelling_on_failure():
+            operation = self._park(waiting.respond)
+            if not isinstance(operation, DelayedOperation):
+                raise waiting.refused(operation)
         # Background tasks are for this task to run, after the response.
         if self.background is None and waiting.release(operation):
             return
@@ -88,7 +91,7 @@ class _WaitingRequest(DisconnectListener):
         run(response(*self._messages), self.interrupt)
 
     def refused(self, returned: object) -> TypeError:
-        """End without a response, and return why; an operation that responds later is ignored."""
+        """End without a response, and return why; what the operation responds is ignored."""
         self._is_done = True
         self._messages = None
         if isinstance(returned, Coroutine):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from purgatory.fastapi.servers.drain import drain_on_stop_signals
 from purgatory.fastapi.servers.fast_routes import fast_routes_installed
+from purgatory.fastapi.servers.start_errors import logged_in_one_sentence
 from purgatory.fastapi.servers.workers import check_workers
 from purgatory.purgatory import Purgatory
 
@@ -20,14 +21,19 @@ def create_lifespan(purgatory: Purgatory, *, allow_separate_workers: bool = Fals
     """Return a lifespan that opens `purgatory`, drains it on SIGTERM and closes it at the end.
 
     For `FastAPI(lifespan=...)`; it yields `{"purgatory": purgatory}` as state. Entered twice, it
-    opens once. Raises SeveralWorkersError at start-up if the server is to run several workers.
+    opens once. Raises SeveralWorkersError at start-up if the server runs several workers, however
+    it was told to, unless they share signals.
     """
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
-        if purgatory.shared_signals is None:
-            check_workers(sys.argv, os.environ, allow_separate_workers=allow_separate_workers)
-        async with purgatory:
+        async with AsyncExitStack() as stack:
+            with logged_in_one_sentence():
+                if purgatory.shared_signals is None:
+                    check_workers(
+                        sys.argv, os.environ, allow_separate_workers=allow_separate_workers
+                    )
+                await stack.enter_async_context(purgatory)
             with drain_on_stop_signals(purgatory), fast_routes_installed(app):
                 yield {"purgatory": purgatory}
 

@@ -15,7 +15,12 @@ from purgatory.fastapi.endpoint_groups import (
     EndpointGroup,
     EndpointGroups,
 )
-from purgatory.fastapi.http.incoming_requests import STATE_KEY, IncomingRequests
+from purgatory.fastapi.http.byte_budgets import (
+    STATE_KEY,
+    UNREAD_STATE_KEY,
+    IncomingRequests,
+    UnreadResponses,
+)
 from purgatory.fastapi.http.permit import ALLOW_ANYONE
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
@@ -62,7 +67,7 @@ def create_router(
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
         async with opened(app) as state:
             groups.log(prefix, purgatory)
-            yield {**state, STATE_KEY: context.incoming}
+            yield {**state, STATE_KEY: context.incoming, UNREAD_STATE_KEY: context.unread}
 
     # The others are FastAPI's dependencies.
     authenticate = ALLOW_ANYONE if authorize is None else authorize
@@ -80,6 +85,7 @@ def create_router(
         authenticate if is_ours else identified,
         bypass_middleware,
         IncomingRequests(settings.request_timeout, settings.max_incomplete_bytes),
+        UnreadResponses(settings.response_timeout, settings.max_unread_bytes),
     )
     registry = WaitRegistry(context, settings)
     if "watch" in groups.offered:

@@ -103,7 +103,7 @@ class LeaseStore(Protocol):
     """
 
     async def open(self) -> None:
-        """Connect; raise OwnershipNotReadyError for a store that loses records in silence."""
+        """Connect, or go on trying; raise OwnershipNotReadyError if it loses records in silence."""
         ...
 
     async def close(self) -> None:

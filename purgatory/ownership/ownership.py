@@ -36,6 +36,7 @@ _logger = logging.getLogger("purgatory.ownership")
 MIN_LEASE_MS = 100
 MAX_LEASE_MS = 3_600_000
 MAX_STATE_BYTES = 1_048_576
+_ATTEMPTS = 3
 _RETRIES = RetryPolicy(first_ms=20, max_ms=500)
 
 
@@ -61,8 +62,8 @@ class Ownership:
 
         Each process needs an address of its own. A dead or suspended owner is replaced `lease_ms`
         after its last renewal; it is renewed every third of that. `on_lost(lease)` is called when a
-        lease is found lost, never for one that was released. `acquire`, `read` and `release` take
-        at most `timeout` seconds. Raises ValueError for values out of range.
+        lease is found lost, never for one that was released. `acquire` and `read` take at most
+        about `timeout` seconds. Raises ValueError for values out of range.
         """
         if not address or not address.isprintable() or len(address) > 2_000:
             raise ValueError(
@@ -94,7 +95,7 @@ class Ownership:
         self._is_open = False
 
     async def open(self) -> None:
-        """Connect, and begin to renew leases. Raises OwnershipError."""
+        """Connect, or go on trying, and begin to renew leases. Raises OwnershipNotReadyError."""
         await self._store.open()
         self._is_open = True
         self._renewer.start()
@@ -194,7 +195,7 @@ class Ownership:
         )
 
     async def release(self, *leases: Lease) -> None:
-        """End leases at once; what cannot be released in `timeout` seconds ends by itself."""
+        """End leases at once; if the store is out of reach, others wait until they end there."""
         released = [lease for lease in leases if lease._end()]
         for lease in released:
             if self._leases.get(lease.name) is lease:
@@ -223,7 +224,7 @@ class Ownership:
             address=self.address,
             lease_ms=self._lease_ms,
         )
-        while True:
+        for _ in range(_ATTEMPTS):
             record, sent_ns = await self._retried(step)
             if not record.is_done:
                 return Owner(record.address or "", record.epoch, record.remaining_ms)
@@ -237,11 +238,21 @@ class Ownership:
             )
             lease.state = record.state
             lease._extend(sent_ns)
-            # Otherwise this process was suspended meanwhile.
+            # Otherwise this process was suspended meanwhile; the repeat renews the lease.
             if lease.is_valid:
                 self._leases[name] = lease
                 self._renewer.wake()
+                _logger.info(
+                    "owns %r with epoch %d",
+                    name,
+                    lease.epoch,
+                    extra={"action": "ownership.acquired"},
+                )
                 return lease
+        raise OwnershipUnavailableError(
+            f"the lease of {name!r} had ended before this process knew of it, {_ATTEMPTS} times: "
+            f"lease_ms is {self._lease_ms}, and its event loop is blocked for longer"
+        )
 
     def _on_acquired(self, name: str, task: asyncio.Task[Lease | Owner]) -> None:
         del self._acquiring[name]
@@ -272,9 +283,17 @@ class Ownership:
         return result
 
     async def _run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
+        task = asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
         try:
             async with asyncio.timeout(self._attempt_seconds):
-                return await self._store.run(steps)
+                results = await self._store.run(steps)
+                # redis-py waits with `asyncio.wait_for`, which before Python 3.12 swallows a
+                # cancellation that comes together with the reply.
+                if task.cancelling() > cancellations:
+                    raise asyncio.CancelledError
+                return results
         except TimeoutError:
             error = OwnershipUnavailableError(
                 f"the lease store did not reply within {self._attempt_seconds:g} s: try again"

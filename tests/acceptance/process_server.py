@@ -52,6 +52,7 @@ class ProcessServer:
         )
         self.log: list[str] = []
         self.address: Address = ("127.0.0.1", 0)
+        self._has_ended = False
         self._said = threading.Condition()
         # A pipe that nobody reads would block the server once it is full.
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -66,12 +67,15 @@ class ProcessServer:
                 if found:
                     self.address = ("127.0.0.1", int(found[1]))
                 self._said.notify_all()
+        with self._said:
+            self._has_ended = True
+            self._said.notify_all()
 
     def wait_started(self, workers: int = 1) -> None:
         """Return once it listens, and its workers are at work."""
         with self._said:
-            is_started = self._said.wait_for(lambda: self._is_started(workers), PATIENCE_S)
-        assert is_started, "".join(self.log)
+            self._said.wait_for(lambda: self._has_ended or self._is_started(workers), PATIENCE_S)
+            assert self._is_started(workers), "".join(self.log)
 
     def _is_started(self, workers: int) -> bool:
         started = sum("Application startup complete" in line for line in self.log)

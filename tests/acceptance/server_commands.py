@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from tests.acceptance.client import Address, ClosedByServer, ask
+from tests.acceptance.client import ClosedByServer, ask
 from tests.acceptance.process_server import ProcessServer
+from tests.free_port import free_port
 from tests.patience import KEEP_ALIVE_S, PATIENCE_S
 
 APP = "tests.acceptance.application:app"
@@ -67,14 +67,6 @@ async def serve_by_command(command: ServerCommand, app: str = APP) -> AsyncItera
         yield server
     finally:
         await asyncio.to_thread(server.kill)
-
-
-def free_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        address: Address = bound.getsockname()
-        return address[1]
 
 
 async def _until_answered(server: ProcessServer) -> None:

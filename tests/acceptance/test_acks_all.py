@@ -103,7 +103,7 @@ def test_the_demonstration_runs_as_a_program() -> None:
     """It prints what happened, and exits with 0."""
     command = [sys.executable, "-m", "examples.acks_all", "--replica-lag-ms", str(PACE_MS)]
     told = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert told.returncode == 0, told.stdout + told.stderr
     assert told.stderr == ""

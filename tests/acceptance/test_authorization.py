@@ -22,6 +22,7 @@ from purgatory.fastapi import AccessesDep, BearerTokens, create_health_router, i
 from tests.acceptance.client import Connection, Reply
 from tests.acceptance.process_server import ROOT, ProcessServer
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.patience import PATIENCE_S
 
 EVERYTHING = "token-that-may-do-everything"
 SHOP = "token-of-the-shop-which-fires"
@@ -331,7 +332,7 @@ def test_the_settings_show_no_secret_wherever_they_are_printed() -> None:
         env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     failed = subprocess.run(
@@ -340,7 +341,7 @@ def test_the_settings_show_no_secret_wherever_they_are_printed() -> None:
         env=_service_environment(PURGATORY_TOKENS=f"{EVERYTHING} *", PURGATORY_DEFAULT_WAIT="60"),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert "SecretStr" in made.stdout and "Traceback" in failed.stderr
@@ -387,13 +388,18 @@ def test_a_new_token_from_the_command_line() -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         check=True,
     )
     token, entry = (line.partition(":")[2].strip() for line in made.stdout.splitlines())
     assert entry.endswith(" wait:a* operate") and token not in entry
     assert len(BearerTokens.from_text(entry)) == 1
     refused = subprocess.run(
-        [*command, "read"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [*command, "read"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert refused.returncode == 2 and "wait:PREFIX*" in refused.stderr

@@ -312,11 +312,10 @@ async def test_the_process_stops_at_once() -> None:
         await asyncio.to_thread(server.wait)
 
 
-async def test_a_park_that_does_not_return_its_operation(
+async def test_a_park_that_fails(
     orders: Orders, kind: ServerKind, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A 500 at once, whose log says what to return; the operation still ends by itself."""
-    parked: list[Order] = []
+    """A 500 at once, whose log says what to return; the operation is cancelled."""
 
     async def async_park(respond: Respond) -> None:
         """Never run."""
@@ -324,18 +323,21 @@ async def test_a_park_that_does_not_return_its_operation(
     @orders.app.get("/wrong/{form}")
     async def wrong(form: str) -> Response:
         def forgotten(respond: Respond) -> None:
-            parked.append(Order(respond, "plain", 300, orders.done))
-            orders.purgatory.park_operation(parked[-1], ["k"])
+            order = Order(respond, "plain", 50_000, orders.done)
+            orders.purgatory.park_operation(order, ["k"])
+            if form == "raising":
+                raise ValueError("raised after it has parked")
 
-        parks = {"forgotten": forgotten, "number": lambda respond: 3, "async": async_park}
-        return DelayedResponse(parks[form])  # type: ignore[arg-type] # that is the mistake
+        parks = {"number": lambda respond: 3, "async": async_park}
+        return DelayedResponse(parks.get(form, forgotten))  # type: ignore[arg-type] # that is the mistake
 
     with serve(orders.app, orders.purgatory, kind) as server:
-        for form in ("number", "async", "forgotten"):
+        for form in ("number", "async", "forgotten", "raising"):
             async with await Connection.open(server.address) as connection:
                 assert (await connection.get(f"/wrong/{form}")).status == 500
-        await server.until_parked(0)
+            assert server.purgatory.parked == 0
+    assert orders.done == 2 * [f"ended {Status.CANCELLED}"]
     text = caplog.text
     assert "park returned None, not a DelayedOperation: return the one that you gave to" in text
     assert "park returned 3" in text and "park is an async function" in text
-    assert "NoneType" not in text
+    assert "NoneType" not in text and "raised after it has parked" in text

@@ -16,8 +16,8 @@ from tests.acceptance.client import (
     replies,
     until_parked,
 )
-from tests.acceptance.process_server import ProcessServer, serve_in_process, uvicorn_command
-from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer
+from tests.acceptance.process_server import ProcessServer, serve_in_process
+from tests.acceptance.thread_server import ServerKind, ThreadServer
 from tests.patience import GENEROUS_S
 
 CURSOR = re.compile(r"[0-9a-f]{12}-[0-9]+")
@@ -165,21 +165,6 @@ async def test_a_restart_expires_cursors(kind: ServerKind) -> None:
         kept = await ask(after.address, "GET", f"/purgatory/watch/k?cursor={earliest}")
         assert [signal["value"] for signal in kept.json()["signals"]] == [1]
         assert kept.cursor == answer.json()["head"]
-
-
-def test_several_workers_are_refused() -> None:
-    """Workers that cannot reach each other do not start, and the log says why."""
-    command = uvicorn_command("tests.acceptance.application:app", KINDS[0], "--workers", "2")
-    server = ProcessServer(command)
-    try:
-        server.wait()
-        log = "".join(server.log)
-        assert "2 workers would each keep signals" in log
-        assert "allow_separate_workers=True" in log
-        assert "failed to start" in log
-        assert "Application startup complete" not in log
-    finally:
-        server.kill()
 
 
 async def _parked_over_all_workers(probes: list[Connection]) -> int:

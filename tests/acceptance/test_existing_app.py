@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -22,7 +23,8 @@ from purgatory.fastapi import (
     create_router,
     install,
 )
-from tests.acceptance.client import Crowd, ask
+from purgatory.jobs import MemoryJobStore
+from tests.acceptance.client import Connection, Crowd, ask
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve
 from tests.patience import PATIENCE_S
 
@@ -215,6 +217,21 @@ async def test_a_mounted_application_says_that_it_is_not_open(
     assert (answer.status, answer.headers["content-type"]) == (503, PROBLEM)
     assert answer.json()["type"].endswith("/problems/not-open")
     assert "not open" in answer.json()["detail"]
+
+
+@pytest.mark.parametrize("path", ["/watch", "/keys/k", "/keys", "/jobs", "/jobs:batch"])
+async def test_a_body_for_what_is_not_open_is_not_awaited(kind: ServerKind, path: str) -> None:
+    """Otherwise half a request holds the server's shutdown up: nothing drains it."""
+    purgatory, outer, inner = Purgatory(jobs=MemoryJobStore()), FastAPI(), FastAPI()
+    install(inner, purgatory, authorize=ALLOW_ANYONE)
+    outer.mount("/inner", inner)
+    content_type = "application/jsonl" if path.endswith("batch") else "application/json"
+    head = f"POST /inner/purgatory{path} HTTP/1.1\r\nHost: h\r\nContent-Type: {content_type}\r\n"
+    with serve(outer, purgatory, kind) as server:
+        async with await Connection.open(server.address) as connection:
+            connection.write(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+            reply = await asyncio.wait_for(connection.reply(), PATIENCE_S / 2)
+            assert (reply.status, reply.json()["type"].rpartition("/")[2]) == (503, "not-open")
 
 
 async def test_its_endpoints_answer_in_the_same_shape(client: httpx.AsyncClient) -> None:

@@ -23,6 +23,7 @@ from tests.acceptance.callback_receiver import receiving
 from tests.acceptance.client import Connection, Reply, ask
 from tests.acceptance.process_server import ROOT, ProcessServer
 from tests.bad_input.refusals import check_refusal
+from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
 JOBS = "/purgatory/jobs"
@@ -174,7 +175,13 @@ async def test_a_thread_that_does_not_return_does_not_keep_its_process(tmp_path:
     url = f"sqlite+aiosqlite:///{tmp_path / 'jobs.sqlite3'}"
     command = [sys.executable, "-m", "tests.acceptance.stuck_worker", url]
     result = await asyncio.to_thread(
-        subprocess.run, command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        subprocess.run,
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert result.returncode == 0, result.stderr
     job_id = result.stdout.strip()
@@ -185,5 +192,5 @@ async def test_a_thread_that_does_not_return_does_not_keep_its_process(tmp_path:
     async def unstuck(job: JobContext) -> None: ...
 
     async with purgatory:
-        job = await purgatory.job(job_id).wait(60)
+        job = await purgatory.job(job_id).wait(PATIENCE_S)
     assert (job.state, job.attempt) == (JobState.DONE, 2)

@@ -19,11 +19,12 @@ from examples.unpaid_orders import __main__ as demonstration
 from examples.unpaid_orders.app import create_app
 from examples.unpaid_orders.endpoints import SessionDep
 from examples.unpaid_orders.order import Order, watch_key
-from examples.unpaid_orders.server import free_port, serve
+from examples.unpaid_orders.server import serve
 from examples.unpaid_orders.settings import ShopSettings
 from examples.unpaid_orders.shop import Shop
 from purgatory.fastapi import ParkDep
-from tests.patience import PATIENCE_S, until
+from tests.free_port import free_port
+from tests.patience import GENEROUS_S, PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
 CROWD = 50
@@ -34,7 +35,11 @@ UNLIMITED = httpx.Limits(max_connections=None, max_keepalive_connections=None)
 @pytest.fixture
 def settings(tmp_path: Path) -> ShopSettings:
     """A shop with few connections, whose buyers have a quarter of an hour."""
-    return ShopSettings(database=tmp_path / "orders.sqlite3", connections=CONNECTIONS)
+    return ShopSettings(
+        database=tmp_path / "orders.sqlite3",
+        connections=CONNECTIONS,
+        connection_timeout=PATIENCE_S,
+    )
 
 
 @pytest.fixture
@@ -161,7 +166,7 @@ async def test_an_order_is_cancelled_at_its_deadline(
         now = time.time()
         pay_by = datetime.fromisoformat(order["pay_by"]).timestamp()
         assert answer.json()["state"] == "cancelled"
-        assert pay_by <= now < pay_by + 10
+        assert pay_by <= now < pay_by + GENEROUS_S
         refused = await http.post(f"/orders/{order['id']}/payment")
         assert (refused.status_code, refused.json()["status"]) == (409, 409)
         assert "cancelled" in refused.json()["detail"]

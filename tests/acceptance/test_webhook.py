@@ -27,6 +27,7 @@ from purgatory.jobs.callbacks import CALLBACK, Callback, CallbackSecret, verify_
 from purgatory.jobs.callbacks.webhook import Webhook
 from purgatory.timer import SystemClock
 from tests.acceptance.callback_receiver import CallbackReceiver, closed_port, receiving
+from tests.patience import PATIENCE_S
 
 SECRET = "a secret of some length"
 CONTEXT = JobContext(
@@ -51,7 +52,7 @@ def receiver() -> Iterator[CallbackReceiver]:
 @pytest.fixture
 async def webhook() -> AsyncIterator[Webhook]:
     """One that may call this machine."""
-    webhook = Webhook(SECRET, timeout=5, allow_private=True)
+    webhook = Webhook(SECRET, timeout=PATIENCE_S, allow_private=True)
     yield webhook
     await webhook.aclose()
 
@@ -236,7 +237,7 @@ def test_a_silent_name_server_keeps_no_process_from_ending() -> None:
     may_answer, has_ended = threading.Event(), threading.Event()
 
     def hang(*arguments: object, **options: object) -> list[Any]:
-        may_answer.wait(10)
+        may_answer.wait(PATIENCE_S)
         has_ended.set()
         return []
 
@@ -249,7 +250,7 @@ def test_a_silent_name_server_keeps_no_process_from_ending() -> None:
     asyncio.run(ask())
     assert not has_ended.is_set()
     may_answer.set()
-    assert has_ended.wait(10)
+    assert has_ended.wait(PATIENCE_S)
 
 
 async def test_a_host_may_be_allowed_by_name(receiver: CallbackReceiver) -> None:
@@ -272,13 +273,13 @@ async def test_a_callback_as_a_job(receiver: CallbackReceiver) -> None:
     async with purgatory:
         failing = Callback.of(f"{receiver.url}/status/503")
         handle = await purgatory.defer(CALLBACK, failing, delay=0, max_attempts=3)
-        job = await handle.wait(20)
+        job = await handle.wait(PATIENCE_S)
         assert (job.state, job.attempt) == (JobState.FAILED, 3)
         assert job.error is not None and "503" in job.error
         ids = {receiver.next().headers["idempotency-key"] for _ in range(3)}
         assert ids == {handle.id}
         good = await purgatory.defer(CALLBACK, {"url": receiver.url}, delay=0)
-        assert (await good.wait(20)).state is JobState.DONE
+        assert (await good.wait(PATIENCE_S)).state is JobState.DONE
         with pytest.raises(InvalidPayloadError):
             await purgatory.defer(CALLBACK, {"url": "x"}, delay=0)
         with pytest.raises(InvalidPayloadError, match="no 'to'"):

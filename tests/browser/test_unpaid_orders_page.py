@@ -7,9 +7,10 @@ import httpx
 import pytest
 
 from examples.unpaid_orders.app import create_app
-from examples.unpaid_orders.server import free_port, serve
+from examples.unpaid_orders.server import serve
 from examples.unpaid_orders.settings import ShopSettings
 from tests.browser.chromium import needs_chromium, rendered
+from tests.free_port import free_port
 from tests.patience import PATIENCE_S, until
 
 pytestmark = needs_chromium

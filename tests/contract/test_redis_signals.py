@@ -309,6 +309,8 @@ async def test_fires_while_the_server_is_away_are_refused_within_the_timeout(
             await here.fire("key")
         await noticed_by(here)
         assert "signals: " in here.missing[0]
+        # Anyone may ask /readyz: where the server is, is in the log.
+        assert "127.0.0.1" not in here.missing[0] and "Error" not in here.missing[0]
         # What waits goes on waiting, and can go on to be parked.
         assert not waiting.done()
         assert (await here.park("key", timeout=0.01)).status is Status.EXPIRED

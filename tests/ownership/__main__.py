@@ -35,7 +35,7 @@ async def _run_real(count: int, seed: int) -> list[str]:
         async with trial(Path(folder)) as running:
             report = await running.run(shuffled(count, seed))
             if "Traceback" in running.logs():
-                report.ledger.faults.append(f"tracebacks in the logs: {running.logs()}")
+                report.ledger.faults.append(f"a traceback: {running.logs().partition('Trace')[2]}")
     say(f"real: {dict(report.faults)}, {len(report.ledger.handed_out)} generations")
     say(f"  seconds until all had joined again, at most: {report.slowest}")
     # There, a member that crashed is waited for, and Redis is away for more than a lease.

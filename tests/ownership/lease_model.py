@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from purgatory.ownership.lease_store import (
     Acquire,
@@ -49,6 +49,14 @@ class LeaseModel:
     def flush(self) -> None:
         """Lose every record, as by FLUSHALL."""
         self._records.clear()
+
+    def copy(self) -> dict[str, _Record]:
+        """Return what a replica has that is up to date."""
+        return {name: replace(record) for name, record in self._records.items()}
+
+    def fail_over(self, replica: dict[str, _Record]) -> None:
+        """Go on with the records of a replica."""
+        self._records = {name: replace(record) for name, record in replica.items()}
 
     def apply(self, step: LeaseStep) -> LeaseRecord:
         """Run one step."""

@@ -159,6 +159,15 @@ async def test_made_up_ids_acquire_nothing(bench: _Bench) -> None:
     await bench.joined("b", "g3")
 
 
+async def test_a_join_that_is_refused_disturbs_no_other(bench: _Bench) -> None:
+    """Although both wait for the same lease, which the refused one releases."""
+    refused, joined = await asyncio.gather(
+        bench.post("a", "join", **JOIN, session_timeout=0.1), bench.joined("a")
+    )
+    assert _kind(refused) == "invalid-session-timeout"
+    assert joined["generation"] > 0
+
+
 async def test_an_empty_group_is_forgotten_and_released(bench: _Bench) -> None:
     """After its retention; until then it keeps its generation, also with another owner."""
     joined = await bench.joined("a")
@@ -175,6 +184,20 @@ async def test_an_empty_group_is_forgotten_and_released(bench: _Bench) -> None:
     again = await bench.joined("b")
     assert again["generation"] > described["generation"]
     await bench.ownership("a").open()
+
+
+async def test_a_join_while_the_group_is_being_forgotten(bench: _Bench) -> None:
+    """It is not parked in a group that is gone; a moment later it makes a new one."""
+    joined = await bench.joined("a")
+    await bench.post("a", "leave", member_id=joined["member_id"])
+    await asyncio.sleep(59)
+    bench.stores["a"].delay = 0.4
+    await asyncio.sleep(1.2)
+    answer = await bench.post("a", "join", **JOIN)
+    assert (answer.status_code, _kind(answer)) == (503, "coordinator-not-available")
+    assert "has just expired" in answer.json()["detail"]
+    await asyncio.sleep(1)
+    assert (await bench.joined("a"))["generation"] > joined["generation"]
 
 
 async def test_two_workers_with_one_address(bench: _Bench) -> None:

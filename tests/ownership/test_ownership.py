@@ -211,6 +211,28 @@ async def test_a_slow_store_is_out_of_reach(bench: _Bench) -> None:
     assert isinstance(await bench.a.acquire("n"), Lease)
 
 
+async def test_a_cancellation_that_the_store_swallows(bench: _Bench) -> None:
+    """As `asyncio.wait_for` does before Python 3.12, and so redis-py: the caller is cancelled."""
+
+    async def run_swallowing(steps: Any) -> Any:
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            pass
+        return await bench.model.run(steps)
+
+    lease = await _lease(bench.a)
+    bench.stores["a"].run = run_swallowing  # type: ignore[method-assign] # as redis-py may
+    committing = asyncio.create_task(bench.a.commit(lease, b"1"))
+    await asyncio.sleep(0.05)
+    committing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await committing
+    assert lease.is_valid
+    await bench.a.commit(lease, b"2")
+    assert (await bench.a.read("n")).state == b"2"
+
+
 async def test_closing_releases_everything(bench: _Bench) -> None:
     """The next process need not wait for a lease to end; what is out of reach ends by itself."""
     lease = await _lease(bench.a)
@@ -281,3 +303,18 @@ async def test_names_and_states_out_of_range(bench: _Bench) -> None:
     with pytest.raises(ValueError, match="has 1048577 bytes: commit at most 1048576"):
         await bench.a.commit(lease, b"x" * 1_048_577)
     assert "epoch=" in repr(lease) and "valid" in repr(lease)
+
+
+async def test_a_loop_that_is_blocked_for_longer_than_a_lease(bench: _Bench) -> None:
+    """It never owns anything, and says why."""
+    run = bench.model.run
+
+    async def run_blocked(steps: Any) -> Any:
+        results = await run(steps)
+        bench.clock.advance(LEASE_MS)
+        return results
+
+    bench.stores["a"].run = run_blocked  # type: ignore[method-assign] # a loop blocked by others
+    with pytest.raises(OwnershipUnavailableError, match="event loop is blocked"):
+        await bench.a.acquire("n")
+    assert bench.a.lease("n") is None

@@ -1,5 +1,6 @@
 """The lease store on a real Valkey: what the server does, and where it cannot be used."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from purgatory.ownership import (
 )
 from purgatory.ownership.lease_store import LeaseRecord, Read
 from purgatory.ownership.redis import RedisLeaseStore
+from purgatory.timer import SystemClock
 from tests.patience import until
 from tests.valkey_server import ValkeyServer
 
@@ -48,11 +50,11 @@ async def test_two_processes_on_one_server(lease_server: ValkeyServer, request: 
 async def test_what_survives_a_crash_of_the_server(tmp_path: Path) -> None:
     """Leases go on, scripts are sent again, and states are what was committed."""
     with ValkeyServer(tmp_path, appendfsync="always") as server:
-        async with Ownership(RedisLeaseStore(server.url), "http://a") as ownership:
+        async with Ownership(RedisLeaseStore(server.url), "http://a", timeout=0.2) as ownership:
             leases = [await _lease(ownership, f"n{number}") for number in range(600)]
             await ownership.commit(leases[0], b"state")
             server.kill()
-            with pytest.raises(OwnershipUnavailableError, match="try again"):
+            with pytest.raises(OwnershipUnavailableError, match="Redis is not available"):
                 await ownership.acquire("other")
             server.start()
             await ownership.commit(leases[1], b"after")
@@ -123,6 +125,25 @@ async def test_a_server_that_loses_records(
             await Ownership(RedisLeaseStore(server.url), "http://a").open()
 
 
+def test_an_ownership_opens_again_on_another_loop(lease_server: ValkeyServer) -> None:
+    """As the module of an application does, which tests start more than once."""
+    lost: list[Lease] = []
+    ownership = Ownership(
+        RedisLeaseStore(lease_server.url), "http://a", lease_ms=300, on_lost=lost.append
+    )
+
+    async def own_for_longer_than_a_lease() -> int:
+        async with ownership:
+            lease = await _lease(ownership, "again")
+            first_end_ns = lease._valid_until_ns
+            await until(lambda: SystemClock().now_ns() > first_end_ns)
+            assert lease.is_valid
+            return lease.epoch
+
+    first, second = (asyncio.run(own_for_longer_than_a_lease()) for _ in range(2))
+    assert first < second and lost == []
+
+
 async def test_a_server_without_a_log_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -145,11 +166,23 @@ async def test_a_server_that_became_a_replica(tmp_path: Path) -> None:
             await ownership.commit(lease, b"x")
 
 
-async def test_nothing_is_there(tmp_path: Path) -> None:
-    """A server that cannot be reached when the store is opened is an error of ours."""
-    store = RedisLeaseStore(f"unix://{tmp_path}/none")
-    with pytest.raises(OwnershipUnavailableError):
-        await Ownership(store, "http://a").open()
+async def test_a_process_that_starts_before_its_server(tmp_path: Path) -> None:
+    """It owns nothing until the server is there, and nothing on one that loses records."""
+    server = ValkeyServer(tmp_path)
+    try:
+        store = RedisLeaseStore(server.url)
+        async with Ownership(store, "http://a", timeout=0.1) as ownership:
+            with pytest.raises(OwnershipUnavailableError, match="Redis is not available"):
+                await ownership.acquire("n")
+            server.start()
+            with server.client() as client:
+                client.config_set("maxmemory-policy", "allkeys-lru")
+                with pytest.raises(OwnershipUnavailableError, match="set it to noeviction"):
+                    await ownership.acquire("n")
+                client.config_set("maxmemory-policy", "noeviction")
+            assert isinstance(await ownership.acquire("n"), Lease)
+    finally:
+        server.close()
 
 
 @pytest.mark.parametrize(

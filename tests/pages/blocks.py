@@ -6,7 +6,6 @@ import inspect
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+from tests.free_port import free_port
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
@@ -95,7 +95,7 @@ def run_shell(page: Path, folder: Path) -> list[tuple[str, str]]:
     free one.
     """
     parts = blocks(page)
-    port = _free_port()
+    port = str(free_port())
     runs = [block for block in parts if block.language == "bash" and block.reason is None]
     script = "\n".join(
         f"exec > {number}.out\n{_ported(block.text, port)}" for number, block in enumerate(runs)
@@ -118,11 +118,6 @@ def run_shell(page: Path, folder: Path) -> list[tuple[str, str]]:
 
 def _ported(text: str, port: str) -> str:
     return re.sub(rf"(localhost:|--port |PORT=){_PORT}\b", rf"\g<1>{port}", text)
-
-
-def _free_port() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return str(listener.getsockname()[1])
 
 
 def _run(script: str, folder: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from purgatory.group_commit import GroupCommit
 from purgatory.jobs.redis.step_commit import MAX_BYTES, MAX_STEPS, StepCommit
+from tests.patience import PATIENCE_S
 
 
 class OddError(Exception):
@@ -100,7 +101,7 @@ async def test_nobody_waits_for_a_round_trip_that_will_not_be_made() -> None:
     await asyncio.sleep(0)
     assert commit._task is not None
     commit._task.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         ends = await asyncio.gather(first, second, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
 
@@ -115,7 +116,7 @@ async def test_nobody_waits_for_a_batch_that_will_not_begin() -> None:
     first = commit.submit("first")
     assert commit._task is not None
     commit._task.cancel()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         with pytest.raises(asyncio.CancelledError):
             await first
         await commit.join()

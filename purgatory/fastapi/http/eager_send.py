@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, Generic, TypeVar
 
 from starlette.types import Send
 
+from purgatory.fastapi.http.byte_budgets import UnreadResponses
 from purgatory.fastapi.http.raw_response import RawResponse
 
 Result = TypeVar("Result")
@@ -19,8 +21,25 @@ logger = logging.getLogger("purgatory.fastapi")
 _unfinished: set[asyncio.Task[None]] = set()
 
 
-async def send_response(send: Send, response: RawResponse) -> None:
-    """Send a whole response."""
+# A longer body is sent in pieces: servers take one of any length, and wait for the client to read
+# before they take the next.
+PIECE: Final = 64 * 1024
+
+
+class ResponseUnreadError(Exception):
+    """The client does not read its response."""
+
+
+async def send_response(
+    send: Send, response: RawResponse, unread: UnreadResponses | None = None
+) -> None:
+    """Send a whole response; in a task, if it is longer than PIECE.
+
+    Raises ResponseUnreadError if `unread` gives it up, with the response incomplete.
+    """
+    if unread is not None and len(response.body) > PIECE:
+        await _send_in_pieces(send, response, unread)
+        return
     await send(
         {
             "type": "http.response.start",
@@ -29,6 +48,73 @@ async def send_response(send: Send, response: RawResponse) -> None:
         }
     )
     await send({"type": "http.response.body", "body": response.body})
+
+
+async def send_or_give_up(send: Send, response: RawResponse, unread: UnreadResponses) -> None:
+    """Send a whole response from the task of its request.
+
+    If `unread` gives it up it stays incomplete, and the server closes the connection.
+    """
+    with suppress(ResponseUnreadError):
+        await send_response(send, response, unread)
+
+
+async def _send_in_pieces(send: Send, response: RawResponse, unread: UnreadResponses) -> None:
+    body = response.body
+    with sending(len(body), unread) as this:
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": response.headers,
+            }
+        )
+        for start in range(0, len(body), PIECE):
+            end = start + PIECE
+            piece = body[start:end]
+            await send({"type": "http.response.body", "body": piece, "more_body": end < len(body)})
+            this.unread_bytes = max(0, len(body) - end)
+
+
+@contextmanager
+def sending(size: int, unread: UnreadResponses) -> Iterator[_Sending]:
+    """Count `size` bytes that the current task sends within; set `unread_bytes` as they are sent.
+
+    Raises ResponseUnreadError if `unread` gives them up.
+    """
+    this = _Sending(size)
+    try:
+        unread.hold(this, size)
+        if this.is_given_up:
+            raise ResponseUnreadError
+        yield this
+    except asyncio.CancelledError:
+        # Somebody else may have cancelled the task as well.
+        if not this.is_given_up or this.task.uncancel() > 0:
+            raise
+        raise ResponseUnreadError from None
+    finally:
+        unread.release(this)
+
+
+class _Sending:
+    """A response that is sent by the current task."""
+
+    __slots__ = ("is_given_up", "task", "unread_bytes")
+
+    def __init__(self, size: int) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self.task = task
+        self.unread_bytes = size
+        self.is_given_up = False
+
+    def give_up(self) -> None:
+        """Have `sending` raise ResponseUnreadError."""
+        self.is_given_up = True
+        # While the task itself is in `hold`, a cancellation would come later.
+        if self.task is not asyncio.current_task():
+            self.task.cancel()
 
 
 def send_eagerly(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]) -> None:
@@ -65,6 +151,9 @@ def finish_in_task(coroutine: Coroutine[Any, Any, None]) -> None:
 async def _finish(rest: Awaitable[None], on_failure: Callable[[], object]) -> None:
     try:
         await rest
+    except ResponseUnreadError:
+        # It is in the log.
+        on_failure()
     except Exception:
         _log_failure()
         on_failure()

@@ -94,11 +94,11 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
         case PurgatoryClosedError():
             return Problem("not-open", error.detail, headers=retry_after())
         case OwnershipUnavailableError():
-            return Problem("ownership-unavailable", _without_reason(error), headers=retry_after())
+            return Problem("ownership-unavailable", error.summary, headers=retry_after())
         case OwnershipError():
             return Problem("ownership-unavailable", error.detail, headers=retry_after())
         case SignalsError():
-            return Problem("signals-unavailable", error.detail, headers=retry_after())
+            return Problem("signals-unavailable", error.summary, headers=retry_after())
         case JobError():
             return _of_job_error(error)
     return Problem("internal-error", error.detail)
@@ -151,8 +151,15 @@ def _of_job_error(error: JobError) -> Problem:
 
 def _of_store_error(error: StoreError) -> Problem:
     slug = "jobs-full" if isinstance(error, StoreFullError) else "store-unavailable"
+    if type(error) is StoreError:
+        # Unlike an outage, no worker logs it.
+        logger.warning(
+            "the job store refused a request: %s",
+            error.detail,
+            extra={"action": "store-refused"},
+        )
     if not isinstance(error, JobsNotFiredError):
-        return Problem(slug, _without_reason(error), headers=retry_after())
+        return Problem(slug, error.summary, headers=retry_after())
     return Problem(
         slug,
         f"key {error.key[:64]!r} has fired and its signal is kept, but the jobs on it may not be "
@@ -161,17 +168,3 @@ def _of_store_error(error: StoreError) -> Problem:
         key=error.key,
         cursor=error.cursor,
     )
-
-
-def _without_reason(error: PurgatoryError) -> str:
-    """Return the sentence of the error's class: its detail names hosts, users and statements.
-
-    The worker logs outages, once each; what else a store has against a request is logged here.
-    """
-    if type(error) is StoreError:
-        logger.warning(
-            "the job store refused a request: %s",
-            error.detail,
-            extra={"action": "store-refused"},
-        )
-    return (type(error).__doc__ or "the store failed").strip().partition("\n")[0]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.content_type import check_content
 from purgatory.fastapi.http.asgi_request import AsgiRequest
-from purgatory.fastapi.http.eager_send import send_response
+from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_response, sending
 from purgatory.fastapi.http.parameters import NO_PARAMETERS
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
@@ -62,12 +63,15 @@ class JobBatchEndpoint:
             return
         headers = [(b"content-type", b"application/jsonl"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async for results in self._results(raw, lines):
-            body = b"".join(
-                result.model_dump_json(exclude_none=True).encode() + b"\n" for result in results
-            )
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": b""})
+        with suppress(ResponseUnreadError):
+            async for results in self._results(raw, lines):
+                body = b"".join(
+                    result.model_dump_json(exclude_none=True).encode() + b"\n" for result in results
+                )
+                # The lines that are left wait as long as the client reads no results.
+                with sending(len(body), self.context.unread):
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
 
     async def _lines(self, raw: RawRequest, scope: Scope, receive: Receive) -> list[bytes]:
         # Before the body: a client without a token need not send one.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Receive, Scope
 
+from purgatory.errors import PurgatoryClosedError
 from purgatory.fastapi.access.content_type import check_content
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
@@ -49,6 +50,9 @@ class AdmittingEndpoint:
             if self._action is not None:
                 raw.permit.check(self._access(raw, self._action))
             self._parameters.parse(raw)
+            if self.max_body and not self.context.purgatory.is_open:
+                # Nothing drains it, either: a client that sends half a body would delay the exit.
+                raise PurgatoryClosedError
         except Exception as exc:
             return self.error_response(raw, exc)
         return None

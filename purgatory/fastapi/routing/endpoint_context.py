@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from purgatory.fastapi.http.incoming_requests import IncomingRequests
+from purgatory.fastapi.http.byte_budgets import IncomingRequests, UnreadResponses
 from purgatory.fastapi.http.permit import ALLOW_ANYONE, Authenticate
 from purgatory.purgatory import Purgatory
 
@@ -25,3 +25,5 @@ class EndpointContext:
     """True iff requests may be served without the application's middleware."""
     incoming: IncomingRequests = field(default_factory=IncomingRequests)
     """The requests of all these endpoints that have not arrived completely."""
+    unread: UnreadResponses = field(default_factory=UnreadResponses)
+    """The responses of all these endpoints that have not been sent completely."""

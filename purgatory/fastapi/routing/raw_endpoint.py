@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import Receive, Scope, Send
 
 from purgatory.fastapi.http.asgi_request import AsgiRequest
-from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_response
+from purgatory.fastapi.http.eager_send import Resumed, finish_in_task, send_or_give_up
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.admission import AdmittingEndpoint
@@ -51,7 +51,7 @@ class RawEndpoint(AdmittingEndpoint):
                 response = await self._handle(raw)
             except Exception as exc:
                 response = self.error_response(raw, exc)
-        await send_response(send, response)
+        await send_or_give_up(send, response, self.context.unread)
 
     def begin(self, raw: RawRequest, connection: Connection) -> None:
         """Respond on `connection` to an admitted request with its body, as a rule at once."""

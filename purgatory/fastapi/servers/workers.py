@@ -1,13 +1,13 @@
-"""The number of worker processes, from the command line and the environment."""
+"""The number of worker processes, from the server that runs in this one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Any
 
 from purgatory.errors import SeveralWorkersError
-
-_SERVERS = ("uvicorn", "gunicorn", "hypercorn", "granian", "fastapi")
-_OPTIONS = ("--workers", "-w")
 
 
 def check_workers(
@@ -15,33 +15,66 @@ def check_workers(
 ) -> None:
     """Raise SeveralWorkersError if several workers would each have their own signals.
 
-    A fire in one worker would not wake a request that is parked in another. The number is read as
-    uvicorn, gunicorn, hypercorn, granian and FastAPI's command line read it.
+    A fire in one worker would not wake a request that is parked in another. Call it where the
+    server starts the application.
     """
-    count = declared_workers(argv, environ)
+    count = running_workers(sys._getframe(), argv, environ)
     if count > 1 and not allow_separate_workers:
         raise SeveralWorkersError(
-            f"{count} workers would each keep signals in their own memory: a fire in one would not "
-            "wake a request that is parked in another. Run one worker, or pass "
-            "allow_separate_workers=True if each worker has its own clients and keys"
+            f"{count} workers would each keep signals in their own memory, where a fire wakes only "
+            "the requests that are parked in the same worker: share them, "
+            'Purgatory(signals=RedisSignals("redis://localhost:6379")), or run one worker, or pass '
+            "allow_separate_workers=True if each worker has its own clients and keys "
+            "(docs/how-to/several-workers.md)"
         )
 
 
-def declared_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
-    """Return the number of workers that a command line or the environment asks for, or 1."""
-    # Another program's -w may mean anything.
-    is_server = bool(argv) and any(server in argv[0] for server in _SERVERS)
-    for position, argument in enumerate(argv if is_server else ()):
+def running_workers(
+    frame: FrameType | None, argv: Sequence[str], environ: Mapping[str, str]
+) -> int:
+    """Return how many workers the server whose code calls `frame` has, or 1.
+
+    Servers read the number from options, variables, files and arguments of functions, and tell the
+    application nothing: it is in the objects of the code that runs the event loop.
+    """
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] in _SERVERS:
+            for config in _configurations(module, frame.f_locals):
+                count = getattr(config, "workers", None)
+                if isinstance(count, int):
+                    return max(1, count)
+        frame = frame.f_back
+    return _granian_workers(argv, environ)
+
+
+_SERVERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian"})
+
+
+def _configurations(module: str, names: Mapping[str, Any]) -> Iterator[object]:
+    """Yield what may have the number of workers, of a function of a server."""
+    if module == "uvicorn._subprocess":
+        # Not uvicorn.Server: without a supervisor, it is one process whatever its configuration.
+        config = names.get("config")
+        # The reloader ignores the number.
+        if not getattr(config, "should_reload", False):
+            yield config
+    elif module == "hypercorn.asyncio.run":
+        yield names.get("config")
+    elif module.startswith("gunicorn."):
+        yield getattr(names.get("self"), "cfg", None)
+    elif module == "granian.server.common":
+        # A forked worker has the frames of its parent.
+        yield names.get("self")
+
+
+def _granian_workers(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    """Return the number in granian's command line or variable: its spawned workers lack it."""
+    if not argv or "granian" not in argv[0]:
+        return 1
+    text = environ.get("GRANIAN_WORKERS", "")
+    for position, argument in enumerate(argv):
         name, equals, value = argument.partition("=")
-        if name in _OPTIONS:
-            following = argv[position + 1] if position + 1 < len(argv) else ""
-            return _count(value if equals else following)
-        if argument.startswith("-w") and argument[2:].isdigit():
-            return _count(argument[2:])
-    # uvicorn and gunicorn read WEB_CONCURRENCY; uvicorn and granian a variable for each option.
-    names = [f"{server.upper()}_WORKERS" for server in _SERVERS if argv and server in argv[0]]
-    return _count(next(filter(None, map(environ.get, [*names, "WEB_CONCURRENCY"])), ""))
-
-
-def _count(text: str) -> int:
+        if name == "--workers":
+            text = value if equals else "".join(argv[position + 1 : position + 2])
     return int(text) if text.isdecimal() else 1

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Send
 
-from purgatory.fastapi.http.eager_send import send_eagerly, send_response
+from purgatory.fastapi.http.byte_budgets import UnreadResponses
+from purgatory.fastapi.http.eager_send import (
+    PIECE,
+    run_in_task,
+    send_eagerly,
+    send_or_give_up,
+    send_response,
+)
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
 from purgatory.fastapi.watch.parked_request import ParkedRequest
@@ -41,7 +48,7 @@ class AsgiWait(DisconnectListener, ParkedRequest):
     def begin(self) -> Awaitable[Any]:
         """Return what completes the request, for its own task; call it once it is parked."""
         if self._early is not None:
-            return send_response(self._send, self._early)
+            return send_or_give_up(self._send, self._early, self._unread)
         return self.until_disconnect(self)
 
     def respond(self, response: RawResponse) -> None:
@@ -51,4 +58,9 @@ class AsgiWait(DisconnectListener, ParkedRequest):
         else:
             # If it fails nothing else ends the task: uvicorn does not report a client that left
             # with another request pipelined behind this one.
-            send_eagerly(send_response(self._send, response), self.interrupt)
+            run = send_eagerly if len(response.body) <= PIECE else run_in_task
+            run(send_response(self._send, response, self._unread), self.interrupt)
+
+    @property
+    def _unread(self) -> UnreadResponses:
+        return self._registration.registry.context.unread

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from purgatory.fastapi.http.incoming_requests import DEFAULT_MAX_BYTES, DEFAULT_TIMEOUT
+from purgatory.fastapi.http.byte_budgets import (
+    DEFAULT_MAX_BYTES,
+    DEFAULT_MAX_UNREAD_BYTES,
+    DEFAULT_TIMEOUT,
+)
 from purgatory.wrong_type import check_numbers
 
 DEFAULT_WAIT: Final = 25.0
@@ -31,6 +35,14 @@ class WaitSettings:
     max_response_bytes: int = 1024 * 1024
     """Bytes of signals in the response to a wait, about; there is at least one signal. `more` says
     that others follow, after the cursor of the response."""
+    response_timeout: float = DEFAULT_TIMEOUT
+    """Seconds in which a client must read some of its response, or its connection is closed.
+
+    Applies to long responses of this router, and with `ParkingProtocol` to all responses, as
+    `request_timeout` to heads. So it is with `max_unread_bytes`.
+    """
+    max_unread_bytes: int = DEFAULT_MAX_UNREAD_BYTES
+    """Bytes of all responses that are not read yet; beyond, the oldest connections are closed."""
 
     def __post_init__(self) -> None:
         """Raise ValueError unless 0 <= default_wait <= max_wait, TypeError for no number."""
@@ -46,10 +58,11 @@ class WaitSettings:
             raise ValueError(
                 f"max_parked_per_client is {self.max_parked_per_client!r}; the minimum is 1"
             )
-        if not 0 < self.request_timeout < float("inf"):
-            raise ValueError(
-                f"request_timeout is {self.request_timeout!r}; needed: a number of seconds above 0"
-            )
-        for name in ("max_incomplete_bytes", "max_response_bytes"):
+        for name in ("request_timeout", "response_timeout"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(
+                    f"{name} is {getattr(self, name)!r}; needed: a number of seconds above 0"
+                )
+        for name in ("max_incomplete_bytes", "max_response_bytes", "max_unread_bytes"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; the minimum is 1")

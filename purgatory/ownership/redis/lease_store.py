@@ -17,7 +17,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoScriptError, RedisError
 
-from purgatory.errors import OwnershipNotReadyError, OwnershipUnavailableError
+from purgatory.errors import (
+    OwnershipError,
+    OwnershipNotReadyError,
+    OwnershipUnavailableError,
+)
 from purgatory.ownership.lease_store import (
     Acquire,
     Commit,
@@ -37,8 +41,8 @@ _logger = logging.getLogger("purgatory.ownership.redis")
 
 _SCRIPT = Path(__file__).with_name("steps.lua").read_bytes()
 _SHA = sha1(_SCRIPT, usedforsecurity=False).hexdigest()  # as EVALSHA names a script
-# Of one pipeline: the server serves no other client meanwhile.
-_MAX_STEPS = 500
+# Of one pipeline: neither the event loop nor the server is busy with it for long.
+_MAX_STEPS = 100
 _DAY_SECONDS = 86_400
 
 
@@ -78,20 +82,22 @@ class RedisLeaseStore:
         self._timeout_seconds = timeout
         self._now_us = now_us
         self._client: Client | None = None
+        self._is_checked = False
 
     async def open(self) -> None:
-        """Connect; raise OwnershipNotReadyError for a server that loses records in silence."""
+        """Connect; raise OwnershipNotReadyError for a server that loses records in silence.
+
+        A server that is out of reach is no error here: a process may start before it.
+        """
         self._client = self._connect()
+        self._is_checked = False
         try:
-            infos = await self._infos()
-            found = [fault for info in infos for fault in faults(info)]
-            if found:
-                raise OwnershipNotReadyError("; ".join(dict.fromkeys(found)))
+            await self._check()
+        except OwnershipUnavailableError as exc:
+            _logger.warning("%s", exc, extra={"action": "ownership.redis.open"})
         except BaseException:
             await self.close()
             raise
-        for warning in dict.fromkeys(text for info in infos for text in warnings(info)):
-            _logger.warning("%s", warning, extra={"action": "ownership.redis.open"})
 
     async def close(self) -> None:
         """Close a client of ours."""
@@ -101,6 +107,11 @@ class RedisLeaseStore:
 
     async def run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
         """Run steps, each for a name of its own; return a record or an error for each."""
+        if not self._is_checked:
+            try:
+                await self._check()
+            except OwnershipError as exc:
+                return [OwnershipUnavailableError(exc.detail)] * len(steps)
         replies: list[Any] = []
         for start in range(0, len(steps), _MAX_STEPS):
             replies += await self._evaluate(steps[start : start + _MAX_STEPS])
@@ -120,6 +131,16 @@ class RedisLeaseStore:
             # The caller decides whether to try again.
             retry=Retry(NoBackoff(), 0),
         )
+
+    async def _check(self) -> None:
+        """Raise OwnershipNotReadyError, or OwnershipUnavailableError if it cannot be known."""
+        infos = await self._infos()
+        found = [fault for info in infos for fault in faults(info)]
+        if found:
+            raise OwnershipNotReadyError("; ".join(dict.fromkeys(found)))
+        self._is_checked = True
+        for warning in dict.fromkeys(text for info in infos for text in warnings(info)):
+            _logger.warning("%s", warning, extra={"action": "ownership.redis.open"})
 
     async def _infos(self) -> list[dict[str, Any]]:
         """Return the INFO of each primary."""
@@ -207,8 +228,8 @@ def _record(reply: list[Any]) -> LeaseRecord:
 
 def _error(exc: BaseException) -> OwnershipUnavailableError:
     error = OwnershipUnavailableError(
-        f"Redis did not do it ({type(exc).__name__}: {exc}): try again when it is available; the "
-        "step may or may not be done"
+        f"Redis is not available ({type(exc).__name__}: {exc}): the step may or may not be done, "
+        "and the same call can be made again"
     )
     error.__cause__ = exc
     return error

@@ -14,9 +14,9 @@ import uvicorn
 import uvloop
 from fastapi import FastAPI
 
-from app.__main__ import configure_garbage_collector, server_config
 from app.log_format import log_config
 from app.main import create_app as create_service
+from app.server import configure_garbage_collector, server_config
 from app.settings import Settings
 from tests.benchmarks.http import bare_protocol, handler_app, purgatory_app
 from tests.benchmarks.http.probe import probe

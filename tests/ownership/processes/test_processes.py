@@ -8,7 +8,7 @@ import pytest
 from tests.ownership.processes.trial import trial
 
 # Those that differ most, to be quick.
-FAULTS_OF_SUITE = ["kill", "stop", "stall", "Valkey restart"]
+FAULTS_OF_SUITE = ["kill", "stop", "Valkey restart"]
 
 
 @pytest.fixture

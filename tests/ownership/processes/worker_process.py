@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.chaos.machines import free_port
+from tests.free_port import free_port
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]

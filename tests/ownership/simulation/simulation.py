@@ -31,6 +31,7 @@ LEASE_S = 2.0
 SESSION_S = 10.0
 REBALANCE_S = 20.0
 HEARTBEAT_S = 1.0
+RETENTION_S = 3.0
 
 
 class Worker:
@@ -50,6 +51,7 @@ class Worker:
         settings = CoordinatorSettings(
             initial_rebalance_delay=0.5,
             min_session_timeout=4.0,
+            empty_group_retention=RETENTION_S,
             address=f"http://{self.name}",
             lease=LEASE_S,
         )
@@ -198,11 +200,20 @@ class Simulation:
     def replace_member(self, group: str) -> None:
         """Let a member crash, and another one join: the others wait until its session ends."""
         key = group, f"m{self.world.random.randrange(MEMBERS)}"
-        self._client.deliver(self._members[key].cancel)
-        # A new one in its place.
-        self.ledger.latest.pop(key, None)
-        del self._generations[group][key[1]]
+        self._crash(*key)
         self._members[key] = self._start_member(*key)
+
+    def replace_members(self, group: str, seconds: float) -> None:
+        """Let every member of a group crash, and others come when it may just be forgotten."""
+        keys = [key for key in self._members if key[0] == group]
+        for key in keys:
+            self._crash(*key)
+
+        def start() -> None:
+            for key in keys:
+                self._members[key] = self._start_member(*key)
+
+        self.world.after(seconds, start)
 
     def cut_redis(self, worker: Worker, seconds: float) -> None:
         """Cut a worker off from Redis."""
@@ -228,6 +239,18 @@ class Simulation:
         self.report.faults["FLUSHALL"] += 1
         self.redis.model.flush()
 
+    def fail_over(self, seconds: float) -> None:
+        """Let a replica take over that has not seen the last few seconds."""
+        self.report.faults["failover with lost writes"] += 1
+        replica = self.redis.model.copy()
+
+        def promote() -> None:
+            self.redis.model.fail_over(replica)
+            # A commit that was delayed until now may be the first of those that are known again.
+            self.ledger.committed.clear()
+
+        self.world.after(seconds, promote)
+
     def finish(self) -> Report:
         """Check what the whole run has to fulfil, and return what was seen."""
         self.check_hosts()
@@ -243,7 +266,7 @@ class Simulation:
         return self.report
 
     def _is_settled(self) -> bool:
-        return all(
+        return len(self._members) == MEMBERS * len(GROUPS) and all(
             len(latest) == MEMBERS
             and len({got.number for got in latest.values()}) == 1
             and self._are_current(group, latest)
@@ -264,6 +287,12 @@ class Simulation:
             and all(got.number == found.generation for got in latest.values())
             and sorted(partitions) == list(range(12))
         )
+
+    def _crash(self, group: str, name: str) -> None:
+        self._client.deliver(self._members.pop((group, name)).cancel)
+        # The next one of this name is another member.
+        self.ledger.latest.pop((group, name), None)
+        self._generations[group].pop(name, None)
 
     def _start_member(self, group: str, name: str) -> asyncio.Task[None]:
         http = httpx.AsyncClient(transport=self._transport)

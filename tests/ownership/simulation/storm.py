@@ -7,6 +7,7 @@ from tests.ownership.simulation.simulation import (
     GROUPS,
     LEASE_S,
     REBALANCE_S,
+    RETENTION_S,
     SESSION_S,
     Report,
     Simulation,
@@ -79,6 +80,11 @@ class _Storm:
         noisy.lost_request, noisy.lost_reply = 0.02, 0.02
         noisy.late_request, noisy.repeated = 0.05, 0.1
         simulation.redis.faults = noisy
+        if chance.random() < 0.3:
+            # When the sessions have ended, and then the retention of an empty group.
+            forgotten_s = SESSION_S + RETENTION_S
+            group = chance.choice(GROUPS)
+            simulation.replace_members(group, forgotten_s + chance.uniform(-1, 5))
         for _ in range(chance.randint(2, 6)):
             worker = chance.choice(list(simulation.workers.values()))
             seconds = chance.uniform(0.1, _LONGEST_S)
@@ -97,6 +103,8 @@ class _Storm:
                     simulation.stop_redis(min(seconds, 3 * LEASE_S))
                 case 11 if chance.random() < 0.3:
                     simulation.flush_redis()
+                case 11:
+                    simulation.fail_over(seconds)
             simulation.world.run(chance.uniform(0, 2))
         simulation.world.run(_LONGEST_S)
         simulation.redis.faults = Faults()

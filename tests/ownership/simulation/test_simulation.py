@@ -8,11 +8,10 @@ from tests.ownership.generation_ledger import GenerationLedger
 from tests.ownership.simulation.storm import run_storm
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_no_generation_has_two_owners(seed: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_generation_has_two_owners(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever is killed, suspended, cut off, delayed or repeated; and members always return."""
     caplog.set_level(logging.CRITICAL)
-    report, faults = run_storm(seed, 50)
+    report, faults = run_storm(seed=1, faults=50)
     assert faults == []
     assert report.faults.total() >= 50
     assert report.owners > 10 and report.generations >= report.owners

@@ -14,7 +14,7 @@ from starlette.types import Message
 from purgatory.fastapi.http import eager_send as module
 from purgatory.fastapi.http.eager_send import send_eagerly, send_response
 from purgatory.fastapi.http.raw_response import RawResponse
-from tests.patience import until_in_turns
+from tests.patience import PATIENCE_S, until_in_turns
 
 Suspend = Callable[[], Awaitable[Any]]
 
@@ -211,7 +211,7 @@ async def test_from_within_a_cancelled_scope(failures: Failures) -> None:
         with anyio.CancelScope() as scope:  # noqa: ASYNC100 - it is cancelled at once
             scope.cancel()
             send_eagerly(send_response(sending.send, ANSWER), failures)
-        with anyio.fail_after(2):
+        with anyio.fail_after(PATIENCE_S):
             types = [(await receiving.receive())["type"] for _ in range(2)]
             await until_in_turns(lambda: not module._unfinished)
     assert types == ["http.response.start", "http.response.body"]

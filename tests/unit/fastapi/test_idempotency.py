@@ -15,6 +15,7 @@ from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.testing import MockClock
+from tests.patience import PATIENCE_S
 
 Make = Callable[[], Awaitable[RawResponse]]
 
@@ -124,7 +125,7 @@ async def test_what_failed_may_be_tried_again(
     repeated = asyncio.ensure_future(_respond(repeats, _raw(), work))
     await asyncio.sleep(0)
     work.may_go_on.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE_S):
         told = await asyncio.gather(first, repeated, return_exceptions=True)
     assert type(told[0]) is type(error)
     assert isinstance(told[1], ValueError | Problem)

@@ -14,6 +14,8 @@ from purgatory.fastapi import ALLOW_ANYONE, Problem, install
 from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import draining_problem
+from purgatory.jobs import StoreError, StoreUnavailableError
+from purgatory.jobs.model import StoreFullError, StoreNotReadyError, StoreReadOnlyError
 
 ERRORS = [
     kind
@@ -80,6 +82,27 @@ def test_whatever_is_quoted_can_be_sent(text: str) -> None:
     """Clients send what no UTF-8 can hold; the refusal that quotes it is JSON all the same."""
     answer = Problem("bad-parameter", text, param=text).response("/p", text)
     assert json.loads(answer.body)["detail"] == text
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        StoreError,
+        StoreFullError,
+        StoreNotReadyError,
+        StoreReadOnlyError,
+        StoreUnavailableError,
+        errors.OwnershipUnavailableError,
+        errors.SignalsNotReadyError,
+        errors.SignalsUnavailableError,
+    ],
+)
+def test_clients_are_not_told_why_a_store_fails(kind: type[PurgatoryError]) -> None:
+    """The reason names hosts, users and statements."""
+    reason = 'connecting to 10.1.2.3:6379: password of "shop" is wrong in INSERT INTO jobs'
+    problem = problem_of_error(kind(reason))
+    assert problem.status == 503 and len(problem.detail) > 15
+    assert b"10.1.2.3" not in problem.response("/p", "/p/jobs").body
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)

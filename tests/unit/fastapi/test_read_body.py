@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.incoming_requests import IncomingRequests
+from purgatory.fastapi.http.byte_budgets import IncomingRequests
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_body import MAX_DISCARDED, read_body
 from tests.unit.exchange import Exchange

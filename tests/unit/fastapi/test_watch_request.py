@@ -66,6 +66,8 @@ async def test_bad_and_expired_cursors_together() -> None:
         {"request_timeout": float("nan")},
         {"max_incomplete_bytes": 0},
         {"max_response_bytes": 0},
+        {"max_unread_bytes": 0},
+        {"response_timeout": 0},
     ],
 )
 def test_settings_that_make_no_sense(options: dict[str, Any]) -> None:

@@ -1,73 +1,70 @@
-"""How many workers a server was asked for."""
+"""How many workers a server has; tests/acceptance/test_several_workers.py starts real ones."""
 
 from __future__ import annotations
 
+import sys
+from types import FrameType, SimpleNamespace
+
 import pytest
 
-from purgatory.errors import SeveralWorkersError
-from purgatory.fastapi.servers.workers import check_workers, declared_workers
-
-COMMANDS = {
-    "/venv/bin/uvicorn app:app": 1,
-    "/venv/bin/uvicorn app:app --workers 2": 2,
-    "/venv/bin/uvicorn --workers=3 app:app": 3,
-    "/venv/bin/uvicorn app:app --workers 1": 1,
-    "/usr/lib/python3/site-packages/uvicorn/__main__.py app:app --workers 4": 4,
-    "/venv/bin/gunicorn -w 4 -k uvicorn.workers.UvicornWorker app:app": 4,
-    "/venv/bin/gunicorn -w4 app:app": 4,
-    "/venv/bin/gunicorn --workers 2 --worker-class uvicorn.workers.UvicornWorker app:app": 2,
-    "/venv/bin/gunicorn --worker-class uvicorn.workers.UvicornWorker --worker-tmp-dir 8 app": 1,
-    "/venv/bin/hypercorn -w 2 app:app": 2,
-    "/venv/bin/hypercorn --workers 1 app:app": 1,
-    "/venv/bin/granian --interface asgi --workers 2 app:app": 2,
-    "/venv/bin/fastapi run --workers 2 app.py": 2,
-    "/venv/bin/fastapi dev app.py": 1,
-    # What cannot be read is for the server to refuse.
-    "/venv/bin/uvicorn app:app --workers": 1,
-    "/venv/bin/uvicorn app:app --workers many": 1,
-    "/venv/bin/uvicorn app:app --workers ²": 1,
-    # Another program's -w may mean anything.
-    "/venv/bin/pytest -w 8": 1,
-    "manage.py --workers 8": 1,
-    "": 1,
-}
+from purgatory.fastapi.servers.workers import check_workers, running_workers
 
 
-@pytest.mark.parametrize(("command", "count"), COMMANDS.items())
-def test_the_command_line(command: str, count: int) -> None:
-    """The option of each server, in all its spellings."""
-    assert declared_workers(command.split(), {}) == count
+def frame_of(module: str, **names: object) -> FrameType:
+    """Return the frame of a function of `module` with local variables."""
+    code = f"def run({', '.join(names)}):\n    return get_frame()\nframe = run(**names)"
+    variables = {"__name__": module, "get_frame": lambda: sys._getframe(1), "names": names}
+    exec(code, variables)
+    frame = variables["frame"]
+    assert isinstance(frame, FrameType)
+    return frame
+
+
+CONFIG = SimpleNamespace(workers=3)
+FRAMES = [
+    (frame_of("uvicorn._subprocess", config=CONFIG), 3),
+    (frame_of("uvicorn._subprocess", config=SimpleNamespace(workers=3, should_reload=True)), 1),
+    # One process, whatever WEB_CONCURRENCY has made of its configuration.
+    (frame_of("uvicorn.server", self=SimpleNamespace(config=CONFIG)), 1),
+    (frame_of("gunicorn.workers.base", self=SimpleNamespace(cfg=CONFIG)), 3),
+    (frame_of("hypercorn.asyncio.run", config=CONFIG), 3),
+    (frame_of("hypercorn.asyncio.run", config=SimpleNamespace(workers=0)), 1),
+    (frame_of("granian.server.common", self=CONFIG), 3),
+    # The reader's own code.
+    (frame_of("shop.main", config=CONFIG, self=CONFIG), 1),
+    (None, 1),
+]
+
+
+@pytest.mark.parametrize(("frame", "count"), FRAMES)
+def test_the_code_of_servers(frame: FrameType | None, count: int) -> None:
+    """The number is that of their own objects."""
+    assert running_workers(frame, ["uvicorn", "--workers", "9"], {"WEB_CONCURRENCY": "9"}) == count
 
 
 @pytest.mark.parametrize(
     ("command", "environ", "count"),
     [
-        ("uvicorn app:app", {"WEB_CONCURRENCY": "2"}, 2),
-        ("gunicorn app:app", {"WEB_CONCURRENCY": "2"}, 2),
-        ("uvicorn app:app", {"UVICORN_WORKERS": "2"}, 2),
+        ("/venv/bin/granian --interface asgi --workers 2 app:app", {}, 2),
+        ("granian --workers=3 app:app", {"GRANIAN_WORKERS": "2"}, 3),
         ("granian app:app", {"GRANIAN_WORKERS": "2"}, 2),
-        ("uvicorn app:app", {"UVICORN_WORKERS": "1", "WEB_CONCURRENCY": "2"}, 1),
-        ("uvicorn app:app", {"GRANIAN_WORKERS": "2"}, 1),
-        ("uvicorn app:app --workers 1", {"WEB_CONCURRENCY": "2"}, 1),
-        ("uvicorn app:app --workers 3", {"UVICORN_WORKERS": "2"}, 3),
-        ("uvicorn app:app", {"WEB_CONCURRENCY": ""}, 1),
-        ("uvicorn app:app", {"WEB_CONCURRENCY": "auto"}, 1),
-        ("uvicorn app:app", {}, 1),
-        ("", {"WEB_CONCURRENCY": "2"}, 2),
+        ("granian app:app", {"WEB_CONCURRENCY": "2"}, 1),
+        # What cannot be read is for the server to refuse.
+        ("granian app:app --workers", {}, 1),
+        ("granian app:app --workers ²", {}, 1),
+        ("manage.py --workers 8", {"GRANIAN_WORKERS": "2"}, 1),
+        ("", {}, 1),
     ],
 )
-def test_the_environment(command: str, environ: dict[str, str], count: int) -> None:
-    """What stands on the command line comes before the environment."""
-    assert declared_workers(command.split(), environ) == count
+def test_the_command_line_of_granian(command: str, environ: dict[str, str], count: int) -> None:
+    """Its spawned workers have the number nowhere else."""
+    assert running_workers(None, command.split(), environ) == count
 
 
 def test_several_are_refused_with_the_way_out() -> None:
     """The error says how many, why, and what to do."""
-    with pytest.raises(SeveralWorkersError, match=r"2 workers.*allow_separate_workers=True"):
-        check_workers(["uvicorn", "--workers", "2"], {}, allow_separate_workers=False)
-
-
-def test_several_are_allowed_by_name_and_one_always() -> None:
-    """Nothing is raised."""
-    check_workers(["uvicorn", "--workers", "2"], {}, allow_separate_workers=True)
-    check_workers(["uvicorn"], {}, allow_separate_workers=False)
+    argv = ["granian", "--workers", "2"]
+    with pytest.raises(Exception, match=r"2 workers.*RedisSignals\(.*allow_separate_workers=True"):
+        check_workers(argv, {}, allow_separate_workers=False)
+    check_workers(argv, {}, allow_separate_workers=True)
+    check_workers(["granian"], {}, allow_separate_workers=False)

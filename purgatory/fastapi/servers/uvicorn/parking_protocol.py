@@ -45,6 +45,7 @@ class ParkingProtocol(asyncio.Protocol):
     A request is admitted or refused by its head, before its body is read, and an incomplete one is
     among the server's `IncomingRequests`, which refuse it if it is late or takes too much memory.
     So are unread requests while the client does not read its responses; then it is disconnected.
+    So it is if the responses themselves, of which the server's `UnreadResponses` know, stay unread.
 
     While a request waits, the connection is read on, so that the client's leaving is seen at once.
     If more than MAX_READ_AHEAD bytes come, a parked request ends early, as expired. Responses are
@@ -98,6 +99,9 @@ class ParkingProtocol(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         """Register with uvicorn."""
         self._transport = transport
+        # Writing is paused while anything is left to send, so that all of it is counted; by default
+        # beyond 64 KiB, of each of thousands of connections. Not 0: that pauses TLS for good.
+        transport.set_write_buffer_limits(high=1)
         self._server.state.connections.add(self)  # type: ignore[arg-type] # one more kind of them
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -105,6 +109,8 @@ class ParkingProtocol(asyncio.Protocol):
         server = self._server
         server.state.connections.discard(self)
         server.idle.discard(self)
+        if self._is_write_paused:
+            server.unread.release(self)
         if self._receiving is not None or self._unread:
             self._receiving = None
             server.incoming.release(self)
@@ -144,6 +150,7 @@ class ParkingProtocol(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Begin no request while the client does not read its responses."""
         self._is_write_paused = True
+        self._server.unread.hold(self, self.unread_bytes)
         self._track(is_another=False)
         if self._fallback is not None:
             self._fallback.pause_writing()
@@ -151,10 +158,21 @@ class ParkingProtocol(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Begin the requests that are unread."""
         self._is_write_paused = False
+        self._server.unread.release(self)
         self._track(is_another=False)
         if self._fallback is not None:
             self._fallback.resume_writing()
         self._read_soon()
+
+    @property
+    def unread_bytes(self) -> int:
+        """The bytes of responses that are not sent."""
+        return self._transport.get_write_buffer_size()
+
+    def give_up(self) -> None:
+        """Disconnect: closing would wait for the client to read its responses."""
+        self._unread = b""
+        self._transport.abort()
 
     def shutdown(self) -> None:
         """Close after the current response: uvicorn calls this when it stops."""
@@ -198,9 +216,8 @@ class ParkingProtocol(asyncio.Protocol):
         """Refuse the incomplete request, which is late or has to make room."""
         receiving = self._receiving
         if receiving is None:
-            # Unread requests. Not closed: that would wait for the client to read its responses.
-            self._unread = b""
-            self._transport.abort()
+            # Unread requests.
+            self.give_up()
             return
         if isinstance(receiving, DroppedBody):
             # It has its response.
@@ -423,6 +440,7 @@ class ParkingProtocol(asyncio.Protocol):
         if self._transport.get_protocol() is not self:
             # It has become a WebSocket, with a protocol of its own.
             self._server.state.connections.discard(self)
+            self._server.unread.release(self)
             self._fallback = None
 
     def _make_fallback(self) -> FallbackProtocol:

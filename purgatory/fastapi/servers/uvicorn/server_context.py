@@ -13,8 +13,13 @@ from uvicorn.logging import TRACE_LOG_LEVEL
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
+from purgatory.fastapi.http.byte_budgets import (
+    STATE_KEY,
+    UNREAD_STATE_KEY,
+    IncomingRequests,
+    UnreadResponses,
+)
 from purgatory.fastapi.http.deadlines import Deadlines
-from purgatory.fastapi.http.incoming_requests import STATE_KEY, IncomingRequests
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.send_wrappers import can_see_through
 from purgatory.fastapi.servers.uvicorn.access_log import AccessLog
@@ -70,6 +75,10 @@ class ServerContext:
             # The server runs no lifespan.
             incoming = contexts[0].incoming if contexts else IncomingRequests()
         self.incoming = incoming
+        unread: UnreadResponses | None = app_state.get(UNREAD_STATE_KEY)
+        if unread is None:
+            unread = contexts[0].unread if contexts else UnreadResponses()
+        self.unread = unread
         # Of the kinds of problems, where a request is refused whose route is not known yet.
         self.prefix = contexts[0].prefix if contexts else ""
         self._can_release = not is_traced and is_bare(app) and can_see_through()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, Transport
+from typing import Final
+
+# So many bytes are not kept for the end of the turn: very many long responses may be in one.
+MAX_BATCH: Final = 256 * 1024
 
 
 class WriteBatcher:
@@ -12,23 +16,28 @@ class WriteBatcher:
     client, or a proxy, that gets its responses together is woken once.
     """
 
-    # Invariant: a flush is scheduled unless there is nothing to write.
-    __slots__ = ("_loop", "_written")
+    # Invariant: a flush is scheduled unless there is nothing to write, and _size is the sum of it.
+    __slots__ = ("_loop", "_size", "_written")
 
     def __init__(self, loop: AbstractEventLoop) -> None:
         """Begin empty."""
         self._loop = loop
         self._written: list[tuple[Transport, bytes]] = []
+        self._size = 0
 
     def write(self, transport: Transport, data: bytes) -> None:
         """Write `data` to `transport` before the event loop waits again."""
         if not self._written:
             self._loop.call_soon(self.flush)
         self._written.append((transport, data))
+        self._size += len(data)
+        if self._size > MAX_BATCH:
+            self.flush()
 
     def flush(self) -> None:
         """Write everything now: call it before anything else is done with a transport."""
         written, self._written = self._written, []
+        self._size = 0
         for transport, data in written:
             if not transport.is_closing():
                 transport.write(data)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.incoming_requests import IncomingRequests
+from purgatory.fastapi.http.byte_budgets import IncomingRequests
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_body import read_body
 

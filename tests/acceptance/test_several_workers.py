@@ -1,0 +1,54 @@
+"""Several workers that share nothing are refused, however a real server was told to start them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.process_server import ProcessServer
+from tests.acceptance.server_commands import APP
+
+_UVICORN = f"-m uvicorn {APP} --port 0"
+_GUNICORN = f"-m gunicorn {APP} -k uvicorn_worker.UvicornWorker -b 127.0.0.1:0 --no-control-socket"
+_RUN = f"import uvicorn; uvicorn.run({APP!r}, port=0, workers=2)"
+
+_Cases = dict[str, tuple[str, dict[str, str]]]
+
+SHORT: _Cases = {
+    "uvicorn --workers": (f"{_UVICORN} --workers 2", {}),
+    "uvicorn WEB_CONCURRENCY": (_UVICORN, {"WEB_CONCURRENCY": "2"}),
+    "uvicorn.run": (f"-c|{_RUN}", {}),
+    "gunicorn -w": (f"{_GUNICORN} -w2", {}),
+    "gunicorn -c": (f"{_GUNICORN} -c {{folder}}/gunicorn.conf.py", {}),
+    "GUNICORN_CMD_ARGS": (_GUNICORN, {"GUNICORN_CMD_ARGS": "--workers=2"}),
+    "gunicorn WEB_CONCURRENCY": (_GUNICORN, {"WEB_CONCURRENCY": "2"}),
+}
+# These show the traceback of a failed start, which ends with the sentence.
+LONG: _Cases = {
+    "hypercorn -w": (f"-m hypercorn {APP} -b 127.0.0.1:0 -w 2", {}),
+    "granian --workers": (f"-m granian {APP} --interface asgi --port 0 --workers 2", {}),
+}
+
+
+@pytest.mark.parametrize("name", [*SHORT, *LONG])
+def test_they_are_refused(name: str, tmp_path: Path) -> None:
+    """The log says why, and the line that fixes it."""
+    command, environment = (SHORT | LONG)[name]
+    (tmp_path / "gunicorn.conf.py").write_text("workers = 2\n")
+    command = command.format(folder=tmp_path)
+    arguments = command.split("|") if "|" in command else command.split()
+    server = ProcessServer([sys.executable, *arguments], **environment)
+    try:
+        server.wait()
+        log = "".join(server.log)
+        said = [line for line in server.log if "2 workers would each keep signals" in line]
+        # Once for each worker that was started until the server gave up.
+        assert said and (name in LONG or len(said) <= 2), log
+        assert 'Purgatory(signals=RedisSignals("redis://localhost:6379"))' in said[0]
+        assert "allow_separate_workers=True" in said[0]
+        assert "Application startup complete" not in log
+        assert name in LONG or "Traceback" not in log, log
+    finally:
+        server.kill()
