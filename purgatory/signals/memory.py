@@ -166,6 +166,9 @@ class MemorySignals:
         if history is None:
             history = self._add_history(key)
         if previous > history.last_offset:
+            # What is before a hole can be read by nobody; trimmed later, it would move the loss back.
+            while history.count:
+                self._trim_first(history)
             history.lost_offset = previous
         signal.key = key
         signal.seq = seq

@@ -118,6 +118,9 @@ class Follower:
         loop = asyncio.get_running_loop()
         futures: list[Future[Ended]] = [loop.create_future() for _ in entries]
         for entry, future in zip(entries, futures, strict=True):
+            if entry.offset in self._own:
+                # The log uses its offset again.
+                self._report_own(entry.offset, entry.offset - 1)
             self._own[entry.offset] = _OwnEntry(epoch, entry.key, future)
         replica = self.replica
         if entries and epoch == replica.epoch and replica.applied == entries[0].offset - 1:
@@ -125,7 +128,8 @@ class Follower:
                 self._apply(entry)
         elif epoch == replica.epoch:
             self._settle()
-        else:
+        elif epoch in {each.name for each in replica.epochs}:
+            # It came late: the log may have lost it meanwhile. One that is new is read soon.
             self._end_lost()
         for offset in list(self._own)[: len(self._own) - MAX_OWN]:
             # They are applied all the same, as those of other processes.
@@ -258,7 +262,8 @@ class Follower:
             # A fire of this process was applied meanwhile: what was read may be older.
             return state.head >= replica.applied and replica.epoch == state.epochs[-1].name
         lost = replica.extend(state.epochs)
-        self._end_lost()
+        if lost is not None:
+            self._end_lost()
         if lost is None or (lost == [] and state.head < replica.applied):
             logger.error(
                 "the log of signals was emptied or replaced: every cursor of it is expired",
@@ -349,12 +354,21 @@ class Follower:
 
     def _end_lost(self) -> None:
         """Report own entries that the log has lost: they are acknowledged."""
+        replica = self.replica
+        names = {epoch.name for epoch in replica.epochs}
         for offset, own in list(self._own.items()):
-            kept = self.replica.kept_before(own.epoch, offset)
+            kept = replica.kept_before(own.epoch, offset)
+            if own.epoch not in names:
+                # Its epoch is lost, too, and was never seen here.
+                kept = offset - 1
             if kept is not None:
-                # Perhaps nobody has seen it: it may not even have been applied here.
-                self._unreported[own.key] = min(kept, self._unreported.get(own.key, kept))
-                self._end_own(offset)
+                self._report_own(offset, kept)
+
+    def _report_own(self, offset: int, kept: int) -> None:
+        # Perhaps nobody has seen it: it may not even have been applied here.
+        key = self._own[offset].key
+        self._unreported[key] = min(kept, self._unreported.get(key, kept))
+        self._end_own(offset)
 
     def _end_own(self, offset: int) -> None:
         future = self._own.pop(offset).future
