@@ -54,7 +54,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-ownership bench bench-full bench-http bench-jobs bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-ownership bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -114,6 +114,9 @@ bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handle
 
 bench-jobs: $(VENV)/.test $(VENV)/.compiled ## Measure delayed jobs on each store, beside SQL and Redis by hand and SAQ (ARGS="--plan full")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.jobs $(ARGS)
+
+bench-signals: $(VENV)/.test $(VENV)/.compiled ## Measure signals through Redis, beside bare pub/sub (ARGS="--rounds 5000")
+	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.signals $(ARGS)
 
 bench-pipeline: $(VENV)/.test ## Measure outcomes and waits of 10 M operations on Spark, beside DuckDB and the truth (ARGS="--operations 1000000")
 	@$(BIN)/python -m tests.benchmarks.pipeline $(ARGS)

@@ -169,6 +169,8 @@ class Purgatory(JobsMixin):
         self._parking = Parking(
             name, self.limits, self.clock, self.signals, self._operations, self._trims[0]
         )
+        if signals is not None:
+            signals.answers["waiting"] = self.waiting
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -671,6 +673,16 @@ class Purgatory(JobsMixin):
     def waiting(self, key: str) -> int:
         """Return how many operations wait on `key`."""
         return self._operations.count(key)
+
+    async def waiting_everywhere(self, key: str) -> int:
+        """Return how many operations wait on `key` in all processes that share its signals.
+
+        A process that does not answer within a second is left out. Raises SignalsUnavailableError.
+        """
+        here = self.waiting(key)
+        if self.shared_signals is None:
+            return here
+        return here + sum(await self.shared_signals.ask("waiting", key))
 
     def delay_ms(self, timeout: float) -> int:
         """Return `timeout` seconds as whole milliseconds, rounded up; raise InvalidTimeoutError."""

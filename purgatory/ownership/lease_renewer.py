@@ -39,14 +39,16 @@ class LeaseRenewer:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the task."""
+        """Start the task, on the running event loop, which may be another than before."""
+        self._has_leases = asyncio.Event()
         self._task = asyncio.create_task(self._renew_until_cancelled())
 
     async def stop(self) -> None:
         """Stop the task."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
 
     def wake(self) -> None:
         """Begin to renew: there is a lease."""

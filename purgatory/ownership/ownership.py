@@ -283,9 +283,17 @@ class Ownership:
         return result
 
     async def _run(self, steps: Sequence[LeaseStep]) -> list[LeaseResult]:
+        task = asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
         try:
             async with asyncio.timeout(self._attempt_seconds):
-                return await self._store.run(steps)
+                results = await self._store.run(steps)
+                # redis-py waits with `asyncio.wait_for`, which before Python 3.12 swallows a
+                # cancellation that comes together with the reply.
+                if task.cancelling() > cancellations:
+                    raise asyncio.CancelledError
+                return results
         except TimeoutError:
             error = OwnershipUnavailableError(
                 f"the lease store did not reply within {self._attempt_seconds:g} s: try again"

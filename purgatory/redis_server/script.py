@@ -5,13 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from hashlib import sha1
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.exceptions import NoScriptError
+from redis.exceptions import NoScriptError, RedisClusterException, RedisError
 
 Client = Redis | RedisCluster
+
+# uvloop raises RuntimeError where asyncio raises ConnectionResetError.
+CONNECTION_ERRORS: Final = (
+    RedisError,
+    RedisClusterException,
+    OSError,
+    TimeoutError,
+    RuntimeError,
+)
 
 
 class RedisScript:

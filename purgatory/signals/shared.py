@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -73,6 +73,23 @@ class SharedSignals(Protocol):
     @property
     def missing(self) -> list[str]:
         """What is missing until signals are exchanged, a sentence each."""
+        ...
+
+    @property
+    def answers(self) -> dict[str, Callable[[str], int]]:
+        """Return what answers each question of another process, by its name."""
+        ...
+
+    async def ask(self, question: str, argument: str) -> list[int]:
+        """Return the answers of the other processes; raise SignalsUnavailableError.
+
+        For what is known to one process only, such as how many wait there. A process that does not
+        answer within a second is left out.
+        """
+        ...
+
+    def tell(self, question: str, argument: str) -> None:
+        """Have the other processes answer, without waiting for it."""
         ...
 
     async def append(self, items: Sequence[tuple[EntryType, str, bytes]]) -> list[Appended]:

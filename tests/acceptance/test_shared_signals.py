@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from tests.acceptance.application import create_app
 from tests.acceptance.thread_server import KINDS, serve
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
+
+NAME = "1b671a64-40d5-491e-99b0-da01ff1f3341"
+WAIT_ID = {"Wait-Id": NAME}
 
 
 @pytest.fixture(params=[KINDS[0], KINDS[2]], ids=str)
@@ -76,7 +80,9 @@ def test_a_repeat_in_another_worker_fires_nothing(workers: list[httpx.Client]) -
 
 def test_if_match_holds_across_workers(workers: list[httpx.Client]) -> None:
     one, two = workers
-    cursor = one.get("/purgatory/keys/key").json()["cursor"]
+    found = one.get("/purgatory/keys/key")
+    assert found.status_code == 200, found.text
+    cursor = found.json()["cursor"]
     headers = {"If-Match": f'"{cursor}"'}
     assert one.post("/purgatory/keys/key", headers=headers).status_code == 201
     refused = two.post("/purgatory/keys/key", headers=headers)
@@ -134,3 +140,26 @@ def test_statistics_say_how_signals_are_exchanged(workers: list[httpx.Client]) -
     shared = workers[0].get("/purgatory/statistics").json()["shared_signals"]
     assert shared["appended"] == 1
     assert workers[1].get("/readyz").json()["missing"] == []
+
+
+def test_a_wait_id_is_of_all_workers(workers: list[httpx.Client]) -> None:
+    one, two = workers
+    parameters = {"wait": 30}
+    with ThreadPoolExecutor() as pool:
+        waits = []
+        for client in workers:
+            waits.append(
+                pool.submit(client.get, "/purgatory/watch/key", params=parameters, headers=WAIT_ID)
+            )
+            until_parked(client, waits[-1])
+        older, newer = waits
+        assert older.result(PATIENCE_S).status_code == 409
+        assert one.get("/purgatory/keys/key").json()["waiting"] == {"here": 0, "everywhere": 1}
+        assert one.delete(f"/purgatory/waits/{NAME}").status_code == 204
+        assert newer.result(PATIENCE_S).json()["reason"] == "cancelled"
+        assert two.delete(f"/purgatory/waits/{NAME}").status_code == 404
+
+
+def until_parked(client: httpx.Client, wait: Future[httpx.Response]) -> None:
+    while not client.get("/purgatory/keys/key").json()["waiting"]["here"]:
+        assert not wait.done(), wait.result().text

@@ -211,6 +211,28 @@ async def test_a_slow_store_is_out_of_reach(bench: _Bench) -> None:
     assert isinstance(await bench.a.acquire("n"), Lease)
 
 
+async def test_a_cancellation_that_the_store_swallows(bench: _Bench) -> None:
+    """As `asyncio.wait_for` does before Python 3.12, and so redis-py: the caller is cancelled."""
+
+    async def run_swallowing(steps: Any) -> Any:
+        try:
+            await asyncio.sleep(0.1)
+        except asyncio.CancelledError:
+            pass
+        return await bench.model.run(steps)
+
+    lease = await _lease(bench.a)
+    bench.stores["a"].run = run_swallowing  # type: ignore[method-assign] # as redis-py may
+    committing = asyncio.create_task(bench.a.commit(lease, b"1"))
+    await asyncio.sleep(0.05)
+    committing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await committing
+    assert lease.is_valid
+    await bench.a.commit(lease, b"2")
+    assert (await bench.a.read("n")).state == b"2"
+
+
 async def test_closing_releases_everything(bench: _Bench) -> None:
     """The next process need not wait for a lease to end; what is out of reach ends by itself."""
     lease = await _lease(bench.a)

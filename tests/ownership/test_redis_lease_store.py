@@ -1,5 +1,6 @@
 """The lease store on a real Valkey: what the server does, and where it cannot be used."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from purgatory.ownership import (
 )
 from purgatory.ownership.lease_store import LeaseRecord, Read
 from purgatory.ownership.redis import RedisLeaseStore
+from purgatory.timer import SystemClock
 from tests.patience import until
 from tests.valkey_server import ValkeyServer
 
@@ -121,6 +123,25 @@ async def test_a_server_that_loses_records(
             client.execute_command(*command)
         with pytest.raises(OwnershipNotReadyError, match=sentence):
             await Ownership(RedisLeaseStore(server.url), "http://a").open()
+
+
+def test_an_ownership_opens_again_on_another_loop(lease_server: ValkeyServer) -> None:
+    """As the module of an application does, which tests start more than once."""
+    lost: list[Lease] = []
+    ownership = Ownership(
+        RedisLeaseStore(lease_server.url), "http://a", lease_ms=300, on_lost=lost.append
+    )
+
+    async def own_for_longer_than_a_lease() -> int:
+        async with ownership:
+            lease = await _lease(ownership, "again")
+            first_end_ns = lease._valid_until_ns
+            await until(lambda: SystemClock().now_ns() > first_end_ns)
+            assert lease.is_valid
+            return lease.epoch
+
+    first, second = (asyncio.run(own_for_longer_than_a_lease()) for _ in range(2))
+    assert first < second and lost == []
 
 
 async def test_a_server_without_a_log_is_warned_of(

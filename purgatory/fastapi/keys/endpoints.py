@@ -127,12 +127,12 @@ class KeyEndpoints:
         check_key(key)
         signals = self._purgatory.signals
         waiting = self._purgatory.waiting(key)
+        everywhere = await self._purgatory.waiting_everywhere(key)
         document = {
             "key": key,
             "cursor": signals.cursor_of((key,)),
             "earliest": signals.cursor(signals.earliest(key)),
-            # Signals in memory are those of one process.
-            "waiting": {"here": waiting, "everywhere": waiting},
+            "waiting": {"here": waiting, "everywhere": everywhere},
         }
         return RawResponse.from_document(document)
 

@@ -44,7 +44,7 @@ _END_WAIT: Final = EndpointSpec(
     parameters=END_WAIT,
     response_description="The wait has ended, and its request has a response.",
     status=204,
-    problems=("unknown-wait",),
+    problems=("unknown-wait", "signals-unavailable"),
 )
 
 
@@ -58,7 +58,7 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
     async def end_wait(raw: RawRequest) -> RawResponse:
         raw.permit.check(Access(Action.WAIT))
         END_WAIT.parse(raw)
-        registry.cancel(parse_ended_wait(raw))
+        await registry.cancel(parse_ended_wait(raw))
         return RawResponse.empty(204)
 
     add_endpoint(router, _END_WAIT, RawEndpoint(registry.context, _END_WAIT, end_wait))

@@ -30,8 +30,12 @@ class WaitRegistry:
         # The registration of every request without a Wait-Id whose client is not counted.
         self.unnamed = Registration(self)
         self._responses = WatchResponses(purgatory.signals, settings.max_response_bytes)
-        # {wait id: the request that is parked under it}
-        self._named: dict[str, ParkedRequest] = {}
+        # {wait id: the request that is parked under it, and since when}
+        self._named: dict[str, tuple[ParkedRequest, int]] = {}
+        shared = purgatory.shared_signals
+        if shared is not None:
+            shared.answers[f"cancel-wait {context.prefix}"] = self._cancel_here
+            shared.answers[f"supersede-wait {context.prefix}"] = self._supersede_here
         # Clients are counted if their limit is lower than that on all of them together.
         self.counts_clients: bool = settings.max_parked_per_client < purgatory.limits.max_parked
         self._clients = PerClientLimit(settings.max_parked_per_client, purgatory)
@@ -101,24 +105,50 @@ class WaitRegistry:
     def forget(self, parked: ParkedRequest, registration: Registration) -> None:
         """Forget the Wait-Id of a wait that has ended, and count it for its client no longer."""
         wait_id, client = registration.wait_id, registration.client
-        if wait_id is not None and self._named.get(wait_id) is parked:
+        if wait_id is not None and wait_id in self._named and self._named[wait_id][0] is parked:
             del self._named[wait_id]
         if client is not None:
             self._clients.leave(client)
 
-    def cancel(self, wait_id: str) -> None:
-        """End the wait under `wait_id` with reason "cancelled"; raise Problem if there is none."""
-        parked = self._named.pop(wait_id, None)
-        if parked is None or not parked.cancel():
+    async def cancel(self, wait_id: str) -> None:
+        """End the wait under `wait_id` with reason "cancelled"; raise Problem if there is none.
+
+        In all processes that share signals.
+        """
+        count = self._cancel_here(wait_id)
+        shared = self.purgatory.shared_signals
+        if shared is not None and not count:
+            try:
+                count = sum(await shared.ask(f"cancel-wait {self.context.prefix}", wait_id))
+            except PurgatoryError as exc:
+                raise problem_of_error(exc) from exc
+        if not count:
             raise Problem("unknown-wait", f"no request is parked under Wait-Id {_id(wait_id)}")
 
     def _name(self, parked: ParkedRequest, wait_id: str) -> None:
         # The newer request supersedes the older one even if it ended at once.
         older = self._named.pop(wait_id, None)
+        at_ms = self.purgatory.clock.wall_ms()
         if parked.status is Status.PENDING:
-            self._named[wait_id] = parked
+            self._named[wait_id] = parked, at_ms
         if older is not None:
-            older.refuse(self._superseded(wait_id))
+            older[0].refuse(self._superseded(wait_id))
+        shared = self.purgatory.shared_signals
+        if shared is not None:
+            shared.tell(f"supersede-wait {self.context.prefix}", f"{at_ms} {wait_id}")
+
+    def _cancel_here(self, wait_id: str) -> int:
+        parked = self._named.pop(wait_id, None)
+        return 1 if parked is not None and parked[0].cancel() else 0
+
+    def _supersede_here(self, argument: str) -> int:
+        at_ms, _, wait_id = argument.partition(" ")
+        older = self._named.get(wait_id)
+        # By the clocks of the processes: a client asks again later than by what they differ.
+        if older is None or not at_ms.isdecimal() or older[1] >= int(at_ms):
+            return 0
+        del self._named[wait_id]
+        return 1 if older[0].refuse(self._superseded(wait_id)) else 0
 
     def _expired(self, key: str, position: int) -> RawResponse:
         signals = self.purgatory.signals

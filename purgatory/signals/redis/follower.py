@@ -13,11 +13,11 @@ from typing import Any, Final, NamedTuple
 from redis.asyncio import Redis
 
 from purgatory.errors import SignalsError, SignalsNotReadyError, SignalsUnavailableError
+from purgatory.redis_server.script import CONNECTION_ERRORS
 from purgatory.retry_policy import RetryPolicy
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.redis.shard_log import (
-    CONNECTION_ERRORS,
     AppendRequest,
     LogState,
     ShardLog,

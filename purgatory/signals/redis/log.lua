@@ -1,7 +1,7 @@
 -- The log of one shard of signals: KEYS are meta, log, keys and idle, all of one hash tag.
 --
--- meta    hash: epochs, server, head, trimmed, bytes, count, shards (see `begin`); seq and
---         forgotten: the highest number and offset of keys that are in `keys` no longer
+-- meta    hash: epochs, server and shards (see `begin`), and counts: "head trimmed bytes count seq
+--         forgotten", the last two the highest number and offset of keys that `keys` has no longer
 -- log     stream: ids are the offsets; one field, the entry as `pack` makes it
 -- keys    hash: key -> "seq last lost" (offsets of its last entry, and through which it lost any)
 -- idle    sorted set: keys without entries in the log, by the offset of their last one
@@ -13,9 +13,11 @@ local tag = string.sub(meta, 1, -5)
 local call = redis.call
 
 local command, candidate, channel = ARGV[1], ARGV[2], ARGV[3]
-local max_signals, max_bytes, max_per_key = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local max_age_ms, shards = tonumber(ARGV[7]), ARGV[8]
-local at = 9
+local max_signals, max_bytes, max_per_key, max_age_ms, shards = string.match(ARGV[4],
+  '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
+max_signals, max_bytes = tonumber(max_signals), tonumber(max_bytes)
+max_per_key, max_age_ms = tonumber(max_per_key), tonumber(max_age_ms)
+local at = 5
 
 -- The longest a list of epochs gets: cursors from before are expired.
 local MAX_EPOCHS = 32
@@ -41,32 +43,35 @@ local epochs, server, head, trimmed, bytes, count, forgotten_seq, forgotten, fou
 
 -- An epoch is a history that only grows. Another begins, at the head, whenever the server may have
 -- lost writes: it was restarted, or a replica took over. `epochs` lists "name:offset" of each.
+local function store_counts()
+  call('HSET', meta, 'counts', string.format('%.0f %.0f %.0f %.0f %.0f %.0f', head, trimmed, bytes,
+    count, forgotten_seq, forgotten))
+end
+
 local function begin()
-  local found = call('HMGET', meta, 'epochs', 'server', 'head', 'trimmed', 'bytes', 'count', 'seq',
-    'shards', 'forgotten')
-  epochs, server, found_shards = found[1], found[2], found[8]
-  head, trimmed, bytes = tonumber(found[3]), tonumber(found[4]), tonumber(found[5])
-  count, forgotten_seq, forgotten = tonumber(found[6]), tonumber(found[7]), tonumber(found[9])
+  local found = call('HMGET', meta, 'epochs', 'server', 'shards', 'counts')
+  epochs, server, found_shards = found[1], found[2], found[3]
+  if epochs and found[4] then
+    head, trimmed, bytes, count, forgotten_seq, forgotten = string.match(found[4],
+      '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    head, trimmed, bytes = tonumber(head), tonumber(trimmed), tonumber(bytes)
+    count, forgotten_seq, forgotten = tonumber(count), tonumber(forgotten_seq), tonumber(forgotten)
+  end
   local replication = redis.pcall('INFO', 'replication')
   local id = type(replication) == 'string' and string.match(replication, 'master_replid:(%w+)') or ''
-  if not epochs or count ~= call('XLEN', log) then
+  if not epochs or not count or count ~= call('XLEN', log) then
     -- New, or somebody deleted a part of it.
     call('DEL', log, keys, idle, meta)
     epochs, server, head, trimmed, bytes, count, forgotten_seq = candidate .. ':0', id, 0, 0, 0, 0, 0
     found_shards, forgotten = shards, 0
-    call('HSET', meta, 'epochs', epochs, 'server', id, 'head', 0, 'trimmed', 0, 'bytes', 0,
-      'count', 0, 'seq', 0, 'forgotten', 0, 'shards', shards)
+    call('HSET', meta, 'epochs', epochs, 'server', id, 'shards', shards)
+    store_counts()
   elseif id ~= server then
     epochs = epochs .. ',' .. candidate .. ':' .. int(head)
     local _, commas = string.gsub(epochs, ',', '')
     if commas >= MAX_EPOCHS then epochs = string.gsub(epochs, '^[^,]*,', '', 1) end
     call('HSET', meta, 'epochs', epochs, 'server', id)
   end
-end
-
-local function store_meta()
-  call('HSET', meta, 'head', int(head), 'trimmed', int(trimmed), 'bytes', int(bytes),
-    'count', int(count), 'seq', int(forgotten_seq), 'forgotten', int(forgotten))
 end
 
 local function record(key)
@@ -91,12 +96,15 @@ local function remove(offset, entry)
   count, bytes = count - 1, bytes - #entry
 end
 
-local function trim(limit)
+-- Old entries are looked for only when the log is read: followers do so each second.
+local function trim(limit, are_old_trimmed)
   while limit > 0 and count > 0 do
+    local is_full = count > max_signals or bytes > max_bytes
+    if not (is_full or are_old_trimmed) then return end
     local oldest = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
     local offset, entry = tonumber((string.match(oldest[1], '^%d+'))), oldest[2][2]
     local made_ms = tonumber((string.match(entry, '^%a%d+ (%d+)')))
-    if count <= max_signals and bytes <= max_bytes and now_ms - made_ms <= max_age_ms then return end
+    if not is_full and now_ms - made_ms <= max_age_ms then return end
     local key = key_of(entry)
     remove(offset, entry)
     trimmed = math.max(trimmed, offset)
@@ -122,7 +130,6 @@ local function append(type, key, value)
   head = head + 1
   if type == 'f' then
     seq = seq + 1
-    if last == 0 then call('ZREM', idle, key) end
   end
   local offsets = tag .. 'of:' .. key
   if type == 'd' then
@@ -137,8 +144,9 @@ local function append(type, key, value)
     .. value
   call('XADD', log, int(head) .. '-0', 'e', entry)
   count, bytes = count + 1, bytes + #entry
-  call('ZREM', idle, key)
-  if call('RPUSH', offsets, int(head)) > max_per_key then
+  local listed = call('RPUSH', offsets, int(head))
+  if listed == 1 then call('ZREM', idle, key) end
+  if listed > max_per_key then
     local offset = tonumber(call('LPOP', offsets))
     local old = call('XRANGE', log, int(offset), int(offset))[1]
     if old then remove(offset, old[2][2]) end
@@ -208,15 +216,15 @@ if command == 'append' then
   end
   if total > 0 then
     trim(total + TRIMMED_AT_ONCE)
-    store_meta()
+    store_counts()
     call('PUBLISH', channel, epoch() .. ' ' .. int(first) .. ' ' .. table.concat(appended))
   end
   return net(epoch()) .. table.concat(results)
 elseif command == 'read' then
   local after, limit = tonumber(argument()), tonumber(argument())
   local before = trimmed
-  trim(TRIMMED_AT_ONCE)
-  if trimmed > before then store_meta() end
+  trim(TRIMMED_AT_ONCE, true)
+  if trimmed > before then store_counts() end
   local entries = {}
   for _, item in ipairs(call('XRANGE', log, int(after + 1), '+', 'COUNT', limit)) do
     entries[#entries + 1] = net(string.match(item[1], '^%d+') .. ' ' .. item[2][2])

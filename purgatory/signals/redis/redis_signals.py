@@ -21,15 +21,15 @@ from redis.backoff import NoBackoff
 from purgatory.errors import SignalsNotReadyError, SignalsUnavailableError
 from purgatory.limits import Limits
 from purgatory.redacted_url import invalid_redis_url, redacted
-from purgatory.redis_server.script import Client
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server_settings import ServerSettings
 from purgatory.signals.base import SharedSignalStatistics
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.redis.follower import Ended, Follower
+from purgatory.signals.redis.peers import Peers
 from purgatory.signals.redis.shard_log import (
-    CONNECTION_ERRORS,
     AppendReply,
     AppendRequest,
     ShardLog,
@@ -103,6 +103,7 @@ class RedisSignals:
         # {(host, port): a client of that node, for following}
         self._node_clients: dict[tuple[str, int], Redis] = {}
         self._followers: list[Follower] = []
+        self._peers = Peers(prefix, timeout)
         self._appended = 0
         self._loaded: asyncio.Event | None = None
         self._judging: asyncio.Task[None] | None = None
@@ -168,6 +169,20 @@ class RedisSignals:
         for follower in self._followers:
             follower.log.connect(client)
             follower.start(self._connector(follower.log), listener)
+        self._peers.start(self._connector(self._followers[0].log))
+
+    @property
+    def answers(self) -> dict[str, Callable[[str], int]]:
+        """Return what answers each question of another process, by its name."""
+        return self._peers.answers
+
+    async def ask(self, question: str, argument: str) -> list[int]:
+        """Return the answers of the other processes; raise SignalsUnavailableError."""
+        return await self._peers.ask(question, argument)
+
+    def tell(self, question: str, argument: str) -> None:
+        """Have the other processes answer, without waiting for it."""
+        self._peers.tell(question, argument)
 
     async def opened(self) -> None:
         """Return once the logs were read, or after the timeout: they are tried again until then.
@@ -191,6 +206,7 @@ class RedisSignals:
             self._judging.cancel()
             await asyncio.wait([self._judging])
             self._judging = None
+        await self._peers.stop()
         for follower in self._followers:
             await follower.log.drain()
             await follower.stop()

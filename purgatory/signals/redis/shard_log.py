@@ -10,7 +10,7 @@ from secrets import token_hex
 from typing import Final, NamedTuple
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisClusterException, RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from purgatory.errors import (
     SignalsConflictError,
@@ -20,7 +20,13 @@ from purgatory.errors import (
 )
 from purgatory.group_commit import GroupCommit
 from purgatory.limits import Limits
-from purgatory.redis_server.script import Client, FsyncTimeoutError, RedisScript, netstrings
+from purgatory.redis_server.script import (
+    CONNECTION_ERRORS,
+    Client,
+    FsyncTimeoutError,
+    RedisScript,
+    netstrings,
+)
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.shared import Idempotency
 
@@ -74,10 +80,11 @@ class ShardLog:
     ) -> None:
         self.channel = f"{tag}appended"
         self.keys = tuple(f"{tag}{name}" for name in _KEYS)
-        self._settings = (
+        settings = (
             *(limits.max_signals // shards or 1, limits.max_signal_bytes // shards or 1),
             *(limits.max_signals_per_key, round(limits.max_signal_age * 1000), shards),
         )
+        self._settings = " ".join(map(str, settings)).encode()
         self._timeout_s = timeout_s
         self._fsync_ms = round(timeout_s * 900) if is_fsynced else None
         self._client: Client | None = None
@@ -145,7 +152,7 @@ class ShardLog:
     ) -> bytes:
         if self._client is None:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
-        head = (command, token_hex(6), self.channel, *self._settings)
+        head = (command, token_hex(6), self.channel, self._settings)
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await _SCRIPT.run(
@@ -171,16 +178,6 @@ class ShardLog:
             with contextlib.suppress(*CONNECTION_ERRORS):
                 async with asyncio.timeout(self._timeout_s):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
-
-
-# uvloop raises RuntimeError where asyncio raises ConnectionResetError.
-CONNECTION_ERRORS: Final = (
-    RedisError,
-    RedisClusterException,
-    OSError,
-    TimeoutError,
-    RuntimeError,
-)
 
 
 def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:

@@ -140,7 +140,7 @@ async def test_an_error_of_ours_is_a_500(
 
     async with await Connection.open(server.address) as connection:
         with monkeypatch.context() as patch:
-            patch.setattr(server.purgatory.signals, "head", fail)
+            patch.setattr(server.purgatory.signals, "head_of", fail)
             answer = await connection.get(f"{WATCH}?wait=0")
         assert (answer.status, answer.json()["type"]) == (500, "/purgatory/problems/internal-error")
         assert (await connection.get(f"{WATCH}?wait=0")).status == 200

@@ -124,7 +124,7 @@ async def test_a_wait_that_ends_gives_up_its_name_and_its_place(
     elif way == "expired":
         await asyncio.sleep(20)
     elif way == "cancelled":
-        registry.cancel(WAIT_ID)
+        await registry.cancel(WAIT_ID)
     elif way == "drained":
         await purgatory.drain()
     else:
@@ -139,7 +139,7 @@ async def test_a_name_that_a_newer_wait_has_is_not_forgotten(registry: WaitRegis
     older = _park(registry, Connection(), wait_id=WAIT_ID)
     newer = _park(registry, Connection(), wait_id=WAIT_ID)
     registry.forget(older, older._registration)
-    assert registry._named == {WAIT_ID: newer}
+    assert registry._named[WAIT_ID][0] is newer
     newer.abandon()
 
 
@@ -242,7 +242,7 @@ async def test_a_full_purgatory_counts_no_client(
 async def test_an_unknown_name(registry: WaitRegistry) -> None:
     """404: nobody waits under it, or no longer."""
     with pytest.raises(Exception, match=f"no request is parked under Wait-Id {WAIT_ID}"):
-        registry.cancel(WAIT_ID)
+        await registry.cancel(WAIT_ID)
 
 
 async def test_a_client_that_leaves(app: FastAPI, purgatory: Purgatory) -> None:

@@ -1,0 +1,169 @@
+"""Questions to the other processes that share signals."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from asyncio import Future
+from collections.abc import Awaitable, Callable
+from secrets import token_hex
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+from purgatory.errors import SignalsUnavailableError
+from purgatory.redis_server.script import CONNECTION_ERRORS
+from purgatory.retry_policy import RetryPolicy
+
+logger = logging.getLogger("purgatory.signals.redis")
+
+# A process that is suspended does not answer: the others need not wait for it any longer.
+ANSWER_S: Final = 1.0
+_SILENCE_S: Final = 10.0
+_STOP_S: Final = 0.5
+_RECONNECT: Final = RetryPolicy(first_ms=50, max_ms=5_000)
+
+
+class Peers:
+    """Asks the other processes, and answers them: what is known to one process only.
+
+    By pub/sub, as an answer is of use only now. The server says how many processes a question has
+    reached, so that nobody waits for more answers than will come.
+    """
+
+    def __init__(self, prefix: str, timeout_s: float) -> None:
+        """Ask those that use the same prefix."""
+        self._name = token_hex(6)
+        # One slot of a cluster, whose node all of them subscribe at.
+        self.channel = f"{{{prefix}:signals:0}}:peers"
+        self._own_channel = f"{self.channel}:{self._name}"
+        self._timeout_s = timeout_s
+        self._connect: Callable[[], Awaitable[Redis]] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._replies: set[asyncio.Task[None]] = set()
+        # {number of the question: the answers so far, how many there will be, who waits for them}
+        self._asked: dict[int, tuple[list[int], Future[None]]] = {}
+        self._expected: dict[int, int] = {}
+        self._number = 0
+        self.answers: dict[str, Callable[[str], int]] = {}
+        """{question: what answers it}"""
+
+    def start(self, connect: Callable[[], Awaitable[Redis]]) -> None:
+        """Subscribe, on the running event loop; `connect` returns the client."""
+        self._connect = connect
+        self._task = asyncio.create_task(self._run(), name="purgatory-signals-peers")
+
+    async def stop(self) -> None:
+        """Unsubscribe."""
+        tasks = [*self._replies, *([] if self._task is None else [self._task])]
+        self._task = None
+        while tasks:
+            for task in tasks:
+                task.cancel()
+            _, pending = await asyncio.wait(tasks, timeout=_STOP_S)
+            tasks = list(pending)
+
+    async def ask(self, question: str, argument: str) -> list[int]:
+        """Return the answers of the other processes; raise SignalsUnavailableError.
+
+        A process that does not answer within a second is left out.
+        """
+        # A task of its own: a server may run the first step of its caller outside any.
+        return await asyncio.create_task(self._ask(question, argument))
+
+    async def _ask(self, question: str, argument: str) -> list[int]:
+        if self._connect is None:
+            raise SignalsUnavailableError("the signals are not open: open the purgatory first")
+        self._number += 1
+        number = self._number
+        future: Future[None] = asyncio.get_running_loop().create_future()
+        answers: list[int] = []
+        self._asked[number] = answers, future
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                client = await self._connect()
+                message = json.dumps([self._name, number, question, argument])
+                # This process is among those that it reaches, and leaves it alone.
+                expected = await client.publish(self.channel, message) - 1
+        except CONNECTION_ERRORS as exc:
+            del self._asked[number]
+            raise SignalsUnavailableError(
+                f"other processes cannot be asked, as Redis did not reply in {self._timeout_s:g} s "
+                f"({type(exc).__name__}: {exc})"
+            ) from exc
+        try:
+            self._expected[number] = expected
+            if len(answers) < expected:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(ANSWER_S):
+                        await future
+            return answers
+        finally:
+            del self._asked[number], self._expected[number]
+
+    def tell(self, question: str, argument: str) -> None:
+        """Have the other processes answer, without waiting for it."""
+        task = asyncio.create_task(self._publish(self.channel, [self._name, 0, question, argument]))
+        self._replies.add(task)
+        task.add_done_callback(self._replies.discard)
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            attempt += 1
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                await self._receive()
+            await asyncio.sleep(_RECONNECT.delay_s(attempt))
+
+    async def _receive(self) -> None:
+        assert self._connect is not None
+        pubsub = (await self._connect()).pubsub()
+        try:
+            await pubsub.subscribe(self.channel, self._own_channel)
+            is_pinged = False
+            while True:
+                message = await pubsub.get_message(timeout=_SILENCE_S)
+                if message is None:
+                    if is_pinged:
+                        raise TimeoutError("Redis has been silent for too long")
+                    await pubsub.ping()
+                is_pinged = message is None
+                if message is not None and message["type"] == "message":
+                    self._handle(message)
+        finally:
+            await pubsub.aclose()  # type: ignore[no-untyped-call]  # redis-py leaves it so
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        try:
+            asker, number, question, argument = json.loads(message["data"])
+        except (ValueError, TypeError):
+            # Somebody else publishes there.
+            return
+        if message["channel"] == self._own_channel.encode():
+            self._note_answer(number, argument)
+            return
+        answer = self.answers.get(question)
+        if asker == self._name:
+            return
+        found = 0 if answer is None or not isinstance(argument, str) else answer(argument)
+        if number:
+            reply = [self._name, number, question, found]
+            task = asyncio.create_task(self._publish(f"{self.channel}:{asker}", reply))
+            self._replies.add(task)
+            task.add_done_callback(self._replies.discard)
+
+    def _note_answer(self, number: object, answer: object) -> None:
+        if not isinstance(number, int) or number not in self._asked or not isinstance(answer, int):
+            return
+        answers, future = self._asked[number]
+        answers.append(answer)
+        if len(answers) >= self._expected.get(number, len(answers) + 1) and not future.done():
+            future.set_result(None)
+
+    async def _publish(self, channel: str, message: list[object]) -> None:
+        assert self._connect is not None
+        with contextlib.suppress(*CONNECTION_ERRORS):
+            async with asyncio.timeout(self._timeout_s):
+                await (await self._connect()).publish(channel, json.dumps(message))
