@@ -113,6 +113,22 @@ async def test_a_draining_process_parks_nobody(server: ThreadServer) -> None:
     assert (statistics["is_draining"], statistics["drained"]) == (True, 1)
 
 
+async def test_a_draining_process_acknowledges_no_fire(server: ThreadServer) -> None:
+    """Nobody would see the signal; what was acknowledged before still is, and jobs are taken."""
+    once = {"Idempotency-Key": "once"}
+    async with Crowd(server.address, 5) as [first, one, several, again, wrong]:
+        fired = await first.request("POST", "/purgatory/keys/k", {"value": 1}, once)
+        for connection in (one, several, wrong):
+            assert (await connection.get("/healthz")).status == 200
+        await server.call(server.purgatory.drain)
+        _check_refused(await one.request("POST", "/purgatory/keys/k", {"value": 2}))
+        _check_refused(await several.request("POST", "/purgatory/keys", [{"key": "k"}]))
+        assert (await wrong.request("POST", "/purgatory/keys/k", {"v": 2})).status == 422
+        repeated = await again.request("POST", "/purgatory/keys/k", {"value": 1}, once)
+        assert (repeated.status, repeated.body) == (201, fired.body)
+    assert server.purgatory.signals.statistics().signals == 1
+
+
 async def test_the_cursor_of_a_drained_answer_loses_nothing(server: ThreadServer) -> None:
     """What fired before the drain, though too little to end the wait, is in its answer."""
     async with Crowd(server.address, 2) as [single, several]:

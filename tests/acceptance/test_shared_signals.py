@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -112,6 +113,26 @@ def test_several_keys_of_several_logs(workers: list[httpx.Client]) -> None:
     assert {key: entry["signals"][0]["value"] for key, entry in answer["keys"].items()} == {
         key: key for key in keys
     }
+
+
+def test_a_fire_in_a_draining_worker_is_as_good_as_any(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        valkey = stack.enter_context(ValkeyServer(tmp_path))
+        servers, clients = [], []
+        for _ in range(2):
+            purgatory = Purgatory(signals=RedisSignals(valkey.url))
+            servers.append(stack.enter_context(serve(create_app(purgatory), purgatory, KINDS[0])))
+            url = "http://{}:{}".format(*servers[-1].address)
+            clients.append(stack.enter_context(httpx.Client(base_url=url, timeout=PATIENCE_S)))
+        draining, other = clients
+        since = other.get("/purgatory/keys/key").json()["cursor"]
+        asyncio.run(servers[0].call(servers[0].purgatory.drain))
+        for body in ({"value": 1}, {"value": 2}):
+            assert draining.post("/purgatory/keys/key", json=body).status_code == 201
+        batch = [{"key": "key", "value": 3}]
+        assert draining.post("/purgatory/keys", json=batch).status_code == 201
+        seen = watched(other, "key", cursor=since, min=3, wait=PATIENCE_S)["signals"]
+        assert [signal["value"] for signal in seen] == [1, 2, 3]
 
 
 def test_statistics_say_how_signals_are_exchanged(workers: list[httpx.Client]) -> None:

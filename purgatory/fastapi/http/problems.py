@@ -91,10 +91,10 @@ def retry_after() -> dict[str, str]:
     return {"Retry-After": str(random.randint(1, 5))}  # noqa: S311 - spreads retries
 
 
-def draining_problem() -> Problem:
-    """Return the problem of a process that is shutting down."""
+def draining_problem(reason: str = "parks no more requests") -> Problem:
+    """Return the problem of a process that is shutting down, and so does not do what was asked."""
     return Problem(
         "draining",
-        "this process is shutting down and parks no more requests: retry",
+        f"this process is shutting down and {reason}: retry",
         headers={**retry_after(), "Connection": "close"},
     )

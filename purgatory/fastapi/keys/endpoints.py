@@ -12,7 +12,7 @@ from purgatory.fastapi.http.idempotency import RepeatedRequests
 from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_error
-from purgatory.fastapi.http.problems import ALLOWED_KEY, ALLOWED_VALUE, Problem
+from purgatory.fastapi.http.problems import ALLOWED_KEY, ALLOWED_VALUE, Problem, draining_problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.keys.fired import fired_json, has_fired
@@ -70,8 +70,15 @@ class KeyEndpoints:
         return await self._repeats.respond(values[IDEMPOTENCY_KEY], raw, fire_if)
 
     async def _fire(self, key: str, raw: RawRequest) -> RawResponse:
-        fired = await self._purgatory.fire(key, self._value(raw), owner=raw.permit.identity)
+        value = self._value(raw)
+        self._require_reach()
+        fired = await self._purgatory.fire(key, value, owner=raw.permit.identity)
         return RawResponse.from_json(201, fired_json(fired))
+
+    def _require_reach(self) -> None:
+        """Raise Problem if nobody would ever see a signal: waits are over, and so is its memory."""
+        if self._purgatory.is_draining and self._shared is None:
+            raise draining_problem("its signals would be lost")
 
     def _value(self, raw: RawRequest) -> Any:
         return self._signal.parse(raw.body).value if raw.body else None
@@ -94,6 +101,8 @@ class KeyEndpoints:
     async def _fire_all(self, items: list[BatchItem], owner: str | None) -> RawResponse:
         for index, item in enumerate(items):
             self._check(index, item)
+        # Once: a batch that has begun fires all.
+        self._require_reach()
         fired: list[FireResult] = []
         for start in range(0, len(items), FIRED_TOGETHER):
             fired += await self._fire_together(items[start : start + FIRED_TOGETHER], owner)

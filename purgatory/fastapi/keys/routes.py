@@ -66,6 +66,7 @@ def _fire(limits: Limits) -> EndpointSpec:
         status=201,
         problems=(
             *_WRITING,
+            "draining",
             "bad-cursor",
             "cursor-expired",
             "precondition-failed",
@@ -87,7 +88,7 @@ def _fire_batch(limits: Limits) -> EndpointSpec:
         response=FireBatchResponse,
         response_description="All of them have fired.",
         status=201,
-        problems=(*_WRITING, "idempotency-conflict"),
+        problems=(*_WRITING, "draining", "idempotency-conflict"),
     )
 
 
