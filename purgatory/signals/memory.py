@@ -166,7 +166,7 @@ class MemorySignals:
         if history is None:
             history = self._add_history(key)
         if previous > history.last_offset:
-            # What is before a hole can be read by nobody; trimmed later, it would move the loss back.
+            # Nobody can read what is before a hole, and trimming it later would undo the mark.
             while history.count:
                 self._trim_first(history)
             history.lost_offset = previous

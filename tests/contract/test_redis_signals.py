@@ -234,6 +234,8 @@ async def test_lost_writes_expire_the_cursors_of_their_keys_only(
         server.start()
         with pytest.raises(CursorExpiredError):
             await waiting
+        # Until it has noticed, a worker returns what it has.
+        await until(lambda: here.signals.epoch == there.signals.epoch)  # type: ignore[attr-defined]  # a LogReplica
         async with worker(server.url) as later:
             for each in (here, there, later):
                 for cursor in (lost, acknowledged):
