@@ -40,6 +40,7 @@ cdef class PredicateParkOperation(ParkOperation):
     cdef object _until
 
     cpdef bint try_complete(self) except -1
+    cdef bint _has_missed(self) except -1
     cdef bint _fail(self, error) except -1
     @cython.locals(signals=MemorySignals, last=Signal)
     cdef tuple _read(self)

@@ -123,7 +123,8 @@ class ParkOperation(WaitOperation):
 
     def _has_missed(self) -> bool:
         """Fail, and return True, if signals were lost that might have ended the wait."""
-        if self.status is not _FIRED:
+        # A key that was dropped ends its waits as cancelled, and has no signals either.
+        if self.status is _CANCELLED:
             return False
         error = self.signals.loss(self.watched_keys, self.positions)
         if error is not None:
@@ -186,6 +187,10 @@ class PredicateParkOperation(ParkOperation):
     def try_complete(self) -> bool:
         """Complete if the predicate holds; its error is raised in the caller."""
         return self._try()
+
+    def _has_missed(self) -> bool:
+        # The predicate says so.
+        return False
 
     def _try(self) -> bool:
         try:

@@ -86,5 +86,8 @@ def netstrings(reply: bytes) -> Iterator[bytes]:
     while at < len(reply):
         colon = reply.index(b":", at)
         start = colon + 1
-        at = start + int(reply[at:colon])
+        size = int(reply[at:colon])
+        at = start + size
+        if size < 0 or at > len(reply):
+            raise ValueError(f"a text of {size} bytes does not fit into a reply of {len(reply)}")
         yield reply[start:at]

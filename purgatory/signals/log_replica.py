@@ -14,6 +14,8 @@ from purgatory.timer import Clock
 
 # As many as the log remembers.
 MAX_EPOCHS: Final = 32
+# A cursor that is further ahead of what was applied was not given by any process.
+MAX_AHEAD: Final = 1_000_000_000
 _CURSOR: Final = re.compile(r"([0-9a-f]{12})-([0-9]{1,15})")
 
 
@@ -25,6 +27,8 @@ class _Segment(NamedTuple):
     # A number less this is the offset in the log.
     shift: int
     epoch: str
+    # Epochs that have lost entries at its start: a cursor of theirs at that offset is before it.
+    earlier: frozenset[str] = frozenset()
 
 
 class LogReplica(MemorySignals):
@@ -68,6 +72,8 @@ class LogReplica(MemorySignals):
         """The log was read to its end once."""
         self.applied = 0
         """The offset of the last entry that is here."""
+        # The highest number of a cursor that was read: it may be ahead of what was applied.
+        self._highest = 0
         self._cursor_of = ("", -1)
 
     @property
@@ -81,27 +87,26 @@ class LogReplica(MemorySignals):
         return self._epochs[-1].name if self._epochs else ""
 
     def begin(self, epochs: Sequence[Epoch], offset: int) -> None:
-        """Begin with an empty history behind `offset`: cursors from before are expired."""
-        # Behind every position that was used.
-        start = self._number(self.head()) + 1 if self._segments else offset
-        self._segments = [*self._segments[-1:], _Segment(start, start - offset, epochs[-1].name)]
+        """Begin with an empty history behind `offset` of a new log: older cursors are expired."""
+        start = self._unused() if self._segments else 0
+        # The one before still names the positions of waits that began in it.
+        self._segments = [*self._segments[-1:], _Segment(start, start, epochs[-1].name)]
         self._epochs = tuple(epochs)
         self.applied = offset
-        self.drop_all(self._position(start))
+        self.drop_all(self._position(start + offset))
 
-    def begin_after_gap(
-        self, epochs: Sequence[Epoch], offset: int, complete: Iterable[str]
-    ) -> None:
-        """Do as `begin`, but keep the cursors of `complete`, which have no signals in the gap."""
+    def skip_gap(self, offset: int, complete: Iterable[str]) -> None:
+        """Continue behind `offset`; expire cursors, but of the keys without entries in between."""
         marks = {key: max(self.last(key), self.earliest(key)) for key in complete}
-        self.begin(epochs, offset)
+        self.applied = offset
+        self.drop_all(self._position(self._segments[-1].shift + offset))
         for key, mark in marks.items():
             self.drop_at(key, mark)
 
     def extend(self, epochs: Sequence[Epoch]) -> list[str] | None:
         """Adopt `epochs`; return the keys of entries that are lost, whose cursors are expired.
 
-        None if these are not later epochs of the same log: then `begin` anew.
+        None if the log has none later than those here and lacks one of them: then `begin` anew.
         """
         common = [epoch for epoch in self._epochs if epoch in epochs]
         if not common:
@@ -110,8 +115,9 @@ class LogReplica(MemorySignals):
         ours = self._epochs[self._epochs.index(common[-1]) + 1 :]
         later = epochs[epochs.index(common[-1]) + 1 :]
         if not later:
-            return []
-        self._epochs = (*self._epochs, *later)[-MAX_EPOCHS:]
+            return None if ours else []
+        known = {epoch.name for epoch in self._epochs}
+        self._epochs = tuple(epochs)
         kept, name = min(epoch.start for epoch in (*ours, *later)), later[-1].name
         current = self._segments[-1]
         if kept >= self.applied:
@@ -120,13 +126,27 @@ class LogReplica(MemorySignals):
             return []
         last_kept = self._position_of(kept)
         lost = [key for key in self._histories if self.last(key) > last_kept]
-        start = current.shift + self.applied + 1
-        self._segments = [*self._segments[-MAX_EPOCHS:], _Segment(start, start - kept, name)]
+        start = self._unused()
+        for epoch in later:
+            if epoch.start == kept:
+                break
+            known.add(epoch.name)
+        added = _Segment(start, start - kept, name, frozenset(known))
+        self._segments = [*self._segments[-MAX_EPOCHS:], added]
         self.applied = kept
         self.skip_to(self._position(start))
         for key in lost:
             self.lose(key)
         return lost
+
+    def kept_before(self, epoch: str, offset: int) -> int | None:
+        """Return the last offset before that of a lost entry which the log has kept.
+
+        None if it has not lost the entry of that epoch.
+        """
+        names = [each.name for each in self._epochs]
+        later = self._epochs[names.index(epoch) + 1 :] if epoch in names else ()
+        return min((each.start for each in later if each.start < offset), default=None)
 
     def apply(self, entry: LogEntry) -> Signal | None:
         """Append an entry; return its signal, or None if it ends the key's history."""
@@ -144,9 +164,12 @@ class LogReplica(MemorySignals):
 
     def has_applied(self, position: int) -> bool:
         """Return True iff everything up to `position` is here."""
-        return position <= self.head() or self._number(position) <= self._number(
-            self._position_of(self.applied)
-        )
+        return position <= self._position(self._segments[-1].shift + self.applied)
+
+    def has_after(self, key: str, position: int, count: int) -> bool:
+        """Return True iff `key` has `count` signals after `position`, or may have lost one."""
+        # Of a key without a history, signals may have been lost, too.
+        return super().has_after(key, position, count) or position < self.earliest(key)
 
     def offset_of(self, position: int) -> int:
         """Return the offset in the log of a position."""
@@ -203,24 +226,40 @@ class LogReplica(MemorySignals):
                 "0 for the earliest signal that is kept, or none for from now on"
             )
         name, offset = match[1], int(match[2])
-        later = [index for index, epoch in enumerate(self._epochs) if epoch.name == name]
-        if not later:
+        if not any(epoch.name == name for epoch in self._epochs):
             raise self.expired(
                 key, "the log of signals was emptied, or another has taken its place"
             )
-        if any(offset > epoch.start for epoch in self._epochs[later[0] + 1 :]):
+        if self.kept_before(name, offset) is not None:
             raise self.expired(key, "the server has lost the signals of that time")
-        position = self._position_of(offset)
+        if offset > self.applied + MAX_AHEAD:
+            raise BadCursorError(
+                f"cursor {cursor!r} is ahead of every signal: use the cursor of an earlier answer"
+            )
+        position = self._position_of(offset, name)
         if position < self.earliest(key):
             raise self.expired(key, "signals since then are no longer kept")
+        self._highest = max(self._highest, self._number(position))
         return position
 
-    def _position_of(self, offset: int) -> int:
-        """Return the position of an offset that was not lost."""
+    def _position_of(self, offset: int, epoch: str = "") -> int:
+        """Return the position of an offset that was not lost; negative if it is unknown.
+
+        Where entries were lost, the offset of the last that was kept has two: that of the entry
+        and, for a cursor of a later `epoch`, that after the loss.
+        """
         for segment in reversed(self._segments):
-            if segment.start <= segment.shift + offset:
-                return self._position(segment.shift + offset)
-        return self._position(self._segments[0].shift + offset)
+            number = segment.shift + offset
+            is_start = number == segment.start and (
+                epoch not in segment.earlier if epoch else not segment.earlier
+            )
+            if number > segment.start or is_start:
+                return self._position(number)
+        return -1
+
+    def _unused(self) -> int:
+        """Return a number above that of every signal, cursor and wait."""
+        return max(self._highest, self._segments[-1].shift + self.applied) + 1
 
     def _position(self, number: int) -> int:
         return number * self._stride + self._index

@@ -166,6 +166,9 @@ class MemorySignals:
         if history is None:
             history = self._add_history(key)
         if previous > history.last_offset:
+            # Nobody can read what is before a hole, and trimming it later would undo the mark.
+            while history.count:
+                self._trim_first(history)
             history.lost_offset = previous
         signal.key = key
         signal.seq = seq

@@ -204,7 +204,7 @@ def _slow_socket(server: ThreadServer) -> socket.socket:
 
 
 async def test_a_client_reads_a_byte_a_second(server: ThreadServer) -> None:
-    """Of an answer of 6 MB, and has asked for nine more: nobody waits, one answer is kept."""
+    """Of an answer of 6 MB, and has asked for nine more: nobody waits, little is buffered."""
 
     async def fill() -> str:
         cursor = (await server.purgatory.fire("large")).cursor
@@ -224,8 +224,7 @@ async def test_a_client_reads_a_byte_a_second(server: ThreadServer) -> None:
                 assert len(client.recv(1)) == 1
             await _check_serving(server)
             buffered = await server.call(_buffered, server)
-            assert SIGNALS * len(VALUE) / 2 < max(buffered)
-            assert max(buffered) < 1.5 * SIGNALS * len(VALUE)
+            assert 0 < max(buffered) < SIGNALS * len(VALUE) / 2
             await asyncio.sleep(1)
     finally:
         for client in slow:

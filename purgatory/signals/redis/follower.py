@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from asyncio import Future
@@ -31,6 +30,8 @@ logger = logging.getLogger("purgatory.signals.redis")
 # The log itself is read so often: that finds what no message has brought, and lost logs.
 CHECK_S: Final = 1.0
 PAGE: Final = 1_000
+# Own entries that were not applied yet: more only if nothing arrives from the log for long.
+MAX_OWN: Final = 10_000
 # Keys of one request or of one turn of the event loop.
 CHUNK: Final = 200
 # Longest time without yielding to the event loop.
@@ -95,6 +96,9 @@ class Follower:
         """Start to follow, on the running event loop; `connect` returns the client of the log."""
         self._connect = connect
         self._listener = listener
+        # What was read before it was stopped may be old.
+        self.replica.is_loaded = False
+        self.error = SignalsUnavailableError("Redis was not reached yet")
         self._task = asyncio.create_task(self._run(), name="purgatory-signals-follower")
 
     async def stop(self) -> None:
@@ -114,6 +118,9 @@ class Follower:
         loop = asyncio.get_running_loop()
         futures: list[Future[Ended]] = [loop.create_future() for _ in entries]
         for entry, future in zip(entries, futures, strict=True):
+            if entry.offset in self._own:
+                # The log uses its offset again.
+                self._report_own(entry.offset, entry.offset - 1)
             self._own[entry.offset] = _OwnEntry(epoch, entry.key, future)
         replica = self.replica
         if entries and epoch == replica.epoch and replica.applied == entries[0].offset - 1:
@@ -121,6 +128,12 @@ class Follower:
                 self._apply(entry)
         elif epoch == replica.epoch:
             self._settle()
+        elif epoch in {each.name for each in replica.epochs}:
+            # It came late: the log may have lost it meanwhile. One that is new is read soon.
+            self._end_lost()
+        for offset in list(self._own)[: len(self._own) - MAX_OWN]:
+            # They are applied all the same, as those of other processes.
+            self._end_own(offset)
         return futures
 
     async def reach(self, offset: int, timeout_s: float) -> bool:
@@ -129,9 +142,14 @@ class Follower:
             return True
         future: Future[None] = asyncio.get_running_loop().create_future()
         self._behind.append((offset, future))
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(timeout_s):
                 await future
+        except TimeoutError:
+            pass
+        finally:
+            future.cancel()
+            self._behind = [pair for pair in self._behind if pair[1] is not future]
         return self.replica.applied >= offset
 
     async def _run(self) -> None:
@@ -194,7 +212,7 @@ class Follower:
             return
         try:
             epoch, entries = parse_message(message["data"])
-        except ValueError:
+        except (ValueError, IndexError):
             # Somebody else publishes there: the log has the truth.
             await self.catch_up()
             return
@@ -243,26 +261,25 @@ class Follower:
         if replica.applied != after:
             # A fire of this process was applied meanwhile: what was read may be older.
             return state.head >= replica.applied and replica.epoch == state.epochs[-1].name
-        watched = self._watched_here()
-        known = {epoch.name for epoch in replica.epochs}
         lost = replica.extend(state.epochs)
+        if lost is not None:
+            self._end_lost()
         if lost is None or (lost == [] and state.head < replica.applied):
             logger.error(
                 "the log of signals was emptied or replaced: every cursor of it is expired",
                 extra={"action": "signals-lost"},
             )
             self._settle(all_of_them=True)
+            watched = self._watched_here()
             replica.begin(state.epochs, state.trimmed)
             await self._lose(watched)
         elif replica.applied < after:
             kept = replica.applied
-            own = self._own.items()
-            lost += [each.key for at, each in own if at > kept and each.epoch in known]
             logger.error(
                 "the server has lost %d entries of the log of signals: cursors of %d keys are "
                 "expired",
                 after - kept,
-                len(set(lost)),
+                len(lost),
                 extra={"action": "signals-lost"},
             )
             self._unreported |= dict.fromkeys(lost, kept)
@@ -270,11 +287,14 @@ class Follower:
             await self._lose(lost)
         elif state.trimmed > replica.applied:
             # This process was suspended, or cut off: those it has waits on may have fired.
-            last = await self._last_of(watched)
-            replica.begin_after_gap(
-                state.epochs, state.trimmed, [key for key in watched if last[key] <= after]
-            )
-            await self._lose([key for key in watched if last[key] > after])
+            last = await self._last_of(self._watched_here())
+            if replica.applied != after:
+                return False
+            # Others may have begun to wait meanwhile.
+            watched = self._watched_here()
+            complete = {key for key in watched if last.get(key, state.head) <= after}
+            replica.skip_gap(state.trimmed, complete)
+            await self._lose([key for key in watched if key not in complete])
         else:
             return True
         self.gaps += 1
@@ -332,13 +352,34 @@ class Follower:
         if self._behind:
             self._settle()
 
+    def _end_lost(self) -> None:
+        """Report own entries that the log has lost: they are acknowledged."""
+        replica = self.replica
+        names = {epoch.name for epoch in replica.epochs}
+        for offset, own in list(self._own.items()):
+            kept = replica.kept_before(own.epoch, offset)
+            if own.epoch not in names:
+                # Its epoch is lost, too, and was never seen here.
+                kept = offset - 1
+            if kept is not None:
+                self._report_own(offset, kept)
+
+    def _report_own(self, offset: int, kept: int) -> None:
+        # Perhaps nobody has seen it: it may not even have been applied here.
+        key = self._own[offset].key
+        self._unreported[key] = min(kept, self._unreported.get(key, kept))
+        self._end_own(offset)
+
+    def _end_own(self, offset: int) -> None:
+        future = self._own.pop(offset).future
+        if not future.done():
+            future.set_result(0)
+
     def _settle(self, *, all_of_them: bool = False) -> None:
         """Resume the callers whose entries were applied."""
         applied = self.replica.applied
         for offset in [each for each in self._own if all_of_them or each <= applied]:
-            future = self._own.pop(offset).future
-            if not future.done():
-                future.set_result(0)
+            self._end_own(offset)
         for offset, waiting in self._behind:
             if (all_of_them or offset <= applied) and not waiting.done():
                 waiting.set_result(None)
