@@ -428,7 +428,7 @@ class Purgatory(JobsMixin):
             if fired.completed == UNTRIED:
                 completed = await self._run_batch(self._operations.check_batch(key))
                 fired = fired._replace(completed=completed)
-            elif self._has_namesakes:
+            elif self._has_namesakes and self.shared_signals is None:
                 self._warn_of_waits_elsewhere(key)
         service = self._job_service
         if service is not None and service.may_wait_on(key):

@@ -8,6 +8,7 @@ from typing import Final
 from purgatory.jobs.job_wait import JobWait
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.status import Status
 from purgatory.timer import Clock
@@ -16,9 +17,10 @@ from purgatory.timer.clock import NS_PER_MS
 ParkOperation = Callable[[DelayedOperation, Sequence[str]], bool]
 
 # How often a waiter reads its job though no change was announced: if the store announces the
-# changes of other processes, and if it does not.
+# changes of other processes, and if it does not; then soon after the job was due, too.
 ANNOUNCED_POLL_MS: Final = 15_000
 SILENT_POLL_MS: Final = 1_000
+QUICK_POLL_MS: Final = 50
 
 
 class JobWatchers:
@@ -37,6 +39,8 @@ class JobWatchers:
         self._get = get
         self._park_operation = park
         self._clock = clock
+        # Read once, where it is needed: an estimate that drifts costs promptness only.
+        self._store_clock = StoreClock(clock)
         # {job id: waits for it to change}
         self._waits: dict[str, set[JobWait]] = {}
 
@@ -68,7 +72,9 @@ class JobWatchers:
                 job = await self._get(job_id)
                 if is_met(job):
                     return job, Status.FIRED
-                remaining_ms = self._remaining_ms(deadline_ns)
+                remaining_ms = min(
+                    await self._poll_ms(job), self._remaining_ms(deadline_ns, ANNOUNCED_POLL_MS)
+                )
                 if remaining_ms <= 0:
                     return job, Status.EXPIRED
                 self._park(wait, remaining_ms)
@@ -104,8 +110,20 @@ class JobWatchers:
         if not waits:
             del self._waits[wait.job_id]
 
-    def _remaining_ms(self, deadline_ns: int | None) -> int:
-        poll_ms = ANNOUNCED_POLL_MS if self._store.hears_others else SILENT_POLL_MS
+    async def _poll_ms(self, job: Job) -> int:
+        """Return how long to wait before the job is read without an announcement."""
+        if self._store.hears_others:
+            return ANNOUNCED_POLL_MS
+        if not self._store_clock.is_set:
+            asked_ns = self._clock.now_ns()
+            self._store_clock.note(await self._store.now_ms(), asked_ns)
+        until_due_ms = self._store_clock.remaining_ms(job.due_ms)
+        if until_due_ms > 0:
+            return min(until_due_ms + QUICK_POLL_MS, SILENT_POLL_MS)
+        # As long again as has passed since it was due: most handlers take little time.
+        return min(max(-until_due_ms, QUICK_POLL_MS), SILENT_POLL_MS)
+
+    def _remaining_ms(self, deadline_ns: int | None, otherwise_ms: int) -> int:
         if deadline_ns is None:
-            return poll_ms
-        return min(poll_ms, -(-(deadline_ns - self._clock.now_ns()) // NS_PER_MS))
+            return otherwise_ms
+        return -(-(deadline_ns - self._clock.now_ns()) // NS_PER_MS)

@@ -28,7 +28,10 @@ class UnhandledJobs:
         counters: WorkerCounters,
         delay_ms: int,
     ) -> None:
-        """Put jobs that are due off by `delay_ms` to twice that."""
+        """Put jobs that are due off by SOON_MS at first, by up to `delay_ms` later; or twice that.
+
+        Their own worker may just not have heard of them yet. If there is none, few claims are lost.
+        """
         self._store = store
         self._listener = listener
         self._clock = store.clock
@@ -62,6 +65,10 @@ class UnhandledJobs:
                 self._counters.given_back += sum(released)
 
     def _return(self, job: Job) -> GiveBack:
-        delay_ms = random.randint(self._delay_ms, 2 * self._delay_ms)  # noqa: S311 - spreads load
-        is_soon = self._clock.remaining_ms(job.due_ms) < delay_ms
+        # A claim and its return raise the epoch by two, and so does an attempt.
+        returns = max(0, job.epoch // 2 - job.attempt)
+        least_ms = min(self._delay_ms, SOON_MS << min(returns, 16))
+        delay_ms = random.randint(least_ms, 2 * least_ms)  # noqa: S311 - spreads load
+        # What is due later is released unchanged: this process looks no further ahead for a while.
+        is_soon = self._clock.remaining_ms(job.due_ms) < min(delay_ms, NEAR_MS)
         return GiveBack(job.claim, delay_ms=delay_ms if is_soon else None)

@@ -41,6 +41,7 @@ from purgatory.timer import Clock
 logger = logging.getLogger("purgatory.signals.redis")
 
 MAX_SHARDS: Final = 256
+_STOP_S: Final = 0.5
 # At the end of a URL's scheme: the server is a node of a cluster, and knows the others.
 CLUSTER: Final = "+cluster"
 
@@ -202,10 +203,11 @@ class RedisSignals:
 
     async def close(self) -> None:
         """Stop following, wait for the round trips under way, and release the connections."""
-        if self._judging is not None:
-            self._judging.cancel()
-            await asyncio.wait([self._judging])
-            self._judging = None
+        judging, self._judging = self._judging, None
+        # More than once: redis-py may swallow a cancellation before Python 3.12.
+        while judging is not None and not judging.done():
+            judging.cancel()
+            await asyncio.wait([judging], timeout=_STOP_S)
         await self._peers.stop()
         for follower in self._followers:
             await follower.log.drain()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -23,6 +24,7 @@ from purgatory.jobs import (
     MemoryJobStore,
 )
 from purgatory.jobs.model import AddStatus
+from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
 
 # Changing one's mind
@@ -205,3 +207,31 @@ async def test_listing_jobs(purgatory: Purgatory) -> None:
     assert len({job.id for job in found}) == len(found) == 6
     with pytest.raises(ValueError, match="limit"):
         await purgatory.jobs(limit=0)
+
+
+class OtherProcess(FailingJobStore):
+    """Another process on the jobs of a store, which announces nothing to it, as a database."""
+
+    def __init__(self, store: FailingJobStore) -> None:
+        super().__init__(now_ms)
+        self._store = store
+        self.is_telling = False
+        self.reads = 0
+
+    async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
+        self.reads += 1
+        return await self._store.get(job_ids)
+
+
+async def test_a_wait_in_another_process_ends_soon_after_the_job_is_due(
+    store: FailingJobStore, purgatory: Purgatory, make_purgatory: Make
+) -> None:
+    """Where changes are not announced: not a poll of a second later, and for few reads more."""
+    other = OtherProcess(store)
+    async with make_purgatory(jobs=other) as waiting:
+        job = await purgatory.defer("note", delay=2.3)
+        start_ms = now_ms()
+        found = await waiting.job(job.id).wait(20)
+        assert found.state is JobState.DONE
+        assert 2_300 <= now_ms() - start_ms <= 2_400
+        assert other.reads <= 5

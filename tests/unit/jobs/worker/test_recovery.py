@@ -220,7 +220,8 @@ async def test_what_others_decided_meanwhile_is_not_counted(
         return results
 
     store.run = claim_and_be_robbed  # type: ignore[method-assign] # somebody is faster
-    after = make_purgatory(jobs=store)
+    # None of them is soon, which would be claimed together with those of others that are near.
+    after = make_purgatory(jobs=store, job_settings=WorkerSettings(spread_ms=1_000_000_000))
     after.handler("note")(log)
     async with after:
         await asyncio.sleep(0.1)

@@ -124,15 +124,19 @@ async def test_the_horizon_is_claimed_rarely_while_it_holds_jobs_of_others(parts
 
 
 async def test_jobs_of_others_are_put_off_only_if_they_are_due_soon(parts: Parts) -> None:
-    """By the delay to twice that; the others are released as they are."""
-    soon, late = await parts.add(0, 30)
+    """By a second to two at first, by the delay to twice that later; others not at all."""
+    soon, later, late = await parts.add(0, 2, 30)
     unhandled = UnhandledJobs(parts.worker_store, parts.listener, parts.counters, 5_000)
-    before_ms = now_ms()
-    await unhandled.release(await parts.claim())
-    assert 5_000 <= (await parts.job(soon)).due_ms - before_ms <= 10_000
-    job = await parts.job(late)
-    assert (job.due_ms, job.version, job.lease_until_ms) == (job.deadline_ms, 1, 0)
-    assert parts.counters.given_back == 2
+    for least_ms in (1_000, 2_000, 4_000, 5_000, 5_000):
+        before_ms = now_ms()
+        await unhandled.release(await parts.claim())
+        off_ms = (await parts.job(soon)).due_ms - before_ms
+        assert least_ms <= off_ms <= 2 * least_ms
+        if least_ms == 1_000:
+            for job in (await parts.job(later), await parts.job(late)):
+                assert (job.due_ms, job.version, job.lease_until_ms) == (job.deadline_ms, 1, 0)
+        await asyncio.sleep(off_ms / 1000)
+    assert parts.counters.given_back == 15
 
 
 async def test_as_many_jobs_again_are_held_if_they_are_due_soon(
