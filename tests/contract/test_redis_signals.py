@@ -354,6 +354,33 @@ async def test_another_number_of_shards_is_refused(server: ValkeyServer) -> None
                 raise AssertionError("it opened")
 
 
+async def test_entries_that_are_too_long_for_a_message_are_read(server: ValkeyServer) -> None:
+    async with worker(server.url) as here, worker(server.url) as there:
+        waiting = await parked(there, "key:39")
+        await here.fire_shared([(f"key:{number}", "x" * 60_000) for number in range(40)])
+        assert len((await waiting).value) == 60_000
+        (follower,) = there.shared_signals._followers  # type: ignore[union-attr]
+        # A reply is bounded, too.
+        state = await follower.log.read(0, PAGE)
+        assert state.head == 40
+        async with worker(server.url) as later:
+            assert later.signals.statistics().signals == 40
+
+
+async def test_a_server_that_becomes_a_replica_is_away(server: ValkeyServer) -> None:
+    async with worker(server.url) as here:
+        waiting = await parked(here, "key")
+        with server.client() as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]  # redis-py leaves it so
+            await noticed_by(here)
+            with pytest.raises(SignalsUnavailableError, match="takes no signals now"):
+                await here.fire("key")
+            client.execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]  # as above
+        await until(lambda: not here.missing)
+        await here.fire("key", 1)
+        assert (await waiting).value == 1
+
+
 async def test_acknowledgement_from_the_disk(tmp_path: Path) -> None:
     with ValkeyServer(tmp_path, appendfsync="everysec") as server:
         async with worker(server.url, ack="aof") as here:

@@ -217,7 +217,11 @@ class Follower:
             await self.catch_up()
             return
         replica = self.replica
-        if not entries or (entries[-1].offset <= replica.applied and epoch == replica.epoch):
+        if not entries:
+            # They were too long for a message.
+            await self.catch_up()
+            return
+        if entries[-1].offset <= replica.applied and epoch == replica.epoch:
             return
         if epoch != replica.epoch or entries[0].offset > replica.applied + 1:
             await self.catch_up()

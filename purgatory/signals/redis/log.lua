@@ -23,6 +23,10 @@ local at = 5
 local MAX_EPOCHS = 32
 -- What one call trims at most, besides one entry for each that it appends.
 local TRIMMED_AT_ONCE = 1000
+-- Bytes of entries in one reply, about, and in one message: subscribers have small buffers.
+local MAX_REPLY = 2000000
+local MAX_MESSAGE = 1000000
+local READ_AT_ONCE = 100
 local REPEATS_PER_OWNER = 10000
 local REPEAT_MS = 600000
 
@@ -58,9 +62,15 @@ local function begin()
     count, forgotten_seq, forgotten = tonumber(count), tonumber(forgotten_seq), tonumber(forgotten)
   end
   local replication = redis.pcall('INFO', 'replication')
-  local id = type(replication) == 'string' and string.match(replication, 'master_replid:(%w+)') or ''
+  if type(replication) ~= 'string' then replication = '' end
+  local id = string.match(replication, 'master_replid:(%w+)') or ''
+  if string.find(replication, 'role:slave', 1, true) then
+    -- It may be behind, and takes no writes.
+    return redis.error_reply('READONLY the server of the signals is a replica now')
+  end
   if not epochs or not count or count ~= call('XLEN', log) then
     -- New, or somebody deleted a part of it.
+    for _, key in ipairs(call('HKEYS', keys)) do call('DEL', tag .. 'of:' .. key) end
     call('DEL', log, keys, idle, meta)
     epochs, server, head, trimmed, bytes, count, forgotten_seq = candidate .. ':0', id, 0, 0, 0, 0, 0
     found_shards, forgotten = shards, 0
@@ -90,13 +100,19 @@ local function key_of(entry)
   return string.sub(entry, finish + 1, finish + tonumber(length))
 end
 
--- Remove one entry of `key` from the log, which is the oldest of its key.
 local function remove(offset, entry)
   call('XDEL', log, int(offset) .. '-0')
   count, bytes = count - 1, bytes - #entry
 end
 
 -- Old entries are looked for only when the log is read: followers do so each second.
+-- Remove the entry of `key` at an offset, unless that is of another: its list may be from before
+-- somebody deleted the log.
+local function remove_of(key, offset)
+  local old = call('XRANGE', log, offset, offset)[1]
+  if old and key_of(old[2][2]) == key then remove(tonumber(offset), old[2][2]) end
+end
+
 local function trim(limit, are_old_trimmed)
   while limit > 0 and count > 0 do
     local is_full = count > max_signals or bytes > max_bytes
@@ -133,10 +149,7 @@ local function append(type, key, value)
   end
   local offsets = tag .. 'of:' .. key
   if type == 'd' then
-    for _, offset in ipairs(call('LRANGE', offsets, 0, -1)) do
-      local old = call('XRANGE', log, offset, offset)[1]
-      if old then remove(tonumber(offset), old[2][2]) end
-    end
+    for _, offset in ipairs(call('LRANGE', offsets, 0, -1)) do remove_of(key, offset) end
     call('DEL', offsets)
   end
   if type ~= 'f' then lost = head end
@@ -147,10 +160,9 @@ local function append(type, key, value)
   local listed = call('RPUSH', offsets, int(head))
   if listed == 1 then call('ZREM', idle, key) end
   if listed > max_per_key then
-    local offset = tonumber(call('LPOP', offsets))
-    local old = call('XRANGE', log, int(offset), int(offset))[1]
-    if old then remove(offset, old[2][2]) end
-    lost = math.max(lost, offset)
+    local offset = call('LPOP', offsets)
+    remove_of(key, offset)
+    lost = math.max(lost, tonumber(offset))
   end
   store_record(key, seq, head, lost)
   return seq, net(entry)
@@ -203,7 +215,8 @@ local function request()
   return 'ok ' .. result, table.concat(appended), #appended
 end
 
-begin()
+local refused = begin()
+if refused then return refused end
 if command == 'append' then
   local results, appended, total, first = {}, {}, 0, head + 1
   while at <= #ARGV do
@@ -217,7 +230,10 @@ if command == 'append' then
   if total > 0 then
     trim(total + TRIMMED_AT_ONCE)
     store_counts()
-    call('PUBLISH', channel, epoch() .. ' ' .. int(first) .. ' ' .. table.concat(appended))
+    local entries = table.concat(appended)
+    -- Without entries, it has followers read the log.
+    if #entries > MAX_MESSAGE then entries = '' end
+    call('PUBLISH', channel, epoch() .. ' ' .. int(first) .. ' ' .. entries)
   end
   return net(epoch()) .. table.concat(results)
 elseif command == 'read' then
@@ -225,10 +241,15 @@ elseif command == 'read' then
   local before = trimmed
   trim(TRIMMED_AT_ONCE, true)
   if trimmed > before then store_counts() end
-  local entries = {}
-  for _, item in ipairs(call('XRANGE', log, int(after + 1), '+', 'COUNT', limit)) do
-    entries[#entries + 1] = net(string.match(item[1], '^%d+') .. ' ' .. item[2][2])
-  end
+  local entries, size, from = {}, 0, after + 1
+  repeat
+    local page = call('XRANGE', log, int(from), '+', 'COUNT', math.min(limit - #entries, READ_AT_ONCE))
+    for _, item in ipairs(page) do
+      local offset, entry = string.match(item[1], '^%d+'), item[2][2]
+      entries[#entries + 1] = net(offset .. ' ' .. entry)
+      size, from = size + #entry, tonumber(offset) + 1
+    end
+  until #page < READ_AT_ONCE or #entries >= limit or size > MAX_REPLY
   return net(epochs) .. net(int(head)) .. net(int(trimmed)) .. net(found_shards or shards)
     .. net(int(now_ms)) .. table.concat(entries)
 elseif command == 'last' then

@@ -163,7 +163,8 @@ class ShardLog:
                 f"{exc}: what was fired may or may not survive a crash of the server"
             ) from exc
         except ResponseError as exc:
-            raise _reply_error(str(exc)) from exc
+            # redis-py takes the code of some errors off their text.
+            raise _reply_error(f"{type(exc).__name__}: {exc}") from exc
         except CONNECTION_ERRORS as exc:
             await self._drop_idle_connections()
             raise SignalsUnavailableError(
@@ -253,6 +254,10 @@ def _reply_error(message: str) -> SignalsError:
     if any(
         word in message
         for word in (
+            "ReadOnlyError",
+            "TryAgainError",
+            "ClusterDownError",
+            "MasterDownError",
             "READONLY",
             "LOADING",
             "BUSY",

@@ -1,0 +1,94 @@
+"""Messages in the channel of a log, whoever has sent them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from purgatory.signals.log_entry import EntryType, LogEntry
+from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.redis.follower import MAX_OWN, Follower
+from purgatory.signals.redis.shard_log import parse_message
+from purgatory.testing import MockClock
+from tests.properties.log_model import LogModel
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"x",
+        b"a 1 ",
+        b"a 1 0:",
+        b"a 1 -3:",
+        b"a 1 9:f",
+        b"a 1 5:hello",
+        b"a 1 10:f1 0 0 9 k",
+        b"a 1 11:f1 0 0 1 \xff1",
+        b"a 1 11:q1 0 0 1 k1",
+    ],
+)
+async def test_a_message_that_is_none_has_the_log_read(message: bytes) -> None:
+    """Whatever it is: nothing of it is applied, and following continues."""
+    log = LogModel(per_key=10, in_all=10, page=10)
+    follower = _follower(log)
+    await follower.catch_up()
+    log.add([(EntryType.FIRED, "key", b"")])
+    await follower._handle({"type": "message", "data": message})
+    await follower.catch_up()
+    assert follower.replica.applied == 1
+
+
+def test_texts_that_do_not_fit_are_refused() -> None:
+    """A negative size would be read for ever."""
+    for text in (b"a 1 -3:", b"a 1 4:abc"):
+        with pytest.raises(ValueError, match="does not fit"):
+            parse_message(text)
+
+
+async def test_waits_for_a_position_that_never_comes_leave_nothing() -> None:
+    """A client may make such a cursor up."""
+    follower = _follower(LogModel(per_key=10, in_all=10, page=10))
+    await follower.catch_up()
+    for _ in range(100):
+        assert not await follower.reach(1_000, 0)
+    assert follower._behind == []
+
+
+async def test_own_entries_that_do_not_arrive_are_bounded() -> None:
+    """As where the channel may not be subscribed to."""
+    follower = _follower(LogModel(per_key=10, in_all=10, page=10))
+    await follower.catch_up()
+    epoch = follower.replica.epoch
+    for offset in range(2, MAX_OWN + 100):
+        entry = LogEntry(offset, EntryType.FIRED, 1, 0, 0, "key", b"1")
+        (future,) = follower.apply_own(epoch, [entry])
+        if offset == 2:
+            first = future
+    assert len(follower._own) <= MAX_OWN
+    assert first.result() == 0
+
+
+def _follower(log: Any) -> Follower:
+    replica = LogReplica(
+        clock=MockClock(),
+        max_signals_per_key=10,
+        max_signals=10,
+        max_bytes=1_000,
+        max_value_bytes=1_000,
+    )
+    follower = Follower(log, replica, shards=1, has_key=lambda key: True, on_load=lambda: None)
+    follower._listener = _Listener()
+    return follower
+
+
+class _Listener:
+    def check(self, key: str) -> int:
+        return 0
+
+    def cancel(self, key: str) -> int:
+        return 0
+
+    def watched(self) -> list[str]:
+        return []
