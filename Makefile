@@ -54,7 +54,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-ownership bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-signals chaos-ownership bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -99,6 +99,9 @@ other-suites: $(VENV)/.test ## Run the suite of another project with a purgatory
 
 chaos: $(VENV)/.test ## Kill services and stores while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
 	@$(BIN)/python -m tests.chaos $(ARGS)
+
+chaos-signals: $(VENV)/.test ## Kill workers and Valkey, cut, stall, empty and roll back, while 5,000 clients wait (ARGS="--clients 500 --seed 2")
+	@$(BIN)/python -m tests.chaos.signals $(ARGS)
 
 chaos-ownership: $(VENV)/.test ## Kill, suspend and cut off workers that own groups: 1,000 times simulated, dozens real (ARGS="--real 100 --seed 2")
 	@$(BIN)/python -m tests.ownership $(ARGS)

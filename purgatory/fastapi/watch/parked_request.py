@@ -72,10 +72,15 @@ class ParkedRequest(WaitOperation):
         registry = registration.registry
         if registration is not registry.unnamed:
             registry.forget(self, registration)
-        if not self.is_abandoned:
-            self.respond(
-                registry.response(self.watched_keys, self.positions, self.terms, self.status)
-            )
+        if self.is_abandoned:
+            return
+        try:
+            keys, positions = self.watched_keys, self.positions
+            response = registry.response(keys, positions, self.terms, self.status)
+        except Exception as exc:
+            # A fault of ours: the client gets a 500, as for any other, instead of no response.
+            response = registry.failed(keys, exc)
+        self.respond(response)
 
     def refuse(self, response: RawResponse) -> bool:
         """End the wait with an error; return True iff it was pending."""

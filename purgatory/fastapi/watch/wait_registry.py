@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
-from purgatory.fastapi.http.problem_mapping import problem_of_error
+from purgatory.fastapi.http.problem_mapping import problem_of_error, problem_of_exception
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
@@ -87,6 +87,12 @@ class WaitRegistry:
                 if positions[index] < signals.earliest(key):
                     return self._expired(key, positions[index])
         return self._responses.response(keys, positions, terms, status)
+
+    def failed(self, keys: tuple[str, ...], error: Exception) -> RawResponse:
+        """Return the response to a wait whose response could not be made, and log why."""
+        prefix = self.context.prefix
+        path = f"{prefix}/watch/{keys[0]}" if len(keys) == 1 else f"{prefix}/watch"
+        return problem_of_exception(error).response(prefix, path)
 
     def enter(self, client: str) -> None:
         """Count a request of `client` that is parked by other means than `park`; then `leave`.

@@ -18,15 +18,15 @@ from purgatory.signals.redis import RedisSignals
 from purgatory.timer import compiled
 from tests.benchmarks.comparison.collector import Collector
 from tests.benchmarks.comparison.machine import this_machine
-from tests.benchmarks.signals.others import Other, follow, receive_each, wait_for_each
+from tests.benchmarks.signals.others import Other, cpu_s, follow, receive_each, wait_for_each
 from tests.valkey_server import ValkeyServer
 
 NOTES = """\
 Valkey, this process and the others share the machine. From fire to answer: from before `fire` in
 one process until the wait has ended in another, by the clock that they share; bare pub/sub: from
 before `publish` until `get_message` has returned, with the same client and payload, in turns.
-Fires: up to 1,000 at once from one process, acknowledged. CPU of a follower: of a process that has
-no waits, for each signal that it applies.
+Fires: up to 1,000 at once from one process, acknowledged. CPU for each of them: of the process that
+fires, of the server, and of another process that follows without waits.
 """
 
 
@@ -110,7 +110,7 @@ async def fan_out(url: str, options: argparse.Namespace) -> list[str]:
 
 async def throughput(url: str, options: argparse.Namespace) -> list[str]:
     """Measure fires through one, four and sixteen logs, and what a follower takes."""
-    lines = [f"{'':34}{'fires/s':>9}{'us CPU of a follower':>24}"]
+    lines = [f"{'':34}{'fires/s':>9}{'CPU: firing':>14}{'Valkey':>10}{'follower':>10}"]
     fires: int = options.fires
     for shards in (1, 4, 16):
         async with AsyncExitStack() as stack:
@@ -123,13 +123,21 @@ async def throughput(url: str, options: argparse.Namespace) -> list[str]:
             )
             await follower.next()
             keys = [f"key:{number}" for number in range(1_000)]
-            started_ns = time.monotonic_ns()
+            started_ns, own_s, server_s = time.monotonic_ns(), cpu_s(), await _server_cpu_s(client)
             for _ in range(fires // len(keys)):
                 await asyncio.gather(*(purgatory.fire(key, 1) for key in keys))
-            seconds = (time.monotonic_ns() - started_ns) / 1e9
-            cpu_us = await follower.next() * 1e6 / fires
-        lines.append(f"{f'{shards} logs':34}{fires / seconds:9,.0f}{cpu_us:24.1f}")
+            seconds, own_s = (time.monotonic_ns() - started_ns) / 1e9, cpu_s() - own_s
+            follower_s = await follower.next()
+            server_s = await _server_cpu_s(client) - server_s
+        cells = [f"{each * 1e6 / fires:7.1f} us" for each in (own_s, server_s, follower_s)]
+        name = "1 log" if shards == 1 else f"{shards} logs"
+        lines.append(f"{name:34}{fires / seconds:9,.0f}{cells[0]:>14}{cells[1]}{cells[2]}")
     return lines
+
+
+async def _server_cpu_s(client: Redis) -> float:
+    used = await client.info("cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
 
 async def start_up(url: str, options: argparse.Namespace) -> list[str]:

@@ -71,11 +71,11 @@ async def receive_each(pipe: Connection, url: str, count: int) -> None:
 async def follow(pipe: Connection, url: str, shards: int, count: int) -> None:
     """Follow without waits; report the CPU time and the lag when `count` signals were applied."""
     async with Purgatory(signals=RedisSignals(url, shards=shards, timeout=30)) as purgatory:
-        before = _cpu_s()
+        before = cpu_s()
         pipe.send("ready")
         while _applied(purgatory) < count:  # noqa: ASYNC110 - nothing tells it
             await asyncio.sleep(0.02)
-        pipe.send(_cpu_s() - before)
+        pipe.send(cpu_s() - before)
 
 
 def _applied(purgatory: Purgatory) -> int:
@@ -83,6 +83,7 @@ def _applied(purgatory: Purgatory) -> int:
     return purgatory.shared_signals.statistics().applied
 
 
-def _cpu_s() -> float:
+def cpu_s() -> float:
+    """Return the CPU time of this process."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime

@@ -239,6 +239,25 @@ async def test_a_full_purgatory_counts_no_client(
         wait.abandon()
 
 
+async def test_a_response_that_cannot_be_made_is_a_500(
+    purgatory: Purgatory,
+    registry: WaitRegistry,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A fault of ours: the client need not wait for it, and the log says why."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(registry._responses, "response", fail)
+    connection = Connection()
+    _park(registry, connection)
+    await purgatory.fire("k")
+    assert [response.status for response in connection.responses] == [500]
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_an_unknown_name(registry: WaitRegistry) -> None:
     """404: nobody waits under it, or no longer."""
     with pytest.raises(Exception, match=f"no request is parked under Wait-Id {WAIT_ID}"):

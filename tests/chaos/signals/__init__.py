@@ -1,0 +1,1 @@
+"""Signals of several workers while workers, their server and connections fail."""

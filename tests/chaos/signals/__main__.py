@@ -1,0 +1,40 @@
+"""`make chaos-signals`: the long form."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.chaos.signals.storm import SignalPlan, SignalStorm
+
+
+def main() -> int:
+    """Run a storm, and say what was found; 1 if a promise was broken."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.signals", description=__doc__)
+    parser.add_argument("--clients", type=int, default=5_000)
+    parser.add_argument("--keys", type=int, default=500)
+    parser.add_argument("--worker-kills", type=int, default=100)
+    parser.add_argument("--server-kills", type=int, default=20)
+    parser.add_argument("--others", type=int, default=10, help="of each other fault")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    faults = {
+        "kill worker": options.worker_kills,
+        "kill server": options.server_kills,
+        **dict.fromkeys(("cut", "stall", "empty", "lose writes"), options.others),
+    }
+    plan = SignalPlan(clients=options.clients, keys=options.keys, faults=faults, seed=options.seed)
+    with tempfile.TemporaryDirectory(prefix="purgatory-signals-") as folder:
+        storm = SignalStorm(plan, Path(folder))
+        broken = asyncio.run(storm.blow())
+    sys.stdout.write(f"{dict(storm.counts)}, {len(broken)} broken promises\n")
+    for each in broken[:50]:
+        sys.stdout.write(f"  {each}\n")
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
