@@ -371,11 +371,11 @@ async def test_a_server_that_becomes_a_replica_is_away(server: ValkeyServer) -> 
     async with worker(server.url) as here:
         waiting = await parked(here, "key")
         with server.client() as client:
-            client.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]  # redis-py leaves it so
+            client.execute_command("REPLICAOF", "127.0.0.1", "1")
             await noticed_by(here)
             with pytest.raises(SignalsUnavailableError, match="takes no signals now"):
                 await here.fire("key")
-            client.execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]  # as above
+            client.execute_command("REPLICAOF", "NO", "ONE")
         await until(lambda: not here.missing)
         await here.fire("key", 1)
         assert (await waiting).value == 1
