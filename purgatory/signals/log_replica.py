@@ -270,9 +270,10 @@ class LogReplica(MemorySignals):
     def expired(self, key: str, reason: str) -> CursorExpiredError:
         """Return the error of a cursor that is no longer valid."""
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self.head())
+        kept = "" if earliest == head else f", or from {earliest!r} for what is still kept"
         return CursorExpiredError(
             f"the cursor for key {key!r} has expired, {reason}: read the state anew, then go on "
-            f"from {head!r}, or from {earliest!r} for what is still kept",
+            f"from {head!r}{kept}",
             key=key,
             earliest=earliest,
             head=head,

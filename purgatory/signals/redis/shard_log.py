@@ -168,7 +168,7 @@ class ShardLog:
         except CONNECTION_ERRORS as exc:
             await self._drop_idle_connections()
             raise SignalsUnavailableError(
-                f"Redis did not reply within {self._timeout_s:g} s ({type(exc).__name__}: {exc}): "
+                f"Redis did not reply ({type(exc).__name__}: {str(exc) or f'{self._timeout_s:g} s'}): "
                 "what was fired may or may not be in the log, and the same call can be made again"
             ) from exc
 
