@@ -144,7 +144,12 @@ class SignalsError(PurgatoryError):
 
 
 class SignalsUnavailableError(SignalsError, ConnectionError):
-    """The server of the signals is out of reach: a fire may or may not be done."""
+    """The server of the signals is out of reach; a fire may or may not be done."""
+
+    @property
+    def summary(self) -> str:
+        """What a client may know."""
+        return "the server of the signals is out of reach"
 
 
 class SignalsNotReadyError(SignalsError, RuntimeError):

@@ -261,6 +261,10 @@ class MemorySignals:
             raise self._expired(key, "signals since then are no longer kept")
         return offset
 
+    def part(self, keys: Iterable[str]) -> MemorySignals:
+        """Return the history that has all of `keys`, or this object."""
+        return self
+
     def parts(self) -> list[MemorySignals]:
         """Return the histories that this consists of."""
         return [self]

@@ -43,7 +43,8 @@ class WaitOperation(DelayedOperation):
     ) -> None:
         """Wait for signals after `positions`: one for all keys, or one for each."""
         DelayedOperation.__init__(self, delay_ms)
-        self.signals = signals
+        # One of several logs, if it has all of the keys: positions of two cannot be compared.
+        self.signals = signals.part(keys) if signals.is_shared else signals
         self.watched_keys = keys
         self.condition = condition
         self.is_abandoned = False

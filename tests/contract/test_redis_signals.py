@@ -20,6 +20,7 @@ from purgatory.errors import (
     SignalsNotReadyError,
     SignalsUnavailableError,
 )
+from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.redis.follower import PAGE
 from purgatory.status import Status
@@ -39,6 +40,15 @@ def server(tmp_path: Path) -> Iterator[ValkeyServer]:
 def shards(request: pytest.FixtureRequest) -> int:
     count: int = request.param
     return count
+
+
+class Noted(WaitOperation):
+    """A wait that responds to nobody."""
+
+    __slots__ = ()
+
+    def on_complete(self) -> None:
+        pass
 
 
 @asynccontextmanager
@@ -117,6 +127,17 @@ async def test_a_cursor_of_one_worker_is_good_in_others_and_later_ones(
                     seen.append(outcome.value)
                     cursor = outcome.cursor
                 assert seen == [0, 1, 2]
+
+
+async def test_what_is_kept_ends_a_wait_of_any_log_at_once(server: ValkeyServer) -> None:
+    """Positions of an empty log are 0 and more, as many as there are logs."""
+    async with worker(server.url, shards=4) as here:
+        for number in range(12):
+            key = f"key:{number}"
+            await here.fire(key, number)
+            position = here.signals.position(key, "0")
+            wait = Noted(0, here.signals, (key,), (position,))
+            assert wait.try_complete()
 
 
 async def test_several_keys_are_read_to_the_end_by_the_cursor_of_each_outcome(

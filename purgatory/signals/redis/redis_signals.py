@@ -96,6 +96,7 @@ class RedisSignals:
         if ack == "aof" and self._is_cluster:
             raise ValueError('ack="aof" needs one server: set appendfsync to always in a cluster')
         self._given = url_or_client
+        self._address = redacted(url_or_client) if isinstance(url_or_client, str) else "Redis"
         self._prefix = prefix
         self._shards = shards
         self._is_fsynced = ack == "aof"
@@ -196,7 +197,13 @@ class RedisSignals:
                 await asyncio.shield(self._judging)
                 await self._loaded.wait()
         except TimeoutError:
-            logger.warning("%s", "; ".join(self.missing), extra={"action": "signals-away"})
+            errors = [each.error for each in self._followers if each.error is not None]
+            logger.warning(
+                "signals are not exchanged until %s can be used: %s",
+                self._address,
+                errors[0].detail if errors else "its settings were not read yet",
+                extra={"action": "signals-away"},
+            )
         for fault in [self._fault, *(follower.error for follower in self._followers)]:
             if isinstance(fault, SignalsNotReadyError):
                 raise fault
