@@ -70,12 +70,14 @@ class Worker:
     async def kill(self) -> None:
         """End it without warning."""
         if self._process is not None:
-            self._process.kill()
-            await self._process.wait()
-            assert self._writer is not None and self._reading is not None
-            self._writer.transport.abort()
-            await self._reading
+            process, writer = self._process, self._writer
+            # First: what is asked from here on would wait for ever.
             self._writer = self._process = None
+            process.kill()
+            await process.wait()
+            assert writer is not None and self._reading is not None
+            writer.transport.abort()
+            await self._reading
 
     async def ask(self, what: str, **request: Any) -> dict[str, Any]:
         """Return the reply; raise NoAnswerError."""
