@@ -167,8 +167,9 @@ class ShardLog:
             raise _reply_error(f"{type(exc).__name__}: {exc}") from exc
         except CONNECTION_ERRORS as exc:
             await self._drop_idle_connections()
+            reason = str(exc) or f"{self._timeout_s:g} s have passed"
             raise SignalsUnavailableError(
-                f"Redis did not reply ({type(exc).__name__}: {str(exc) or f'{self._timeout_s:g} s'}): "
+                f"Redis did not reply ({type(exc).__name__}: {reason}): "
                 "what was fired may or may not be in the log, and the same call can be made again"
             ) from exc
 
