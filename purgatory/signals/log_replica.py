@@ -242,6 +242,10 @@ class LogReplica(MemorySignals):
         self._highest = max(self._highest, self._number(position))
         return position
 
+    def position_at(self, offset: int) -> int:
+        """Return the position of an offset of the current epoch."""
+        return self._position_of(offset)
+
     def _position_of(self, offset: int, epoch: str = "") -> int:
         """Return the position of an offset that was not lost; negative if it is unknown.
 

@@ -81,6 +81,7 @@ cdef class MemorySignals:
     @cython.locals(history=_KeyHistory)
     cpdef drop_at(self, key, long long offset)
     cpdef skip_to(self, long long offset)
+    cpdef forget_through(self, long long offset)
     cpdef drop_all(self, long long offset)
     @cython.locals(share=_Share)
     cpdef bint trim_through(self, long long position, long long limit)

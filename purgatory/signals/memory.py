@@ -369,6 +369,10 @@ class MemorySignals:
         if offset > self._head:
             self._head = offset
 
+    def forget_through(self, offset: int) -> None:
+        """Expire cursors of keys that are unknown here up to `offset`, and none after it."""
+        self._forgotten_offset = offset
+
     def drop_all(self, offset: int) -> None:
         """Drop every history as of `offset`, which becomes the head: all cursors are expired."""
         for key in list(self._histories):

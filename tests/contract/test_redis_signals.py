@@ -298,6 +298,23 @@ async def test_a_worker_that_missed_more_than_is_kept_expires_only_keys_that_fir
         assert (await quiet).value == 1
 
 
+async def test_a_later_worker_accepts_cursors_of_quiet_keys(server: ValkeyServer) -> None:
+    """Also from before what the log still has: nothing of their keys was lost."""
+    limits = Limits(max_signals=10, max_signals_per_key=10)
+    async with worker(server.url, limits) as here:
+        never = here.cursor("never")
+        early = here.cursor("fired")
+        quiet = (await here.fire("fired")).cursor
+        for number in range(15):
+            await here.fire(f"other:{number}")
+        async with worker(server.url, limits) as later:
+            for key, cursor in (("never", never), ("fired", quiet)):
+                outcome = await later.park(key, timeout=0, cursor=cursor)
+                assert outcome.status is Status.EXPIRED
+            with pytest.raises(CursorExpiredError):
+                await later.park("fired", timeout=0, cursor=early)
+
+
 async def test_a_full_log_is_read_at_the_start(server: ValkeyServer) -> None:
     count = 2 * PAGE + 10
     async with worker(server.url) as here:

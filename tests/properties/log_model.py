@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
-from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, LogState
+from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, KeyPage, LogState
 
 
 @dataclass
@@ -57,6 +57,11 @@ class LogModel:
         )
         self._interrupt()
         return state
+
+    async def keys_after(self, cursor: int) -> KeyPage:
+        lost = {key: record[2] for key, record in self.content.records.items()}
+        self._interrupt()
+        return KeyPage(0, 0, lost)
 
     async def last(self, keys: Sequence[str]) -> list[int]:
         found = [self.content.records.get(key, (0, 0, 0))[1] for key in keys]

@@ -253,11 +253,26 @@ class Follower:
             )
         if not replica.epochs:
             replica.begin(state.epochs, state.trimmed)
+            await self._learn_keys(state.trimmed)
         elif not await self._is_continued(state, after):
             return False
         await self._apply_all(state.entries)
         self.lag = max(0, state.head - replica.applied)
         return self.lag == 0 or not state.entries
+
+    async def _learn_keys(self, trimmed: int) -> None:
+        """Learn which cursors from before the first entry are still good: those of quiet keys."""
+        cursor = 0
+        while True:
+            page = await self.log.keys_after(cursor)
+            for key, lost in page.lost.items():
+                # The others have entries that are read now, and say so themselves.
+                if 0 < lost <= trimmed:
+                    self.replica.drop_at(key, self.replica.position_at(lost))
+            cursor = page.after
+            if not cursor:
+                break
+        self.replica.forget_through(self.replica.position_at(page.forgotten))
 
     async def _is_continued(self, state: LogState, after: int) -> bool:
         """Return True iff the entries that were read follow those that are here."""

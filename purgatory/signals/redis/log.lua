@@ -252,6 +252,15 @@ elseif command == 'read' then
   until #page < READ_AT_ONCE or #entries >= limit or size > MAX_REPLY
   return net(epochs) .. net(int(head)) .. net(int(trimmed)) .. net(found_shards or shards)
     .. net(int(now_ms)) .. table.concat(entries)
+elseif command == 'keys' then
+  -- Some of the keys that are known, from a cursor of HSCAN: for each, through which offset it has
+  -- lost entries.
+  local page = call('HSCAN', keys, argument(), 'COUNT', 1000)
+  local rows = {}
+  for index = 1, #page[2], 2 do
+    rows[#rows + 1] = net(page[2][index]) .. net(string.match(page[2][index + 1], '%d+$'))
+  end
+  return net(page[1]) .. net(int(forgotten)) .. table.concat(rows)
 elseif command == 'last' then
   -- Of each key: the offset of its last entry, or the highest that it may have had.
   local found = {}

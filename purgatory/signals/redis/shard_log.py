@@ -72,6 +72,17 @@ class LogState(NamedTuple):
     entries: list[LogEntry]
 
 
+class KeyPage(NamedTuple):
+    """Some of the keys that a log knows."""
+
+    after: int
+    """The cursor of the next page; 0 if there is none."""
+    forgotten: int
+    """No key that the log does not know has an entry after this offset."""
+    lost: dict[str, int]
+    """Through which offset each key has lost entries."""
+
+
 class ShardLog:
     """One log, in one slot of a cluster. Raises SignalsError."""
 
@@ -117,6 +128,14 @@ class ShardLog:
             int(shards),
             int(now_ms),
             [_entry_with_offset(text) for text in entries],
+        )
+
+    async def keys_after(self, cursor: int) -> KeyPage:
+        """Return some of the keys that the log knows; cursors begin and end with 0."""
+        after, forgotten, *rows = netstrings(await self._run("keys", cursor))
+        names = [row.decode("utf-8", "surrogatepass") for row in rows[::2]]
+        return KeyPage(
+            int(after), int(forgotten), dict(zip(names, map(int, rows[1::2]), strict=True))
         )
 
     async def last(self, keys: Sequence[str]) -> list[int]:
