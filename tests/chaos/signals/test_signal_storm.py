@@ -1,10 +1,12 @@
 """The short form: each fault once, and no broken promise."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.chaos.signals.storm import FAULTS, SignalPlan, SignalStorm
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(
@@ -24,7 +26,9 @@ async def test_every_acknowledged_signal_is_seen_or_said_to_be_lost(tmp_path: Pa
         clients=24, keys=8, faults=dict.fromkeys(FAULTS, 1), seed=3, workers=3, firing=2
     )
     storm = SignalStorm(plan, tmp_path)
-    assert await storm.blow() == [], storm.counts
+    # A storm that hangs is a failure, too.
+    async with asyncio.timeout(2 * PATIENCE_S):
+        assert await storm.blow() == [], storm.counts
     assert storm.counts["acknowledged"] > 100, storm.counts
     assert storm.counts["seen"] > 100, storm.counts
     assert storm.counts["expired"], storm.counts
