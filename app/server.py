@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import gc
 import socket
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.config import STARTUP_FAILURE
 from uvicorn.supervisors import Multiprocess
 
 from app.log_format import log_config
 from app.main import create_app
 from app.settings import Settings, service_url
+
+# As uvicorn exits; older ones have no public name for it.
+STARTUP_FAILURE: Final = 3
 
 
 def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> int:
