@@ -120,7 +120,9 @@ class LogReplica(MemorySignals):
         self._epochs = tuple(epochs)
         kept, name = min(epoch.start for epoch in (*ours, *later)), later[-1].name
         current = self._segments[-1]
-        if kept >= self.applied:
+        # A wait that began ahead of what is here may be after entries that are lost.
+        is_ahead_of_loss = kept == self.applied and self._highest > current.shift + kept
+        if kept >= self.applied and not is_ahead_of_loss:
             # What is here has the same offsets in the later epoch.
             self._segments[-1] = current._replace(epoch=name)
             return []
@@ -138,6 +140,18 @@ class LogReplica(MemorySignals):
         for key in lost:
             self.lose(key)
         return lost
+
+    def common_until(self, epochs: Sequence[Epoch]) -> int:
+        """Return the last offset that the log of `epochs` has in common with what was read here.
+
+        For waits that began ahead of what is here: what is common is applied before the rest.
+        """
+        common = [epoch for epoch in self._epochs if epoch in epochs]
+        later = epochs[epochs.index(common[-1]) + 1 :] if common else ()
+        ours = self._epochs[self._epochs.index(common[-1]) + 1 :] if common else ()
+        if not later or self._highest <= self._segments[-1].shift + self.applied:
+            return self.applied
+        return max(self.applied, min(epoch.start for epoch in (*ours, *later)))
 
     def kept_before(self, epoch: str, offset: int) -> int | None:
         """Return the last offset before that of a lost entry which the log has kept.

@@ -280,6 +280,13 @@ class Follower:
         if replica.applied != after:
             # A fire of this process was applied meanwhile: what was read may be older.
             return state.head >= replica.applied and replica.epoch == state.epochs[-1].name
+        common = replica.common_until(state.epochs)
+        if common > after and state.trimmed <= after:
+            await self._apply_all([entry for entry in state.entries if entry.offset <= common])
+            if not any(after < entry.offset <= common for entry in state.entries):
+                # Those in between were removed.
+                replica.applied = max(replica.applied, common)
+            return False
         lost = replica.extend(state.epochs)
         if lost is not None:
             self._end_lost()
@@ -288,9 +295,10 @@ class Follower:
                 "the log of signals was emptied or replaced: every cursor of it is expired",
                 extra={"action": "signals-lost"},
             )
-            self._settle(all_of_them=True)
             watched = self._watched_here()
             replica.begin(state.epochs, state.trimmed)
+            self._end_lost(is_new_log=True)
+            self._settle(all_of_them=True, but_own=True)
             await self._lose(watched)
         elif replica.applied < after:
             kept = replica.applied
@@ -302,7 +310,7 @@ class Follower:
                 extra={"action": "signals-lost"},
             )
             self._unreported |= dict.fromkeys(lost, kept)
-            self._settle(all_of_them=True)
+            self._settle(all_of_them=True, but_own=True)
             await self._lose(lost)
         elif state.trimmed > replica.applied:
             # This process was suspended, or cut off: those it has waits on may have fired.
@@ -371,13 +379,17 @@ class Follower:
         if self._behind:
             self._settle()
 
-    def _end_lost(self) -> None:
+    def _end_lost(self, *, is_new_log: bool = False) -> None:
         """Report own entries that the log has lost: they are acknowledged."""
         replica = self.replica
         names = {epoch.name for epoch in replica.epochs}
         for offset, own in list(self._own.items()):
             kept = replica.kept_before(own.epoch, offset)
             if own.epoch not in names:
+                if is_new_log:
+                    # It was of the log before: every cursor of that is expired.
+                    self._end_own(offset)
+                    continue
                 # Its epoch is lost, too, and was never seen here.
                 kept = offset - 1
             if kept is not None:
@@ -394,10 +406,11 @@ class Follower:
         if not future.done():
             future.set_result(0)
 
-    def _settle(self, *, all_of_them: bool = False) -> None:
+    def _settle(self, *, all_of_them: bool = False, but_own: bool = False) -> None:
         """Resume the callers whose entries were applied."""
         applied = self.replica.applied
-        for offset in [each for each in self._own if all_of_them or each <= applied]:
+        is_all = all_of_them and not but_own
+        for offset in [each for each in self._own if is_all or each <= applied]:
             self._end_own(offset)
         for offset, waiting in self._behind:
             if (all_of_them or offset <= applied) and not waiting.done():
