@@ -16,10 +16,12 @@ expires all the same.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
@@ -385,3 +387,5 @@ def _message(epoch: str, entries: list[LogEntry]) -> bytes:
 
 
 TestLogReplicas = LogMachine.TestCase
+# The same examples in every run, but for HYPOTHESIS_PROFILE=thorough, which looks for others.
+TestLogReplicas.settings = settings(derandomize=os.environ.get("HYPOTHESIS_PROFILE") != "thorough")
