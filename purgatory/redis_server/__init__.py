@@ -1,7 +1,7 @@
 """Redis and Valkey servers: settings that lose what was acknowledged, scripts. Extra `redis`.
 
-Here: what the job store and the signals have in common. Not here: what either keeps there
-(`jobs.redis`, `signals.redis`).
+Here: what job store, signals and ownership have in common. Not here: what each keeps there
+(`jobs.redis`, `signals.redis`, `ownership.redis`).
 """
 
 try:

@@ -87,7 +87,7 @@ USES: dict[str, set[str]] = {
     "jobs/sql": {"group_commit", "jobs/model", "jobs/stores"},
     "jobs/stores": {"jobs/model"},
     "jobs/worker": {"jobs/handlers", "jobs/model", "jobs/stores"},
-    "ownership/redis": {"ownership"},
+    "ownership/redis": {"ownership", "redis_server"},
     "purgatory": {"event_loop", "jobs", "jobs/handlers", "jobs/worker", "signals"},
     "public names": {"purgatory"},
     "signals/redis": {"group_commit", "redis_server", "signals"},

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
-from purgatory.redacted_url import invalid_redis_url, redacted
+from purgatory.redis_server.client import check_url_or_client, connected
 from purgatory.redis_server.script import Client
 from purgatory.redis_server.server_settings import ServerSettings, parse_info
 
@@ -32,10 +28,7 @@ class RedisConnection:
         is_fsynced: bool,
     ) -> None:
         """Connect to nothing yet; raise ValueError for a URL or client that cannot be used."""
-        if isinstance(url_or_client, str):
-            _check_url(url_or_client)
-        elif url_or_client.get_encoder().decode_responses:
-            raise ValueError("the client has decode_responses=True: records are bytes, turn it off")
+        check_url_or_client(url_or_client, "records")
         if is_fsynced and isinstance(url_or_client, RedisCluster):
             raise ValueError("fsync=True needs one server: set appendfsync to always in a cluster")
         self._given = url_or_client
@@ -85,13 +78,7 @@ class RedisConnection:
     def _connect(self) -> Client:
         client = self._given
         if isinstance(client, str):
-            client = Redis.from_url(
-                client,
-                socket_timeout=self._timeout_seconds,
-                socket_connect_timeout=self._timeout_seconds,
-                # The caller decides whether to try again: a repeated step may have another result.
-                retry=Retry(NoBackoff(), 0),
-            )
+            client = connected(client, self._timeout_seconds)
         self._client = client
         self._shards.connect(client)
         return client
@@ -121,17 +108,6 @@ class RedisConnection:
                     f"the jobs of this prefix are in {shards} shards, and this store was given "
                     f"shards={count}: give shards={shards}, or use another prefix"
                 )
-
-
-def _check_url(url: str) -> None:
-    try:
-        options = parse_url(url)
-    except ValueError:
-        raise invalid_redis_url(url) from None
-    if "decode_responses" in options:
-        raise ValueError(
-            f"the URL {redacted(url)!r} has decode_responses: records are bytes, take it out"
-        )
 
 
 def _unique(sentences: list[str]) -> list[str]:

@@ -12,10 +12,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError
 
 from purgatory.errors import (
     OwnershipError,
@@ -33,9 +30,8 @@ from purgatory.ownership.lease_store import (
     Renew,
 )
 from purgatory.ownership.redis.server_check import faults, warnings
-from purgatory.redacted_url import invalid_redis_url, redacted
-
-Client = Redis | RedisCluster
+from purgatory.redis_server.client import check_url_or_client, connected
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 
 _logger = logging.getLogger("purgatory.ownership.redis")
 
@@ -72,10 +68,7 @@ class RedisLeaseStore:
             raise ValueError(f"prefix is {prefix!r}: give printable characters")
         if not 1 <= retention <= 10 * 365 * _DAY_SECONDS:
             raise ValueError(f"retention is {retention!r}: give 1 second to ten years")
-        if isinstance(url_or_client, str):
-            _check_url(url_or_client)
-        elif url_or_client.get_encoder().decode_responses:
-            raise ValueError("the client has decode_responses=True: states are bytes, turn it off")
+        check_url_or_client(url_or_client, "states")
         self._given = url_or_client
         self._prefix = prefix
         self._kept_ms = round(retention * 1_000)
@@ -124,13 +117,7 @@ class RedisLeaseStore:
     def _connect(self) -> Client:
         if not isinstance(self._given, str):
             return self._given
-        return Redis.from_url(
-            self._given,
-            socket_timeout=self._timeout_seconds,
-            socket_connect_timeout=self._timeout_seconds,
-            # The caller decides whether to try again.
-            retry=Retry(NoBackoff(), 0),
-        )
+        return connected(self._given, self._timeout_seconds)
 
     async def _check(self) -> None:
         """Raise OwnershipNotReadyError, or OwnershipUnavailableError if it cannot be known."""
@@ -152,7 +139,7 @@ class RedisLeaseStore:
                 is_one = "redis_version" in by_node
                 return [by_node] if is_one else list(by_node.values())
             return [await self._client.info()]
-        except (RedisError, OSError, TimeoutError, RuntimeError) as exc:
+        except CONNECTION_ERRORS as exc:
             raise _error(exc) from exc
 
     async def _evaluate(self, steps: Sequence[LeaseStep]) -> list[Any]:
@@ -181,7 +168,7 @@ class RedisLeaseStore:
                     pipe.execute_command(*command)
                 return await pipe.execute(raise_on_error=False)
         # RuntimeError: uvloop's, of a connection that was closed.
-        except (RedisError, OSError, TimeoutError, RuntimeError) as exc:
+        except CONNECTION_ERRORS as exc:
             return [exc] * len(commands)
 
     async def _connect_anew(self) -> None:
@@ -191,7 +178,7 @@ class RedisLeaseStore:
         """
         # A cluster's client finds the primary by itself.
         if isinstance(self._client, Redis):
-            with contextlib.suppress(RedisError, OSError, TimeoutError, RuntimeError):
+            with contextlib.suppress(*CONNECTION_ERRORS):
                 await self._client.connection_pool.disconnect(inuse_connections=False)
 
     def _arguments(self, step: LeaseStep) -> list[str | int | bytes]:
@@ -233,14 +220,3 @@ def _error(exc: BaseException) -> OwnershipUnavailableError:
     )
     error.__cause__ = exc
     return error
-
-
-def _check_url(url: str) -> None:
-    try:
-        options = parse_url(url)
-    except ValueError:
-        raise invalid_redis_url(url) from None
-    if "decode_responses" in options:
-        raise ValueError(
-            f"the URL {redacted(url)!r} has decode_responses: states are bytes, take it out"
-        )

@@ -105,9 +105,7 @@ class Peers:
 
     def tell(self, question: str, argument: str) -> None:
         """Have the other processes answer, without waiting for it."""
-        task = asyncio.create_task(self._publish(self.channel, [self._name, 0, question, argument]))
-        self._replies.add(task)
-        task.add_done_callback(self._replies.discard)
+        self._begin_to_publish(self.channel, [self._name, 0, question, argument])
 
     async def _run(self) -> None:
         attempt = 0
@@ -150,9 +148,7 @@ class Peers:
         found = 0 if answer is None or not isinstance(argument, str) else answer(argument)
         if number:
             reply = [self._name, number, question, found]
-            task = asyncio.create_task(self._publish(f"{self.channel}:{asker}", reply))
-            self._replies.add(task)
-            task.add_done_callback(self._replies.discard)
+            self._begin_to_publish(f"{self.channel}:{asker}", reply)
 
     def _note_answer(self, number: object, answer: object) -> None:
         if not isinstance(number, int) or number not in self._asked or not isinstance(answer, int):
@@ -161,6 +157,11 @@ class Peers:
         answers.append(answer)
         if len(answers) >= self._expected.get(number, len(answers) + 1) and not future.done():
             future.set_result(None)
+
+    def _begin_to_publish(self, channel: str, message: list[object]) -> None:
+        task = asyncio.create_task(self._publish(channel, message))
+        self._replies.add(task)
+        task.add_done_callback(self._replies.discard)
 
     async def _publish(self, channel: str, message: list[object]) -> None:
         assert self._connect is not None

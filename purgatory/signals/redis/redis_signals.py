@@ -14,13 +14,13 @@ from zlib import crc32
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from purgatory.errors import SignalsNotReadyError, SignalsUnavailableError
 from purgatory.limits import Limits
-from purgatory.redacted_url import invalid_redis_url, redacted
+from purgatory.redacted_url import redacted
+from purgatory.redis_server.client import check_url_or_client
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server_settings import ServerSettings
 from purgatory.signals.base import SharedSignalStatistics
@@ -84,10 +84,7 @@ class RedisSignals:
             raise ValueError(f"ack is {ack!r}: give 'memory' or 'aof'")
         if not 0 < timeout <= 60:
             raise ValueError(f"timeout is {timeout!r}: give seconds, above 0 and up to 60")
-        if isinstance(url_or_client, str):
-            _check_url(url_or_client)
-        elif url_or_client.get_encoder().decode_responses:
-            raise ValueError("the client has decode_responses=True: values are bytes, turn it off")
+        check_url_or_client(url_or_client, "values", suffix=CLUSTER)
         self._is_cluster = (
             url_or_client.partition(":")[0].endswith(CLUSTER)
             if isinstance(url_or_client, str)
@@ -405,17 +402,6 @@ class RedisSignals:
             found.faults += [each for each in judged.faults if each not in found.faults]
             found.warnings += [each for each in judged.warnings if each not in found.warnings]
         return found
-
-
-def _check_url(url: str) -> None:
-    try:
-        options = parse_url(url.replace(CLUSTER, "", 1))
-    except ValueError:
-        raise invalid_redis_url(url) from None
-    if "decode_responses" in options:
-        raise ValueError(
-            f"the URL {redacted(url)!r} has decode_responses: values are bytes, take it out"
-        )
 
 
 def _node_options(cluster: RedisCluster) -> dict[str, Any]:

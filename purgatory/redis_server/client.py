@@ -1,0 +1,43 @@
+"""Clients of a server: the checks of what a user gives, and a client of our own."""
+
+from __future__ import annotations
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import parse_url
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from purgatory.redacted_url import invalid_redis_url, redacted
+from purgatory.redis_server.script import Client
+
+
+def check_url_or_client(given: str | Client, kept: str, *, suffix: str = "") -> None:
+    """Raise ValueError for an invalid URL, or replies that would be text: `kept` are bytes.
+
+    The scheme of a URL may have `suffix` at its end, which redis-py does not know.
+    """
+    if not isinstance(given, str):
+        if given.get_encoder().decode_responses:
+            raise ValueError(f"the client has decode_responses=True: {kept} are bytes, turn it off")
+        return
+    try:
+        options = parse_url(given.replace(suffix, "", 1))
+    except ValueError:
+        raise invalid_redis_url(given) from None
+    if "decode_responses" in options:
+        raise ValueError(
+            f"the URL {redacted(given)!r} has decode_responses: {kept} are bytes, take it out"
+        )
+
+
+def connected(url: str, timeout_s: float) -> Redis:
+    """Return a client that connects and replies within `timeout_s`, and repeats nothing.
+
+    The caller decides whether to try again: a repeated call may have another result.
+    """
+    return Redis.from_url(
+        url,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+    )
