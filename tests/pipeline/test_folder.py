@@ -6,19 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutputInUseError
 from purgatory.pipeline.errors import PipelineError
-from purgatory.pipeline.spark.folder import File, Folder
+from purgatory.pipeline.spark.folder import File
+from purgatory.pipeline.spark.local_folder import LocalFolder
 from purgatory.pipeline.spark.tables import Tables
 
 
-def test_a_run_that_was_overtaken_puts_no_half_in_place(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_run_that_was_overtaken_puts_no_half_in_place(tmp_path: Path) -> None:
     """What it wrote before the other one began is gone: the tables are those of the other."""
-    tables = Tables(spark, str(tmp_path))
+    tables = Tables(str(tmp_path))
 
     def write(new: str, *names: str) -> None:
         for name in names:
@@ -37,11 +35,9 @@ def test_a_run_that_was_overtaken_puts_no_half_in_place(
     assert tables.folder.names() == ["waits"]
 
 
-def test_what_an_overtaken_run_goes_on_to_write_is_in_no_table(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_what_an_overtaken_run_goes_on_to_write_is_in_no_table(tmp_path: Path) -> None:
     """It finds out at its end; until then nothing of it gets among what the other one writes."""
-    tables = Tables(spark, str(tmp_path))
+    tables = Tables(str(tmp_path))
 
     def overtaken(old: str) -> None:
         def overtake(new: str) -> None:
@@ -56,9 +52,9 @@ def test_what_an_overtaken_run_goes_on_to_write_is_in_no_table(
     assert tables.folder.names() == ["waits"]
 
 
-def test_a_neighbour_is_not_within(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_neighbour_is_not_within(tmp_path: Path) -> None:
     """Though its name begins alike: a damaged outcome was taken for a file of the journal's."""
-    folder = Folder(spark, str(tmp_path / "history"))
+    folder = LocalFolder(str(tmp_path / "history"))
     assert folder.relative_of_uri(f"file://{tmp_path}/history/a%20b.parquet") == "a b.parquet"
     assert folder.relative_of_uri(f"file://{tmp_path}/history-results/b.parquet") is None
     assert folder.relative_of_uri("file:/elsewhere/b.parquet") is None
@@ -75,20 +71,16 @@ def test_a_neighbour_is_not_within(spark: SparkSession, tmp_path: Path) -> None:
         (".", False),
     ],
 )
-def test_what_is_within_is_listed(
-    spark: SparkSession, tmp_path: Path, place: str, is_held: bool
-) -> None:
+def test_what_is_within_is_listed(tmp_path: Path, place: str, is_held: bool) -> None:
     """A folder holds another one if its files would be in the listing; what is hidden is not."""
-    folder, other = Folder(spark, str(tmp_path / "history")), Folder(spark, str(tmp_path / place))
+    folder, other = LocalFolder(str(tmp_path / "history")), LocalFolder(str(tmp_path / place))
     assert folder.holds(other) == is_held
     other.write_bytes("a.parquet", b"")
     assert bool(folder.files(".parquet")) == is_held
 
 
-def test_a_local_folder_is_listed_without_java(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 10,000 files that takes a tenth of a second, and by way of Java half a minute."""
+def test_a_local_folder_is_listed(tmp_path: Path) -> None:
+    """By names, sizes and times, whatever is in the names; hidden files are not."""
     names = ("a b.parquet", "c%41/d [1].parquet", "e:f/g#h.parquet", "i.parquet/j.parquet")
     for number, name in enumerate((*names, ".k/l.parquet", "m/_n.parquet", "o.txt")):
         path = tmp_path / name
@@ -97,7 +89,7 @@ def test_a_local_folder_is_listed_without_java(
         os.utime(path, ns=(0, 1_763_000_000_999_999_999 + number * 500_000))
     (tmp_path / "p").symlink_to(tmp_path / "c%41")
     (tmp_path / "q.parquet").symlink_to("gone")
-    folder = Folder(spark, str(tmp_path))
+    folder = LocalFolder(str(tmp_path))
     expected = [
         File("a b.parquet", 0, 1_763_000_000_999),
         File("c%41/d [1].parquet", 1, 1_763_000_001_000),
@@ -105,23 +97,19 @@ def test_a_local_folder_is_listed_without_java(
         File("i.parquet/j.parquet", 3, 1_763_000_001_001),
         File("p/d [1].parquet", 1, 1_763_000_001_000),
     ]
-    with monkeypatch.context() as patch:
-        patch.setattr(Folder, "_listed", None)
-        assert folder.files(".parquet") == expected
-    # As by Java, which is asked where a folder is not of this machine.
-    monkeypatch.setattr(Folder, "_walked", Folder._listed)
-    assert [file.path for file in folder.files(".parquet")] == [file.path for file in expected]
+    assert folder.files(".parquet") == expected
+    assert [file.path for file in folder.files(".parquet", "p")] == ["p/d [1].parquet"]
 
 
-def test_a_name_that_is_no_text_can_be_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_name_that_is_no_text_can_be_told(tmp_path: Path) -> None:
     """The file cannot be read by that name, and is named as a broken one, on whatever terminal."""
     Path(os.fsdecode(bytes(tmp_path) + b"/\xff.parquet")).touch()
-    (file,) = Folder(spark, str(tmp_path)).files(".parquet")
+    (file,) = LocalFolder(str(tmp_path)).files(".parquet")
     assert file.path == "\N{REPLACEMENT CHARACTER}.parquet"
 
 
 def test_a_folder_that_cannot_be_listed_is_named(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else what is in it would be missing, and nobody would know."""
 
@@ -130,4 +118,4 @@ def test_a_folder_that_cannot_be_listed_is_named(
 
     monkeypatch.setattr("os.scandir", refuse)
     with pytest.raises(PipelineError, match=f"^{tmp_path}: Permission denied"):
-        Folder(spark, str(tmp_path)).files(".parquet")
+        LocalFolder(str(tmp_path)).files(".parquet")

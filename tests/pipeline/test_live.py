@@ -22,7 +22,7 @@ from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, PipelineError
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.errors import AlertRefusedError
 from purgatory.pipeline.source import register
-from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.spark.local_folder import LocalFolder
 from purgatory.pipeline.stream.alerts import Alert, AlertService
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds, exploding, window_keys, window_waits
@@ -90,7 +90,7 @@ def follow(
 ) -> None:
     """Take what is new, and end."""
     live = StreamingQueries(spark, str(out), THRESHOLDS, service=service)
-    wait_for(live.start(streaming_events(spark, str(journal)), every_s=None))
+    wait_for(live.start(streaming_events(spark, str(journal)), every_s=None), live.check)
 
 
 def windows(spark: SparkSession, out: Path) -> dict[int, Row]:
@@ -104,6 +104,27 @@ def windows(spark: SparkSession, out: Path) -> dict[int, Row]:
 def signals(service: str, alert: str) -> list[dict[str, Any]]:
     with urlopen(f"{service}/watch/alert:{alert}?cursor=0&wait=0") as response:
         return [signal["value"] for signal in json.load(response)["signals"]]
+
+
+def test_a_wrong_clock_does_not_silence_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Windows after an event of the year 2099 are reported; that event and late ones are alerts."""
+    journal, out = tmp_path / "journal", tmp_path / "out"
+    far = datetime(2099, 1, 1, tzinfo=UTC)
+    wrong = {**event(90, "fired", 0, "a"), "at": far, "completed_at": far, "worker": "ahead"}
+    append(spark, journal, [*minute(0, 0, expired=1, fired=2, key="a"), wrong])
+    append(spark, journal, minute(200, 30, expired=0, fired=1, key="b"))
+    follow(spark, journal, out)
+    assert windows(spark, out)[0]["fired"] == 2
+    append(spark, journal, minute(300, 1, expired=0, fired=2, key="late"))
+    append(spark, journal, minute(400, 60, expired=0, fired=1, key="c"))
+    follow(spark, journal, out)
+    assert sorted(windows(spark, out)) == [0, 30]
+    rows = spark.read.parquet(f"{out}/live/alerts/journal/*").collect()
+    details = {row["alert"]: json.loads(row["detail"]) for row in rows}
+    assert details == {
+        "future-events": {"events": 1, "workers": ["ahead"]},
+        "late-events": {"events": 4},
+    }
 
 
 def test_windows_are_told_once_and_alerts_are_fired_once(
@@ -137,9 +158,10 @@ def test_windows_are_told_once_and_alerts_are_fired_once(
             (out / "live" / "_checkpoints" / name / "commits").glob("[0-9]*"),
             key=lambda path: int(path.name),
         )
-        Folder(spark, str(commits[0].parent)).delete(commits[-1].name)
+        last = commits[-1].name
+        LocalFolder(str(commits[0].parent)).delete(last, f".{last}.crc")
         alerts = out / "live" / "alerts" / name
-        Folder(spark, str(alerts)).delete(*(path.name for path in alerts.iterdir()))
+        LocalFolder(str(alerts)).delete(*(path.name for path in alerts.iterdir()))
     append(spark, journal, minute(300, 31, expired=4, fired=0, key="order:4"))
     append(spark, journal, minute(400, 60, expired=0, fired=1, key="order:5"))
     follow(spark, journal, out, sender)

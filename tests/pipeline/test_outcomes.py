@@ -30,7 +30,8 @@ from purgatory.pipeline.outcomes.manifest import (
     sweep,
 )
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
-from purgatory.pipeline.spark.folder import File, Folder
+from purgatory.pipeline.spark.folder import File
+from purgatory.pipeline.spark.local_folder import LocalFolder
 from tests.pipeline.synthetic import Written, write
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
@@ -303,7 +304,7 @@ def test_a_run_that_broke_off_leaves_no_trace(
 
 def test_a_manifest_has_a_few_bytes_for_each_file(spark: SparkSession, tmp_path: Path) -> None:
     """A year of a journal's files is a manifest that is read at once, and it knows every one."""
-    folder = Folder(spark, str(tmp_path))
+    folder = LocalFolder(str(tmp_path))
     files = [
         File(f"date=2026-11-{day:02d}/hour={hour:02d}/{number:06d}.parquet", 1_000, number)
         for day, hour, number in product(range(1, 21), range(24), range(50))
@@ -322,7 +323,7 @@ def test_a_manifest_has_a_few_bytes_for_each_file(spark: SparkSession, tmp_path:
 
 def test_a_manifest_of_another_release_is_named(spark: SparkSession, tmp_path: Path) -> None:
     """With both versions, and not as a broken file: nobody is told to delete it."""
-    folder = Folder(spark, str(tmp_path))
+    folder = LocalFolder(str(tmp_path))
     folder.write_new("_manifests/000001.json", '{"version": 999, "more": []}')
     with pytest.raises(PipelineError, match="is of version 999, and this release knows"):
         read_manifest(folder)
@@ -330,7 +331,7 @@ def test_a_manifest_of_another_release_is_named(spark: SparkSession, tmp_path: P
 
 def test_two_runs_at_once_do_not_both_publish(spark: SparkSession, tmp_path: Path) -> None:
     """The second to publish is told, and changes nothing."""
-    folder = Folder(spark, str(tmp_path))
+    folder = LocalFolder(str(tmp_path))
     folder.write_new("_manifests/000001.json", "first")
     with pytest.raises(OutputInUseError, match=r"000001\.json .*run this one again"):
         folder.write_new("_manifests/000001.json", "second")
@@ -363,7 +364,7 @@ def test_a_run_that_was_overtaken_spoils_nothing(spark: SparkSession, tmp_path: 
 
 def test_what_another_run_writes_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
     """Until something newer is published: then nobody can publish it any more."""
-    folder = Folder(spark, str(tmp_path))
+    folder = LocalFolder(str(tmp_path))
     written = tmp_path / "run=000002-a" / "date=2026-11-20" / "hour=06"
     written.mkdir(parents=True)
     sweep(folder, Manifest(run=1))

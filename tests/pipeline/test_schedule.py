@@ -217,6 +217,7 @@ def test_a_database_without_tables_ends_with_the_way_out(
 ) -> None:
     """The last line is the store's own sentence, though it was a worker's error."""
     (tmp_path / "jobs.csv").write_text("handler,delay\nremind,5\n")
+    (tmp_path / "new.db").touch()
     source = ["--from", f"{tmp_path}/jobs.csv", "--out", f"{tmp_path}/out"]
     assert main(["schedule", *source, "--store", f"sqlite:///{tmp_path}/new.db"]) == 1
     last = capsys.readouterr().err.strip().splitlines()[-1]

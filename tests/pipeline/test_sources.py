@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import redis
@@ -24,15 +26,16 @@ from purgatory.jobs import JobState
 from purgatory.jobs.model import Cancel, Claim, Finish, RunNow, Start
 from purgatory.jobs.sql import migrate
 from purgatory.journal import ParquetFiles
-from purgatory.pipeline import EVENT_SCHEMA, job_events, outcomes
+from purgatory.pipeline import EVENT_SCHEMA, NothingToReadError, job_events, outcomes
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.schedule.job_adder import opened
 from purgatory.pipeline.schedule.job_address import JobAddress
-from purgatory.pipeline.source import journal_stream, register
-from purgatory.pipeline.source.journal_reader import Files, JournalReader, journal_files
-from purgatory.pipeline.source.journal_stream import JournalStreamReader
+from purgatory.pipeline.source import register
+from purgatory.pipeline.source.folder_listing import FolderListing
+from purgatory.pipeline.source.journal_reader import Files, JournalReader
 from purgatory.pipeline.source.journal_writer import JournalWriter
+from purgatory.pipeline.spark.local_folder import LocalFolder
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.journal_batches import complete_files
@@ -100,6 +103,27 @@ def test_the_journal_s_files_are_a_table(spark: SparkSession, small: Written) ->
     assert same(found, events(spark, small))
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "sentence"),
+    [
+        ("event", pa.scalar("exploded"), r"event exploded, .*: event is 'exploded': choose from"),
+        ("at", pa.scalar(None, EVENTS.field("at").type), r"worker worker-\d: at is null"),
+    ],
+)
+def test_a_row_that_is_no_event_is_refused(
+    small: Written, tmp_path: Path, column: str, value: pa.Scalar, sentence: str
+) -> None:
+    """By its identifier; nothing of its task is written."""
+    table = pq.ParquetFile(next(small.folder.rglob("*.parquet"))).read().cast(EVENTS)
+    values = [*table[column].to_pylist()[:5], value.as_py(), *table[column].to_pylist()[6:]]
+    place = table.schema.get_field_index(column)
+    wrong = table.set_column(place, column, pa.array(values, value.type))
+    operation = table["operation_id"][5].as_py()
+    with pytest.raises(ValueError, match=rf"operation_id {operation}, .*{sentence}"):
+        JournalWriter(str(tmp_path)).write(iter(wrong.to_batches()))
+    assert not list(tmp_path.rglob("*.parquet*"))
+
+
 def test_what_is_hidden_or_no_file_is_passed_over(tmp_path: Path) -> None:
     """As the command `outcomes` does: a folder may be hidden too, or named like a file."""
     names = ("a.parquet", ".b.parquet", "_c/d.parquet", ".e/f/g.parquet", "h.parquet/i.parquet")
@@ -107,20 +131,37 @@ def test_what_is_hidden_or_no_file_is_passed_over(tmp_path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
     (tmp_path / "j.parquet").symlink_to("gone")
-    found = [path.relative_to(tmp_path).as_posix() for path in journal_files(tmp_path)]
+    found = [file.path for file in LocalFolder(str(tmp_path)).files(".parquet")]
     assert found == ["a.parquet", "h.parquet/i.parquet"]
 
 
-def test_a_file_that_is_deleted_meanwhile_stops_no_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It was there when the folder was listed; the others are looked at."""
-    paths = [tmp_path / "gone.parquet", tmp_path / "there.parquet"]
-    paths[1].touch()
-    monkeypatch.setattr(journal_stream, "journal_files", lambda _: paths)
-    reader = JournalStreamReader(str(tmp_path), EVENTS, OnBadFile.SKIP, None)
-    assert reader.partitions({"changed_ns": 0}, {"changed_ns": 2**63}) == []
-    assert caplog.messages == [f"skipped {paths[1]}: empty"]
+def test_a_stream_s_poll_reads_only_folders_that_changed(tmp_path: Path) -> None:
+    """A month of hours costs a look at their times; deleted and hidden files are passed over."""
+    for hour in range(100):
+        place = tmp_path / f"date={hour // 24}" / f"hour={hour % 24}"
+        place.mkdir(parents=True)
+        (place / "a.parquet").touch()
+        (place / ".b.parquet").touch()
+        os.utime(place, (1, 1))
+    for date in tmp_path.iterdir():
+        os.utime(date, (1, 1))
+    os.utime(tmp_path, (1, 1))
+    listing = FolderListing(tmp_path)
+    assert len(listing.arrivals(0, 2**63)) == 100
+    assert listing.read_folders == 106
+    new = tmp_path / "date=1" / "hour=5" / "c.parquet"
+    new.touch()
+    (tmp_path / "date=0" / "hour=7" / "a.parquet").unlink()
+    found = listing.arrivals(0, 2**63)
+    assert len(found) == 100 and new in [arrival.path for arrival in found]
+    assert listing.read_folders == 108
+    changed_ns = new.stat().st_ctime_ns
+    assert listing.arrivals(changed_ns, 2**63) == []
+    shutil.rmtree(tmp_path / "date=2")
+    assert len(listing.arrivals(0, 2**63)) == 76
+    shutil.rmtree(tmp_path)
+    with pytest.raises(NothingToReadError, match="is not a folder"):
+        listing.arrivals(0, 2**63)
 
 
 def test_a_folder_that_is_deleted_meanwhile_is_passed_over(
@@ -138,7 +179,8 @@ def test_a_folder_that_is_deleted_meanwhile_is_passed_over(
         return scandir(path)
 
     monkeypatch.setattr("os.scandir", scan)
-    assert [path.name for path in journal_files(tmp_path)] == ["there.parquet"]
+    found = LocalFolder(str(tmp_path)).files(".parquet")
+    assert [file.path for file in found] == ["hour=02/there.parquet"]
 
 
 def test_a_schema_with_fewer_columns_reads_no_others(spark: SparkSession, small: Written) -> None:
@@ -188,7 +230,7 @@ def test_a_broken_file_is_named(
         ({"table": "job"}, "give one of events, jobs"),
         ({"tabel": "jobs"}, "unknown option"),
         ({"path": "sqlite:///x", "table": "jobs", "tasks": "many"}, "give a whole number"),
-        ({"path": "s3://bucket/journal"}, "is not a local folder"),
+        ({"path": "ftp://bucket/journal"}, 'has the scheme "ftp"'),
         ({"path": "mysql://server", "table": "jobs"}, "no job store"),
         ({"path": "/nowhere/at/all"}, "not a folder on this machine"),
     ],

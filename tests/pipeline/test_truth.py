@@ -33,11 +33,11 @@ def test_every_fault_is_found(spark: SparkSession, tmp_path: Path) -> None:
     park = truth.by_kind["park"]
     wrong = replace(
         truth,
-        by_kind=truth.by_kind | {"park": park | {"wait_us_p99": park["wait_us_p99"] + 1}},
+        by_kind=truth.by_kind | {"park": park | {"wait_us_p99": park["wait_us_p99"] * 2}},
         hot_keys=truth.hot_keys[1:],
     )
     update = replace(first, rows=truth.late)
-    told = wrong.differences(update, table, Tables(spark, str(out)))
+    told = wrong.differences(update, table, Tables(str(out)))
     assert len(told) == 2
     assert re.match(r"wait_us_p99 of park: the jobs found \d+, true is \d+", told[0])
     assert told[1].startswith("operations of the hot keys: the jobs found [")

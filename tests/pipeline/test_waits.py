@@ -10,20 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from purgatory.pipeline import OutcomeTable, concurrency, hot_keys, percentiles, waits_by
-from purgatory.pipeline.advise.advice import timer_sample
+from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.schema import OUTCOME_SCHEMA, OUTCOMES
 from purgatory.pipeline.statistics.histogram import bucket, bucket_column, bucket_middle_column
-from purgatory.pipeline.waits.aggregates import aggregates
-from purgatory.pipeline.waits.wait_statistics import (
-    MEASURES,
-    OTHER,
-    PERCENTS,
-    frequent_prefixes,
-    timeline,
-    wait_counts,
-    with_hours,
-    with_prefixes,
-)
+from purgatory.pipeline.waits.crashes import with_crashes
+from purgatory.pipeline.waits.wait_statistics import PERCENTS
 from tests.pipeline.synthetic import Written
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
@@ -70,31 +61,21 @@ def test_percentiles_are_exact(
         assert abs(approximate - exact) <= exact / 256
 
 
-@pytest.mark.parametrize("by", ["kind", "key_prefix", "hour"])
+@pytest.mark.parametrize("by", ["kind", "worker"])
 def test_counts_are_those_of_another_engine(
     by: str, table: OutcomeTable, duck_outcomes: duckdb.DuckDBPyConnection
 ) -> None:
     """Each group has its operations, its outcomes and its mean and longest wait."""
-    source = {
-        "kind": "SELECT *, kind AS name FROM outcomes",
-        # Each different prefix of an operation's keys once.
-        "key_prefix": "SELECT *, unnest(list_distinct([regexp_extract(key, '^[^:/]*') "
-        "FOR key IN keys])) AS name FROM outcomes",
-        "hour": "SELECT *, epoch_us(watched_at) // 3600000000 * 3600 AS name FROM outcomes",
-    }[by]
     counts = ", ".join(f"count(*) FILTER (outcome = '{name}')" for name in OUTCOMES)
     expected = duck_outcomes.execute(
-        f"SELECT name, count(*), {counts}, max(wait_us), avg(wait_us) FROM ({source}) GROUP BY ALL"
+        f"SELECT {by}, count(*), {counts}, max(wait_us), avg(wait_us) FROM outcomes GROUP BY ALL"
     ).fetchall()
-    frame = {"kind": lambda rows: rows, "key_prefix": with_prefixes, "hour": with_hours}[by](
-        table.read()
-    )
     columns = ["operations", *OUTCOMES, "wait_us_max"]
-    rows = waits_by(frame, [by]).collect()
-    found = {_plain(row[by]): [row[name] for name in columns] for row in rows}
-    assert found == {_plain(name): list(values[:-1]) for name, *values in expected}
-    means = {_plain(row[by]): row["wait_us_mean"] for row in rows}
-    assert means == pytest.approx({_plain(row[0]): row[-1] for row in expected})
+    rows = waits_by(table.read(), [by]).collect()
+    found = {row[by]: [row[name] for name in columns] for row in rows}
+    assert found == {name: list(values[:-1]) for name, *values in expected}
+    means = {row[by]: row["wait_us_mean"] for row in rows}
+    assert means == pytest.approx({row[0]: row[-1] for row in expected})
     for row in rows:
         assert sum(row[f"share_{name}"] for name in OUTCOMES) == pytest.approx(1)
 
@@ -165,63 +146,42 @@ def test_parked_over_days_of_silence(spark: SparkSession) -> None:
     assert [levels[0][1], levels[-2][1], levels[-1][1]] == pytest.approx([59 / 60, 31 / 60, 0])
 
 
-def test_too_many_prefixes_are_one(spark: SparkSession) -> None:
-    """Of random keys only the most frequent prefixes have a row of their own."""
-    rows = [{"keys": [f"{number}:a", f"{number}:b"]} for number in range(20)]
-    rows += [{"keys": ["often:1"]}] * 3 + [{"keys": []}]
-    frame = outcome_rows(spark, *rows)
-    found = {
-        row["key_prefix"]: row["count"]
-        for row in with_prefixes(frame, frequent_prefixes(frame, most=1))
-        .groupBy("key_prefix")
-        .count()
-        .collect()
-    }
-    assert found == {"often": 3, OTHER: 21}
+def test_an_end_before_the_start_parks_nothing(spark: SparkSession) -> None:
+    """A clock that was set back makes neither a negative wait nor a negative level."""
+    frame = outcome_rows(spark, {"completed_at": START - timedelta(seconds=90), "wait_us": 0})
+    rows = concurrency(frame, as_of=START + timedelta(days=1)).collect()
+    assert [(row["began"], row["ended"], row["wait_s"], row["parked_mean"]) for row in rows] == [
+        (1, 1, 0, 0)
+    ]
 
 
 def test_what_never_ended_has_no_wait(spark: SparkSession) -> None:
-    """Open and lost operations count, and no percentile knows them; an open one is censored."""
+    """Open and lost operations count, and no percentile knows them."""
     frame = outcome_rows(
         spark, {"outcome": "open"}, {"outcome": "lost"}, {"wait_us": 1_000, "completed_at": START}
     )
     row = waits_by(frame, ["kind"]).collect()[0]
     assert (row["operations"], row["open"], row["lost"]) == (3, 1, 1)
     assert (row["wait_us_p50"], row["wait_us_p99"], row["lateness_us_p50"]) == (1_000, 1_000, None)
-    counted = aggregates(frame, ["kind"], MEASURES, as_of=START + timedelta(microseconds=200))
-    counts = wait_counts(counted).collect()
-    assert {row["outcome"]: row["bucket"] for row in counts} == {
-        "open": 200,
-        "lost": None,
-        "fired": bucket(1_000),
-    }
 
 
-def test_what_is_past_its_deadline_waits_no_more(spark: SparkSession) -> None:
-    """Though its end has not come, and may come yet: nobody knows how long it waited.
-
-    At risk until now, it would make waits that are longer than any timeout.
-    """
-    frame = outcome_rows(spark, {"outcome": "open"})
-    as_of = START + timedelta(seconds=700)
-    counts = wait_counts(aggregates(frame, ["kind"], MEASURES, as_of=as_of)).collect()
-    assert [(row["outcome"], row["bucket"]) for row in counts] == [("open", None)]
-    last = max(row["minute"] for row in concurrency(frame, as_of=as_of).collect())
-    assert last.timestamp() == (START + timedelta(seconds=60)).timestamp()
-    (timer,) = timer_sample(frame, as_of=as_of)
-    assert timer.end_ms == timer.expiration_ms == timer.start_ms + 100_000
-
-
-def test_timeline_counts_by_time(spark: SparkSession) -> None:
-    """Steps begin at whole multiples of their width."""
+def test_the_lost_are_censored_at_the_crash(spark: SparkSession) -> None:
+    """They waited until their worker's last record; of a worker that lives, nothing is known."""
     frame = outcome_rows(
-        spark, {}, {"watched_at": START + timedelta(seconds=299)}, {"outcome": "open"}
+        spark,
+        {"outcome": "lost", "operation_id": "00000000000a-1"},
+        {"outcome": "lost", "operation_id": "00000000000b-1"},
+        {"outcome": "lost", "operation_id": "other"},
     )
-    rows = timeline(frame, 300).collect()
-    assert {(row["start"].timestamp(), row["outcome"], row["count"]) for row in rows} == {
-        (START.timestamp(), "fired", 2),
-        (START.timestamp(), "open", 1),
+    last = [START + timedelta(microseconds=200), START + timedelta(hours=1)]
+    starts = {
+        f"00000000000{letter}": WorkerStart("w", 1, 1, 1, at.isoformat())
+        for letter, at in zip("ab", last, strict=True)
     }
+    crashed = with_crashes(frame, starts)
+    as_of = START + timedelta(days=1)
+    ended = {row["minute"]: row["ended"] for row in concurrency(crashed, as_of=as_of).collect()}
+    assert [ended[minute] for minute in sorted(ended)] == [1, 2]
 
 
 def test_buckets_are_the_same_in_spark(spark: SparkSession) -> None:
@@ -233,7 +193,3 @@ def test_buckets_are_the_same_in_spark(spark: SparkSession) -> None:
     rows = found.select("*", bucket_middle_column(found.bucket).alias("middle")).collect()
     assert [row["bucket"] for row in rows] == [bucket(row["value"]) for row in rows]
     assert all(abs(row["middle"] - row["value"]) <= row["value"] / 256 for row in rows)
-
-
-def _plain(name: Any) -> Any:
-    return name.timestamp() if isinstance(name, datetime) else name

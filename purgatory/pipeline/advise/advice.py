@@ -6,28 +6,20 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from typing import Any
-
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.advise.timeouts import Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import GeometryAdvice, Timer, advise_geometry
 from purgatory.pipeline.advise.workers import Capacity, Minute, WorkerAdvice, advise_workers
-from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.histogram import bucket_end
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
-from purgatory.pipeline.waits.concurrency import parked_until
 from purgatory.pipeline.waits.wait_tables import JOB as WAITS
 
 JOB = "advice"
 FILE = "advice.json"
-
-_TIMERS = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,20 +61,19 @@ class Advice:
 
 
 def run(
-    outcome_table: OutcomeTable, tables: Tables, targets: AdviceTargets, on_progress: OnProgress
+    outcome_table: OutcomeTable, tables: Tables, targets: AdviceTargets, timers: Sequence[Timer]
 ) -> Advice:
-    """Write the advice and return it. Raises NothingToReadError if `waits` has not run."""
-    on_progress("advice: timers")
-    outcomes = outcome_table.read()
-    as_of = outcome_table.manifest().as_of_time()
-    assert as_of is not None, "a published table has an event"
-    timers = timer_sample(outcomes, as_of=as_of)
+    """Write the advice, with a sample of `timers`, and return it.
+
+    Raises NothingToReadError if `waits` has not run.
+    """
     found = advise(
         by_kind=tables.rows(WAITS, "by_kind"),
         wait_counts=tables.rows(WAITS, "wait_counts"),
         parked=tables.rows(WAITS, "parked"),
         timers=timers,
         targets=targets,
+        sampling=outcome_table.manifest().sampling,
     )
 
     def fill(new: str) -> None:
@@ -99,18 +90,21 @@ def advise(
     parked: Iterable[Mapping[str, Any]],
     timers: Sequence[Timer],
     targets: AdviceTargets,
+    sampling: Mapping[str, float] | None = None,
 ) -> Advice:
     """Return the advice from the rows of the tables of the job `waits`, and a sample of timers.
 
-    Delayed jobs are not parked; their deadline is a timeout only if fires complete some of them.
+    Delayed jobs are not parked, and their deadline is an intent rather than a timeout. `sampling`
+    has the shares of the kinds of which not all operations were recorded.
     """
     survival = {kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()}
     timeouts = [
         advise_timeout(_ended(row), survival.get(row["kind"], []), targets.expired_share)
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
-        if row["fired"] or not is_job(row)
+        if not is_job(row)
     ]
-    minutes, peak_parked = _minutes(row for row in parked if not is_job(row))
+    minutes = minutes_of_kinds((row for row in parked if not is_job(row)), sampling or {})
+    peak_parked = round(max((minute.parked for minute in minutes), default=0))
     return Advice(
         timeouts=tuple(timeouts),
         geometry=advise_geometry(timers, peak_parked, targets.max_tick_ms),
@@ -123,7 +117,7 @@ def waits_of_kinds(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[tuple[in
     """Return the arguments of `kaplan_meier` by kind, from the rows of the table wait_counts."""
     found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
     for row in rows:
-        # How long a lost operation was at risk is unknown.
+        # How long others without an end were at risk is unknown.
         if row["bucket"] is not None:
             is_fired = row["outcome"] == "fired"
             count = row["count"]
@@ -138,26 +132,6 @@ def is_job(row: Mapping[str, Any]) -> bool:
     return str(row["kind"]).startswith(JOB_KIND)
 
 
-def timer_sample(outcomes: DataFrame, *, as_of: datetime, most: int = _TIMERS) -> list[Timer]:
-    """Return the timers of a uniform, reproducible sample of operations.
-
-    An operation that completed at once had no timer, and a job has one only shortly before its end.
-    """
-    rows = (
-        outcomes.where(F.coalesce("wait_us", F.lit(1)) > 0)
-        .where(~F.col("kind").startswith(JOB_KIND))
-        .orderBy(F.xxhash64("operation_id"))
-        .limit(most)
-        .select(
-            F.unix_millis("watched_at").alias("start"),
-            F.unix_millis("deadline").alias("expiration"),
-            F.unix_millis(parked_until(as_of)).alias("end"),
-        )
-        .collect()
-    )
-    return [Timer(row["start"], row["expiration"], row["end"]) for row in rows]
-
-
 def _ended(row: Mapping[str, Any]) -> Ended:
     return Ended(
         kind=row["kind"],
@@ -169,15 +143,18 @@ def _ended(row: Mapping[str, Any]) -> Ended:
     )
 
 
-def _minutes(parked: Iterable[Mapping[str, Any]]) -> tuple[list[Minute], int]:
-    """Return the minutes of all kinds together, and an upper bound of their peak."""
-    sums: dict[int, list[float]] = defaultdict(lambda: [0, 0.0, 0.0, 0])
+def minutes_of_kinds(
+    parked: Iterable[Mapping[str, Any]], sampling: Mapping[str, float]
+) -> list[Minute]:
+    """Return the minutes of all kinds together, from the rows of the table parked.
+
+    The peaks of several kinds within a minute are added, as if they were at the same time.
+    """
+    sums: dict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
     for row in parked:
         total = sums[int(row["minute"].timestamp())]
-        for place, name in enumerate(("began", "wait_s", "parked_mean", "parked_peak")):
-            total[place] += row[name]
-    minutes = [
-        Minute(start_s, int(began), wait_s, mean)
-        for start_s, (began, wait_s, mean, _) in sums.items()
-    ]
-    return minutes, int(max((peak for *_, peak in sums.values()), default=0))
+        scale = 1 / (sampling.get(row["kind"]) or 1.0)
+        for place, name in enumerate(("began", "parked_peak")):
+            total[place] += row[name] * scale
+            total[place + 2] += row[name] * scale**2
+    return [Minute(start_s, *values) for start_s, values in sorted(sums.items())]

@@ -20,7 +20,8 @@ BUCKET_BYTES = 400
 SLOT_BYTES = 8
 """A slot of a level, with or without a bucket."""
 
-LEAST_TIMERS = 100
+LEAST_TIMERS = 1_000
+"""With fewer the number of moves means nothing."""
 # Moving a timer once costs about a third of adding it: a gain below a twentieth of a move for each
 # timer cannot be measured.
 _WORTHWHILE = 0.05
@@ -117,8 +118,9 @@ def advise_geometry(
 ) -> GeometryAdvice:
     """Return the wheel with the fewest moves, of those with a tick of at most `max_tick_ms`.
 
-    Of wheels with about as few it is the one that takes the least memory, and the default if that
-    is among them. `timers` are a uniform sample.
+    Of wheels with equally few it is the one that takes the least memory. The default is kept if it
+    is as good: the difference cannot be measured, or the 95 % intervals overlap. `timers` are a
+    uniform sample.
     """
     if len(timers) < LEAST_TIMERS:
         return GeometryAdvice(
@@ -128,17 +130,16 @@ def advise_geometry(
             timers=len(timers),
             peak_parked=peak_parked,
             is_thin=True,
-            reason=f"Too little data: {counted(len(timers), 'timer')}, and at least {LEAST_TIMERS} "
-            "are needed. Keep the default.",
+            reason=f"Too little data: {counted(len(timers), 'timer')}, and at least "
+            f"{LEAST_TIMERS:,} are needed. Keep the default.",
         )
     found = tuple(
         measure(timers, tick_ms, size, peak_parked) for tick_ms in TICKS_MS for size in WHEEL_SIZES
     )
     default = next(wheel for wheel in found if (wheel.tick_ms, wheel.wheel_size) == DEFAULT)
     allowed = [wheel for wheel in found if wheel.tick_ms <= max_tick_ms]
-    fewest = min(wheel.cascades for wheel in allowed)
-    good = [wheel for wheel in allowed if wheel.cascades <= fewest + _WORTHWHILE]
-    advised = default if default in good else min(good, key=lambda wheel: wheel.bytes)
+    fewest = min(allowed, key=lambda wheel: (wheel.cascades, wheel.bytes))
+    advised = default if _is_as_good(default, fewest) else fewest
     return GeometryAdvice(
         advised=advised,
         default=default,
@@ -146,15 +147,26 @@ def advise_geometry(
         timers=len(timers),
         peak_parked=peak_parked,
         is_thin=False,
-        reason=_reason(advised, default, max_tick_ms),
+        reason=_reason(fewest, default, max_tick_ms),
     )
 
 
+def _is_as_good(default: Geometry, fewest: Geometry) -> bool:
+    saved = default.cascades - fewest.cascades
+    return saved <= _WORTHWHILE or default.cascades_low <= fewest.cascades_high
+
+
 def _reason(advised: Geometry, default: Geometry, max_tick_ms: int) -> str:
-    if advised is default:
+    if default.cascades - advised.cascades <= _WORTHWHILE:
         return (
             f"Keep the default: a timer moves {default.cascades:.2f} times, and no wheel with a "
-            f"tick of at most {max_tick_ms} ms saves {_WORTHWHILE} moves or more."
+            f"tick of at most {max_tick_ms} ms saves more than {_WORTHWHILE} moves."
+        )
+    if _is_as_good(default, advised):
+        return (
+            f"Keep the default: a timer moves {default.cascades:.2f} times, and the "
+            f"{advised.cascades:.2f} with {advised.wheel_size:,} buckets of {advised.tick_ms} ms "
+            "may be chance, since the 95 % intervals overlap."
         )
     return (
         f"With {advised.wheel_size:,} buckets of {advised.tick_ms} ms, rather than "

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from purgatory.pipeline.console.formatting import counted, figure, percent
+from purgatory.pipeline.statistics.binomial import CONFIDENCE, exceedances
+from purgatory.pipeline.statistics.poisson import poisson_upper
 
 LEAST_OPERATIONS = 1_000
 LEAST_MINUTES = 20
-"""With less data the busiest hour means nothing."""
+"""With less data a peak means nothing."""
 
-_RESAMPLES = 2_000
+PEAK_SHARE = 0.001
+"""Of the minutes of the busiest day, so many may have more load: the second highest of a whole day
+counts, and the highest of less than 1,000 minutes."""
+
+_DAY_S = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class Minute:
-    """The operations that began to wait within one minute, and the sum of their waits."""
+    """The load of one minute, of all kinds; of sampled kinds the load of all their operations."""
 
     start_s: int
-    operations: int
-    wait_s: float
-    parked_mean: float
-    """The counted mean of parked operations in this minute, whenever they began."""
+    operations: float
+    """That began to wait."""
+    parked: float
+    """The highest number of parked operations."""
+    operations_variance: float | None = None
+    """Of the count, if it is scaled up from a sample; by default that of a count."""
+    parked_variance: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,139 +49,127 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
-    """A value and its 95 % interval."""
+class PeakLoad:
+    """The load at the peak of the day with the highest one."""
 
     value: float
+    """Exceeded in PEAK_SHARE of that day's minutes."""
     low: float
     high: float
+    """The 95 % interval: below by the order of the minutes, above by the Poisson variation of the
+    highest one, since no minute shows more."""
+    highest: float
+    highest_start_s: int
+    """The start of the minute with the highest load."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerAdvice:
-    """Workers for the busiest hour."""
+    """Workers for the peaks of arrivals and of parked operations, each found by itself."""
 
     workers: int | None
-    hour_start_s: int | None
-    arrivals_per_s: Estimate | None
-    wait_s: Estimate | None
-    parked: Estimate | None
-    """By Little's law, L = lambda W."""
-    parked_counted: float | None
-    """The same, counted: the two agree if no data is missing."""
+    arrivals_per_s: PeakLoad | None
+    parked: PeakLoad | None
     capacity: Capacity
     is_thin: bool
     reason: str
 
 
-def advise_workers(
-    minutes: Sequence[Minute], capacity: Capacity | None = None, seed: int = 1
-) -> WorkerAdvice:
-    """Return the number of workers that the busiest sixty minutes in `minutes` need.
+def advise_workers(minutes: Sequence[Minute], capacity: Capacity | None = None) -> WorkerAdvice:
+    """Return the number of workers that the peaks of `minutes` need.
 
-    Little's law gives the number of parked operations from their arrival rate and their mean wait;
-    it holds for any distribution. The intervals are bootstrapped over the minutes of the hour as if
-    these were independent; if they are not, the intervals are too narrow. `seed` makes them
-    reproducible.
-
-    Source: Little, Operations Research 9 (1961); Efron, Annals of Statistics 7 (1979).
+    A peak of parked operations beyond the limit of a worker is refused with 503, and one of
+    arrivals delays all, so each is sized by itself, by the upper end of its interval.
     """
     capacity = capacity or Capacity()
-    hour = _busiest(minutes)
-    operations = sum(minute.operations for minute in hour)
-    if operations < LEAST_OPERATIONS or len(hour) < LEAST_MINUTES:
+    operations = round(sum(minute.operations for minute in minutes))
+    if operations < LEAST_OPERATIONS or len(minutes) < LEAST_MINUTES:
         return WorkerAdvice(
             workers=None,
-            hour_start_s=hour[0].start_s if hour else None,
             arrivals_per_s=None,
-            wait_s=None,
             parked=None,
-            parked_counted=None,
             capacity=capacity,
             is_thin=True,
-            reason="Too little data: the busiest hour has "
-            f"{counted(operations, 'operation')} in {counted(len(hour), 'minute')}, and at least "
-            f"{LEAST_OPERATIONS:,} operations in {LEAST_MINUTES} minutes are needed.",
+            reason=f"Too little data: {counted(operations, 'operation')} in "
+            f"{counted(len(minutes), 'minute')}, and at least {LEAST_OPERATIONS:,} operations in "
+            f"{LEAST_MINUTES} minutes are needed.",
         )
-    arrivals, wait, parked = _estimates(hour, random.Random(seed))  # noqa: S311 - a simulation, by its seed
+    arrivals = _per_second(
+        _peak(minutes, lambda minute: (minute.operations, minute.operations_variance))
+    )
+    parked = _peak(minutes, lambda minute: (minute.parked, minute.parked_variance))
     by_parked = parked.high / (capacity.parked * capacity.utilisation)
     by_cpu = arrivals.high * capacity.cpu_us / 1e6 / capacity.utilisation
     workers = max(1, math.ceil(max(by_parked, by_cpu)))
     return WorkerAdvice(
         workers=workers,
-        hour_start_s=hour[0].start_s,
         arrivals_per_s=arrivals,
-        wait_s=wait,
         parked=parked,
-        parked_counted=sum(minute.parked_mean for minute in hour) / len(hour),
         capacity=capacity,
         is_thin=False,
         reason=_reason(workers, by_parked, by_cpu, arrivals, parked, capacity),
     )
 
 
-def _busiest(minutes: Sequence[Minute]) -> list[Minute]:
-    """Return the sixty consecutive minutes with the largest sum of waits."""
-    ordered = sorted(minutes, key=lambda minute: minute.start_s)
-    best: tuple[float, int, int] = (-1.0, 0, 0)
-    first, total = 0, 0.0
-    for last, minute in enumerate(ordered):
-        total += minute.wait_s
-        while ordered[first].start_s <= minute.start_s - 3600:
-            total -= ordered[first].wait_s
-            first += 1
-        best = max(best, (total, -first, last + 1))
-    _, negative_first, end = best
-    return _without_gaps(ordered[-negative_first:end])
+def _peak(
+    minutes: Sequence[Minute], load: Callable[[Minute], tuple[float, float | None]]
+) -> PeakLoad:
+    """Return the highest of the peaks of all days."""
+    days: dict[int, list[Minute]] = defaultdict(list)
+    for minute in minutes:
+        days[minute.start_s // _DAY_S].append(minute)
+    first_s = min(minute.start_s for minute in minutes)
+    last_s = max(minute.start_s for minute in minutes)
+    peaks = []
+    for day, of_day in days.items():
+        # Minutes without a row are without load; before and after the journal nothing is known.
+        start_s, end_s = max(first_s, day * _DAY_S), min(last_s + 60, (day + 1) * _DAY_S)
+        peaks.append(_peak_of_day(of_day, (end_s - start_s) // 60, load))
+    return max(peaks, key=lambda peak: (peak.value, peak.highest, -peak.highest_start_s))
 
 
-def _without_gaps(minutes: Sequence[Minute]) -> list[Minute]:
-    """Return `minutes` with the empty ones, which count as much as the others."""
-    if not minutes:
-        return []
-    known = {minute.start_s: minute for minute in minutes}
-    starts = range(minutes[0].start_s, minutes[-1].start_s + 1, 60)
-    return [known.get(start_s, Minute(start_s, 0, 0.0, 0.0)) for start_s in starts]
-
-
-def _estimates(
-    hour: Sequence[Minute], chance: random.Random
-) -> tuple[Estimate, Estimate, Estimate]:
-    draws = [_figures(hour)]
-    draws += [_figures(chance.choices(hour, k=len(hour))) for _ in range(_RESAMPLES)]
-    arrivals, wait, parked = (
-        Estimate(column[0], *_middle(sorted(column[1:]))) for column in zip(*draws, strict=True)
+def _peak_of_day(
+    minutes: Sequence[Minute], count: int, load: Callable[[Minute], tuple[float, float | None]]
+) -> PeakLoad:
+    loads = sorted((load(minute)[0] for minute in minutes), reverse=True)
+    loads += [0.0] * (count - len(loads))
+    highest = max(minutes, key=lambda minute: (load(minute)[0], -minute.start_s))
+    value, variance = load(highest)
+    # The number of minutes with more load than the true peak is binomial.
+    most_above = exceedances(len(loads), PEAK_SHARE, (1 + CONFIDENCE) / 2)
+    return PeakLoad(
+        value=loads[math.floor(len(loads) * PEAK_SHARE)],
+        low=loads[min(most_above, len(loads) - 1)],
+        high=poisson_upper(value, value if variance is None else variance),
+        highest=value,
+        highest_start_s=highest.start_s,
     )
-    return arrivals, wait, parked
 
 
-def _figures(hour: Sequence[Minute]) -> tuple[float, float, float]:
-    operations = sum(minute.operations for minute in hour)
-    wait_s = sum(minute.wait_s for minute in hour)
-    seconds = 60 * len(hour)
-    return operations / seconds, wait_s / max(1, operations), wait_s / seconds
-
-
-def _middle(ordered: Sequence[float]) -> tuple[float, float]:
-    """Return the bounds of the middle 95 %."""
-    aside = round(len(ordered) * 0.025)
-    return ordered[aside], ordered[-1 - aside]
+def _per_second(peak: PeakLoad) -> PeakLoad:
+    return PeakLoad(
+        value=peak.value / 60,
+        low=peak.low / 60,
+        high=peak.high / 60,
+        highest=peak.highest / 60,
+        highest_start_s=peak.highest_start_s,
+    )
 
 
 def _reason(
     workers: int,
     by_parked: float,
     by_cpu: float,
-    arrivals: Estimate,
-    parked: Estimate,
+    arrivals: PeakLoad,
+    parked: PeakLoad,
     capacity: Capacity,
 ) -> str:
     bottleneck = "the number of parked operations" if by_parked > by_cpu else "CPU"
     return (
-        f"In the busiest hour {figure(arrivals.high)} operations a second arrive and "
-        f"{figure(parked.high)} are parked, at the upper end of the intervals. At "
-        f"{percent(capacity.utilisation, 0)} utilisation, {capacity.parked:,} parked and "
-        f"{figure(capacity.cpu_us)} us of CPU each, "
+        f"At the peaks of the busiest day {figure(arrivals.value)} operations a second arrive "
+        f"({figure(arrivals.high)} at the upper end of the interval) and {figure(parked.value)} "
+        f"are parked ({figure(parked.high)}). At {percent(capacity.utilisation, 0)} utilisation, "
+        f"{capacity.parked:,} parked and {figure(capacity.cpu_us)} us of CPU each, "
         f"{counted(workers, 'worker is enough', 'workers are enough')}; the bottleneck is "
         f"{bottleneck}."
     )

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pyspark.sql import SparkSession
 
+from purgatory.pipeline.cli.engine import Engine
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
@@ -37,18 +38,26 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of a command: its options, session and progress log."""
+    """One call of a command: its options, engine and progress log."""
 
     options: argparse.Namespace
-    spark: SparkSession
+    engine: Engine
     on_progress: OnProgress
+    session: SparkSession | None = None
+    """None if the engine is not Spark."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of a command that runs on Spark only."""
+        assert self.session is not None, "the command has no option --engine"
+        return self.session
 
     @property
     def outcomes(self) -> OutcomeTable:
         """The table of outcomes below --out."""
-        return OutcomeTable(self.spark, f"{self.options.out}/outcomes")
+        return self.engine.outcome_table(self.options.out)
 
     @property
     def tables(self) -> Tables:
         """The other results below --out."""
-        return Tables(self.spark, self.options.out)
+        return self.engine.tables(self.options.out)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.workers import Capacity
 from purgatory.pipeline.cli import replay_command, schedule_command, stream_command
 from purgatory.pipeline.cli.command import Call, Command
+from purgatory.pipeline.cli.engine import EngineName, check_engine
 from purgatory.pipeline.cli.options import add_journal, add_numbers, number, whole
 from purgatory.pipeline.console.formatting import counted
+from purgatory.pipeline.outcomes.event_summary import FutureRecords
+from purgatory.pipeline.outcomes.future_records import DEFAULT_TOLERANCE_S
+from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import report_writer
 from purgatory.pipeline.waits import wait_tables
@@ -24,6 +29,7 @@ def run_outcomes(call: Call) -> str:
         call.options.journal,
         on_bad_file=call.options.on_bad_file,
         grace_s=call.options.grace,
+        tolerance_s=call.options.clock_tolerance,
         on_progress=call.on_progress,
     )
     lines = [
@@ -33,23 +39,46 @@ def run_outcomes(call: Call) -> str:
     ]
     if update.unknown_rows:
         lines.append(f"Records of unknown events: {update.unknown_rows:,}")
+    if update.is_repaired:
+        lines.append("Repaired: the outcomes had records dated in the future.")
+    lines += _future_lines(update.future)
+    lines += [
+        f"Missing records of {worker}, by gaps in their numbers: {count:,}"
+        for worker, count in missing_records(call.outcomes.manifest()).items()
+    ]
     if update.bad:
         lines.append(f"Skipped files: {len(update.bad):,}")
         lines += [f"  {path}: {reason}" for path, reason in sorted(update.bad.items())]
     return "\n".join(lines)
 
 
+def _future_lines(future: Mapping[str, FutureRecords]) -> list[str]:
+    if not future:
+        return []
+    records = sum(of_worker.records for of_worker in future.values())
+    return [
+        f"Records dated in the future, set aside until then: {records:,}. "
+        "A clock is wrong, of the worker or of this machine:",
+        *(
+            f"  {worker}: {counted(of_worker.records, 'record')}, up to {of_worker.last}"
+            for worker, of_worker in sorted(future.items())
+        ),
+    ]
+
+
 def run_waits(call: Call) -> str:
     """Write the tables of waits; with a journal, update the outcomes first."""
     said = _after_outcomes(call)
-    wait_tables.run(call.outcomes, call.tables, call.on_progress)
+    call.engine.write_waits(call.options.out, call.on_progress)
     return f"{said}Tables are in {call.tables.folder}/{wait_tables.JOB}."
 
 
 def run_advise(call: Call) -> str:
     """Write and return the advice; with a journal, run the jobs before it first."""
     said = f"{run_waits(call)}\n" if call.options.journal else ""
-    found = advice.run(call.outcomes, call.tables, _targets(call.options), call.on_progress)
+    call.on_progress("advice: timers")
+    timers = call.engine.timers(call.options.out, call.on_progress)
+    found = advice.run(call.outcomes, call.tables, _targets(call.options), timers)
     lines = [f"{timeout.kind}: {timeout.reason}" for timeout in found.timeouts]
     lines += [f"wheel: {found.geometry.reason}", f"workers: {found.workers.reason}"]
     return said + "\n".join(lines)
@@ -58,7 +87,14 @@ def run_advise(call: Call) -> str:
 def run_report(call: Call) -> str:
     """Write the report; with a journal, run the jobs before it first."""
     said = f"{run_advise(call)}\n" if call.options.journal else ""
-    where = report_writer.run(call.outcomes, call.tables, call.on_progress, call.options.title)
+    where = report_writer.run(
+        call.outcomes,
+        call.tables,
+        call.on_progress,
+        call.options.title,
+        call.options.journal,
+        failed_jobs=lambda: call.engine.failed_jobs(call.options.out),
+    )
     return f"{said}The report is {where}"
 
 
@@ -78,19 +114,37 @@ def _targets(options: argparse.Namespace) -> advice.AdviceTargets:
     )
 
 
+def _add_engine(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--engine",
+        type=EngineName,
+        choices=list(EngineName),
+        default=EngineName.AUTO,
+        help="what computes the tables; auto is duckdb for local folders that fit into memory, "
+        "else spark (default %(default)s)",
+    )
+
+
 def _add_outcomes(parser: argparse.ArgumentParser) -> None:
+    _add_engine(parser)
     add_journal(parser, is_required=True)
-    _add_grace(parser)
+    _add_times(parser)
 
 
 def _add_waits(parser: argparse.ArgumentParser) -> None:
+    _add_engine(parser)
     add_journal(parser)
-    _add_grace(parser)
+    _add_times(parser)
 
 
-def _add_grace(parser: argparse.ArgumentParser) -> None:
+def _add_times(parser: argparse.ArgumentParser) -> None:
     until = "after its deadline, until an operation without an end is lost"
-    add_numbers(parser, ("--grace", number(least=0), "SECONDS", DEFAULT_GRACE_S, until))
+    ahead = "that a record may be dated after the present, before it is set aside"
+    add_numbers(
+        parser,
+        ("--grace", number(least=0), "SECONDS", DEFAULT_GRACE_S, until),
+        ("--clock-tolerance", number(least=0), "SECONDS", DEFAULT_TOLERANCE_S, ahead),
+    )
 
 
 def _add_advise(parser: argparse.ArgumentParser) -> None:
@@ -117,24 +171,28 @@ COMMANDS = (
         help="one row for each operation, updated from the journal",
         run=run_outcomes,
         add_arguments=_add_outcomes,
+        check=check_engine,
     ),
     Command(
         name="waits",
         help="counts, waits, hot keys and concurrency; with --journal, outcomes first",
         run=run_waits,
         add_arguments=_add_waits,
+        check=check_engine,
     ),
     Command(
         name="advise",
         help="timeouts, wheel and workers; with --journal, outcomes and waits first",
         run=run_advise,
         add_arguments=_add_advise,
+        check=check_engine,
     ),
     Command(
         name="report",
         help="an HTML page with charts and advice; with --journal, all jobs before it first",
         run=run_report,
         add_arguments=_add_report,
+        check=check_engine,
     ),
     replay_command.COMMAND,
     schedule_command.COMMAND,

@@ -13,7 +13,7 @@ from purgatory.pipeline.spark.machine_memory import machine_memory
 LEAST_HEAP_MIB = 512
 """Spark itself refuses to start with much less."""
 
-_MASTER = r"yarn|local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|(spark|k8s)://.+"
+_MASTER = r"yarn|local(\[([1-9]\d*|\*)(,\d+)?\])?|local-cluster\[.+\]|(spark|k8s|sc)://.+"
 _MIB = {"": 2**-20, "k": 2**-10, "m": 1, "g": 2**10, "t": 2**20}
 
 
@@ -95,7 +95,7 @@ def master(text: str) -> str:
     """Return `text` if it is the URL of a Spark master."""
     if re.fullmatch(_MASTER, text, re.ASCII) is None:
         raise argparse.ArgumentTypeError(
-            f"{text!r}: give local[2], spark://HOST:PORT, k8s://HOST:PORT or yarn"
+            f"{text!r}: give local[2], spark://HOST:PORT, k8s://HOST:PORT, yarn, or sc://HOST:PORT"
         )
     return text
 

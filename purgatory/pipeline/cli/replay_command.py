@@ -7,12 +7,10 @@ import time
 from dataclasses import replace
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.options import NumberOption, add_numbers, number, whole
 from purgatory.pipeline.console.formatting import counted, duration, figure, percent
-from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.replay.replay import replay, replay_synthetic
 from purgatory.pipeline.replay.summary import (
     ReplaySummary,
@@ -123,9 +121,7 @@ def _replayed(call: Call, what_if: WhatIf) -> DataFrame:
     options = call.options
     if options.load != RECORDED:
         return replay_synthetic(call.spark, _drawn(options), what_if, slice_s=options.slice)
-    # Delayed jobs wait in their store and are not parked.
-    parked = call.outcomes.read().where(~F.col("kind").startswith(JOB_KIND))
-    return replay(parked, what_if, shards=options.shards, slice_s=options.slice)
+    return replay(call.outcomes.read(), what_if, shards=options.shards, slice_s=options.slice)
 
 
 def _drawn(options: argparse.Namespace) -> SyntheticLoad:

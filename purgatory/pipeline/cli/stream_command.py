@@ -7,6 +7,7 @@ import os
 
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.options import NumberOption, add_journal, add_numbers, number, whole
+from purgatory.pipeline.spark.session import remote_address
 from purgatory.pipeline.stream.alerts import AlertService
 from purgatory.pipeline.stream.queries import FOLDER, StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds
@@ -30,6 +31,14 @@ _NUMBERS: tuple[NumberOption, ...] = (
         *("--least-expired", whole(1), "COUNT", _THRESHOLDS.least_expired),
         "in a window, for an alert on a stuck key",
     ),
+    (
+        *("--clock-tolerance", whole(0), "SECONDS", _THRESHOLDS.tolerance_s),
+        "that an event may be dated after the present; later ones are not counted",
+    ),
+    (
+        *("--silent", whole(0), "SECONDS", _THRESHOLDS.silent_s),
+        "without an event that are an alert; 0: never",
+    ),
 )
 
 
@@ -43,6 +52,8 @@ def run_stream(call: Call) -> str:
         expired_share=options.expired_share,
         least_ended=options.least_ended,
         least_expired=options.least_expired,
+        tolerance_s=options.clock_tolerance,
+        silent_s=options.silent,
     )
     service = None
     if options.service:
@@ -61,7 +72,7 @@ def run_stream(call: Call) -> str:
     queries = live.start(events, every_s=None if options.once else options.every)
     call.on_progress(f"following {source}" + ("" if options.once else "; Ctrl-C stops it"))
     try:
-        wait_for(queries)
+        wait_for(queries, live.check)
     except KeyboardInterrupt:
         call.on_progress("interrupted; the next run continues from here")
     # A young journal has none yet: without this, an empty folder would look like a failure.
@@ -76,6 +87,10 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError("two journals: give --journal or --from, not both")
     if not (options.source or options.journal):
         raise ValueError("no journal: give --journal DIR, or --from redis://HOST")
+    if remote_address(options.master) is not None:
+        raise ValueError(
+            "stream does not run on Spark Connect: give --master local[2], or use spark-submit"
+        )
 
 
 def _service_url(text: str) -> str:

@@ -34,6 +34,17 @@ def figure(value: float, digits: int = 3) -> str:
     return f"{value:,.0f}" if value >= 10**digits - 0.5 else f"{value:.{digits}g}"
 
 
+def short(count: float) -> str:
+    """Return a count in at most four characters below a million: <0.1, 4.2, 934, 1.2k, 210k."""
+    if count >= 9_950:
+        return f"{count / 1000:,.0f}k"
+    if count >= 995:
+        return f"{count / 1000:.1f}k"
+    if 0 < count < 0.05:
+        return "<0.1"
+    return f"{count:.0f}" if count >= 9.95 else f"{count:.1f}"
+
+
 def duration(micros: float) -> str:
     """Return a time with three digits: 850 us, 12.5 ms, 1.2 s, 15 min, 2.5 h, 3 d."""
     for size, least, unit in _UNITS:

@@ -3,69 +3,70 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import BinaryIO
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, SCHEMA_VERSIONS, VERSION_KEY
+from purgatory.pipeline.outcomes.footer import Footer, sampling_of
+from purgatory.pipeline.outcomes.schema import (
+    ARROW_EVENT_SCHEMA,
+    EVENT_SCHEMA,
+    SAMPLE_KEY,
+    SCHEMA_VERSIONS,
+    VERSION_KEY,
+)
 from purgatory.pipeline.spark.folder import Folder
 
-_PARQUET = {
-    "string": r"binary {name} \((STRING|UTF8)\)",
-    "bigint": r"int64 {name}( \(INTEGER\(64,true\)\))?",
-    "int": r"int32 {name}( \(INTEGER\(32,true\)\))?",
-    "timestamp": r"int64 {name} \((TIMESTAMP\(MICROS,true\)|TIMESTAMP_MICROS)\)",
-    "array<string>": r"group {name} \(LIST\) \{{",
-}
-_COLUMNS = {
-    field.name: re.compile(_PARQUET[field.dataType.simpleString()].format(name=field.name))
-    for field in EVENT_SCHEMA
-}
 
+def footer_of(file: BinaryIO) -> Footer:
+    """Return the footer of a file of the journal. Raises ValueError if it is bad.
 
-class JournalFiles:
-    """Reads the footers of Parquet files, which show whether a file is complete and of our schema.
-
-    On the driver, file by file, in about a millisecond each; Spark would fail the whole job.
+    The footer shows whether a file is complete and of our schema. The rows themselves are not read:
+    damage in the middle of the file is found later. Spark would fail the whole job.
     """
+    if not file.seek(0, 2):
+        raise ValueError("empty")
+    try:
+        found = pq.read_metadata(file)
+        schema = found.schema.to_arrow_schema()
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ValueError(f"not a Parquet file, or cut off: {reason}") from error
+    metadata = {
+        name.decode(errors="replace"): value.decode(errors="replace")
+        for name, value in (found.metadata or {}).items()
+    }
+    version = metadata.get(VERSION_KEY)
+    if version is None:
+        raise ValueError(f"no {VERSION_KEY} in its metadata: not written by the journal")
+    if version not in SCHEMA_VERSIONS:
+        known = ", ".join(SCHEMA_VERSIONS)
+        raise ValueError(f"schema version {version!r}; known is {known}: use a newer release")
+    wrong = [field.name for field in ARROW_EVENT_SCHEMA if not _is_in(schema, field)]
+    if wrong:
+        raise ValueError(f"missing or of another type: {', '.join(wrong)}")
+    return Footer(found.num_rows, sampling_of(metadata.get(SAMPLE_KEY)))
 
-    def __init__(self, spark: SparkSession, folder: Folder) -> None:
-        """Check the files of `folder`."""
-        # Any: py4j's objects have the methods of the Java objects behind them.
-        jvm: Any = spark._jvm
-        self._parquet: Any = jvm.org.apache.parquet.hadoop
-        self._folder = folder
 
-    def rows(self, path: str) -> int:
-        """Return the number of rows of the file at `path`. Raises ValueError if it is bad.
+def damaged_files(spark: SparkSession, folder: Folder, rows: Mapping[str, int]) -> set[str]:
+    """Return those of the files of `folder` of which not all `rows` can be read, in one pass.
 
-        The rows themselves are not read: damage in the middle of the file is found later.
-        """
-        try:
-            footer, rows = self._footer(path)
-        except Py4JJavaError as error:
-            raise ValueError(_reason(error)) from error
-        version = footer.getKeyValueMetaData().get(VERSION_KEY)
-        if version is None:
-            raise ValueError(f"no {VERSION_KEY} in its metadata: not written by the journal")
-        if version not in SCHEMA_VERSIONS:
-            known = ", ".join(SCHEMA_VERSIONS)
-            raise ValueError(f"schema version {version!r}; known is {known}: use a newer release")
-        schema = footer.getSchema().toString()
-        wrong = [name for name, column in _COLUMNS.items() if not column.search(schema)]
-        if wrong:
-            raise ValueError(f"missing or of another type: {', '.join(wrong)}")
-        return rows
-
-    def _footer(self, path: str) -> tuple[Any, int]:
-        java_path = self._folder.java_path(path)
-        source = self._parquet.util.HadoopInputFile.fromPath(java_path, self._folder.configuration)
-        reader = self._parquet.ParquetFileReader.open(source)
-        try:
-            return reader.getFooter().getFileMetaData(), int(reader.getRecordCount())
-        finally:
-            reader.close()
+    `rows` is the number of rows of each file by its path.
+    """
+    if not rows:
+        return set()
+    # Spark ends such a file early, rather than fail.
+    reader = spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
+    events = reader.option("ignoreCorruptFiles", True).parquet(*map(folder.pattern, rows))
+    # A hash of all columns, so that all are read.
+    read = events.select("_metadata.file_path", F.xxhash64(*events.columns).alias("hash"))
+    counts = read.groupBy("file_path").agg(F.count("*").alias("rows"), F.max("hash")).collect()
+    found = {folder.relative_of_uri(row["file_path"]): row["rows"] for row in counts}
+    return {path for path, count in rows.items() if found.get(path, 0) != count}
 
 
 def unreadable_file(error: Exception) -> tuple[str, str] | None:
@@ -81,12 +82,21 @@ def unreadable_file(error: Exception) -> tuple[str, str] | None:
     return found[1], f"damaged: {causes[-1] if causes else 'its rows cannot be read'}"
 
 
-def _reason(error: Py4JJavaError) -> str:
-    thrown = error.java_exception
-    text = str(thrown.getMessage() or thrown.toString()).splitlines()[0]
-    # The error of Parquet's reader for a footer; others, such as missing rights, are kept as they
-    # are.
-    if thrown.getClass().getName() == "java.lang.RuntimeException":
-        _, _, detail = text.partition(" is not a Parquet file. ")
-        return f"not a Parquet file, or cut off: {detail or text}"
-    return text
+def _is_in(schema: pa.Schema, field: pa.Field) -> bool:
+    """Return whether a file has a column as it is stored for `field`, once."""
+    if schema.get_field_index(field.name) < 0:
+        return False
+    return bool(_stored(schema.field(field.name).type) == _stored(field.type))
+
+
+def _stored(kind: pa.DataType) -> pa.DataType:
+    """Return what Parquet makes of a type: times in UTC, and one type of texts and of lists."""
+    if pa.types.is_dictionary(kind):
+        return _stored(kind.value_type)
+    if pa.types.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_stored(kind.value_type))
+    return kind

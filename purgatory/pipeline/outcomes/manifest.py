@@ -18,9 +18,12 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 
 from purgatory.pipeline.errors import BadFileError, PipelineError
+from purgatory.pipeline.outcomes.event_summary import FutureRecords, WorkerStart
 from purgatory.pipeline.spark.folder import File, Folder, output_in_use
 
-VERSION = 3
+VERSION = 4
+READABLE = (3, 4)
+"""The versions that this release reads: 3 has no records dated in the future."""
 FOLDER = "_manifests"
 
 
@@ -57,6 +60,16 @@ class Manifest:
     """The journal's files that were skipped, and why."""
     hours: dict[str, Hour] = field(default_factory=dict)
     """By hour, such as "2026-11-20T06"."""
+    future_run: str | None = None
+    """The run whose `future_folder` has the records dated in the future; None without any."""
+    future: dict[str, FutureRecords] = field(default_factory=dict)
+    """These records by worker."""
+    starts: dict[str, WorkerStart] = field(default_factory=dict)
+    """By the identifier of the start, with which its operations' identifiers begin."""
+    job_records: dict[str, int] = field(default_factory=dict)
+    """The records of jobs by worker, which no start is known of."""
+    sampling: dict[str, float] = field(default_factory=dict)
+    """The least share of the operations that was recorded, of each sampled kind."""
 
     def is_known(self, file: File) -> bool:
         """Return whether this file, unchanged, is merged."""
@@ -82,6 +95,23 @@ class Manifest:
     def runs(self) -> set[str]:
         """Return the runs whose folders are part of the table."""
         return {hour.run for hour in self.hours.values()}
+
+
+def missing_records(manifest: Manifest) -> dict[str, int]:
+    """Return how many records are missing of each worker, by gaps in their numbers.
+
+    A repeated record hides one that is missing.
+    """
+    found: dict[str, int] = {}
+    for start in manifest.starts.values():
+        missing = start.last_seq - start.first_seq + 1 - start.records
+        found[start.worker] = found.get(start.worker, 0) + max(0, missing)
+    # Records of jobs are numbered with the others.
+    return {
+        worker: missing - manifest.job_records.get(worker, 0)
+        for worker, missing in sorted(found.items())
+        if missing > manifest.job_records.get(worker, 0)
+    }
 
 
 def fingerprints(files: Iterable[File]) -> dict[str, set[str]]:
@@ -120,6 +150,11 @@ def run_folder(run: str) -> str:
     return f"run={run}"
 
 
+def future_folder(run: str) -> str:
+    """Return the folder of the records that were in the future for a run."""
+    return f"future={run}"
+
+
 def read_manifest(folder: Folder) -> Manifest:
     """Return the newest manifest in `folder`, or an empty one. Raises BadFileError."""
     run = _newest_run(folder)
@@ -129,17 +164,21 @@ def read_manifest(folder: Folder) -> Manifest:
     try:
         content = json.loads(folder.read_text(path))
         version = content.pop("version")
-        if version != VERSION:
+        if version not in READABLE:
             raise PipelineError(
-                f"{folder.at(path)} is of version {version}, and this release knows {VERSION}: "
+                f"{folder.named(path)} is of version {version}, and this release knows {VERSION}: "
                 "use the release that wrote it, or write to another folder."
             )
         hours = {name: Hour(**hour) for name, hour in content.pop("hours").items()}
         files = {name: set(known.split()) for name, known in content.pop("files").items()}
-        return Manifest(**content, hours=hours, files=files)
+        future = {
+            name: FutureRecords(**records) for name, records in content.pop("future", {}).items()
+        }
+        starts = {name: WorkerStart(**start) for name, start in content.pop("starts", {}).items()}
+        return Manifest(**content, hours=hours, files=files, future=future, starts=starts)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadFileError(
-            f"{folder.at(path)} is not a manifest of this release ({error}). "
+            f"{folder.named(path)} is not a manifest of this release ({error}). "
             "Write to another folder, or delete this one and run again on the whole journal."
         ) from error
 
@@ -172,9 +211,10 @@ def sweep(folder: Folder, manifest: Manifest) -> None:
     """
     paths = set(manifest.paths())
     current = {run_folder(run) for run in manifest.runs()}
+    kept = current | ({future_folder(manifest.future_run)} if manifest.future_run else set())
     for name in folder.names():
-        number = re.match(r"run=(\d+)", name)
-        if number and name not in current and int(number[1]) <= manifest.run:
+        number = re.match(r"(?:run|future)=(\d+)", name)
+        if number and name not in kept and int(number[1]) <= manifest.run:
             folder.delete(name)
     for run in current:
         for date in folder.names(run):

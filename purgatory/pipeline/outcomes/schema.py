@@ -16,6 +16,9 @@ SCHEMA_VERSIONS: Final = ("1",)
 VERSION_KEY: Final = journal.VERSION_KEY.decode()
 """The name of the version in the metadata of a journal file."""
 
+SAMPLE_KEY: Final = journal.SAMPLE_KEY.decode()
+"""The name of the sampled shares in the metadata of a journal file."""
+
 WATCHED: Final = journal.EVENTS[0]
 COMPLETIONS: Final = journal.EVENTS[1:]
 OUTCOMES: Final = (*COMPLETIONS, "lost", "open")

@@ -22,6 +22,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.replay.load_batch import NEVER_NS, LoadBatch
 from purgatory.pipeline.replay.replayed_operation import Fate
 from purgatory.pipeline.replay.simulation import Simulation
@@ -61,6 +62,9 @@ def replay(
 ) -> DataFrame:
     """Return the replay of `outcomes` (OUTCOME_SCHEMA): REPLAY_SCHEMA.
 
+    Delayed jobs are left out, as they wait in their store. An operation without keys gets a key of
+    its own, which nothing fires.
+
     Each operation goes to the shard of its first key. A shard is a worker of its own: its timer and
     its purgatory get only the operations of its keys, in order of time. The other keys of an
     operation are watched in that shard too, so that it ends when it did; but a fire of one of them
@@ -75,7 +79,7 @@ def replay(
         raise ValueError(f"shards is {shards} and slice_s {slice_s}: give 1 or more of each")
     what_if = what_if or WhatIf()
     shard = F.pmod(F.xxhash64(_first_key()), F.lit(shards)).cast("int")
-    operations = _copies(outcomes, what_if).select(
+    operations = _copies(_parked(outcomes), what_if).select(
         shard.alias("shard"),
         *_as_load(what_if),
         # For an order that does not depend on the input's.
@@ -198,8 +202,15 @@ def _record_batches(shard: int, slices: Iterable[TimeSlice]) -> Iterator[pa.Reco
         yield pa.RecordBatch.from_pylist(rows, schema=_ARROW_SCHEMA)
 
 
+def _parked(outcomes: DataFrame) -> DataFrame:
+    """Return the operations that were parked, each with a key."""
+    own = F.array(F.concat(F.lit("(no key) "), "operation_id"))
+    keys = F.when(F.size("keys") > 0, F.col("keys")).otherwise(own)
+    return outcomes.where(~F.col("kind").startswith(JOB_KIND)).withColumn("keys", keys)
+
+
 def _first_key() -> Column:
-    return F.coalesce(F.try_element_at("keys", F.lit(1)), F.lit(""))
+    return F.element_at("keys", 1)
 
 
 def _copies(outcomes: DataFrame, what_if: WhatIf) -> DataFrame:
@@ -209,7 +220,7 @@ def _copies(outcomes: DataFrame, what_if: WhatIf) -> DataFrame:
     place = F.pmod(F.xxhash64(_first_key(), F.lit("copies")), F.lit(1_000_000)) / 1_000_000
     copies = F.lit(whole) + (place < what_if.traffic - whole).cast("int")
     numbers = F.sequence(F.lit(0), copies - 1)
-    copied = outcomes.where(F.size("keys") > 0).withColumn("copies", copies).where("copies > 0")
+    copied = outcomes.withColumn("copies", copies).where("copies > 0")
     copied = copied.withColumn("copy", F.explode(numbers))
     if what_if.growth is Growth.BUSIER:
         return copied

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from purgatory.pipeline.advise.advice import FILE as ADVICE_FILE
@@ -20,7 +20,10 @@ from purgatory.pipeline.waits.wait_tables import JOB as WAITS
 Rows = Sequence[Mapping[str, Any]]
 
 SHOWN_KINDS = 8
-"""More curves cannot be distinguished; the tables have all kinds."""
+"""More curves cannot be distinguished; the tables have more kinds."""
+
+LISTED_KINDS = 100
+"""The rows of a table by kind: a page has a size that a phone can open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +36,14 @@ class Findings:
     by_key_prefix: Rows
     hot_keys: Rows
     parked: Rows
-    """Without delayed jobs, which wait in their store."""
+    by_hour: Rows
     timeline: Rows
     wait_counts: Rows
     lateness_counts: Rows
     survival: Mapping[str, Sequence[Step]]
     advice: Mapping[str, Any]
+    failed_jobs: Rows = ()
+    """Kind, number and latest error of the jobs that failed; most first."""
 
     @property
     def kinds(self) -> list[str]:
@@ -57,28 +62,67 @@ class Findings:
         """The number of all operations."""
         return sum(row["operations"] for row in self.by_kind)
 
+    def part(self, *, jobs: bool) -> Findings:
+        """Return the findings on delayed jobs, which wait in their store, or on all others.
+
+        Hot keys and key prefixes are not known by kind, so each part has all of them.
+        """
+
+        def of_part(rows: Rows) -> Rows:
+            return [row for row in rows if is_job(row) is jobs]
+
+        return replace(
+            self,
+            by_kind=of_part(self.by_kind),
+            parked=of_part(self.parked),
+            by_hour=of_part(self.by_hour),
+            timeline=of_part(self.timeline),
+            wait_counts=of_part(self.wait_counts),
+            lateness_counts=of_part(self.lateness_counts),
+            survival={
+                kind: steps
+                for kind, steps in self.survival.items()
+                if is_job({"kind": kind}) is jobs
+            },
+            failed_jobs=self.failed_jobs if jobs else (),
+        )
+
+    @property
+    def failed(self) -> int:
+        """The number of jobs that failed."""
+        return sum(row["jobs"] for row in self.failed_jobs)
+
     def sum_of(self, column: str) -> int:
         """Return the sum of a column over all kinds."""
         return sum(row[column] for row in self.by_kind)
 
 
-def findings(outcome_table: OutcomeTable, tables: Tables) -> Findings:
-    """Read the input. Raises NothingToReadError, which names the job that has not run."""
+def findings(
+    outcome_table: OutcomeTable, tables: Tables, failed_jobs: Callable[[], Rows] = tuple
+) -> Findings:
+    """Read the input. Raises NothingToReadError, which names the job that has not run.
+
+    `failed_jobs` is only called if there are jobs: it reads their outcomes.
+    """
     wait_counts = tables.rows(WAITS, "wait_counts")
     path = f"{ADVICE}/{ADVICE_FILE}"
     if not tables.folder.exists(path):
         raise NothingToReadError(f"No {path} in {tables.folder}: run the job `advise` first.")
+    by_kind = _most_first(tables.rows(WAITS, "by_kind"), "kind")
+    failed = failed_jobs() if any(map(is_job, by_kind)) else ()
     return Findings(
         manifest=outcome_table.manifest(),
-        by_kind=_most_first(tables.rows(WAITS, "by_kind"), "kind"),
+        by_kind=by_kind,
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
-        parked=[row for row in tables.rows(WAITS, "parked") if not is_job(row)],
+        parked=tables.rows(WAITS, "parked"),
+        by_hour=tables.rows(WAITS, "by_hour"),
         timeline=tables.rows(WAITS, "timeline"),
         wait_counts=wait_counts,
         lateness_counts=tables.rows(WAITS, "lateness_counts"),
         survival={kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()},
         advice=json.loads(tables.folder.read_text(path)),
+        failed_jobs=sorted(failed, key=lambda row: (-row["jobs"], row["kind"])),
     )
 
 

@@ -2,252 +2,192 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
-from pathlib import Path
-from typing import Any
+from importlib.resources import files
 
-from purgatory.pipeline.console.formatting import counted, duration, figure, percent
+from purgatory.pipeline.console.formatting import duration, percent
+from purgatory.pipeline.report.advice_section import advice_section
+from purgatory.pipeline.report.changes_section import changes_section, verdict_section
+from purgatory.pipeline.report.chart_data import as_script, chart_data
 from purgatory.pipeline.report.drawing import Chart
-from purgatory.pipeline.report.findings import Findings, Rows
+from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
+from purgatory.pipeline.report.hours_table import hours_table
+from purgatory.pipeline.report.html_table import cells, folded, table
+from purgatory.pipeline.report.previous_run import Changes
+from purgatory.pipeline.report.read_section import read_section
+from purgatory.pipeline.report.time_charts import hourly_load
+from purgatory.pipeline.report.verdict import verdict
+from purgatory.pipeline.report.wait_rows import (
+    SHOWN_PREFIXES,
+    failed_jobs_table,
+    hot_keys_table,
+    outcome_waits_table,
+    waits_table,
+)
 
-_CSS = Path(__file__).with_name("page.css")
-_SHOWN_FILES = 50
-_SHOWN_PREFIXES = 30
-
-# The browser blocks all requests of the page.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_STYLES = ("uplot.css", "report.css")
+_SCRIPTS = ("uplot.js", "format.js", "counts.js", "charts.js", "heat_map.js", "report.js")
+_WIDE = {"outcomes", "percentiles", "heat", "parked"}
 
 
-def page(findings: Findings, charts: Sequence[Chart], title: str) -> str:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the report: parked requests, or delayed jobs."""
+
+    name: str
+    title: str
+    findings: Findings
+    charts: Sequence[Chart]
+    """All of its charts; the page has those of `_WIDE` first."""
+
+
+def page(
+    findings: Findings,
+    parts: Sequence[Part],
+    changes: Changes | None,
+    *,
+    title: str,
+    journal: str | None,
+) -> str:
     """Return the report as HTML."""
-    sections = [
-        _head(findings, title),
-        _notices(findings),
-        '<nav aria-label="Sections"><a href="#advice">Advice</a><a href="#charts">Charts</a>'
-        '<a href="#tables">Tables</a><a href="#files">Files</a></nav>',
-        "<main>",
-        '<h2 id="advice">Advice</h2>',
-        _timeouts(findings.advice["timeouts"]),
-        _workers(findings.advice["workers"]),
-        _geometry(findings.advice["geometry"]),
-        '<h2 id="charts">Charts</h2>',
-        *map(_figure, charts),
-        '<h2 id="tables">Tables</h2>',
-        _waits_table(findings.by_kind, "kind", "By kind"),
-        _waits_table(findings.by_key_prefix[:_SHOWN_PREFIXES], "key_prefix", "By key prefix"),
-        '<h2 id="files">Files</h2>',
-        _files(findings),
-        "</main>",
-    ]
+    styles = [_file(name) for name in _STYLES]
+    scripts = [_file(name) for name in _SCRIPTS]
     return "\n".join(
         [
             "<!doctype html>",
             '<html lang="en">',
             '<head><meta charset="utf-8">',
-            f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
+            f'<meta http-equiv="Content-Security-Policy" content="{_policy(scripts, styles)}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             '<link rel="icon" href="data:,">',
             f"<title>{escape(title)}</title>",
-            f"<style>\n{_CSS.read_text(encoding='utf-8')}</style></head>",
-            "<body>",
-            *sections,
+            *(f"<style>{style}</style>" for style in styles),
+            "</head><body>",
+            '<a class="skip" href="#verdict">Skip to the verdict</a>',
+            _head(findings, parts, title),
+            "<main>",
+            '<div class="two">',
+            verdict_section(verdict(findings)),
+            changes_section(changes),
+            f'<section id="read" class="card"><h2>What was read</h2>'
+            f"{read_section(findings, journal)}</section>",
+            "</div>",
+            *map(_part, parts),
+            _section("keys", "Keys", f'<div class="card">{_keys(findings)}</div>'),
+            _section("advice", "Advice", advice_section(findings.advice)),
+            "</main>",
+            '<div id="tip" class="tip" role="status" aria-live="polite" hidden></div>',
+            *(f"<script>{script}</script>" for script in scripts),
             "</body></html>",
             "",
         ]
     )
 
 
-def _head(findings: Findings, title: str) -> str:
+def _file(name: str) -> str:
+    return (files("purgatory.pipeline.report") / "static" / name).read_text("utf-8")
+
+
+def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
+    """Return the policy: these scripts and styles, and no request at all.
+
+    What a key is called stays text, even if the page had a fault.
+    """
+    return (
+        f"default-src 'none'; script-src {' '.join(map(_hash, scripts))}; "
+        f"style-src {' '.join(map(_hash, styles))}; img-src data:; base-uri 'none'; "
+        "form-action 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+    )
+
+
+def _hash(content: str) -> str:
+    digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+    return f"'sha256-{digest}'"
+
+
+def _head(findings: Findings, parts: Sequence[Part], title: str) -> str:
     hours = sorted(findings.manifest.hours)
     first, last = (hour.replace("T", " ") for hour in (hours[0], hours[-1]))
-    figures = [
-        ("operations", f"{findings.operations:,}"),
-        ("kinds", f"{len(findings.by_kind):,}"),
-        *(
-            (name, escape(percent(findings.sum_of(name) / max(1, findings.operations), 1)))
-            for name in ("fired", "expired", "cancelled", "drained")
-        ),
-    ]
-    cells = "".join(f"<div><dt>{name}</dt><dd>{value}</dd></div>" for name, value in figures)
+    links = [(part.name, part.title) for part in parts]
+    links = [("read", "What was read"), *links, ("keys", "Keys"), ("advice", "Advice")]
+    anchors = "".join(f'<a href="#{name}">{text}</a>' for name, text in links)
+    tiles = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+        for name, value in _tiles(findings, parts)
+    )
     return (
         f"<header><h1>{escape(title)}</h1>"
         f'<p class="faint">Operations that began to wait in the hours from {first}:00 '
-        f"to {last}:59 UTC.</p>"
-        f"<dl>{cells}</dl></header>"
+        f"to {last}:59 UTC</p>"
+        f'<nav aria-label="Sections">{anchors}</nav>'
+        f'<dl class="tiles">{tiles}</dl></header>'
     )
 
 
-def _notices(findings: Findings) -> str:
-    found = []
-    if findings.manifest.bad:
-        found.append(
-            f'Files that could not be read: {len(findings.manifest.bad):,}. They <a href="#files">'
-            "are skipped</a>, so counts are too low."
-        )
-    if lost := findings.sum_of("lost"):
-        found.append(
-            f"{counted(lost, 'operation was', 'operations were')} lost: past the deadline without "
-            "a record of the end. A worker was killed, or its journal dropped records."
-        )
-    if contested := findings.sum_of("contested"):
-        having = counted(contested, "operation has", "operations have")
-        found.append(f"{having} two different ends; the earlier one counts.")
-    if waiting := findings.sum_of("open"):
-        found.append(f"{counted(waiting, 'operation')} may still be waiting.")
-    return "".join(f'<p class="notice" role="note">{text}</p>' for text in found)
+def _tiles(findings: Findings, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
+    total = max(1, findings.operations)
+    for part in parts:
+        yield part.title.lower(), f"{part.findings.operations:,}"
+    for name in ("fired", "expired", "cancelled", "drained", "lost"):
+        if count := findings.sum_of(name):
+            # The tables below have shares of one part.
+            yield f"{name}, of all" if len(parts) > 1 else name, percent(count / total, 1)
+    if findings.failed:
+        yield "failed jobs", f"{findings.failed:,}"
+    longest = findings.by_kind[0] if findings.by_kind else None
+    if longest and longest["wait_us_p99"] is not None:
+        yield f"p99 of {longest['kind']}", duration(longest["wait_us_p99"])
 
 
-def _timeouts(timeouts: Sequence[dict[str, Any]]) -> str:
-    if not timeouts:
-        return "<p>No kind has a timeout.</p>"
-    rows = []
-    for advice in timeouts:
-        high = _time(advice["high_us"], "beyond the observed waits")
-        between = f"{_time(advice['low_us'], '?')} to {high}"
-        rows.append(
-            [
-                _name(advice["kind"]),
-                f"<td>{duration(advice['timeout_us'])}</td>",
-                f"<td>{_percent(advice['expired_share'])}<br><span class='faint'>"
-                f"{_percent(advice['expired_share_low'])} to "
-                f"{_percent(advice['expired_share_high'])}</span></td>",
-                "<td>none</td>"
-                if advice["advised_us"] is None
-                else f"<td><strong>{duration(advice['advised_us'])}</strong><br>"
-                f"<span class='faint'>{between}</span></td>",
-                f'<td class="text">{_reason(advice)}</td>',
-            ]
-        )
-    share = percent(timeouts[0]["chosen_share"])
-    return _table(
-        ("kind", "median timeout", "expired (95 %)", f"timeout for {share} (95 %)", "why"),
-        rows,
-        "A timeout for each kind",
-    )
+def _section(name: str, title: str, content: str) -> str:
+    return f'<section id="{name}"><h2>{title}</h2>{content}</section>'
 
 
-def _workers(advice: dict[str, Any]) -> str:
-    text = f"<h3>Workers</h3><p>{_reason(advice)}</p>"
-    if advice["workers"] is None:
-        return text
-    rows = [
-        _cells(label, _estimate(advice[name], unit))
-        for label, name, unit in (
-            ("arrivals, a second", "arrivals_per_s", ""),
-            ("wait, mean", "wait_s", " s"),
-            ("parked, by Little's law", "parked", ""),
-        )
-    ]
-    rows.append(_cells("parked, counted", figure(advice["parked_counted"], 4)))
-    rows.append(_cells("workers", f"<strong>{advice['workers']:,}</strong>"))
-    return text + _table(("", "in the busiest hour (95 %)"), rows, "The load of the workers")
-
-
-def _geometry(advice: dict[str, Any]) -> str:
-    text = f"<h3>Timing wheel</h3><p>{_reason(advice)}</p>"
-    if advice["advised"] is None:
-        return text
-    rows = []
-    for wheel in advice["candidates"]:
-        mark = " (advised)" if wheel == advice["advised"] else ""
-        mark += " (default)" if wheel == advice["default"] else ""
-        rows.append(
-            _cells(
-                f"{wheel['tick_ms']} ms x {wheel['wheel_size']}{mark}",
-                f"{wheel['levels']}",
-                f"{wheel['cascades']:.2f}<br><span class='faint'>{wheel['cascades_low']:.2f} to "
-                f"{wheel['cascades_high']:.2f}</span>",
-                f"{wheel['bytes'] / 1024:,.0f} KiB",
-            )
-        )
-    table = _table(
-        ("tick x buckets", "levels", "moves of a timer (95 %)", "memory at the peak"),
-        rows,
-        f"Computed from {counted(advice['timers'], 'timer')}, at most "
-        f"{advice['peak_parked']:,} pending",
-    )
-    return f"{text}<details><summary>All candidates</summary>{table}</details>"
-
-
-def _figure(chart: Chart) -> str:
-    rows = [_cells(escape(row[0]), *map(escape, row[1:])) for row in chart.rows]
-    table = _table(chart.header, rows, chart.title)
+def _part(part: Part) -> str:
+    found = part.findings
+    waits = waits_table(found.by_kind[:LISTED_KINDS], "kind", "By kind")
+    failed = failed_jobs_table(found)
+    tables = f'<div class="card">{failed}{waits}{outcome_waits_table(found)}</div>'
+    hours = hours_table(hourly_load(found))
+    figures = {chart.name: _figure(chart, part, hours) for chart in part.charts}
+    wide = "".join(figures.pop(chart.name) for chart in part.charts if _kind(chart) in _WIDE)
+    data = as_script(chart_data(found))
     return (
-        f'<figure id="{chart.name}-figure"><h3>{escape(chart.title)}</h3>{chart.page_svg()}'
-        f'<figcaption class="faint">{escape(chart.summary)}</figcaption></figure>'
-        f"<details><summary>The figures</summary>{table}</details>"
+        f'<section id="{part.name}" class="part" data-part="{part.name}"><h2>{part.title}</h2>'
+        f'<div class="filters card" hidden></div>'
+        '<noscript><p class="notice">Charts need scripts. Their figures are in the tables, and '
+        "each chart is a file beside this page.</p></noscript>"
+        f'{wide}<div class="charts">{"".join(figures.values())}</div>{tables}'
+        f'<script type="application/json">{data}</script></section>'
     )
 
 
-def _waits_table(rows: Rows, name: str, title: str) -> str:
-    body = [
-        [
-            _name(row[name]),
-            f"<td>{row['operations']:,}</td>",
-            *(f"<td>{_percent(row[f'share_{outcome}'])}</td>" for outcome in ("fired", "expired")),
-            *(
-                f"<td>{_time(row[f'wait_us_{column}'], '')}</td>"
-                for column in ("p50", "p90", "p99", "max")
-            ),
-            f"<td>{_time(row['lateness_us_p99'], '')}</td>",
-        ]
-        for row in rows
-    ]
-    columns = ("fired", "expired", "wait: p50", "p90", "p99", "maximum", "lateness: p99")
-    return _table((name.replace("_", " "), "operations", *columns), body, title)
-
-
-def _files(findings: Findings) -> str:
-    manifest = findings.manifest
-    files, rows = manifest.read_files, manifest.rows
-    text = f"<p>{counted(files, 'file')} of the journal with {counted(rows, 'record')}.</p>"
-    if not manifest.bad:
-        return text + "<p>None was skipped.</p>"
-    bad = sorted(manifest.bad.items())
-    body = [[_name(path), f'<td class="text">{escape(reason)}</td>'] for path, reason in bad]
-    rest = f"<p>And {len(bad) - _SHOWN_FILES:,} more.</p>" if len(bad) > _SHOWN_FILES else ""
-    return text + _table(("file", "why"), body[:_SHOWN_FILES], "Skipped") + rest
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], caption: str) -> str:
-    head = "".join(
-        f'<th scope="col"{" class=text" if name == "why" else ""}>{escape(name)}</th>'
-        for name in header
-    )
-    body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in rows)
+def _figure(chart: Chart, part: Part, hours: str) -> str:
+    kind, name = _kind(chart), chart.name
+    rows = (cells(*row) for row in chart.rows)
+    found = table(chart.header, rows, chart.title, is_cards=False)
     return (
-        f'<div class="scroll" role="region" aria-label="{escape(caption)}" tabindex="0"><table>'
-        f"<caption>{escape(caption)}</caption>"
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<figure id="{name}-figure" class="card {kind}"><h3 id="{name}-title">'
+        f"{escape(chart.title)}</h3>"
+        f'<div class="plot" data-chart="{kind}" tabindex="0" role="group" '
+        f'aria-roledescription="chart" aria-labelledby="{name}-title" '
+        f'aria-describedby="{name}-summary"></div>{hours if kind == "parked" else ""}'
+        f'<figcaption id="{name}-summary">{escape(chart.summary)}</figcaption>'
+        f"{folded('The figures', found)}</figure>"
     )
 
 
-def _cells(name: str, *values: str) -> list[str]:
-    return [f'<th scope="row">{name}</th>', *(f"<td>{value}</td>" for value in values)]
+def _kind(chart: Chart) -> str:
+    return chart.name.removeprefix("jobs-")
 
 
-def _name(text: str) -> str:
-    return f'<th scope="row">{escape(text)}</th>'
-
-
-def _reason(advice: dict[str, Any]) -> str:
-    text = escape(advice["reason"])
-    if not advice["is_thin"]:
-        return text
-    # "Too little data: ..."
-    warning, colon, rest = text.partition(":")
-    return f'<strong class="thin">{warning}{colon}</strong>{rest}'
-
-
-def _estimate(estimate: dict[str, float], unit: str) -> str:
-    value, low, high = (f"{figure(estimate[name], 4)}{unit}" for name in ("value", "low", "high"))
-    return f"{value}<br><span class='faint'>{low} to {high}</span>"
-
-
-def _time(micros: float | None, otherwise: str) -> str:
-    return otherwise if micros is None else duration(micros)
-
-
-def _percent(share: float) -> str:
-    return escape(percent(share))
+def _keys(findings: Findings) -> str:
+    prefixes = findings.by_key_prefix[:SHOWN_PREFIXES]
+    by_prefix = waits_table(prefixes, "key_prefix", "By key prefix")
+    hot = hot_keys_table(findings.hot_keys)
+    find = '<p class="find" hidden></p>'
+    return f"<h3>Hot keys</h3>{find}{hot}<h3>Key prefixes</h3>{by_prefix}"

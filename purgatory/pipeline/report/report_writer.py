@@ -2,49 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.report.drawing import Chart
-from purgatory.pipeline.report.findings import Findings, findings
-from purgatory.pipeline.report.page import page
-from purgatory.pipeline.report.time_charts import heat_map, hot_keys_chart, outcomes_chart
+from purgatory.pipeline.report.findings import Findings, Rows, findings
+from purgatory.pipeline.report.page import Part, page
+from purgatory.pipeline.report.previous_run import (
+    RunSummary,
+    as_json,
+    changes,
+    previous_of,
+    summary_of,
+)
+from purgatory.pipeline.report.time_charts import (
+    hot_keys_chart,
+    hourly_load,
+    outcomes_chart,
+    parked_chart,
+)
 from purgatory.pipeline.report.wait_charts import lateness_chart, survival_chart, waits_chart
+from purgatory.pipeline.report.wait_time_charts import percentiles_chart, wait_heat_map
 from purgatory.pipeline.spark.tables import Tables
 
 JOB = "report"
 PAGE = "report.html"
+SUMMARY = "summary.json"
 DEFAULT_TITLE = "What waited, and for how long"
 
 
 def run(
-    outcome_table: OutcomeTable, tables: Tables, on_progress: OnProgress, title: str = DEFAULT_TITLE
+    outcome_table: OutcomeTable,
+    tables: Tables,
+    on_progress: OnProgress,
+    title: str = DEFAULT_TITLE,
+    journal: str | None = None,
+    *,
+    failed_jobs: Callable[[], Rows] = tuple,
 ) -> str:
     """Write the report and return the path of the page.
 
-    Raises NothingToReadError if an earlier job has not run.
+    `journal` is where the records were read from; `failed_jobs` returns the rows of
+    `Findings.failed_jobs`. The report is compared with the one that it replaces. Raises
+    NothingToReadError if an earlier job has not run.
     """
-    found = findings(outcome_table, tables)
-    drawings = charts(found)
+    found = findings(outcome_table, tables, failed_jobs)
+    now = summary_of(found, journal)
+    before = _previous(tables, now)
+    if journal is None and before is not None:
+        now = replace(now, journal=before.journal)
+    compared = None if before is None else changes(now, before)
+    parts = list(parts_of(found))
+    content = page(found, parts, compared, title=title, journal=now.journal)
 
     def fill(new: str) -> None:
-        tables.folder.write_bytes(f"{new}/{PAGE}", page(found, drawings, title).encode())
-        for chart in drawings:
+        tables.folder.write_bytes(f"{new}/{PAGE}", content.encode())
+        tables.folder.write_bytes(f"{new}/{SUMMARY}", as_json(now, before).encode())
+        for chart in files_of(found, parts):
             on_progress(f"report: {chart.name}")
-            tables.folder.write_bytes(f"{new}/{chart.name}.svg", chart.paper_svg())
-            tables.folder.write_bytes(f"{new}/{chart.name}.png", chart.png())
+            for suffix, drawing in chart.as_files().items():
+                tables.folder.write_bytes(f"{new}/{chart.name}.{suffix}", drawing)
 
     tables.fill(JOB, fill)
-    return tables.folder.at(f"{JOB}/{PAGE}").removeprefix("file:")
+    return tables.folder.named(f"{JOB}/{PAGE}")
 
 
-def charts(found: Findings) -> list[Chart]:
-    """Return the charts that have data."""
+def parts_of(found: Findings) -> Iterator[Part]:
+    """Return the parts of the report that have operations."""
+    for is_jobs, name, title in (
+        (False, "requests", "Parked requests"),
+        (True, "jobs", "Delayed jobs"),
+    ):
+        of_part = found.part(jobs=is_jobs)
+        if of_part.by_kind or not is_jobs:
+            yield Part(name, title, of_part, charts(of_part, is_jobs=is_jobs))
+
+
+def charts(found: Findings, *, is_jobs: bool) -> list[Chart]:
+    """Return the charts of a part that have data.
+
+    What jobs wait for is not cut short by a timeout, so they have no curve of survival.
+    """
     drawn = (
         outcomes_chart(found),
+        percentiles_chart(found),
+        wait_heat_map(found),
+        parked_chart(found, hourly_load(found)),
         waits_chart(found),
-        survival_chart(found),
-        heat_map(found),
+        None if is_jobs else survival_chart(found),
         lateness_chart(found),
-        hot_keys_chart(found),
     )
-    return [chart for chart in drawn if chart is not None]
+    prefix = "jobs-" if is_jobs else ""
+    return [replace(chart, name=f"{prefix}{chart.name}") for chart in drawn if chart is not None]
+
+
+def files_of(found: Findings, parts: list[Part]) -> list[Chart]:
+    """Return the charts that are written as files."""
+    keys = hot_keys_chart(found)
+    return [chart for part in parts for chart in part.charts] + ([keys] if keys else [])
+
+
+def _previous(tables: Tables, now: RunSummary) -> RunSummary | None:
+    path = f"{JOB}/{SUMMARY}"
+    return previous_of(tables.folder.read_text(path) if tables.folder.exists(path) else None, now)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
 
+from matplotlib.colors import LogNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from purgatory.pipeline.console.formatting import counted, duration, figure, percent
+from purgatory.pipeline.console.formatting import counted, duration, figure, percent, short
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.report.theme import OUTCOME_SERIES, Palette
@@ -68,21 +69,39 @@ def outcomes_chart(findings: Findings) -> Chart:
     )
 
 
-def heat_map(findings: Findings) -> Chart | None:
-    """Return the heat map of parked operations by day and hour; None if there were none."""
+@dataclass(frozen=True, slots=True)
+class HourlyLoad:
+    """Parked operations by hour."""
+
+    means: dict[datetime, float]
+    """In the order of time."""
+    peaks: Counter[datetime]
+    """Upper bounds: the peaks of kinds within a minute are added."""
+
+    @property
+    def days(self) -> list[date]:
+        """The days with an operation."""
+        return sorted({hour.date() for hour in self.means})
+
+
+def hourly_load(findings: Findings) -> HourlyLoad:
+    """Return the parked operations by hour."""
     sums: Counter[datetime] = Counter()
     peaks: Counter[datetime] = Counter()
     minutes: Counter[datetime] = Counter()
     for row in findings.parked:
-        hour = row["minute"].replace(minute=0)
-        sums[hour] += row["parked_mean"] / 60
+        sums[row["minute"].replace(minute=0)] += row["parked_mean"] / 60
         minutes[row["minute"]] += row["parked_peak"]
     for minute, peak in minutes.items():
         hour = minute.replace(minute=0)
         peaks[hour] = max(peaks[hour], peak)
-    all_days = sorted({hour.date() for hour in sums})
-    days = all_days[-SHOWN_DAYS:]
-    shown = {hour: mean for hour, mean in sorted(sums.items()) if hour.date() in set(days)}
+    return HourlyLoad(dict(sorted(sums.items())), peaks)
+
+
+def parked_chart(findings: Findings, load: HourlyLoad) -> Chart | None:
+    """Return the heat map of parked operations by day and hour; None if there were none."""
+    days = load.days[-SHOWN_DAYS:]
+    shown = {hour: mean for hour, mean in load.means.items() if hour.date() in set(days)}
     most = max(shown.values(), default=0)
     if not most:
         return None
@@ -90,36 +109,35 @@ def heat_map(findings: Findings) -> Chart | None:
     def draw(figure: Figure, palette: Palette) -> None:
         axes = figure.add_subplot()
         axes.grid(visible=False)
+        places = {day: place for place, day in enumerate(days)}
+        rows = [[float("nan")] * 24 for _ in days]
         for hour, mean in shown.items():
-            x, y = hour.hour, days.index(hour.date())
-            share = mean / most
-            axes.add_patch(
-                Rectangle((x, y), 1, 1, facecolor=palette.series[0], alpha=max(share, 0.03))
-            )
-            # Readable on a strong colour.
-            colour = palette.paper if share > 0.55 else palette.ink
-            axes.text(
-                x + 0.5, y + 0.5, _short(mean), ha="center", va="center", size=7, color=colour
-            )
-        axes.set_xlim(0, 24)
+            rows[places[hour.date()]][hour.hour] = max(mean, most / 1_000)
+        drawn = axes.pcolormesh(rows, norm=LogNorm(), cmap="viridis_r", edgecolors="none")
+        scale = figure.colorbar(drawn, ax=axes, pad=0.01)
+        for set_formatter in (
+            scale.ax.yaxis.set_major_formatter,
+            scale.ax.yaxis.set_minor_formatter,
+        ):
+            set_formatter(FuncFormatter(lambda mean, _: short(mean)))
         axes.set_ylim(len(days), 0)
         axes.set_xticks([hour + 0.5 for hour in range(24)], [f"{hour:02d}" for hour in range(24)])
         axes.set_yticks([place + 0.5 for place in range(len(days))], [f"{day}" for day in days])
         axes.tick_params(length=0)
         axes.set_xlabel("hour of the day (UTC)")
 
-    left_out = len(all_days) - len(days)
+    left_out = len(load.days) - len(days)
     busiest = max(shown, key=lambda hour: shown[hour])
     return Chart(
         name="parked",
-        title="Parked operations, by hour",
-        summary="Mean number of parked operations in each hour; a stronger colour means more. "
+        title="Parked at once",
+        summary="Operations that wait at the same time, mean and peak; and the mean of each hour. "
         "An hour that the journal covers only partly counts as a whole one. "
         f"The busiest hour began at {busiest:%Y-%m-%d %H:%M} with {figure(most)}."
-        + (f" Shown are the last {len(days)} of {len(all_days):,} days." if left_out else ""),
+        + (f" Shown are the last {len(days)} of {len(load.days):,} days." if left_out else ""),
         header=("hour (UTC)", "parked, mean", "upper bound of the peak"),
         rows=tuple(
-            (f"{hour:%Y-%m-%d %H:%M}", figure(mean), f"{peaks[hour]:,}")
+            (f"{hour:%Y-%m-%d %H:%M}", figure(mean), f"{load.peaks[hour]:,}")
             for hour, mean in shown.items()
         ),
         draw=draw,
@@ -175,16 +193,6 @@ def hot_keys_chart(findings: Findings) -> Chart | None:
         draw=draw,
         height=1.0 + 0.21 * len(shown),
     )
-
-
-def _short(count: float) -> str:
-    if count >= 9_950:
-        return f"{count / 1000:,.0f}k"
-    if count >= 995:
-        return f"{count / 1000:.1f}k"
-    if 0 < count < 0.05:
-        return "<0.1"
-    return f"{count:.0f}" if count >= 9.95 else f"{count:.1f}"
 
 
 def _cut(key: str) -> str:

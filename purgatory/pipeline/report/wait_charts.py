@@ -12,17 +12,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from purgatory.pipeline.console.formatting import duration, percent
+from purgatory.pipeline.report.chart_data import LEAST_US, thinned
 from purgatory.pipeline.report.drawing import Chart
-from purgatory.pipeline.report.findings import Findings
+from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
 from purgatory.pipeline.report.theme import Palette
 from purgatory.pipeline.statistics.histogram import bucket_end, bucket_start
 from purgatory.pipeline.statistics.survival import Step, survival_at, time_of_survival
 
-# Shorter waits are drawn here: a logarithmic axis has no zero.
-_LEAST_US = 100
 _PER_DOUBLING = 4
-# Less than a pixel.
-_VISIBLE = 0.003
 
 
 def waits_chart(findings: Findings) -> Chart:
@@ -33,7 +30,7 @@ def waits_chart(findings: Findings) -> Chart:
             row["kind"],
             *(_duration(row[f"wait_us_{name}"]) for name in ("p50", "p90", "p99", "max")),
         )
-        for row in findings.by_kind
+        for row in findings.by_kind[:LISTED_KINDS]
     )
 
     def draw(figure: Figure, palette: Palette) -> None:
@@ -56,9 +53,9 @@ def waits_chart(findings: Findings) -> Chart:
     return Chart(
         name="waits",
         title="Distribution of waits",
-        summary="Distribution of completed waits of all outcomes, by kind. The axis of time is "
-        "logarithmic, with a step for each quarter of a doubling; shorter waits are drawn at "
-        f"{duration(_LEAST_US)}. {_medians(findings)}{findings.left_out}",
+        summary="Share of the completed waits of each length; the axis of time is logarithmic, and "
+        f"shorter waits are drawn at {duration(LEAST_US)}. {_medians(findings)}"
+        f"{findings.left_out}",
         header=("kind", "p50", "p90", "p99", "maximum"),
         rows=rows,
         draw=draw,
@@ -68,7 +65,7 @@ def waits_chart(findings: Findings) -> Chart:
 def survival_chart(findings: Findings) -> Chart:
     """Return the chart of survival curves, as if there were no timeout, with 95 % intervals."""
     curves = {kind: findings.survival.get(kind, ()) for kind in findings.kinds}
-    lines = {kind: _thinned(curve) for kind, curve in curves.items()}
+    lines = {kind: thinned(curve) for kind, curve in curves.items()}
     timeouts = {row["kind"]: row["timeout_us_p50"] for row in findings.by_kind}
     rows = tuple(
         (
@@ -84,15 +81,13 @@ def survival_chart(findings: Findings) -> Chart:
         for place, (kind, curve) in enumerate(lines.items()):
             if not curve:
                 continue
-            times = [max(step.time_us, _LEAST_US) for step in curve]
+            times = [max(step.time_us, LEAST_US) for step in curve]
             colour = palette.of(place)
             lows, highs = [step.low for step in curve], [step.high for step in curve]
             axes.fill_between(times, lows, highs, step="post", color=colour, alpha=0.2, linewidth=0)
             survivals = [step.survival for step in curve]
             axes.step(times, survivals, where="post", color=colour, label=kind, linewidth=1.6)
-            timeout_us = timeouts[kind]
-            share = survival_at(curves[kind], timeout_us)
-            axes.plot([timeout_us], [share], marker="o", markersize=6, color=colour)
+            axes.axvline(timeouts[kind], linestyle="--", color=colour, linewidth=1)
         _time_axis(axes, "time since the start of the wait")
         axes.set_ylabel("still waiting, if only fires ended waits")
         axes.yaxis.set_major_formatter(PercentFormatter(1))
@@ -104,7 +99,7 @@ def survival_chart(findings: Findings) -> Chart:
         title="Time until a key fires",
         summary="Kaplan-Meier estimate by kind, with 95 % intervals: the share for which no key "
         "has fired yet. Expired, cancelled and drained operations are censored at that time. The "
-        "dot is the median timeout: the share at this point expires." + findings.left_out,
+        "dashed line is the median timeout: the share at this point expires." + findings.left_out,
         header=("kind", "p50", "p90", "p99", "still waiting at the median timeout"),
         rows=rows,
         draw=draw,
@@ -127,7 +122,7 @@ def lateness_chart(findings: Findings) -> Chart | None:
             f"{row['expired']:,}",
             *(_duration(row[f"lateness_us_{name}"]) for name in ("p50", "p99", "p99_9", "max")),
         )
-        for row in findings.by_kind
+        for row in findings.by_kind[:LISTED_KINDS]
         if row["lateness_us_max"] is not None
     )
 
@@ -163,15 +158,6 @@ def lateness_chart(findings: Findings) -> Chart | None:
     )
 
 
-def _thinned(curve: Sequence[Step]) -> list[Step]:
-    """Return the curve without steps too small to see, which would make a large file."""
-    shown: list[Step] = []
-    for step in curve:
-        if not shown or abs(shown[-1].survival - step.survival) >= _VISIBLE or step is curve[-1]:
-            shown.append(step)
-    return shown
-
-
 def _ended_waits(findings: Findings, kind: str) -> Counter[int]:
     """Return the completed waits of a kind, counted by quarters of a doubling."""
     counts: Counter[int] = Counter()
@@ -183,7 +169,7 @@ def _ended_waits(findings: Findings, kind: str) -> Counter[int]:
 
 def _column(micros: int) -> int:
     """Return the index of the quarter of a doubling that holds a time."""
-    micros = max(micros, _LEAST_US)
+    micros = max(micros, LEAST_US)
     bits = micros.bit_length() - 1
     return bits * _PER_DOUBLING + ((micros - (1 << bits)) * _PER_DOUBLING >> bits)
 

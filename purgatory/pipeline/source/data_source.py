@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -21,6 +20,7 @@ from purgatory.pipeline.outcomes.schema import ARROW_EVENT_SCHEMA as EVENTS
 from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
 from purgatory.pipeline.schedule.job_address import JobAddress
 from purgatory.pipeline.source.rows import JOBS, SPARK_JOBS, chosen
+from purgatory.pipeline.spark.folders import folder_at, is_local
 
 NAME = "purgatory"
 
@@ -85,7 +85,7 @@ class PurgatoryDataSource(DataSource):
         from purgatory.pipeline.source.journal_stream import JournalStreamReader
 
         return JournalStreamReader(
-            self._folder, events, self._on_bad_file, self._number("maxFiles")
+            self._local_folder, events, self._on_bad_file, self._number("maxFiles")
         )
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -138,15 +138,18 @@ class PurgatoryDataSource(DataSource):
 
     @property
     def _folder(self) -> str:
-        parts = urlsplit(self._address)
-        if parts.scheme not in ("", "file"):
+        """Return the address of a folder. Raises PipelineError for an unknown scheme."""
+        # Absolute: the working directory of the reading processes is another one.
+        return str(folder_at(self._address))
+
+    @property
+    def _local_folder(self) -> str:
+        if not is_local(self._address):
             raise ValueError(
-                f"{self._address} is not a local folder: read the files of other file systems with "
-                "spark.read.parquet"
+                f"{self._address} is not a local folder: follow the files of other file systems "
+                "with spark.readStream.parquet"
             )
-        path = unquote(parts.path) if parts.scheme else self._address
-        # The working directory of the reading processes is another one.
-        return str(Path(path).absolute())
+        return self._folder
 
     @property
     def _stream(self) -> str:

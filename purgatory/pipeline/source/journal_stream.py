@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +12,28 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
 
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
-from purgatory.pipeline.source.journal_reader import (
-    Files,
-    good_files,
-    grouped,
-    journal_files,
-    read_files,
-)
+from purgatory.pipeline.source.folder_listing import FolderListing
+from purgatory.pipeline.source.journal_reader import Files, good_files, grouped, read_files
+from purgatory.pipeline.spark.folder import File
+from purgatory.pipeline.spark.local_folder import LocalFolder
 
 # File times have a resolution of some milliseconds: a new file may have the time of an earlier one,
 # so very recent files are left for the next batch.
 _SETTLED_NS = 100_000_000
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Arrival:
-    changed_ns: int
-    path: Path
-
-
 class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows a local folder, file by file, in the order in which they appeared.
 
     An offset is the time at which the last file was renamed: the journal writes a file under a
-    hidden name and renames it when it is complete. A copied or touched file is read again.
+    hidden name and renames it when it is complete. A copied file is read again.
     """
 
     def __init__(
         self, folder: str, schema: pa.Schema, on_bad_file: OnBadFile, max_files: int | None
     ) -> None:
-        self._folder = Path(folder)
+        self._folder = LocalFolder(folder)
+        self._listing = FolderListing(self._folder.local())
         self._schema = schema
         self._on_bad_file = on_bad_file
         self._max_files = max_files
@@ -69,7 +59,7 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> dict[str, Any]:
         """Return the time of the last file, or of the last one that `limit` allows."""
         settled_ns = time.time_ns() - _SETTLED_NS if self._end_ns is None else self._end_ns
-        arrivals = self._arrivals(start["changed_ns"], settled_ns)
+        arrivals = self._listing.arrivals(start["changed_ns"], settled_ns)
         if isinstance(limit, ReadMaxFiles) and len(arrivals) > limit.max_files:
             last = arrivals[limit.max_files - 1].changed_ns
             return {"changed_ns": last}
@@ -77,19 +67,16 @@ class JournalStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return groups of the good files between two offsets."""
-        arrivals = self._arrivals(start["changed_ns"], end["changed_ns"])
-        return grouped(good_files([arrival.path for arrival in arrivals], self._on_bad_file))
+        arrivals = self._listing.arrivals(start["changed_ns"], end["changed_ns"])
+        files = [self._file(arrival.path) for arrival in arrivals]
+        return grouped(self._folder, good_files(self._folder, files, self._on_bad_file))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read the files of a task."""
         if isinstance(partition, Files):
-            yield from read_files(partition.paths, self._schema)
+            yield from read_files(partition, self._schema)
 
-    def _arrivals(self, after_ns: int, until_ns: int) -> list[_Arrival]:
-        found = []
-        for path in journal_files(self._folder):
-            # The file may have been deleted in between.
-            with suppress(FileNotFoundError):
-                # The change of the name, where the time of the last write would be before others'.
-                found.append(_Arrival(path.stat().st_ctime_ns, path))
-        return sorted(arrival for arrival in found if after_ns < arrival.changed_ns <= until_ns)
+    def _file(self, path: Path) -> File:
+        status = path.stat()
+        name = str(path.relative_to(self._folder.local()))
+        return File(name, status.st_size, status.st_mtime_ns // 1_000_000)

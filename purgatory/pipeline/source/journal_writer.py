@@ -6,14 +6,15 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from purgatory.journal.schema import EVENT_SCHEMA, WRITER_OPTIONS
+from purgatory.journal.schema import WRITER_OPTIONS
+from purgatory.pipeline.source.event_checks import event_table
+from purgatory.pipeline.spark.folders import folder_at
 
 _ROWS_A_FILE = 1_000_000
 # Not that of the journal itself, whose unlocked files a starting service deletes: these wait for
@@ -23,7 +24,7 @@ _SUFFIX = ".new"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """The hidden files of one task."""
+    """The hidden files of one task, relative to the folder."""
 
     paths: list[str]
 
@@ -39,47 +40,48 @@ class JournalWriter(DataSourceArrowWriter):
         self._folder = folder
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write one task's events to hidden files, and return their paths."""
+        """Write one task's events to hidden files, and return their paths.
+
+        Raises ValueError for a row that is not an event.
+        """
         paths: list[str] = []
-        rows: list[pa.RecordBatch] = []
+        rows: list[pa.Table] = []
         for batch in iterator:
-            rows.append(batch)
+            rows.append(event_table(batch))
             if sum(part.num_rows for part in rows) >= _ROWS_A_FILE:
-                paths += self._write_hours(pa.Table.from_batches(rows))
+                paths += self._write_hours(pa.concat_tables(rows))
                 rows = []
         if rows:
-            paths += self._write_hours(pa.Table.from_batches(rows))
+            paths += self._write_hours(pa.concat_tables(rows))
         return Written(paths)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Make the files visible."""
+        folder = folder_at(self._folder)
         for path in _paths(messages):
-            path.rename(path.with_name(path.name.removeprefix(".").removesuffix(_SUFFIX)))
+            place, _, name = path.rpartition("/")
+            folder.rename(path, f"{place}/{name.removeprefix('.').removesuffix(_SUFFIX)}")
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Remove the files."""
-        for path in _paths(messages):
-            path.unlink(missing_ok=True)
+        folder_at(self._folder).delete(*_paths(messages))
 
-    def _write_hours(self, rows: pa.Table) -> list[str]:
-        table = rows.select(EVENT_SCHEMA.names).cast(EVENT_SCHEMA)
+    def _write_hours(self, table: pa.Table) -> list[str]:
         hours = pc.floor_temporal(table["at"], unit="hour")
         return [
-            self._write_hour(hour, table.filter(pc.equal(hours, hour)))
-            for hour in hours.unique()
-            if hour.is_valid
+            self._write_hour(hour, table.filter(pc.equal(hours, hour))) for hour in hours.unique()
         ]
 
     def _write_hour(self, hour: pa.Scalar, table: pa.Table) -> str:
         start = datetime.fromtimestamp(hour.cast(pa.int64()).as_py() / 1e6, UTC)
-        folder = Path(self._folder, f"date={start:%Y-%m-%d}", f"hour={start:%H}")
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f".spark-{secrets.token_hex(8)}.parquet{_SUFFIX}"
-        pq.write_table(table, path, **WRITER_OPTIONS)
-        return str(path)
+        path = f"date={start:%Y-%m-%d}/hour={start:%H}/.spark-{secrets.token_hex(8)}.parquet"
+        content = pa.BufferOutputStream()
+        pq.write_table(table, content, **WRITER_OPTIONS)
+        folder_at(self._folder).write_bytes(f"{path}{_SUFFIX}", content.getvalue())
+        return f"{path}{_SUFFIX}"
 
 
-def _paths(messages: Sequence[WriterCommitMessage | None]) -> Iterator[Path]:
+def _paths(messages: Sequence[WriterCommitMessage | None]) -> Iterator[str]:
     for message in messages:
         if isinstance(message, Written):
-            yield from map(Path, message.paths)
+            yield from message.paths

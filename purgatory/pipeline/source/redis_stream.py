@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from purgatory.journal.schema import EVENT_SCHEMA
 from purgatory.pipeline.errors import BadFileError, LostEntriesError
+from purgatory.pipeline.source.event_checks import event_table
 
 if TYPE_CHECKING:
     import redis
@@ -193,7 +194,7 @@ class RedisStreamWriter(DataSourceArrowWriter):
         self._max_length = max_length
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Add one task's events."""
+        """Add one task's events. Raises ValueError for a row that is not an event."""
         from purgatory.journal.redis_stream import RedisStream
 
         sink = RedisStream(
@@ -201,8 +202,7 @@ class RedisStreamWriter(DataSourceArrowWriter):
         )
         try:
             for batch in iterator:
-                table = pa.Table.from_batches([batch]).select(EVENT_SCHEMA.names)
-                for part in table.cast(EVENT_SCHEMA).to_batches():
+                for part in event_table(batch).to_batches():
                     sink.write(part)
         finally:
             sink.close()

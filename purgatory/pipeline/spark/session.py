@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
+from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.spark.java import java_home
+from purgatory.pipeline.spark.package_archive import write_archive
 
 DEFAULT_MASTER = "local[2]"
 DEFAULT_MEMORY = "1g"
+
+REMOTE_VARIABLE = "SPARK_REMOTE"
+"""The variable that Spark itself reads the address of a Spark Connect server from."""
+
+_CONNECT_PORT = 15002
+_CONNECT_TIMEOUT_S = 10
+# Rows of a table of which each task has some.
+_ROWS = 100_000
 
 _LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -29,14 +43,21 @@ def spark_session(
     and addresses stay as they are. Otherwise one is started here, on this machine unless `master`
     is another one, with `memory` as the heap of the driver; `options` are passed to Spark.
 
-    Raises NoJavaError if there is no suitable Java.
+    With `master` sc://HOST:PORT (or SPARK_REMOTE) it is a session of a Spark Connect server: there
+    is no Java here, and this package is sent to the server for the session.
+
+    Raises NoJavaError if there is no suitable Java, PipelineError if the server is not there.
     """
     builder = SparkSession.builder.appName(name)
     # Times are UTC throughout, whatever the machine's zone.
     builder = builder.config("spark.sql.session.timeZone", "UTC")
     # All readers understand it; Spark's default is INT96, which has no zone.
     builder = builder.config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
-    if not _is_submitted():
+    remote = remote_address(master)
+    if remote is not None:
+        _check_listening(remote)
+        builder = builder.remote(remote)
+    elif not _is_submitted():
         os.environ["JAVA_HOME"] = str(java_home())
         # The host name may not resolve.
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -49,7 +70,37 @@ def spark_session(
         builder = builder.master(master)
     for key, value in (options or {}).items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if remote is not None:
+        with tempfile.TemporaryDirectory(prefix="purgatory-") as folder:
+            session.addArtifacts(str(write_archive(Path(folder))), pyfile=True)
+    return session
+
+
+def remote_address(master: str | None) -> str | None:
+    """Return the address of the Spark Connect server to use; None for a Spark of our own."""
+    address = os.environ.get(REMOTE_VARIABLE) if master is None else master
+    return address if address is not None and address.startswith("sc://") else None
+
+
+def parallelism(spark: SparkSession) -> int:
+    """Return how many tasks Spark runs at once, as far as it knows."""
+    # By a job that counts its tasks: the SparkContext knows, but Spark Connect has none.
+    tasks = spark.range(_ROWS).select(F.spark_partition_id().alias("task"))
+    return int(tasks.agg(F.max("task")).collect()[0][0]) + 1
+
+
+def _check_listening(address: str) -> None:
+    # Spark itself tries for ten minutes.
+    parts = urlsplit(address)
+    try:
+        place = (parts.hostname or "", parts.port or _CONNECT_PORT)
+        socket.create_connection(place, timeout=_CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        raise PipelineError(
+            f"no Spark Connect server at {parts.scheme}://{parts.netloc}: {error}. "
+            "Start it with sbin/start-connect-server.sh, or give the address of another"
+        ) from error
 
 
 def _is_submitted() -> bool:
@@ -65,6 +116,8 @@ def _local_options(memory: str) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
+        # The default keeps a hidden checksum beside each file, and fails for names with a colon.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.ui.showConsoleProgress": str(sys.stderr.isatty()).lower(),
         # Few cores: 200 partitions would be 200 small tasks. Adaptive execution merges them.
         "spark.sql.shuffle.partitions": "16",

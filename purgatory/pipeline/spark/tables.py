@@ -3,39 +3,22 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable
 from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+import pyarrow.parquet as pq
 
-from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.errors import NothingToReadError
-from purgatory.pipeline.spark.folder import Folder, output_in_use
+from purgatory.pipeline.spark.folder import output_in_use
+from purgatory.pipeline.spark.folders import folder_at
 
 
 class Tables:
     """The results of the jobs, such as `waits/by_kind`, as folders of plain Parquet files."""
 
-    def __init__(self, spark: SparkSession, path: str) -> None:
+    def __init__(self, path: str) -> None:
         """Use the folder at `path`, which need not exist."""
-        self._spark = spark
-        self.folder = Folder(spark, path)
-
-    def write(self, job: str, tables: Mapping[str, DataFrame], on_progress: OnProgress) -> None:
-        """Replace the small tables of a job, each with one file.
-
-        A run that fails leaves the old tables.
-        """
-
-        def fill(new: str) -> None:
-            for number, (name, table) in enumerate(tables.items(), 1):
-                on_progress(f"{job}: {name} ({number} of {len(tables)})")
-                path = self.folder.at(f"{new}/{name}")
-                table.coalesce(1).write.mode("overwrite").parquet(path)
-
-        self.fill(job, fill)
+        self.folder = folder_at(path)
 
     def fill(self, job: str, fill: Callable[[str], None]) -> None:
         """Call `fill` with the name of a new folder, then replace the job's folder with it.
@@ -52,7 +35,7 @@ class Tables:
         fill(new)
         if not self.folder.exists(mark):
             self.folder.delete(new)
-            raise output_in_use(self.folder.at(job))
+            raise output_in_use(self.folder.named(job))
         self.folder.delete(mark)
         self.folder.replace(new, job)
 
@@ -61,20 +44,13 @@ class Tables:
 
         Raises NothingToReadError if the job has not run.
         """
-        try:
-            table = self._spark.read.parquet(self.folder.pattern(f"{job}/{name}"))
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            raise NothingToReadError(
-                f"No {job}/{name} in {self.folder}: run the job `{job}` first."
-            ) from error
-        return [_in_utc(row.asDict()) for row in table.collect()]
+        place = f"{job}/{name}"
+        files = self.folder.files(".parquet", place)
+        if not files:
+            raise NothingToReadError(f"No {place} in {self.folder}: run the job `{job}` first.")
+        # Not by Spark: the table is small, and a job of Spark costs a second.
+        return [row for file in files for row in self._rows_of(file.path)]
 
-
-def _in_utc(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the row with times in UTC: Spark returns naive times in the zone of the machine."""
-    return {
-        name: value.astimezone(UTC) if isinstance(value, datetime) else value
-        for name, value in row.items()
-    }
+    def _rows_of(self, path: str) -> list[dict[str, Any]]:
+        with self.folder.open(path) as file:
+            return pq.ParquetFile(file).read().to_pylist()  # type: ignore[no-any-return] # of Arrow

@@ -24,3 +24,14 @@ def clopper_pearson(
     low = float(betaincinv(successes, failures + 1, tail)) if successes else 0.0
     high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures else 1.0
     return low, high
+
+
+def exceedances(trials: int, share: float, confidence: float) -> int:
+    """Return the least count that a binomial one exceeds with at most 1 - `confidence`."""
+    chance = (1 - share) ** trials
+    total, count = chance, 0
+    while total < confidence and count < trials:
+        count += 1
+        chance *= (trials - count + 1) / count * share / (1 - share)
+        total += chance
+    return count

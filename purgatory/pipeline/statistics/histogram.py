@@ -11,6 +11,9 @@ SUB_BITS: Final = 7
 SUB_BUCKETS: Final = 1 << SUB_BITS
 """Buckets for each doubling of the value: none is wider than 1/128 of its values."""
 
+COARSE: Final = SUB_BUCKETS >> 3
+"""So many buckets in a row, from a multiple of this on, are one of 8 for each doubling."""
+
 
 def bucket(value: int) -> int:
     """Return the index of the bucket of a whole number of zero or more; it grows with the number.
@@ -36,14 +39,17 @@ def bucket_end(index: int) -> int:
     return bucket_start(index + 1) - 1
 
 
-def bucket_column(value: Column) -> Column:
-    """Return `bucket` of a column of whole numbers; a negative one counts as zero."""
+def bucket_column(value: Column, sub_bits: int = SUB_BITS) -> Column:
+    """Return `bucket` of a column of whole numbers; a negative one counts as zero.
+
+    With other `sub_bits` each doubling has 2 ** sub_bits buckets.
+    """
     # A logarithm may be off by one next to a power of two. There both shifts give the same bucket:
     # 2 ** k - 1 is the last of its power with either, and 2 ** k the first. A correction would be
     # more code for each row than Java compiles.
     bits = F.floor(F.log2(F.greatest(value, F.lit(1)))).cast("int")
-    shift = F.greatest(bits - SUB_BITS, F.lit(0))
-    index = shift * SUB_BUCKETS + F.call_function("shiftright", value, shift)
+    shift = F.greatest(bits - sub_bits, F.lit(0))
+    index = shift * (1 << sub_bits) + F.call_function("shiftright", value, shift)
     return F.when(value < 0, 0).otherwise(index).cast("int")
 
 

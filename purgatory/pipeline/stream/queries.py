@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import count
+from typing import Protocol
 from urllib.parse import urlsplit
 
-from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped] # it ships no types
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -18,9 +19,10 @@ from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
 from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.cached import Cached
-from purgatory.pipeline.spark.error_message import error_message, python_cause
-from purgatory.pipeline.spark.folder import Folder
+from purgatory.pipeline.spark.error_message import SPARK_ERRORS, error_message, python_cause
+from purgatory.pipeline.spark.folders import folder_at
 from purgatory.pipeline.stream.alerts import Alert, AlertService
+from purgatory.pipeline.stream.journal_health import JournalHealth, observed
 from purgatory.pipeline.stream.windows import (
     AlertThresholds,
     exploding,
@@ -30,10 +32,13 @@ from purgatory.pipeline.stream.windows import (
 )
 
 FOLDER = "live"
+CHECKPOINTS = "_checkpoints"
 
 # Alerts of one batch: a flood would not help.
 _MOST_ALERTS = 1_000
 _PAUSE_S = 0.1
+# Reading a query's progress takes a few milliseconds.
+_PAUSES_A_CHECK = 10
 
 
 def streaming_events(
@@ -68,7 +73,8 @@ class StreamingQueries:
     """Two queries on one stream of events, each with a checkpoint below `out`.
 
     `waits` writes a row for each window and kind, `keys` one for each window and stuck key; both
-    write alerts, and send them to the service, if given. A window is written once, when it is
+    write alerts, and send them to the service, if given. `check` raises those on the journal as a
+    whole. A window is written once, when it is
     complete. A failed batch is repeated with the same rows and number, and overwrites its files.
     Its alerts are not sent again if all were sent; otherwise the service recognises repeated ones
     by their Idempotency-Keys, for as long as it keeps these.
@@ -83,16 +89,20 @@ class StreamingQueries:
         service: AlertService | None = None,
         on_progress: OnProgress = lambda _: None,
     ) -> None:
-        self._folder = Folder(spark, f"{out.rstrip('/')}/{FOLDER}")
+        self._spark = spark
+        self._folder = folder_at(f"{out.rstrip('/')}/{FOLDER}")
         self._thresholds = thresholds
         self._service = service
         self._on_progress = on_progress
+        self._health: JournalHealth | None = None
 
     def start(self, events: DataFrame, *, every_s: float | None = 10.0) -> list[StreamingQuery]:
         """Start both, with a batch every `every_s` seconds; None reads what is there and ends."""
         thresholds = self._thresholds
         waits = self._writer(
-            "waits", window_waits(events, thresholds), lambda r: exploding(r, thresholds)
+            "waits",
+            window_waits(observed(events, thresholds), thresholds),
+            lambda r: exploding(r, thresholds),
         )
         keys = self._writer("keys", window_keys(events, thresholds), stuck)
         queries = []
@@ -102,7 +112,29 @@ class StreamingQueries:
             else:
                 triggered = writer.trigger(processingTime=f"{every_s:g} seconds")
             queries.append(triggered.start())
+        self._health = JournalHealth(
+            queries[0],
+            thresholds,
+            self._send_health,
+            checkpoints=self._folder.named(CHECKPOINTS),
+        )
         return queries
+
+    def check(self, *, is_last: bool = False) -> None:
+        """Raise the alerts on the journal that are due: silence, late events, wrong clocks.
+
+        `wait_for` calls it. Raises PipelineError if the queries wait for a time in the future.
+        """
+        if self._health is not None:
+            self._health.check(is_last=is_last)
+
+    def _send_health(self, alert: Alert) -> None:
+        self._send(alert)
+        columns = ("alert", "subject", "start", "end", "detail")
+        values = (alert.alert, alert.subject, alert.start, alert.end, alert.detail_json)
+        start_ms = int(alert.start.timestamp() * 1000)
+        row = self._spark.createDataFrame([values], list(columns))
+        self._write(row, f"alerts/journal/{alert.alert}-{start_ms}")
 
     def _writer(
         self, name: str, rows: DataFrame, alerts: Callable[[DataFrame], DataFrame]
@@ -112,7 +144,7 @@ class StreamingQueries:
                 with Cached() as frames:
                     cached = frames.add(batch)
                     self._write_batch(name, cached, alerts(cached), number)
-            except (Py4JJavaError, PySparkException) as error:
+            except SPARK_ERRORS as error:
                 # Without the traces: Spark searches the text with a regular expression that
                 # overflows the stack on a long one.
                 raise PipelineError(error_message(error)) from None
@@ -120,7 +152,7 @@ class StreamingQueries:
         return (
             rows.writeStream.queryName(f"purgatory-{name}")
             .outputMode("append")
-            .option("checkpointLocation", self._folder.at(f"_checkpoints/{name}"))
+            .option("checkpointLocation", self._folder.at(f"{CHECKPOINTS}/{name}"))
             .foreachBatch(write)
         )
 
@@ -155,20 +187,29 @@ def _batch(number: int) -> str:
     return f"batch={number:09d}"
 
 
-def wait_for(queries: list[StreamingQuery]) -> None:
+class _Check(Protocol):
+    def __call__(self, *, is_last: bool = False) -> None: ...
+
+
+def wait_for(queries: list[StreamingQuery], check: _Check | None = None) -> None:
     """Wait until all queries have ended, or one has failed; then stop the others.
 
-    Raises PipelineError, with the cause, if one has failed.
+    `check` is called about once a second, and at the end. Raises PipelineError, with the cause, if
+    one has failed.
     """
     try:
         left = list(queries)
-        while left:
+        for pause in count():
             # Not by waiting in Java: an interrupt during a call breaks the connection.
             time.sleep(_PAUSE_S)
             ended = [query for query in left if not query.isActive]
             for query in ended:
                 _check(query)
                 left.remove(query)
+            if check is not None and (not left or pause % _PAUSES_A_CHECK == 0):
+                check(is_last=not left)
+            if not left:
+                return
     finally:
         for query in queries:
             query.stop()

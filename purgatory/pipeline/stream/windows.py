@@ -28,11 +28,18 @@ class AlertThresholds:
     """With fewer ends in the window there is no such alert."""
     least_expired: int = 5
     """A key is stuck if so many operations on it expired in a window, and none fired."""
+    tolerance_s: int = 300
+    """How far an event may be dated after the present; later ones are not counted."""
+    silent_s: int = 900
+    """After so long without an event there is an alert; 0 is never."""
 
     def __post_init__(self) -> None:
         for name in ("window_s", "delay_s", "least_ended", "least_expired"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: give 1 or more")
+        for name in ("tolerance_s", "silent_s"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: give 0 or more")
         if not 0 < self.expired_share <= 1:
             raise ValueError(f"expired_share is {self.expired_share}: give a share of up to 1")
 
@@ -108,8 +115,16 @@ def stuck(keys: DataFrame) -> DataFrame:
     )
 
 
+def is_ahead(thresholds: AlertThresholds) -> Column:
+    """Return whether an event is dated in the future, when its batch is read."""
+    tolerance = F.make_dt_interval(secs=F.lit(thresholds.tolerance_s))
+    return F.greatest("at", "watched_at", "completed_at") > F.current_timestamp() + tolerance
+
+
 def _once(events: DataFrame, thresholds: AlertThresholds) -> DataFrame:
-    known = events.where(is_event()).withWatermark("at", f"{thresholds.delay_s} seconds")
+    # Before the watermark, which otherwise would wait for the time of the most wrong clock.
+    present = events.where(is_event() & ~is_ahead(thresholds))
+    known = present.withWatermark("at", f"{thresholds.delay_s} seconds")
     repeated = ["operation_id", "event"]
     if known.isStreaming:
         return known.dropDuplicatesWithinWatermark(repeated)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
@@ -14,29 +13,20 @@ WAIT = "wait_us"
 LATENESS = "lateness_us"
 
 
-def aggregates(
-    outcomes: DataFrame,
-    by: Sequence[str],
-    measures: Sequence[str],
-    *,
-    as_of: datetime | None = None,
-) -> DataFrame:
+def aggregates(outcomes: DataFrame, by: Sequence[str], measures: Sequence[str]) -> DataFrame:
     """Return the aggregates of `outcomes`: few rows, in one pass, whatever their number.
 
     Columns `by`, `outcome`, `measure`, `bucket` (of the measure's value; null without a value),
     `count`, `contested`, and of the values themselves `valued` (their number), `total` and `most`.
     WAIT is always among the measures and has every operation in one row; another measure has those
-    with a value. With `as_of`, an open operation is in the bucket of its wait until then, unless
-    its deadline is past: then it has ended in an unknown way.
-
-    The aggregates of a coarser `by` are sums of those of a finer one.
+    with a value.
     """
-    pairs = F.array(*(_pair(name, as_of) for name in dict.fromkeys((WAIT, *measures))))
+    pairs = F.array(*(_pair(name) for name in dict.fromkeys((WAIT, *measures))))
     values = outcomes.select(*by, "outcome", "is_contested", F.inline(pairs)).where(
         F.col("value").isNotNull() | (F.col("measure") == WAIT)
     )
     return (
-        values.withColumn("bucket", bucket_column(F.col("waited")))
+        values.withColumn("bucket", bucket_column(F.col("value")))
         .groupBy(*by, "outcome", "measure", "bucket")
         .agg(
             F.count("*").alias("count"),
@@ -54,15 +44,5 @@ def bucket_counts(counted: DataFrame, by: Sequence[str]) -> DataFrame:
     return valued.groupBy(*by, "measure", "bucket").agg(F.sum("valued").alias("count"))
 
 
-def _pair(measure: str, as_of: datetime | None) -> Column:
-    value = F.col(measure).cast("long")
-    until_now = F.lit(None).cast("long")
-    if measure == WAIT and as_of is not None:
-        waited_us = F.unix_micros(F.lit(as_of)) - F.unix_micros("watched_at")
-        may_wait = (F.col("outcome") == "open") & (F.col("deadline") >= F.lit(as_of))
-        until_now = F.when(may_wait, waited_us)
-    return F.struct(
-        F.lit(measure).alias("measure"),
-        value.alias("value"),
-        F.coalesce(value, until_now).alias("waited"),
-    )
+def _pair(measure: str) -> Column:
+    return F.struct(F.lit(measure).alias("measure"), F.col(measure).cast("long").alias("value"))

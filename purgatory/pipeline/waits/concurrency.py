@@ -7,6 +7,8 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
+from purgatory.pipeline.waits.crashes import CRASHED_AT, with_crash_column
+
 
 def concurrency(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
     """Return the number of parked operations for each kind and minute.
@@ -16,17 +18,22 @@ def concurrency(outcomes: DataFrame, *, as_of: datetime) -> DataFrame:
     less than a second may fall between two. Minutes in which nothing is parked, begins or ends have
     no row.
 
-    An operation without an end counts as parked until `as_of` or its deadline, whichever is
-    earlier.
+    An operation without an end counts as parked until `as_of`, its deadline or the crash of its
+    worker (see `with_crashes`), whichever is first.
     """
-    seconds = _with_level(_changes(outcomes, as_of))
+    seconds = _with_level(_changes(with_crash_column(outcomes), as_of))
     return _by_minute(_filled(seconds)).orderBy("kind", "minute")
 
 
 def parked_until(as_of: datetime) -> Column:
-    """Return the end of an operation's wait, as far as it is known at `as_of`."""
+    """Return the end of an operation's wait, as far as it is known at `as_of`.
+
+    Needs the column of `with_crash_column`.
+    """
     # After its deadline an operation without an end is open or lost, but no longer waits.
-    return F.coalesce("completed_at", F.least(F.lit(as_of), "deadline"))
+    end = F.coalesce("completed_at", F.least(F.lit(as_of), "deadline", CRASHED_AT))
+    # A clock that was set back between two records does not make an end precede the start.
+    return F.greatest(end, "watched_at")
 
 
 def _changes(outcomes: DataFrame, as_of: datetime) -> DataFrame:
@@ -43,7 +50,7 @@ def _changes(outcomes: DataFrame, as_of: datetime) -> DataFrame:
         .agg(
             F.sum("began").alias("began"),
             F.sum(1 - F.col("began")).alias("ended"),
-            (F.sum("wait_us") / 1e6).alias("wait_s"),
+            F.sum("wait_us").alias("wait_us"),
         )
     )
 
@@ -81,7 +88,7 @@ def _with_level(changes: DataFrame) -> DataFrame:
         "kind",
         "second",
         "began",
-        "wait_s",
+        "wait_us",
         "ended",
         level.alias("level"),
         F.coalesce(F.lead("second").over(within), "next_day_second").alias("next_second"),
@@ -107,7 +114,7 @@ def _filled(seconds: DataFrame) -> DataFrame:
         "kind",
         "minute",
         F.when(is_own, F.col("began")).otherwise(0).alias("began"),
-        F.when(is_own, F.col("wait_s")).otherwise(0).alias("wait_s"),
+        F.when(is_own, F.col("wait_us")).otherwise(0).alias("wait_us"),
         F.when(is_own, F.col("ended")).otherwise(0).alias("ended"),
         "level",
         F.greatest(high - low + 1, F.lit(0)).alias("count"),
@@ -118,7 +125,8 @@ def _by_minute(rows: DataFrame) -> DataFrame:
     level = F.when(F.col("count") > 0, F.col("level"))
     found = rows.groupBy("kind", "minute").agg(
         F.sum("began").alias("began"),
-        F.sum("wait_s").alias("wait_s"),
+        # Of whole numbers: a sum of fractions depends on their order.
+        (F.sum("wait_us") / 1e6).alias("wait_s"),
         F.sum("ended").alias("ended"),
         (F.sum(F.col("level") * F.col("count")) / 60).alias("parked_mean"),
         F.coalesce(F.max(level), F.lit(0)).alias("parked_peak"),

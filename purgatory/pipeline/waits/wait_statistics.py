@@ -8,7 +8,6 @@ from itertools import product
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
-from purgatory.pipeline.outcomes.outcomes import watched_hour
 from purgatory.pipeline.outcomes.schema import OUTCOMES
 from purgatory.pipeline.statistics.percentiles import places, ranked, value_counts
 from purgatory.pipeline.waits.aggregates import LATENESS, WAIT, aggregates, bucket_counts
@@ -31,19 +30,7 @@ def waits_by(
     """
     counted = aggregates(outcomes, by, measures)
     wanted = places(bucket_counts(counted, by), by, PERCENTS)
-    return waits_of_aggregates(counted, value_counts(outcomes, by, measures, wanted), by, measures)
-
-
-def waits_of_aggregates(
-    counted: DataFrame, values: DataFrame, by: Sequence[str], measures: Sequence[str] = MEASURES
-) -> DataFrame:
-    """Return the same as `waits_by`, from the aggregates and `value_counts` of finer groups.
-
-    `values` has at least the buckets with the percentiles.
-    """
-    wanted = places(
-        bucket_counts(counted.where(F.col("measure").isin(*measures)), by), by, PERCENTS
-    )
+    values = value_counts(outcomes, by, measures, wanted)
     is_wait = F.col("measure") == WAIT
     counts = counted.groupBy(*by).agg(
         F.sum(F.when(is_wait, F.col("count"))).alias("operations"),
@@ -59,64 +46,6 @@ def waits_of_aggregates(
     wide = _wide(ranked(values, wanted, by), by, measures)
     # A left join: a group without an ended operation has no percentile.
     return counts.withColumns(shares).join(wide, list(by), "left")
-
-
-def frequent_prefixes(outcomes: DataFrame, most: int = 200) -> DataFrame:
-    """Return the `most` frequent `key_prefix`es."""
-    return (
-        _by_prefix(outcomes)
-        .groupBy("key_prefix")
-        .agg(F.count("*").alias("count"))
-        .orderBy(F.desc("count"), "key_prefix")
-        .limit(most)
-        .select("key_prefix")
-    )
-
-
-def with_prefixes(outcomes: DataFrame, frequent: DataFrame | None = None) -> DataFrame:
-    """Return a row for each different `key_prefix` of each operation's keys.
-
-    A prefix is a key up to its first ":" or "/". Prefixes that are not among `frequent`, by default
-    `frequent_prefixes`, become OTHER: random keys have as many prefixes as keys.
-    """
-    found = frequent_prefixes(outcomes) if frequent is None else frequent
-    names = found.select("key_prefix", F.col("key_prefix").alias("frequent"))
-    named = _by_prefix(outcomes).join(F.broadcast(names), "key_prefix", "left")
-    prefix = F.coalesce("frequent", F.lit(OTHER))
-    return named.withColumn("key_prefix", prefix).drop("frequent")
-
-
-def with_hours(outcomes: DataFrame) -> DataFrame:
-    """Return the outcomes with the `hour` in which each began to wait."""
-    return outcomes.withColumn("hour", watched_hour())
-
-
-def timeline(outcomes: DataFrame, width_s: int) -> DataFrame:
-    """Return the number of operations by outcome, for each `width_s` seconds of their start.
-
-    Steps in which none began have no row; every row has the `width_s`.
-    """
-    start = F.floor(F.unix_seconds("watched_at") / width_s) * width_s
-    return outcomes.groupBy(F.timestamp_seconds(start).alias("start"), "outcome").agg(
-        F.count("*").alias("count"), F.lit(width_s).alias("width_s")
-    )
-
-
-def wait_counts(counted: DataFrame) -> DataFrame:
-    """Return a histogram of the waits of each kind and outcome, from aggregates by kind.
-
-    Columns `kind`, `outcome`, `bucket` (of the wait in us) and `count`. An open operation has
-    waited until the `as_of` of the aggregates. The bucket of a lost operation, or an open one past
-    its deadline, is null.
-    """
-    waits = counted.where(F.col("measure") == WAIT)
-    return waits.groupBy("kind", "outcome", "bucket").agg(F.sum("count").alias("count"))
-
-
-def lateness_counts(counted: DataFrame) -> DataFrame:
-    """Return a histogram of the lateness of expired operations: `kind`, `bucket`, `count`."""
-    late = counted.where(F.col("measure") == LATENESS)
-    return late.groupBy("kind", "bucket").agg(F.sum("count").alias("count"))
 
 
 def hot_keys(outcomes: DataFrame, most: int = 100) -> DataFrame:
@@ -146,20 +75,6 @@ def hot_keys(outcomes: DataFrame, most: int = 100) -> DataFrame:
         .select("key", "operations", share, *names)
         .orderBy(F.desc("operations"), "key")
     )
-
-
-def _by_prefix(outcomes: DataFrame) -> DataFrame:
-    several = F.array_distinct(F.transform("keys", _prefix))
-    # Most have one key, and a list of one avoids a lambda, which Spark does not compile.
-    one = F.array(_prefix(F.get("keys", F.lit(0))))
-    prefixes = F.when(F.size("keys") == 1, one).otherwise(several)
-    return outcomes.withColumn("key_prefix", F.explode_outer(prefixes)).fillna(
-        NO_KEY, ["key_prefix"]
-    )
-
-
-def _prefix(key: Column) -> Column:
-    return F.substring_index(F.substring_index(key, ":", 1), "/", 1)
 
 
 def _sum_if(condition: Column, name: str, alias: str) -> Column:

@@ -1,0 +1,202 @@
+"""Engines: what computes the tables of a command."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Protocol
+
+import duckdb
+from pyspark.sql import SparkSession
+
+from purgatory.pipeline.advise.wheel_geometry import Timer
+from purgatory.pipeline.cli.failed_jobs import FailedJobs, failed_by_duckdb, failed_by_spark
+from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
+from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
+from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
+from purgatory.pipeline.rollups.rollups import FOLDER, Rollups
+from purgatory.pipeline.rollups.spark_rollups import SparkRollupRun
+from purgatory.pipeline.rollups.wait_tables import timer_sample, write_waits
+from purgatory.pipeline.spark.error_message import SPARK_ERRORS
+from purgatory.pipeline.spark.folders import folder_at, is_local
+from purgatory.pipeline.spark.machine_memory import machine_memory
+from purgatory.pipeline.spark.remote_folder import SCHEMES
+from purgatory.pipeline.spark.session import REMOTE_VARIABLE
+from purgatory.pipeline.spark.tables import Tables
+
+# A journal takes about ten times its size while it is merged.
+_SHARE_OF_MEMORY = 20
+_LEAST_MEMORY = 2**30
+# In Spark, S3 is s3a.
+_ARROW_ONLY = ("s3", "gs")
+# Set by spark-submit, and by users of Spark Connect.
+_OTHER_SPARK = {"PYSPARK_GATEWAY_PORT", REMOTE_VARIABLE}
+
+
+ENGINE_ERRORS: tuple[type[Exception], ...] = (*SPARK_ERRORS, duckdb.Error)
+"""Errors that `error_message` turns into a sentence."""
+
+
+class EngineName(StrEnum):
+    """What computes the tables."""
+
+    AUTO = "auto"
+    """DuckDB for folders that fit into this machine's memory, unless --master is given."""
+    SPARK = "spark"
+    DUCKDB = "duckdb"
+
+
+class Engine(Protocol):
+    """Reads and writes the tables of the jobs `outcomes`, `waits` and `advise`."""
+
+    def outcome_table(self, path: str) -> OutcomeTable:
+        """Return the table of outcomes at `path`."""
+        ...
+
+    def tables(self, path: str) -> Tables:
+        """Return the other tables at `path`."""
+        ...
+
+    def write_waits(self, path: str, on_progress: OnProgress) -> None:
+        """Write the tables of `waits` below `path`. Raises NothingToReadError without outcomes."""
+        ...
+
+    def timers(self, path: str, on_progress: OnProgress) -> Sequence[Timer]:
+        """Return a sample of the timers of the outcomes below `path`.
+
+        Raises NothingToReadError without outcomes.
+        """
+        ...
+
+    def failed_jobs(self, path: str) -> FailedJobs:
+        """Return the failed jobs by kind. Raises NothingToReadError without outcomes."""
+        ...
+
+
+class SparkEngine:
+    """Spark, for any size and any place."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Use a session."""
+        self._spark = spark
+        # What is merged is small, whatever the size of the outcomes.
+        self._merges = connected()
+
+    def outcome_table(self, path: str) -> OutcomeTable:
+        """Return the table of outcomes below `path`."""
+        return OutcomeTable(self._spark, f"{path}/outcomes")
+
+    def tables(self, path: str) -> Tables:
+        """Return the other tables below `path`."""
+        return Tables(path)
+
+    def rollups(self, path: str, on_progress: OnProgress) -> Rollups:
+        """Bring the rollups below `path` up to date, and return them."""
+        table = self.outcome_table(path)
+        table.published()
+        folder = folder_at(f"{path}/{FOLDER}")
+        return SparkRollupRun(
+            self._spark, self._merges, folder, table.folder, table.manifest(), on_progress
+        ).update()
+
+    def write_waits(self, path: str, on_progress: OnProgress) -> None:
+        """Write the tables of `waits` below `path`."""
+        found = self.rollups(path, on_progress)
+        write_waits(self._merges, found, self.tables(path), on_progress)
+
+    def timers(self, path: str, on_progress: OnProgress) -> Sequence[Timer]:
+        """Return a sample of the timers of the outcomes below `path`."""
+        return timer_sample(self._merges, self.rollups(path, on_progress))
+
+    def failed_jobs(self, path: str) -> FailedJobs:
+        """Return the failed jobs of the outcomes below `path`."""
+        return failed_by_spark(self.outcome_table(path).read())
+
+
+class DuckEngine:
+    """DuckDB, in this process."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Use a connection."""
+        self._connection = connection
+
+    def outcome_table(self, path: str) -> DuckOutcomeTable:
+        """Return the table of outcomes below `path`."""
+        return DuckOutcomeTable(self._connection, f"{path}/outcomes")
+
+    def tables(self, path: str) -> Tables:
+        """Return the other tables below `path`."""
+        return Tables(path)
+
+    def rollups(self, path: str, on_progress: OnProgress) -> Rollups:
+        """Bring the rollups below `path` up to date, and return them."""
+        table = self.outcome_table(path)
+        table.published()
+        folder = folder_at(f"{path}/{FOLDER}")
+        return DuckRollupRun(
+            self._connection, folder, table.folder, table.manifest(), on_progress
+        ).update()
+
+    def write_waits(self, path: str, on_progress: OnProgress) -> None:
+        """Write the tables of `waits` below `path`."""
+        found = self.rollups(path, on_progress)
+        write_waits(self._connection, found, self.tables(path), on_progress)
+
+    def timers(self, path: str, on_progress: OnProgress) -> Sequence[Timer]:
+        """Return a sample of the timers of the outcomes below `path`."""
+        return timer_sample(self._connection, self.rollups(path, on_progress))
+
+    def failed_jobs(self, path: str) -> FailedJobs:
+        """Return the failed jobs of the outcomes below `path`."""
+        return failed_by_duckdb(self._connection, self.outcome_table(path))
+
+
+def duck_engine() -> DuckEngine:
+    """Return an engine on a new database in memory, with half of this machine's memory."""
+    half = max(_LEAST_MEMORY, (machine_memory() or 2 * _LEAST_MEMORY) // 2)
+    return DuckEngine(connected(memory=f"{half // 2**20}MiB"))
+
+
+def check_engine(options: argparse.Namespace) -> None:
+    """Raise ValueError if DuckDB is asked for where it cannot run."""
+    if getattr(options, "engine", None) is not EngineName.DUCKDB:
+        return
+    for path in _paths(options):
+        if (scheme := _scheme(path)) not in ("", *SCHEMES):
+            raise ValueError(
+                f'{path} has the scheme "{scheme}": give a local folder, or one of '
+                f"{', '.join(SCHEMES)}"
+            )
+    if options.master is not None:
+        raise ValueError("--master is for Spark: leave it out, or give --engine spark")
+
+
+def is_for_duckdb(options: argparse.Namespace) -> bool:
+    """Return whether DuckDB computes the tables of a command with these `options`.
+
+    Raises PipelineError for a folder that cannot be listed.
+    """
+    name: EngineName | None = getattr(options, "engine", None)
+    if name in (None, EngineName.SPARK):
+        return False
+    if name is EngineName.DUCKDB:
+        return True
+    if options.master is not None or not _OTHER_SPARK.isdisjoint(os.environ):
+        return False
+    # Other addresses are those of a cluster, or of Spark's own file systems.
+    if any(_scheme(path) not in ("", *_ARROW_ONLY) for path in _paths(options)):
+        return False
+    size = sum(file.size for path in _paths(options) for file in folder_at(path).files(".parquet"))
+    return size * _SHARE_OF_MEMORY <= (machine_memory() or 0)
+
+
+def _paths(options: argparse.Namespace) -> list[str]:
+    return [path for path in (getattr(options, "journal", None), options.out) if path]
+
+
+def _scheme(path: str) -> str:
+    return "" if is_local(path) else path.partition("://")[0]

@@ -1,0 +1,297 @@
+"""A run that updates the table of outcomes, on any engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from purgatory.pipeline.console.formatting import counted
+from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.errors import BadFileError, NothingToReadError
+from purgatory.pipeline.outcomes.bad_files import OnBadFile
+from purgatory.pipeline.outcomes.event_summary import EventSummary, FutureRecords, merged_starts
+from purgatory.pipeline.outcomes.footer import Footer
+from purgatory.pipeline.outcomes.manifest import (
+    Hour,
+    Manifest,
+    check_is_newest,
+    fingerprints,
+    future_folder,
+    publish,
+    read_manifest,
+    run_folder,
+    run_name,
+    sweep,
+)
+from purgatory.pipeline.spark.folder import File, Folder
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The result of `OutcomeTable.update`."""
+
+    new_files: int
+    known_files: int
+    bad: dict[str, str]
+    """The files that were skipped, and why."""
+    rows: int
+    """Records in the new files."""
+    unknown_rows: int
+    """Of these, records of unknown events, which are skipped."""
+    written_hours: tuple[str, ...]
+    operations: int
+    """Operations in the whole table."""
+    future: dict[str, FutureRecords] = field(default_factory=dict)
+    """The records dated in the future, by worker: a later run merges them when their time has
+    come."""
+    is_repaired: bool = False
+    """Whether the table had such records, which made operations lost that wait."""
+
+
+class UpdateRun(ABC):
+    """One run of `OutcomeTable.update`; what reads and writes rows is up to the engine."""
+
+    errors: tuple[type[Exception], ...]
+    """The errors of the engine, among them those of damaged files."""
+
+    def __init__(
+        self,
+        table: Folder,
+        journal: Folder,
+        on_progress: OnProgress,
+        limit: datetime,
+    ) -> None:
+        self._table = table
+        self._journal = journal
+        self._on_progress = on_progress
+        self._before = read_manifest(table)
+        self._name = run_name(self._before.run + 1)
+        # Later records are in the future.
+        self._limit = limit
+        as_of = self._before.as_of_time()
+        self._is_repair = as_of is not None and as_of > limit
+
+    def update(self, on_bad_file: OnBadFile, grace_s: float) -> Update:
+        """Update the table; see `OutcomeTable.update`."""
+        sweep(self._table, self._before)
+        files = self._journal.files(".parquet")
+        if not files and not self._before.run:
+            raise NothingToReadError(f"No journal in {self._journal}: there is no .parquet file.")
+        known = [file for file in files if self._before.is_known(file)]
+        new = sorted({*files}.difference(known))
+        self._on_progress(f"{counted(len(files), 'file')} in the journal, {len(new):,} new")
+        good, bad = self._looked_at(new, on_bad_file)
+        try:
+            return self._merged_but_for_damaged(good, bad, known, on_bad_file, grace_s)
+        except Exception:
+            self._remove_unpublished()
+            raise
+
+    def _merged_but_for_damaged(
+        self,
+        good: list[tuple[File, Footer]],
+        bad: dict[str, str],
+        known: Sequence[File],
+        on_bad_file: OnBadFile,
+        grace_s: float,
+    ) -> Update:
+        while True:
+            try:
+                return self._merged(good, bad, known, grace_s)
+            except self.errors as error:
+                # Another run that published in between has deleted files that this one reads.
+                check_is_newest(self._table, self._before.run)
+                # All of them: each that is left would cost another merge.
+                rows = {file.path: footer.rows for file, footer in good}
+                for path, reason in sorted(self._damaged(error, rows, on_bad_file).items()):
+                    self._note(path, reason, bad, on_bad_file)
+                good = [(file, footer) for file, footer in good if file.path not in bad]
+
+    def _remove_unpublished(self) -> None:
+        # It may fill the disk, and then no later run could publish and delete it.
+        if self._name not in read_manifest(self._table).runs():
+            self._table.delete(run_folder(self._name), future_folder(self._name))
+
+    def _looked_at(
+        self, files: Sequence[File], on_bad_file: OnBadFile
+    ) -> tuple[list[tuple[File, Footer]], dict[str, str]]:
+        """Return the good files with their footers, and why the others are bad."""
+        good: list[tuple[File, Footer]] = []
+        bad: dict[str, str] = {}
+        for file in files:
+            try:
+                good.append((file, self._footer(file.path)))
+            except ValueError as error:
+                self._note(file.path, str(error), bad, on_bad_file)
+        return good, bad
+
+    def _note(self, path: str, reason: str, bad: dict[str, str], on_bad_file: OnBadFile) -> None:
+        if on_bad_file is OnBadFile.REFUSE:
+            raise BadFileError(
+                f"{self._journal.named(path)}: {reason}. "
+                "Nothing was written. Repair or remove it, or skip it: --on-bad-file skip"
+            )
+        bad[path] = reason
+        self._on_progress(f"skipped {path}: {reason}")
+
+    def _merged(
+        self,
+        good: list[tuple[File, Footer]],
+        bad: dict[str, str],
+        known: Sequence[File],
+        grace_s: float,
+    ) -> Update:
+        before = self._before
+        rows = sum(footer.rows for _, footer in good)
+        events = self._events([file.path for file, _ in good])
+        found = self._summary(events)
+        as_of = self._as_of(found)
+        hours = found.hours | _overdue(before, as_of, grace_s)
+        if self._is_repair:
+            self._on_progress("repairing: the outcomes have records dated in the future")
+            hours |= set(before.hours)
+        manifest = _with_files(before, known, good, bad, as_of, grace_s)
+        manifest.future, manifest.future_run = found.future, self._future_run(events, found)
+        manifest.starts = merged_starts(before.starts, found.starts)
+        manifest.job_records = dict(Counter(before.job_records) + Counter(found.job_records))
+        unknown_rows, written = rows, dict[str, Hour]()
+        if hours:
+            of_all = counted(_all(before, hours), "hour")
+            self._on_progress(f"{counted(rows, 'new record')}; writing {len(hours):,} of {of_all}")
+            self._write(events, hours, rows, as_of or self._limit, grace_s)
+            written = self._described()
+            manifest.hours = written if self._is_repair else manifest.hours | written
+            # Every known event that was read is in one of the rewritten hours, or in the future.
+            unknown_rows = rows - (manifest.records(hours) - before.records(hours))
+        unknown_rows -= _future_records(manifest) - _future_records(before)
+        if manifest != before:
+            manifest.run = before.run + 1
+            publish(self._table, manifest)
+        operations = sum(hour.operations for hour in manifest.hours.values())
+        return Update(
+            new_files=len(good),
+            known_files=len(known),
+            bad=bad,
+            rows=rows,
+            unknown_rows=max(0, unknown_rows),
+            written_hours=tuple(sorted(written)),
+            operations=operations,
+            future=manifest.future,
+            is_repaired=self._is_repair,
+        )
+
+    def _as_of(self, found: EventSummary) -> datetime | None:
+        """Return the time of the latest event of the journal that is not in the future."""
+        known = self._latest_known() if self._is_repair else self._before.as_of_time()
+        return max((time for time in (found.as_of, known) if time is not None), default=None)
+
+    def _future_run(self, events: Any, found: EventSummary) -> str | None:
+        """Write the records in the future, and return the run whose folder has them."""
+        if not found.future:
+            return None
+        # Equal counts and times by worker are the same records: the earliest would have left first.
+        if found.future == self._before.future:
+            return self._before.future_run
+        self._on_progress(f"setting aside {_counted_future(found.future)}")
+        self._write_future(events)
+        return self._name
+
+    @abstractmethod
+    def _footer(self, path: str) -> Footer:
+        """Return the footer of a file of the journal. Raises ValueError if it is bad."""
+
+    @abstractmethod
+    def _damaged(
+        self, error: Exception, rows: Mapping[str, int], on_bad_file: OnBadFile
+    ) -> dict[str, str]:
+        """Return the damaged files of the journal by path, and why; raise errors of other causes.
+
+        `rows` are the rows of the new files by path. If a file is refused, the first is enough.
+        """
+
+    @abstractmethod
+    def _events(self, paths: Sequence[str]) -> Any:
+        """Return the events of new files, and those that were in the future until now."""
+
+    @abstractmethod
+    def _summary(self, events: Any) -> EventSummary:
+        """Return the summary of `events`."""
+
+    @abstractmethod
+    def _latest_known(self) -> datetime | None:
+        """Return the latest event in the table that is not in the future."""
+
+    @abstractmethod
+    def _write_future(self, events: Any) -> None:
+        """Write the `events` in the future to the `future_folder` of this run."""
+
+    @abstractmethod
+    def _write(
+        self, events: Any, hours: set[str], rows: int, as_of: datetime, grace_s: float
+    ) -> None:
+        """Write the hours to the `run_folder` of this run, merged with the new events."""
+
+    @abstractmethod
+    def _described(self) -> dict[str, Hour]:
+        """Return the contents of the written hours; reading them also verifies them."""
+
+
+def _overdue(before: Manifest, as_of: datetime | None, grace_s: float) -> set[str]:
+    """Return the hours in which an open operation is lost by now."""
+    if as_of is None:
+        return set()
+    silent_since = as_of - timedelta(seconds=grace_s)
+    return {
+        name
+        for name, hour in before.hours.items()
+        if hour.first_open_deadline is not None
+        and datetime.fromisoformat(hour.first_open_deadline) < silent_since
+    }
+
+
+def _with_files(
+    before: Manifest,
+    known: Sequence[File],
+    good: list[tuple[File, Footer]],
+    bad: dict[str, str],
+    as_of: datetime | None,
+    grace_s: float,
+) -> Manifest:
+    return replace(
+        before,
+        as_of=as_of.isoformat() if as_of else None,
+        grace_s=grace_s,
+        # Deleted files are forgotten: if one comes back, it changes nothing. An empty journal means
+        # a disk that is not mounted.
+        files=fingerprints([*known, *(file for file, _ in good)]) or before.files,
+        read_files=before.read_files + len(good),
+        rows=before.rows + sum(footer.rows for _, footer in good),
+        sampling=_least_shares([before.sampling, *(footer.sampling for _, footer in good)]),
+        bad=bad,
+        hours=dict(before.hours),
+    )
+
+
+def _least_shares(samplings: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for kind, share in (item for sampling in samplings for item in sampling.items()):
+        found[kind] = min(share, found.get(kind, 1.0))
+    return found
+
+
+def _all(before: Manifest, hours: set[str]) -> int:
+    return len(hours | before.hours.keys())
+
+
+def _future_records(manifest: Manifest) -> int:
+    return sum(future.records for future in manifest.future.values())
+
+
+def _counted_future(future: dict[str, FutureRecords]) -> str:
+    count = sum(records.records for records in future.values())
+    workers = counted(len(future), "worker")
+    return f"{counted(count, 'record')} of {workers}, dated in the future"

@@ -1,0 +1,183 @@
+"""The data of the page's charts: few enough numbers for a phone, whatever the journal's size."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from purgatory.pipeline.outcomes.schema import COMPLETIONS
+from purgatory.pipeline.report.findings import Findings
+from purgatory.pipeline.report.theme import OUTCOME_SERIES
+from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
+from purgatory.pipeline.statistics.histogram import bucket as bucket_of
+from purgatory.pipeline.statistics.survival import Step
+
+MAX_CELLS = 40_000
+"""Counts by time, kind, outcome and wait: more are added up over longer steps."""
+MAX_POINTS = 720
+"""Points in time of the parked operations."""
+LEAST_US = 100
+"""Shorter waits are counted and drawn here: a logarithmic axis has no zero."""
+MAX_CURVE = 200
+"""Points of a curve of survival or of lateness."""
+
+OTHER_KINDS = "(other kinds)"
+
+_LEAST_BUCKET = bucket_of(LEAST_US) // COARSE
+
+Cells = Counter[tuple[int, int, int, int]]
+
+
+def chart_data(findings: Findings) -> dict[str, Any]:
+    """Return the data of the charts of one part of the report, for JSON."""
+    kinds = findings.kinds
+    if len(findings.by_kind) > len(kinds):
+        kinds = [*kinds, OTHER_KINDS]
+    place = {kind: number for number, kind in enumerate(kinds)}
+    return {
+        "kinds": kinds,
+        "outcomes": list(OUTCOME_SERIES),
+        "steps": _steps(findings, place),
+        "parked": _parked(findings, place),
+        "survival": [_survival(findings.survival.get(kind, ())) for kind in kinds],
+        "lateness": _lateness(findings, kinds),
+        "timeouts": {row["kind"]: row["timeout_us_p50"] for row in findings.by_kind[: len(kinds)]},
+    }
+
+
+def as_script(data: Any) -> str:
+    """Return `data` as JSON that can be the content of a script element."""
+    # "</script>" or "<!--" in a name would end the element or hide its end.
+    return json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _steps(findings: Findings, place: Mapping[str, int]) -> dict[str, Any]:
+    """Return the counts by step, kind, outcome and bucket of the wait."""
+    rows = findings.timeline
+    width_s = rows[0]["width_s"] if rows else 60
+    outcomes = {name: number for number, name in enumerate(OUTCOME_SERIES)}
+    cells: Cells = Counter()
+    for row in rows:
+        is_ended = row["outcome"] in COMPLETIONS and row["bucket"] is not None
+        bucket = max(row["bucket"] // COARSE, _LEAST_BUCKET) if is_ended else -1
+        step = int(row["start"].timestamp()) // width_s
+        kind = place.get(row["kind"], len(place) - 1)
+        cells[step, kind, outcomes[row["outcome"]], bucket] += row["count"]
+    first_s = min((step for step, *_ in cells), default=0) * width_s
+    while len(cells) > MAX_CELLS and width_s < 86_400 * 366:
+        width_s *= 2
+        merged: Cells = Counter()
+        for (step, *rest), count in cells.items():
+            kind, outcome, bucket = rest
+            merged[step // 2, kind, outcome, bucket] += count
+        cells = merged
+    first = first_s // width_s
+    last = max((step for step, *_ in cells), default=first)
+    return {
+        "start": first * width_s,
+        "width": width_s,
+        "count": last - first + 1,
+        "cells": _series(cells, first),
+        "edges": _edges(cells),
+    }
+
+
+def _series(cells: Cells, first: int) -> list[list[Any]]:
+    """Return [kind, outcome, [steps since the last entry, bucket, count, ...]] for each pair."""
+    found: dict[tuple[int, int], list[int]] = defaultdict(list)
+    last: dict[tuple[int, int], int] = defaultdict(lambda: first)
+    for step, kind, outcome, bucket in sorted(cells):
+        pair = kind, outcome
+        found[pair] += [step - last[pair], bucket, cells[step, kind, outcome, bucket]]
+        last[pair] = step
+    return [[kind, outcome, numbers] for (kind, outcome), numbers in sorted(found.items())]
+
+
+def _edges(cells: Cells) -> dict[str, Any]:
+    """Return the first bucket with operations, and the starts of it and of all up to the last."""
+    buckets = [bucket for *_, bucket in cells if bucket >= 0]
+    if not buckets:
+        return {"first": 0, "starts": [0, 1]}
+    low, high = min(buckets), max(buckets) + 1
+    starts = [bucket_start(bucket * COARSE) for bucket in range(low, high + 1)]
+    return {"first": low, "starts": starts}
+
+
+def _parked(findings: Findings, place: Mapping[str, int]) -> dict[str, Any]:
+    """Return the mean and the peak of parked operations by kind, in steps of whole minutes."""
+    minutes = [int(row["minute"].timestamp()) // 60 for row in findings.parked]
+    if not minutes:
+        return {"start": 0, "width": 60, "kinds": []}
+    low, high = min(minutes), max(minutes)
+    per_step = -(-(high - low + 1) // MAX_POINTS)
+    low -= low % per_step
+    count = (high - low) // per_step + 1
+    means = [[0.0] * count for _ in place]
+    peaks = [[0] * count for _ in place]
+    # Kinds beyond those of the charts are one: their peaks within a minute are added.
+    others: Counter[tuple[int, int]] = Counter()
+    for minute, row in zip(minutes, findings.parked, strict=True):
+        step, kind = (minute - low) // per_step, place.get(row["kind"], len(place) - 1)
+        means[kind][step] += row["parked_mean"] / per_step
+        others[kind, minute] += row["parked_peak"]
+    for (kind, minute), peak in others.items():
+        step = (minute - low) // per_step
+        peaks[kind][step] = max(peaks[kind][step], peak)
+    return {
+        "start": low * 60,
+        "width": per_step * 60,
+        "kinds": [
+            {"mean": [_rounded(value) for value in mean], "peak": peak}
+            for mean, peak in zip(means, peaks, strict=True)
+        ],
+    }
+
+
+def _rounded(value: float) -> float:
+    """Return the value with four digits."""
+    rounded = float(f"{value:.4g}")
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def _survival(curve: Sequence[Step]) -> list[list[float]]:
+    """Return times, survival, low and high of a curve, thinned."""
+    steps = thinned(curve)
+    names = ("survival", "low", "high")
+    shares = [[_rounded(getattr(step, name)) for step in steps] for name in names]
+    return [[step.time_us for step in steps], *shares]
+
+
+def thinned(curve: Sequence[Step]) -> list[Step]:
+    """Return the curve without steps too small to see, which would make a large file."""
+    least = 1 / MAX_CURVE
+    shown: list[Step] = []
+    for step in curve:
+        # Below a hundredth, each tenth of it: where the tail ends is what a timeout is chosen by.
+        visible = least if step.survival > 0.01 else step.survival / 10
+        if not shown or abs(shown[-1].survival - step.survival) >= visible or step is curve[-1]:
+            shown.append(step)
+    return shown
+
+
+def _lateness(findings: Findings, kinds: Sequence[str]) -> list[list[list[float]]]:
+    """Return, for each kind, times and the share of expired operations that were no later."""
+    rows: dict[str, Counter[int]] = defaultdict(Counter)
+    for row in findings.lateness_counts:
+        rows[row["kind"]][row["bucket"]] += row["count"]
+    return [_cumulated(rows.get(kind, Counter()).items()) for kind in kinds]
+
+
+def _cumulated(counts: Iterable[tuple[int, int]]) -> list[list[float]]:
+    ordered = sorted(counts)
+    total = sum(count for _, count in ordered)
+    times: list[float] = []
+    shares: list[float] = []
+    for (bucket, _), upto in zip(ordered, accumulate(count for _, count in ordered), strict=True):
+        share = upto / total
+        if not shares or share - shares[-1] >= min(1 / MAX_CURVE, (1 - shares[-1]) / 4):
+            times.append(bucket_end(bucket))
+            shares.append(_rounded(share))
+    return [times, shares]

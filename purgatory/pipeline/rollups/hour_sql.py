@@ -1,0 +1,219 @@
+"""The rollups of hours in DuckDB's SQL, from outcomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from purgatory.pipeline.duck.connection import text, time
+from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.outcomes.schema import JOB_KIND
+from purgatory.pipeline.rollups.parts import (
+    FINE_BITS,
+    KEPT_KEYS,
+    KEPT_PREFIXES,
+    KEPT_TIMERS,
+    NO_WAIT,
+    NUMBERS,
+    SAMPLE_FACTOR,
+    SAMPLE_MODULUS,
+    TIMELINE_WIDTH,
+    Part,
+    sample_threshold,
+)
+from purgatory.pipeline.statistics.histogram import COARSE, SUB_BITS
+from purgatory.pipeline.waits.wait_statistics import NO_KEY, OTHER
+
+SOURCE = "rollup_source"
+"""The name of the view of the outcomes of the hours."""
+
+MACROS = (
+    """CREATE OR REPLACE TEMP MACRO shift_of(value, bits) AS
+        greatest(floor(log2(greatest(value, 1)))::INT - bits, 0)""",
+    f"""CREATE OR REPLACE TEMP MACRO bucket_of(value, bits := {FINE_BITS}) AS
+        CASE WHEN value < 0 THEN 0
+             ELSE (shift_of(value, bits) << bits) + (value >> shift_of(value, bits))
+        END::BIGINT""",
+)
+"""As in `purgatory.pipeline.statistics.histogram`."""
+
+_HOUR_US = 3_600_000_000
+_NO_VALUES = "0 AS valued, NULL AS total, NULL AS least, NULL AS most"
+
+
+def source(
+    relation: str, starts: Mapping[str, WorkerStart], as_of: datetime, operations: Mapping[int, int]
+) -> str:
+    """Return the statement that makes SOURCE.
+
+    `operations` are those of each hour, by its number since 1970.
+    """
+    values = ", ".join(
+        f"({text(name)}, TIMESTAMPTZ {text(start.last_at)})" for name, start in starts.items()
+    )
+    thresholds = ", ".join(
+        f"({hour}, {sample_threshold(count)})" for hour, count in operations.items()
+    )
+    until = f"coalesce(completed_at, least({time(as_of)}, deadline, crashed_at))"
+    return f"""
+        CREATE OR REPLACE TEMP VIEW {SOURCE} AS
+        WITH starts("start", last_at) AS (VALUES {values or "('', NULL::TIMESTAMPTZ)"}),
+        known AS (
+            SELECT o.*, CASE WHEN last_at < deadline THEN last_at END AS crashed_at,
+                   CASE WHEN last_at < deadline THEN s."start" END AS crashed
+            FROM {relation} o LEFT JOIN starts s
+            ON CASE WHEN outcome = 'lost' THEN split_part(operation_id, '-', 1) END = s."start"
+        ), timed AS (
+            SELECT kind, keys, outcome, is_contested, wait_us, lateness_us, timeout_us, crashed,
+                   epoch_us(watched_at) AS watched_us, epoch_us(deadline) AS deadline_us,
+                   epoch_us(greatest({until}, watched_at)) AS until_us,
+                   coalesce(wait_us, CASE
+                       WHEN outcome = 'open' AND deadline >= {time(as_of)}
+                       THEN epoch_us({time(as_of)}) - epoch_us(watched_at)
+                       ELSE epoch_us(crashed_at) - epoch_us(watched_at) END) AS waited_us
+            FROM known
+        ), thresholds(threshold_hour, threshold) AS (VALUES {thresholds})
+        SELECT *, watched_us // {_HOUR_US} AS hour,
+               watched_us % {SAMPLE_MODULUS} * {SAMPLE_FACTOR} % {SAMPLE_MODULUS} AS sample_number
+        FROM timed JOIN thresholds ON watched_us // {_HOUR_US} = threshold_hour
+    """
+
+
+def hour_rows() -> str:
+    """Return the rows of the hours in SOURCE: `period`, `hour`, GROUPS and NUMBERS."""
+    parts = (
+        _grouped(Part.WAIT, "kind", number="bucket_of(waited_us)", value="wait_us"),
+        _grouped(
+            Part.LATENESS,
+            "kind",
+            number="bucket_of(lateness_us)",
+            value="lateness_us",
+            where="lateness_us IS NOT NULL",
+        ),
+        _grouped(
+            Part.TIMEOUT,
+            "kind",
+            outcome="NULL",
+            number="bucket_of(timeout_us)",
+            value="timeout_us",
+        ),
+        _prefixes(),
+        _keys(),
+        _grouped(Part.MINUTE, "kind", number=_minute()),
+        _grouped(
+            Part.BEGAN,
+            "kind",
+            outcome="NULL",
+            number="watched_us // 1000000",
+            value="until_us - watched_us",
+        ),
+        _grouped(Part.ENDED, "kind", outcome="NULL", number="until_us // 1000000"),
+        _timers(),
+        _grouped(Part.CRASH, name="crashed", outcome="NULL", where="crashed IS NOT NULL"),
+    )
+    union = " UNION ALL ".join(f"({part})" for part in parts)
+    columns = ", ".join(
+        (
+            *("hour", "part::INT AS part", "kind::VARCHAR AS kind", "name::VARCHAR AS name"),
+            *("outcome::VARCHAR AS outcome", "number::BIGINT AS number"),
+            *(f"{name}::BIGINT AS {name}" for name in NUMBERS),
+        )
+    )
+    period = f"strftime(make_timestamp(hour * {_HOUR_US}), '%Y-%m-%dT%H')"
+    return f"SELECT {columns}, {period} AS period FROM ({union})"
+
+
+def _minute() -> str:
+    coarse = f"coalesce(bucket_of(wait_us, bits := {SUB_BITS}) // {COARSE}, {NO_WAIT})"
+    return f"watched_us // 60000000 * {TIMELINE_WIDTH} + {coarse}"
+
+
+def _grouped(
+    part: Part,
+    kind: str = "NULL",
+    *,
+    name: str = "NULL",
+    outcome: str = "outcome",
+    number: str = "NULL",
+    value: str | None = None,
+    where: str = "true",
+    source: str = SOURCE,
+) -> str:
+    values = _NO_VALUES
+    if value is not None:
+        values = (
+            f"count({value}) AS valued, sum({value}) AS total, min({value}) AS least, "
+            f"max({value}) AS most"
+        )
+    return f"""
+        SELECT hour, {part.value} AS part, {kind} AS kind, {name} AS name, {outcome} AS outcome,
+               {number} AS number, count(*) AS count,
+               count(*) FILTER (is_contested) AS contested, {values}
+        FROM {source} WHERE {where} GROUP BY ALL
+    """
+
+
+def _keys() -> str:
+    different = "CASE WHEN len(keys) = 1 THEN keys ELSE list_distinct(keys) END"
+    each = f"(SELECT *, unnest({different}) AS key FROM {SOURCE})"
+    grouped = _grouped(Part.KEY, name="key", value="wait_us", source=each)
+    return f"""
+        WITH keyed AS ({grouped}), ranked AS (
+            SELECT hour, name, row_number() OVER (
+                PARTITION BY hour ORDER BY sum(count) DESC, name) AS place
+            FROM keyed GROUP BY hour, name)
+        SELECT * FROM keyed SEMI JOIN (FROM ranked WHERE place <= {KEPT_KEYS}) USING (hour, name)
+    """
+
+
+def _prefixes() -> str:
+    each = f"""(
+        SELECT * REPLACE (coalesce(prefix, {text(NO_KEY)}) AS prefix) FROM (
+            SELECT hour, outcome, is_contested, wait_us, lateness_us, unnest(
+                CASE WHEN len(keys) <= 1 THEN [split_part(split_part(keys[1], ':', 1), '/', 1)]
+                ELSE list_distinct([split_part(split_part(key, ':', 1), '/', 1) FOR key IN keys])
+                END) AS prefix
+            FROM {SOURCE}))
+    """
+    waits = _grouped(
+        Part.PREFIX_WAIT,
+        name="prefix",
+        number="bucket_of(wait_us)",
+        value="wait_us",
+        source="each_prefix",
+    )
+    lateness = _grouped(
+        Part.PREFIX_LATENESS,
+        name="prefix",
+        number="bucket_of(lateness_us)",
+        value="lateness_us",
+        where="lateness_us IS NOT NULL",
+        source="each_prefix",
+    )
+    sums = "sum(count), sum(contested), sum(valued), sum(total), min(least), max(most)"
+    return f"""
+        WITH each_prefix AS {each}, prefixed AS ({waits} UNION ALL {lateness}), ranked AS (
+            SELECT hour, name AS ranked_name, row_number() OVER (
+                PARTITION BY hour ORDER BY sum(count) DESC, name) AS place
+            FROM prefixed WHERE part = {Part.PREFIX_WAIT.value} GROUP BY hour, name)
+        SELECT p.hour, part, kind,
+               CASE WHEN place <= {KEPT_PREFIXES} THEN name ELSE {text(OTHER)} END AS name,
+               outcome, number, {sums}
+        FROM prefixed p JOIN ranked r ON p.hour = r.hour AND name = ranked_name GROUP BY ALL
+    """
+
+
+def _timers() -> str:
+    milliseconds = ", ".join(f"{name} // 1000" for name in ("watched_us", "deadline_us"))
+    sampled = _grouped(
+        Part.TIMER,
+        name=f"concat_ws(' ', {milliseconds}, until_us // 1000)",
+        outcome="NULL",
+        number="sample_number",
+        where="sample_number < threshold AND coalesce(wait_us, 1) > 0 "
+        f"AND NOT starts_with(kind, {text(JOB_KIND)})",
+    )
+    return f"""
+        SELECT * FROM ({sampled}) QUALIFY row_number() OVER (
+            PARTITION BY hour ORDER BY number, name) <= {KEPT_TIMERS}
+    """

@@ -1,0 +1,144 @@
+"""The manifest of the rollups: which folders they are in, and what they were made from."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.outcomes.manifest import Manifest
+from purgatory.pipeline.spark.folder import Folder, output_in_use
+
+VERSION = 1
+FOLDER = "_manifests"
+
+
+@dataclass(frozen=True, slots=True)
+class RolledHour:
+    """The rollup of one hour."""
+
+    run: str
+    """The run that wrote it."""
+    outcomes_run: str
+    """The run that wrote the outcomes it was made from."""
+    as_of: str | None
+    """Until when its open operations have waited; None without any."""
+    crashes: dict[str, str]
+    """The starts of workers with which its lost operations ended, and their last records."""
+    first_s: int
+    last_s: int
+    """The first and the last start of a wait, in seconds since 1970."""
+    last_end_s: int
+    """Until when its operations were parked."""
+
+
+@dataclass(slots=True)
+class RollupManifest:
+    """What one run published. The manifest with the highest run is valid."""
+
+    run: int = 0
+    hours: dict[str, RolledHour] = field(default_factory=dict)
+    """By hour, such as "2026-11-20T06"."""
+    days: dict[str, str] = field(default_factory=dict)
+    """The run that wrote each day, such as "2026-11-20"."""
+    months: dict[str, str] = field(default_factory=dict)
+
+    def stale_hours(self, outcomes: Manifest) -> set[str]:
+        """Return the hours of `outcomes` whose rollup is missing or older."""
+        return {
+            name
+            for name, hour in outcomes.hours.items()
+            if (rolled := self.hours.get(name)) is None
+            or rolled.outcomes_run != hour.run
+            or (rolled.as_of is not None and rolled.as_of != outcomes.as_of)
+            or not _is_last(rolled.crashes, outcomes.starts)
+        }
+
+    def runs(self) -> set[str]:
+        """Return the runs whose folders are in use."""
+        of_hours = {hour.run for hour in self.hours.values()}
+        return of_hours | {*self.days.values()} | {*self.months.values()}
+
+
+def days_of(hour: str, rolled: RolledHour) -> list[str]:
+    """Return the days on which operations of an hour were parked."""
+    first = hour_start(hour).date()
+    last = datetime.fromtimestamp(max(rolled.last_end_s, 0), UTC).date()
+    return [str(first + timedelta(days=number)) for number in range((last - first).days + 1)]
+
+
+def hour_start(hour: str) -> datetime:
+    """Return the start of an hour such as "2026-11-20T06"."""
+    return datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC)
+
+
+def hour_number(hour: str) -> int:
+    """Return the number of hours from 1970 to an hour such as "2026-11-20T06"."""
+    return int(hour_start(hour).timestamp()) // 3600
+
+
+def read_rollup_manifest(folder: Folder) -> RollupManifest:
+    """Return the newest manifest in `folder`; an empty one if there is none, or another version.
+
+    Rollups can be made again at any time.
+    """
+    run = _newest_run(folder)
+    if not run:
+        return RollupManifest()
+    try:
+        content = json.loads(folder.read_text(f"{FOLDER}/{run:06d}.json"))
+        if content.pop("version") == VERSION:
+            hours = {name: RolledHour(**hour) for name, hour in content.pop("hours").items()}
+            return RollupManifest(**content, hours=hours)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        pass
+    return RollupManifest(run=run)
+
+
+def publish_rollups(folder: Folder, manifest: RollupManifest) -> None:
+    """Make `manifest` the valid one, atomically, and delete what it no longer names.
+
+    Raises OutputInUseError if another run published since the manifest before it.
+    """
+    if _newest_run(folder) != manifest.run - 1:
+        raise output_in_use(str(folder))
+    name = f"{manifest.run:06d}.json"
+    content = json.dumps({"version": VERSION, **asdict(manifest)})
+    folder.write_new(f"{FOLDER}/{name}", content)
+    folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
+    sweep_rollups(folder, manifest)
+
+
+def sweep_rollups(folder: Folder, manifest: RollupManifest) -> None:
+    """Delete the folders of earlier and of failed runs that the manifest does not name."""
+    used = manifest.runs()
+    for name in folder.names():
+        number = re.match(r"run=((\d+)-\w+)", name)
+        if number and number[1] not in used and int(number[2]) <= manifest.run:
+            folder.delete(name)
+    kept = {hour_path(hour.run, name) for name, hour in manifest.hours.items()}
+    for run in used:
+        _delete_others(folder, f"run={run}/hours", kept)
+
+
+def _delete_others(folder: Folder, place: str, kept: Iterable[str]) -> None:
+    for name in folder.names(place):
+        if name.startswith("period=") and f"{place}/{name}" not in kept:
+            folder.delete(f"{place}/{name}")
+
+
+def hour_path(run: str, hour: str) -> str:
+    """Return the folder in which a run wrote an hour."""
+    return f"run={run}/hours/period={hour}"
+
+
+def _is_last(crashes: dict[str, str], starts: dict[str, WorkerStart]) -> bool:
+    return all(name in starts and starts[name].last_at == at for name, at in crashes.items())
+
+
+def _newest_run(folder: Folder) -> int:
+    names = folder.names(FOLDER)
+    return max((int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name)), default=0)

@@ -1,0 +1,234 @@
+"""The rollups of a table of outcomes, kept beside it and brought up to date by each run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+
+import duckdb
+
+from purgatory.pipeline.console.formatting import counted
+from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.duck.connection import parquet, text
+from purgatory.pipeline.outcomes.manifest import Manifest, run_name
+from purgatory.pipeline.rollups.merge_sql import merged, parked
+from purgatory.pipeline.rollups.node_files import NodeFiles
+from purgatory.pipeline.rollups.parts import Part
+from purgatory.pipeline.rollups.rollup_manifest import (
+    RolledHour,
+    RollupManifest,
+    days_of,
+    hour_path,
+    hour_start,
+    publish_rollups,
+    read_rollup_manifest,
+    sweep_rollups,
+)
+from purgatory.pipeline.rollups.table_sql import by_hour
+from purgatory.pipeline.spark.folder import Folder
+
+FOLDER = "rollups"
+NODES = ("parts", "by_hour", "parked")
+"""What is kept of each day and month: the parts, and the rows of two tables."""
+
+# Merged at once: more would take more memory.
+_DAYS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Rollups:
+    """The rollups of a table of outcomes."""
+
+    files: NodeFiles
+    manifest: RollupManifest
+
+    def of_hours(self) -> list[str]:
+        """Return the files of all hours."""
+        hours = sorted(self.manifest.hours.items())
+        return self.files.fetch(hour_path(hour.run, name) for name, hour in hours)
+
+    def of_days(self, node: str) -> list[str]:
+        """Return the files of a node of all days."""
+        return self.files.fetch(
+            f"run={run}/days/{node}/period={day}" for day, run in sorted(self.manifest.days.items())
+        )
+
+    def of_months(self, node: str) -> list[str]:
+        """Return the files of a node of all months."""
+        return self.files.fetch(
+            f"run={run}/months/{node}/period={month}"
+            for month, run in sorted(self.manifest.months.items())
+        )
+
+
+class RollupRun(ABC):
+    """One run that brings rollups up to date; who aggregates the hours is up to the engine."""
+
+    def __init__(
+        self,
+        connection: duckdb.DuckDBPyConnection,
+        folder: Folder,
+        outcomes: Manifest,
+        on_progress: OnProgress,
+    ) -> None:
+        """Use the `folder` of the rollups, and the manifest of the outcomes."""
+        self._connection = connection
+        self._folder = folder
+        self._files = NodeFiles(folder)
+        self._outcomes = outcomes
+        self._on_progress = on_progress
+        self._before = read_rollup_manifest(folder)
+        self._name = run_name(self._before.run + 1)
+
+    def update(self) -> Rollups:
+        """Aggregate the hours that changed, and merge the days and months with them.
+
+        Raises OutputInUseError if another run published in between.
+        """
+        before, outcomes = self._before, self._outcomes
+        stale = sorted(before.stale_hours(outcomes))
+        gone = before.hours.keys() - outcomes.hours.keys()
+        if not stale and not gone:
+            return Rollups(self._files, before)
+        sweep_rollups(self._folder, before)
+        all_hours = counted(len(outcomes.hours), "hour")
+        self._on_progress(f"rollups: {len(stale):,} of {all_hours} changed")
+        hours = {name: hour for name, hour in before.hours.items() if name not in gone}
+        if stale:
+            self._write_hours(stale)
+            hours |= self._described(stale)
+        changed = {*stale, *gone}
+        days = self._changed_days(changed, hours)
+        manifest = replace(before, run=before.run + 1, hours=hours)
+        manifest.days = self._days(days, manifest)
+        manifest.months = self._months({day[:7] for day in days}, manifest)
+        publish_rollups(self._folder, manifest)
+        return Rollups(self._files, manifest)
+
+    @abstractmethod
+    def _write_hours(self, hours: Sequence[str]) -> None:
+        """Write the rollups of these hours of outcomes, each to its `hour_path` of this run."""
+
+    @property
+    def _as_of(self) -> datetime:
+        as_of = self._outcomes.as_of_time()
+        assert as_of is not None, "a published table has an event"
+        return as_of
+
+    def _described(self, hours: Sequence[str]) -> dict[str, RolledHour]:
+        is_end, is_start = f"part = {Part.ENDED.value}", f"part = {Part.BEGAN.value}"
+        files = self._files.fetch(hour_path(self._name, hour) for hour in hours)
+        rows = self._connection.execute(
+            f"""
+            SELECT strftime(make_timestamp(hour * 3600000000), '%Y-%m-%dT%H'),
+                   min(number) FILTER ({is_start}), max(number) FILTER ({is_start}),
+                   max(number) FILTER ({is_end}),
+                   list(DISTINCT name) FILTER (part = {Part.CRASH.value})
+            FROM {parquet(files)} GROUP BY hour
+            """
+        ).fetchall()
+        starts, known = self._outcomes.starts, self._outcomes.hours
+        return {
+            name: RolledHour(
+                run=self._name,
+                outcomes_run=known[name].run,
+                as_of=self._outcomes.as_of if known[name].open else None,
+                crashes={start: starts[start].last_at for start in sorted(crashed or ())},
+                first_s=first_s,
+                last_s=last_s,
+                last_end_s=last_end_s,
+            )
+            for name, first_s, last_s, last_end_s, crashed in rows
+        }
+
+    def _changed_days(self, changed: Iterable[str], hours: dict[str, RolledHour]) -> set[str]:
+        return {
+            day
+            for hour in changed
+            for known in (self._before.hours, hours)
+            if hour in known
+            for day in days_of(hour, known[hour])
+        }
+
+    def _days(self, changed: Iterable[str], manifest: RollupManifest) -> dict[str, str]:
+        days = {day: run for day, run in manifest.days.items() if day not in changed}
+        for chunk in _chunks(sorted(changed)):
+            first = datetime.fromisoformat(chunk[0]).replace(tzinfo=UTC)
+            last = first + timedelta(days=len(chunk))
+            inside, overlapping = self._hours_between(manifest, first, last)
+            if len(chunk) > 1 or not days:
+                self._on_progress(f"rollups: days from {chunk[0]}")
+            if inside:
+                relation = parquet(self._files.fetch(inside))
+                self._copy("days/by_hour", by_hour(relation))
+                day = "strftime(make_timestamp(hour * 3600000000), '%Y-%m-%d')"
+                self._copy("days/parts", merged(relation, day, minutes=60))
+            if overlapping:
+                self._copy("days/parked", parked(self._files.fetch(overlapping), first, last))
+                days |= dict.fromkeys(chunk, self._name)
+        return days
+
+    def _hours_between(
+        self, manifest: RollupManifest, first: datetime, last: datetime
+    ) -> tuple[list[str], list[str]]:
+        """Return the hours from `first` until before `last`, and those still parked then."""
+        inside, overlapping = [], []
+        for name, hour in sorted(manifest.hours.items()):
+            start = hour_start(name)
+            if first <= start < last:
+                inside.append(hour_path(hour.run, name))
+            if start < last and hour.last_end_s >= int(first.timestamp()) - 1:
+                overlapping.append(hour_path(hour.run, name))
+        return inside, overlapping
+
+    def _months(self, changed: Iterable[str], manifest: RollupManifest) -> dict[str, str]:
+        months = {month: run for month, run in manifest.months.items() if month not in changed}
+        for month in sorted(changed):
+            of_days = [item for item in sorted(manifest.days.items()) if item[0][:7] == month]
+            for node in NODES if of_days else ():
+                files = self._files.fetch(
+                    f"run={run}/days/{node}/period={day}" for day, run in of_days
+                )
+                if not files:
+                    continue
+                relation = parquet(files)
+                if node == "parts":
+                    query = merged(relation, text(month), minutes=360)
+                else:
+                    order = "hour" if node == "by_hour" else "minute"
+                    query = (
+                        f"SELECT *, {text(month)} AS period FROM {relation} ORDER BY kind, {order}"
+                    )
+                self._copy(f"months/{node}", query)
+            if of_days:
+                months[month] = self._name
+        return months
+
+    def _copy(self, node: str, query: str) -> None:
+        """Write the rows of a query, by their `period`."""
+        place = f"run={self._name}/{node}"
+        copy_by_period(self._connection, query, str(self._files.path(place)))
+        self._files.publish(place)
+
+
+def copy_by_period(connection: duckdb.DuckDBPyConnection, query: str, folder: str) -> None:
+    """Write the rows of a query to a folder, by their `period`, which may have other periods."""
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    connection.execute(
+        f"COPY ({query}) TO {text(folder)} (FORMAT parquet, COMPRESSION zstd, "
+        "PARTITION_BY (period), OVERWRITE_OR_IGNORE)"
+    )
+
+
+def _chunks(days: Sequence[str]) -> Iterator[list[str]]:
+    """Yield runs of consecutive days, none longer than `_DAYS`."""
+    numbers = [datetime.fromisoformat(day).toordinal() for day in days]
+    consecutive = groupby(range(len(days)), key=lambda place: numbers[place] - place)
+    for _, places in consecutive:
+        found = [days[place] for place in places]
+        for start in range(0, len(found), _DAYS):
+            yield found[start : start + _DAYS]

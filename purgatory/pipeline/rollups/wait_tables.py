@@ -1,0 +1,86 @@
+"""The job `waits`: writes the tables of waits from rollups."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+
+import duckdb
+
+from purgatory.pipeline.advise.wheel_geometry import Timer
+from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.duck.connection import parquet, text
+from purgatory.pipeline.rollups import table_sql as sql
+from purgatory.pipeline.rollups.node_files import NodeFiles
+from purgatory.pipeline.rollups.parts import KEPT_TIMERS, Part
+from purgatory.pipeline.rollups.rollups import Rollups
+from purgatory.pipeline.spark.tables import Tables
+from purgatory.pipeline.waits.wait_tables import JOB, step_width_s
+
+_PARTS = "rollup_parts"
+
+
+def write_waits(
+    connection: duckdb.DuckDBPyConnection,
+    rollups: Rollups,
+    tables: Tables,
+    on_progress: OnProgress,
+) -> None:
+    """Write the tables."""
+    connection.execute(
+        f"CREATE OR REPLACE TEMP TABLE {_PARTS} AS FROM {parquet(rollups.of_months('parts'))}"
+    )
+    queries = {
+        "by_kind": sql.by_kind(_PARTS),
+        "by_key_prefix": sql.by_key_prefix(_PARTS),
+        "hot_keys": sql.hot_keys(_PARTS),
+        "timeline": _timeline(rollups),
+        "wait_counts": sql.wait_counts(_PARTS),
+        "lateness_counts": sql.lateness_counts(_PARTS),
+    }
+    on_progress(f"{JOB}: tables")
+    tables.fill(JOB, lambda new: _fill(connection, rollups, tables, queries, new))
+    connection.execute(f"DROP TABLE {_PARTS}")
+
+
+def timer_sample(connection: duckdb.DuckDBPyConnection, rollups: Rollups) -> list[Timer]:
+    """Return the timers of a uniform, reproducible sample of operations."""
+    # An operation that completed at once had no timer, and a job has one only shortly before its
+    # end: neither is sampled.
+    rows = connection.execute(
+        f"""
+        SELECT name FROM {parquet(rollups.of_months("parts"))} WHERE part = {Part.TIMER.value}
+        ORDER BY number, name LIMIT {KEPT_TIMERS}
+        """
+    ).fetchall()
+    return [Timer(*map(int, name.split())) for (name,) in rows]
+
+
+def _fill(
+    connection: duckdb.DuckDBPyConnection,
+    rollups: Rollups,
+    tables: Tables,
+    queries: Mapping[str, str],
+    new: str,
+) -> None:
+    files = NodeFiles(tables.folder)
+    for name, query in queries.items():
+        path = files.path(f"{new}/{name}/part-0.parquet")
+        path.parent.mkdir(parents=True)
+        connection.execute(f"COPY ({query}) TO {text(str(path))} (FORMAT parquet)")
+    for name in ("by_hour", "parked"):
+        folder = files.path(f"{new}/{name}")
+        folder.mkdir(parents=True)
+        for number, file in enumerate(rollups.of_months(name)):
+            shutil.copyfile(file, folder / f"part-{number}.parquet")
+    files.publish(new)
+
+
+def _timeline(rollups: Rollups) -> str:
+    hours = rollups.manifest.hours.values()
+    width_s = step_width_s(max(hour.last_s for hour in hours) - min(hour.first_s for hour in hours))
+    # Days have hours, months have six hours, and the shorter the width, the fewer are the files.
+    if width_s >= 21_600:
+        return sql.timeline(_PARTS, width_s)
+    files = rollups.of_days("parts") if width_s >= 3_600 else rollups.of_hours()
+    return sql.timeline(parquet(files), width_s)

@@ -1,0 +1,123 @@
+"""A folder on this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from purgatory.pipeline.errors import OutputInUseError, PipelineError
+from purgatory.pipeline.spark.folder import File, Folder, is_hidden
+
+
+class LocalFolder(Folder):
+    """A Folder through Python's own file functions."""
+
+    def __init__(self, path: str) -> None:
+        """Use the folder at `path`, which may have the scheme `file` and need not exist."""
+        local = unquote(urlsplit(path).path) if path.startswith("file:/") else path
+        # Normalised, for `holds`.
+        self._root = os.path.abspath(local)
+        self.uri = f"file:{self._root}"
+
+    def local(self, path: str = "") -> Path:
+        """Return `path` in this folder."""
+        return Path(self._root, path)
+
+    def exists(self, path: str = "") -> bool:
+        """Return whether there is a file or folder at `path`."""
+        return self.local(path).exists()
+
+    def is_file(self) -> bool:
+        """Return whether it is a file rather than a folder."""
+        return self.local().is_file()
+
+    def files(self, suffix: str, path: str = "") -> list[File]:
+        """Return the files below `path` that end with `suffix`, sorted; [] if it is missing.
+
+        Raises PipelineError for a folder that cannot be listed.
+        """
+        return sorted(
+            file
+            for file in self._walked(str(self.local(path)))
+            if file.path.endswith(suffix) and not is_hidden(file.path)
+        )
+
+    def names(self, path: str = "") -> list[str]:
+        """Return the names in the folder at `path`, hidden ones too; [] if it is missing."""
+        try:
+            return sorted(os.listdir(self.local(path)))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def open(self, path: str) -> BinaryIO:
+        """Return the file at `path`, to be read at any place."""
+        return self.local(path).open("rb")
+
+    def write_bytes(self, path: str, content: bytes) -> None:
+        """Write or overwrite a file."""
+        file = self.local(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+    def rename(self, path: str, target: str) -> None:
+        """Rename a file, or overwrite one with it."""
+        self.local(path).rename(self.local(target))
+
+    def replace(self, new: str, path: str) -> None:
+        """Delete `path` and rename the folder `new` to it, atomically."""
+        self.delete(path)
+        try:
+            # Fails if another run has filled the place meanwhile.
+            self.local(new).rename(self.local(path))
+        except OSError:
+            if not self.exists(path):
+                raise
+            raise OutputInUseError(f"{self.named(path)} is being written by another run.") from None
+
+    def delete(self, *paths: str) -> None:
+        """Delete files and folders with their contents; missing ones are ignored."""
+        for path in map(self.local, paths):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+            # Spark's checksum of a file, of which it would say that it is damaged.
+            path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+
+    def _walked(self, root: str) -> Iterator[File]:
+        for folder, _, names in os.walk(root, onerror=_refuse, followlinks=True):
+            for name in names:
+                path = os.path.join(folder, name)
+                try:
+                    status = os.stat(path)
+                except FileNotFoundError:
+                    continue  # It was deleted in between.
+                place = os.fsencode(path.removeprefix(self._root).lstrip("/"))
+                modified_ms = status.st_mtime_ns // 1_000_000
+                yield File(place.decode(errors="replace"), status.st_size, modified_ms)
+
+    def _path_of_uri(self) -> str:
+        return self._root
+
+    def _written_new(self, path: str, content: bytes) -> bool:
+        folder, _, name = path.rpartition("/")
+        unfinished = f"{folder}/.{name}.{secrets.token_hex(4)}.tmp".lstrip("/")
+        self.write_bytes(unfinished, content)
+        try:
+            # Fails if the file exists, where a rename would replace it.
+            os.link(self.local(unfinished), self.local(path))
+        except FileExistsError:
+            return False
+        finally:
+            self.delete(unfinished)
+        return True
+
+
+def _refuse(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise PipelineError(f"{error.filename}: {error.strerror}") from error

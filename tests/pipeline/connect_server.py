@@ -1,0 +1,83 @@
+"""A server of Spark Connect on loopback."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+
+from purgatory.pipeline.spark.java import java_home
+from tests.free_port import free_port
+from tests.patience import PATIENCE_S
+
+SPARK_HOME = Path(pyspark.__file__).parent
+_CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
+# Small queries: less compiling, and one thread to collect garbage.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment of a process of Spark."""
+    return {
+        **os.environ,
+        "JAVA_HOME": str(java_home()),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": _JAVA,
+        **(more or {}),
+    }
+
+
+@contextmanager
+def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Serve Spark Connect on two cores; yield its address. `more` is added to the environment."""
+    port = free_port()
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "WARN",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    options = [part for item in settings.items() for part in ("--conf", "=".join(item))]
+    # What sbin/start-connect-server.sh runs.
+    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", *options]
+    arguments = [*command, "--class", _CONNECT, "spark-internal"]
+    with _running(arguments, folder / "connect.log", environment(more), port):
+        yield f"sc://127.0.0.1:{port}"
+
+
+@contextmanager
+def _running(
+    command: list[str], log: Path, variables: Mapping[str, str], port: int
+) -> Iterator[None]:
+    """Run a process that is ready when it listens on `port`."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=variables)
+    try:
+        deadline = time.monotonic() + PATIENCE_S
+        while not _is_open(port):
+            text = log.read_text(errors="replace")[-3_000:]
+            assert process.poll() is None and time.monotonic() < deadline, text
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _is_open(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,78 @@
+"""Outcomes that a test gives row by row, and the tables of waits that are made from them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from purgatory.pipeline.cli.engine import DuckEngine
+from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.outcomes.manifest import Hour, hour_path, publish, read_manifest
+from purgatory.pipeline.outcomes.schema import OUTCOME_SCHEMA
+from purgatory.pipeline.spark.local_folder import LocalFolder
+from purgatory.pipeline.waits.wait_tables import JOB
+
+START = datetime(2026, 11, 20, 6, tzinfo=UTC)
+
+_SCHEMA = to_arrow_schema(OUTCOME_SCHEMA, timezone="UTC")
+
+
+def filled(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return outcomes of operations that began at START and may wait 100 s unless they say."""
+    usual: dict[str, Any] = {"kind": "park", "keys": ["a"], "watched_at": START}
+    usual |= {"outcome": "fired", "is_contested": False, "records": 2}
+    found = []
+    for place, given in enumerate(rows):
+        row = usual | {"operation_id": f"op-{place}"} | dict(given)
+        row.setdefault("deadline", row["watched_at"] + timedelta(seconds=100))
+        row.setdefault("timeout_us", _micros(row["deadline"] - row["watched_at"]))
+        if "completed_at" in row:
+            row.setdefault("wait_us", _micros(row["completed_at"] - row["watched_at"]))
+        found.append({name: row.get(name) for name in _SCHEMA.names})
+    return found
+
+
+def write_outcomes(
+    out: Path,
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    as_of: datetime,
+    starts: Mapping[str, WorkerStart] | None = None,
+) -> None:
+    """Publish a table of outcomes below `out`, whose other hours stay."""
+    folder = LocalFolder(f"{out}/outcomes")
+    manifest = read_manifest(folder)
+    manifest.run += 1
+    run = f"{manifest.run:06d}-test"
+    by_hour: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in filled(rows):
+        by_hour[f"{row['watched_at']:%Y-%m-%dT%H}"].append(row)
+    for name, of_hour in by_hour.items():
+        path = folder.local(f"{hour_path(run, name)}/part-0.parquet")
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.Table.from_pylist(of_hour, _SCHEMA), path)
+        open_count = sum(row["outcome"] == "open" for row in of_hour)
+        manifest.hours[name] = Hour(run, len(of_hour), 2 * len(of_hour), open_count, None)
+    manifest.as_of = as_of.isoformat()
+    manifest.starts = dict(starts or {})
+    publish(folder, manifest)
+
+
+def waits(out: Path, *names: str) -> list[list[dict[str, Any]]]:
+    """Return the rows of tables of waits, made by DuckDB from the outcomes below `out`."""
+    engine = DuckEngine(connected(threads=1))
+    engine.write_waits(str(out), lambda _: None)
+    tables = engine.tables(str(out))
+    return [tables.rows(JOB, name) for name in names]
+
+
+def _micros(span: timedelta) -> int:
+    return span // timedelta(microseconds=1)

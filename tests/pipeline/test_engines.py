@@ -1,0 +1,137 @@
+"""Spark and DuckDB compute the same tables, to the last digit, and continue each other's work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+
+from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.advise import advice
+from purgatory.pipeline.advise.advice import AdviceTargets
+from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
+from purgatory.pipeline.duck.connection import connected, parquet
+from purgatory.pipeline.waits.wait_tables import JOB
+from tests.pipeline.synthetic import Written, write
+
+TABLES = (
+    *("by_kind", "by_key_prefix", "by_hour", "hot_keys", "parked", "timeline"),
+    *("wait_counts", "lateness_counts"),
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> DuckEngine:
+    return DuckEngine(connected(threads=2))
+
+
+@pytest.fixture(scope="module")
+def both(
+    spark: SparkSession, engine: DuckEngine, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Path]:
+    """The results of Spark and of DuckDB on a journal with every fault, read in two runs.
+
+    Each engine continues what the other one began.
+    """
+    out = tmp_path_factory.mktemp("engines")
+    options: dict[str, Any] = {"operations": 20_000, "shuffled": True, "duplicate_share": 0.03}
+    faults = {"dropped_share": 0.02, "crashes": (1.3,), "drains": (2.1,), "late_share": 0.03}
+    written: Written = write(out / "a journal", **options, **faults)
+    first, second = out / "spark", out / "duckdb"
+    engine.outcome_table(str(first)).update(str(written.folder))
+    SparkEngine(spark).outcome_table(str(second)).update(str(written.folder))
+    written.journal.deliver_late()
+    updates = [
+        SparkEngine(spark).outcome_table(str(first)).update(str(written.folder)),
+        engine.outcome_table(str(second)).update(str(written.folder)),
+    ]
+    assert updates[0] == updates[1]
+    assert updates[0].operations == written.truth.operations
+    SparkEngine(spark).write_waits(str(first), lambda _: None)
+    engine.write_waits(str(second), lambda _: None)
+    return first, second
+
+
+def files(folder: Path) -> str:
+    return parquet(map(str, sorted(folder.rglob("*.parquet"))))
+
+
+def test_outcomes_are_the_same(both: tuple[Path, Path], duck: duckdb.DuckDBPyConnection) -> None:
+    """Every column of every row, and the manifest."""
+    one, two = (f"SELECT * FROM {files(out / 'outcomes')}" for out in both)
+    found = duck.execute(
+        f"(({one}) EXCEPT ALL ({two})) UNION ALL (({two}) EXCEPT ALL ({one})) LIMIT 5"
+    ).fetchall()
+    assert found == []
+    manifests = [DuckEngine(duck).outcome_table(str(out)).manifest() for out in both]
+    for manifest in manifests:
+        manifest.hours = {
+            name: (hour.operations, hour.records, hour.open, hour.first_open_deadline)  # type: ignore[misc] # without the run
+            for name, hour in manifest.hours.items()
+        }
+    assert manifests[0] == manifests[1]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_waits_are_the_same(
+    both: tuple[Path, Path], spark: SparkSession, engine: DuckEngine, name: str
+) -> None:
+    """Names, types as Python has them, and values; either engine reads both."""
+    rows = [reader.tables(str(both[0])).rows(JOB, name) for reader in (SparkEngine(spark), engine)]
+    rows += [reader.tables(str(both[1])).rows(JOB, name) for reader in (SparkEngine(spark), engine)]
+    first = [sorted(found, key=repr) for found in rows]
+    assert len(first[0]) > 1
+    assert first[0] == first[1] == first[2] == first[3]
+    assert [[*found[0]] for found in first] == [[*first[0][0]]] * 4
+    kinds = [[type(value) for value in found[0].values()] for found in first]
+    assert kinds == [kinds[0]] * 4
+
+
+def test_the_advice_is_the_same(
+    both: tuple[Path, Path], spark: SparkSession, engine: DuckEngine
+) -> None:
+    """From the same sample of timers."""
+    found = [
+        advice.run(
+            one.outcome_table(str(out)),
+            one.tables(str(out)),
+            AdviceTargets(),
+            one.timers(str(out), lambda _: None),
+        ).as_json()
+        for one, out in ((SparkEngine(spark), both[0]), (engine, both[1]))
+    ]
+    assert found[0] == found[1]
+
+
+def test_the_command_takes_duckdb_for_a_local_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report without Spark: nothing asks for a session."""
+    monkeypatch.setattr("purgatory.pipeline.__main__.spark_session", None)
+    written = write(tmp_path / "journal", operations=3_000, hours=1.0)
+    arguments = ["report", "--journal", str(written.folder), "--out", str(tmp_path / "out")]
+    assert main(arguments) == 0
+    said = capsys.readouterr().out
+    assert f"{written.truth.operations:,} operations in {tmp_path}/out/outcomes" in said
+    assert (tmp_path / "out" / "report" / "report.html").exists()
+    assert main([*arguments, "--engine", "duckdb"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--journal", "ftp://logs/history"], 'ftp://logs/history has the scheme "ftp"'),
+        (["--journal", "/x", "--master", "local[2]"], "--master is for Spark"),
+    ],
+)
+def test_what_duckdb_cannot_do_is_said_at_once(
+    capsys: pytest.CaptureFixture[str], options: list[str], sentence: str
+) -> None:
+    """With what to give instead."""
+    with pytest.raises(SystemExit) as caught:
+        main(["waits", "--out", "/nowhere", "--engine", "duckdb", *options])
+    assert caught.value.code == 2
+    assert sentence in capsys.readouterr().err

@@ -1,0 +1,89 @@
+"""Jobs that failed are in the report, though their wait fired or expired."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
+from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.report.previous_run import changes, summary_of
+from purgatory.pipeline.report.verdict import verdict
+from tests.pipeline.rolled import START, write_outcomes
+from tests.pipeline.test_charts import NOTHING
+
+AS_OF = START + timedelta(hours=1)
+
+
+def job(second: int, state: str, error: str | None = None, name: str = "pay") -> dict[str, Any]:
+    """Return the outcome of a job whose wait expired after so many seconds."""
+    at = START + timedelta(seconds=second)
+    row = {"kind": f"job:{name}", "outcome": "expired", "completed_at": at, "lateness_us": 1_000}
+    return row | {"handler": name, "state": state, "error": error}
+
+
+ROWS = [
+    {"completed_at": START + timedelta(seconds=3)},
+    job(1, "failed", "first"),
+    job(9, "failed", "<b>refused</b>"),
+    job(5, "failed", "second"),
+    job(11, "failed"),
+    job(2, "done"),
+    job(3, "failed", name="mail"),
+    job(4, "done", name="tidy"),
+]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("failed")
+    write_outcomes(folder, ROWS, as_of=AS_OF)
+    return folder
+
+
+def test_both_engines_find_the_failed_jobs(spark: SparkSession, out: Path) -> None:
+    """By kind, with the latest error that is known."""
+    expected = [
+        {"kind": "job:mail", "jobs": 1, "error": None},
+        {"kind": "job:pay", "jobs": 4, "error": "<b>refused</b>"},
+    ]
+    for engine in (DuckEngine(connected(threads=1)), SparkEngine(spark)):
+        found = engine.failed_jobs(str(out))
+        assert sorted(found, key=lambda row: str(row["kind"])) == expected
+
+
+def test_the_report_names_failed_jobs(out: Path) -> None:
+    """At the top, in a tile and among the jobs; the error is text."""
+    for name in ("waits", "advise", "report"):
+        assert main([name, "--engine", "duckdb", "--out", str(out)]) == 0
+    page = (out / "report" / "report.html").read_text()
+    assert "<dt>failed jobs</dt><dd>5</dd>" in page
+    assert "Find out why jobs fail" in page
+    assert "5 jobs of 7 failed, most of them of job:pay: &lt;b&gt;refused&lt;/b&gt;" in page
+    assert "Failed jobs: fired or expired is how the wait ended" in page
+    assert "<b>refused" not in page
+
+
+def test_few_failed_jobs_are_no_change() -> None:
+    """One of a thousand; the number is in the table all the same."""
+    rows = [{"kind": "job:pay", "operations": 1_000, "lost": 0}]
+    failed = [{"kind": "job:pay", "jobs": 1, "error": "once"}]
+    found = replace(NOTHING, by_kind=rows, failed_jobs=failed)
+    assert verdict(found) == []
+    (change,) = verdict(replace(found, failed_jobs=[{**failed[0], "jobs": 2, "error": "x" * 999}]))
+    assert change.what == "Find out why jobs fail" and len(change.why) < 400
+    assert change.setting == "purgatory jobs list --state failed"
+
+
+def test_more_failed_jobs_are_named_since_the_previous_run() -> None:
+    """But not if the previous report did not count them."""
+    now = summary_of(replace(NOTHING, failed_jobs=[{"kind": "job:a", "jobs": 3, "error": ""}]), "")
+    before = replace(now, faults={**now.faults, "jobs failed": 1})
+    assert changes(now, before).sentences == ("2 more jobs failed, 3 in all.",)
+    assert changes(now, replace(now, faults={})).sentences == ()

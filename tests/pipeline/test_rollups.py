@@ -1,0 +1,320 @@
+"""Rollups: what a run aggregates again, and tables that do not show in how many runs they grew."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+from pyspark.sql import SparkSession
+
+from purgatory.pipeline import OutcomeTable
+from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
+from purgatory.pipeline.duck.connection import connected, parquet
+from purgatory.pipeline.errors import NothingToReadError, OutputInUseError
+from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.outcomes.manifest import publish
+from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
+from purgatory.pipeline.rollups.parts import KEPT_KEYS, KEPT_PREFIXES, KEPT_TIMERS
+from purgatory.pipeline.rollups.rollup_manifest import (
+    hour_number,
+    publish_rollups,
+    read_rollup_manifest,
+)
+from purgatory.pipeline.rollups.spark_hours import hour_rows
+from purgatory.pipeline.rollups.wait_tables import write_waits
+from purgatory.pipeline.spark.local_folder import LocalFolder
+from purgatory.pipeline.statistics.histogram import COARSE, bucket
+from tests.pipeline.rolled import START, waits, write_outcomes
+from tests.pipeline.synthetic import write
+
+TABLES = (
+    *("by_kind", "by_key_prefix", "by_hour", "hot_keys", "parked", "timeline"),
+    *("wait_counts", "lateness_counts"),
+)
+LATER = START + timedelta(days=9)
+
+
+def ended(at: datetime, seconds: float, **given: Any) -> dict[str, Any]:
+    """Return an operation that began to wait at a time and fired after so many seconds."""
+    return {"watched_at": at, "completed_at": at + timedelta(seconds=seconds)} | given
+
+
+def rollup_runs(out: Path) -> dict[str, str]:
+    """Return the run that wrote the rollup of each hour."""
+    manifest = read_rollup_manifest(LocalFolder(f"{out}/rollups"))
+    return {name: hour.run for name, hour in manifest.hours.items()}
+
+
+def test_a_run_aggregates_only_what_changed(tmp_path: Path) -> None:
+    """Of a new hour after months: that hour. The tables are those of one run over everything."""
+    starts = [START + timedelta(days=31 * month) for month in range(4)]
+    rows = [ended(at, 90, keys=[f"order:{at.month}"]) for at in starts]
+    new = ended(starts[-1] + timedelta(hours=18), 8 * 3600, operation_id="op-new")
+    write_outcomes(tmp_path / "grown", rows, as_of=LATER)
+    waits(tmp_path / "grown")
+    before = rollup_runs(tmp_path / "grown")
+    write_outcomes(tmp_path / "grown", [new], as_of=LATER)
+    grown = waits(tmp_path / "grown", *TABLES)
+    after = rollup_runs(tmp_path / "grown")
+    assert len(after) == len(before) + 1
+    assert {name: run for name, run in after.items() if name in before} == before
+    write_outcomes(tmp_path / "once", [*rows, new], as_of=LATER)
+    assert grown == waits(tmp_path / "once", *TABLES)
+    runs = {path.name for path in (tmp_path / "grown" / "rollups").glob("run=*")}
+    assert {f"run={run}" for run in after.values()} <= runs
+    waits(tmp_path / "grown")
+    assert rollup_runs(tmp_path / "grown") == after
+
+
+def test_an_hour_that_is_gone_leaves_the_tables(tmp_path: Path) -> None:
+    """As after a repair: its days and months are merged without it."""
+    rows = [ended(START, 5), ended(START + timedelta(days=40), 5, operation_id="op-x")]
+    write_outcomes(tmp_path, rows, as_of=LATER)
+    waits(tmp_path)
+    table = DuckEngine(connected(threads=1)).outcome_table(str(tmp_path))
+    manifest = table.manifest()
+    manifest.run += 1
+    manifest.hours.pop(f"{START + timedelta(days=40):%Y-%m-%dT%H}")
+    publish(table.folder, manifest)
+    by_kind, parked = waits(tmp_path, "by_kind", "parked")
+    assert [row["operations"] for row in by_kind] == [1]
+    assert {row["minute"] for row in parked} == {START}
+
+
+def test_percentiles_are_within_a_five_hundredth(
+    tmp_path: Path, table: OutcomeTable, duck_outcomes: duckdb.DuckDBPyConnection
+) -> None:
+    """Of the value that sorting finds; counts, means and maxima are exact."""
+    folder = LocalFolder(str(tmp_path / "rollups"))
+    run = DuckRollupRun(connected(), folder, table.folder, table.manifest(), lambda _: None)
+    engine = DuckEngine(connected())
+    write_waits(connected(), run.update(), engine.tables(str(tmp_path)), lambda _: None)
+    rows = {row["kind"]: row for row in engine.tables(str(tmp_path)).rows("waits", "by_kind")}
+    sorted_ones = duck_outcomes.execute(
+        """
+        SELECT kind, count(*), max(wait_us), sum(wait_us) / count(wait_us),
+               quantile_disc(wait_us, [0.5, 0.9, 0.95, 0.99, 0.999]),
+               quantile_disc(lateness_us, [0.5, 0.9, 0.95, 0.99, 0.999]),
+               quantile_disc(timeout_us, [0.5, 0.9, 0.95, 0.99, 0.999])
+        FROM outcomes GROUP BY kind
+        """
+    ).fetchall()
+    assert len(sorted_ones) == len(rows)
+    for kind, count, most, mean, *percentiles in sorted_ones:
+        row = rows[kind]
+        assert (row["operations"], row["wait_us_max"], row["wait_us_mean"]) == (count, most, mean)
+        measures = ("wait_us", "lateness_us", "timeout_us")
+        for measure, values in zip(measures, percentiles, strict=True):
+            # None if none expired.
+            names = ("p50", "p90", "p95", "p99", "p99_9") if values else ()
+            for name, value in zip(names, values or (), strict=True):
+                assert abs(row[f"{measure}_{name}"] - value) <= value / 512
+
+
+def test_few_values_have_exact_percentiles(tmp_path: Path) -> None:
+    """A bucket with one value, or two, is no loss."""
+    rows = [ended(START, seconds) for seconds in (1.000001, 1.000003, 7.5)]
+    write_outcomes(tmp_path, rows, as_of=LATER)
+    ((row,),) = waits(tmp_path, "by_kind")
+    assert (row["wait_us_p50"], row["wait_us_p99"]) == (1_000_003, 7_500_000)
+    assert row["timeout_us_p50"] == 100_000_000
+
+
+def test_parked_over_days_of_silence(tmp_path: Path) -> None:
+    """An operation that waits for days is in each minute between; nothing is, after it."""
+    end = START + timedelta(days=2, seconds=30)
+    rows = [
+        ended(START, (end - START).total_seconds()),
+        ended(end + timedelta(days=3), 0, operation_id="op-late"),
+    ]
+    write_outcomes(tmp_path, rows, as_of=LATER)
+    ((parked),) = waits(tmp_path, "parked")
+    assert len(parked) == 2 * 24 * 60 + 2
+    levels = [row["parked_mean"] for row in sorted(parked, key=lambda row: row["minute"])]
+    assert levels[1:-2] == [1.0] * (2 * 24 * 60 - 1)
+    assert [levels[0], levels[-2], levels[-1]] == pytest.approx([59 / 60, 31 / 60, 0])
+
+
+def test_what_never_ended_is_censored_until_now(tmp_path: Path) -> None:
+    """Later runs count the wait until then, and none after the deadline."""
+    rows = [{"outcome": "open"}, {"outcome": "lost"}, ended(START, 0.001)]
+    for micros, found in ((200, 200), (90_000_000, bucket(90_000_000)), (700_000_000, None)):
+        write_outcomes(tmp_path, rows, as_of=START + timedelta(microseconds=micros))
+        by_kind, counts, parked = waits(tmp_path, "by_kind", "wait_counts", "parked")
+        (row,) = by_kind
+        assert (row["operations"], row["open"], row["lost"], row["wait_us_p99"]) == (3, 1, 1, 1_000)
+        assert {row["outcome"]: row["bucket"] for row in counts} == {
+            "open": found,
+            "lost": None,
+            "fired": bucket(1_000),
+        }
+        assert max(row["minute"] for row in parked) == START + timedelta(
+            seconds=min(micros // 60_000_000 * 60, 60)
+        )
+
+
+def test_a_crash_that_moved_is_aggregated_again(tmp_path: Path) -> None:
+    """A lost operation waited until the last record of its worker, which may arrive late."""
+    lost = [{"outcome": "lost", "operation_id": "00000000000a-1"}]
+    found = []
+    for micros in (200, 250):
+        last = (START + timedelta(microseconds=micros)).isoformat()
+        starts = {"00000000000a": WorkerStart("w", 1, 1, 1, last)}
+        if micros == 200:
+            write_outcomes(tmp_path, lost, as_of=LATER, starts=starts)
+        else:
+            other = [ended(START + timedelta(hours=1), 1)]
+            write_outcomes(tmp_path, other, as_of=LATER, starts=starts)
+        (counts,) = waits(tmp_path, "wait_counts")
+        found += [row["bucket"] for row in counts if row["outcome"] == "lost"]
+    assert found == [200, 250]
+
+
+def test_only_frequent_keys_and_prefixes_are_kept(tmp_path: Path, spark: SparkSession) -> None:
+    """Of random ones the rest is dropped, and counted together; both engines keep the same."""
+    rows: list[dict[str, Any]] = [
+        {"keys": [f"{number}:a", f"{number}:b"]} for number in range(KEPT_KEYS)
+    ]
+    rows += [{"keys": ["often:1"]}] * 3 + [{"keys": []}, {"outcome": "expired", "lateness_us": 7}]
+    write_outcomes(tmp_path, rows, as_of=LATER)
+    hot, prefixes = waits(tmp_path, "hot_keys", "by_key_prefix")
+    assert (hot[0]["key"], hot[0]["operations"], len(hot)) == ("often:1", 3, 100)
+    counts = {row["key_prefix"]: row["operations"] for row in prefixes}
+    assert (counts["often"], len(counts), sum(counts.values())) == (3, 201, len(rows))
+    engine = DuckEngine(connected(threads=1))
+    rollups = engine.rollups(str(tmp_path), lambda _: None)
+    (hour,) = rollups.manifest.hours
+    files = [str(path) for path in (tmp_path / "rollups").rglob("*/hours/*/*.parquet")]
+    one = engine_rows(files)
+    kept = engine_counts(files)
+    assert kept["keys"] == KEPT_KEYS
+    assert kept["prefixes"] == KEPT_PREFIXES + 1
+    assert kept["timers"] <= KEPT_TIMERS
+    table = SparkEngine(spark).outcome_table(str(tmp_path))
+    frame = hour_rows(
+        table.read(), starts={}, as_of=LATER, operations={hour_number(hour): len(rows)}
+    )
+    frame.write.parquet(str(tmp_path / "spark"))
+    assert engine_rows(sorted(map(str, (tmp_path / "spark").glob("*.parquet")))) == one
+
+
+def engine_rows(files: Sequence[str]) -> list[Any]:
+    """Return the rows of the rollup of one hour."""
+    columns = "hour, part, kind, name, outcome, number, count, contested, valued, total, least"
+    query = f"SELECT {columns}, most FROM {parquet(files)} ORDER BY ALL"
+    return duckdb.execute(query).fetchall()
+
+
+def engine_counts(files: Sequence[str]) -> dict[str, int]:
+    """Return how many keys, prefixes and timers a rollup has."""
+    found = duckdb.execute(
+        f"""
+        SELECT count(DISTINCT name) FILTER (part = 5), count(DISTINCT name) FILTER (part = 3),
+               count(*) FILTER (part = 9) FROM {parquet(files)}
+        """
+    ).fetchall()[0]
+    return dict(zip(("keys", "prefixes", "timers"), found, strict=True))
+
+
+def test_spark_scans_the_outcomes_once(
+    table: OutcomeTable, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One scan, and two exchanges: of aggregated rows, and of these by hour."""
+    manifest = table.manifest()
+    rows = hour_rows(
+        table.read(),
+        starts=manifest.starts,
+        as_of=START,
+        operations={hour_number(hour): 1 for hour in manifest.hours},
+    )
+    rows.explain()
+    plan = capsys.readouterr().out
+    assert len(re.findall(r"FileScan|BatchScan", plan)) == 1
+    assert len(re.findall(r"(?<!Broadcast)Exchange ", plan)) == 2
+
+
+def test_a_second_run_at_the_same_time_is_refused(tmp_path: Path) -> None:
+    """The first to publish succeeds."""
+    write_outcomes(tmp_path, [ended(START, 1)], as_of=LATER)
+    folder = LocalFolder(str(tmp_path / "rollups"))
+    manifest = read_rollup_manifest(folder)
+    manifest.run = 1
+    publish_rollups(folder, manifest)
+    with pytest.raises(OutputInUseError):
+        publish_rollups(folder, manifest)
+
+
+def test_rollups_that_cannot_be_read_are_made_again(tmp_path: Path) -> None:
+    """They are made from the outcomes, at any time."""
+    write_outcomes(tmp_path, [ended(START, 1)], as_of=LATER)
+    waits(tmp_path)
+    manifest = tmp_path / "rollups" / "_manifests" / "000001.json"
+    manifest.write_text('{"version": 99}')
+    ((row,),) = waits(tmp_path, "by_kind")
+    assert row["operations"] == 1
+    assert [path.name for path in manifest.parent.iterdir()] == ["000002.json"]
+
+
+def test_without_outcomes_there_is_nothing(tmp_path: Path) -> None:
+    """And the error names the job to run."""
+    with pytest.raises(NothingToReadError, match="run the job `outcomes`"):
+        waits(tmp_path)
+
+
+def test_duckdb_spills_beyond_its_memory(tmp_path: Path) -> None:
+    """With less than it needs the tables are the same, and nothing is left behind."""
+    journal = str(write(tmp_path / "journal", operations=200_000, hours=1.0).folder)
+    found = []
+    for memory in ("2GiB", "100MiB"):
+        connection = connected(memory=memory, threads=1)
+        engine, out = DuckEngine(connection), str(tmp_path / memory)
+        engine.outcome_table(out).update(journal)
+        engine.write_waits(out, lambda _: None)
+        found.append([engine.tables(out).rows("waits", name) for name in TABLES])
+        setting = "SELECT current_setting('temp_directory')"
+        folder = Path(connection.execute(setting).fetchall()[0][0])
+        assert folder.is_dir()
+        del engine, connection
+        assert not folder.exists()
+    assert found[0] == found[1]
+    without = connected(memory="100MiB", threads=1)
+    without.execute("SET temp_directory = ''")
+    with pytest.raises(duckdb.OutOfMemoryException):
+        DuckEngine(without).outcome_table(str(tmp_path / "without")).update(journal)
+
+
+@pytest.mark.parametrize(
+    ("days", "width_s"), [(0.1, 60), (1, 300), (3, 900), (10, 3_600), (50, 21_600), (90, 86_400)]
+)
+def test_timeline_counts_by_time_kind_and_wait(tmp_path: Path, days: float, width_s: int) -> None:
+    """Steps begin at whole multiples of their width, and buckets are eighths of a doubling."""
+    last = START + timedelta(days=days)
+    micros = (1024, 1151, 1152)
+    rows: list[dict[str, Any]] = [
+        *({"wait_us": wait_us} for wait_us in micros),
+        {"outcome": "open", "kind": "watch", "watched_at": last},
+    ]
+    write_outcomes(tmp_path, rows, as_of=LATER)
+    (timeline,) = waits(tmp_path, "timeline")
+    first, second = bucket(1024), bucket(1152)
+    assert (second - first, first % COARSE) == (COARSE, 0)
+    found = {
+        (row["start"], row["kind"], row["outcome"], row["bucket"]): row["count"] for row in timeline
+    }
+    start, end = (floored(at, width_s) for at in (START, last))
+    assert found == {
+        (start, "park", "fired", first): 2,
+        (start, "park", "fired", second): 1,
+        (end, "watch", "open", None): 1,
+    }
+    assert {row["width_s"] for row in timeline} == {width_s}
+
+
+def floored(at: datetime, width_s: int) -> datetime:
+    """Return the last whole multiple of a width until a time."""
+    return at - timedelta(seconds=at.timestamp() % width_s)
