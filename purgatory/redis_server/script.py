@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha1
-from pathlib import Path
 from typing import Any, Final
 
 from redis.asyncio import Redis
@@ -26,10 +25,14 @@ CONNECTION_ERRORS: Final = (
 class RedisScript:
     """A script that the server keeps by its hash, and is sent again if it has forgotten it."""
 
-    def __init__(self, path: Path) -> None:
-        """Read the script in `path`."""
-        self._text = path.read_bytes()
+    def __init__(self, text: bytes) -> None:
+        """Take the script itself."""
+        self._text = text
         self._hash = sha1(self._text, usedforsecurity=False).hexdigest()  # as EVALSHA names it
+
+    def command(self, keys: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the command that runs it on a server that has it."""
+        return ("EVALSHA", self._hash, len(keys), *keys, *arguments)
 
     async def run(
         self,
@@ -38,8 +41,8 @@ class RedisScript:
         arguments: Sequence[Any],
         *,
         fsync_ms: int | None = None,
-    ) -> bytes:
-        """Return the script's reply, which is a string.
+    ) -> Any:
+        """Return the script's reply.
 
         With `fsync_ms`, wait so long until the server has written to its disk; FsyncTimeoutError if
         it has not: the script has run, and a crash may lose what it did. Raises RedisError, OSError
@@ -48,33 +51,72 @@ class RedisScript:
         # A server that was restarted, or that has dropped scripts, does not know ours any more: it
         # has done nothing.
         try:
-            return await _call(
-                client, ("EVALSHA", self._hash, len(keys), *keys, *arguments), fsync_ms
-            )
+            return await _call(client, self.command(keys, arguments), fsync_ms)
         except NoScriptError:
             return await _call(client, ("EVAL", self._text, len(keys), *keys, *arguments), fsync_ms)
+
+    async def run_together(
+        self,
+        client: Redis,
+        calls: Sequence[tuple[Sequence[Any], Sequence[Any]]],
+        *,
+        fsync_ms: int | None = None,
+    ) -> list[Any]:
+        """Return the replies to calls of (keys, arguments) in one transaction: all run, or none."""
+        commands = [self.command(keys, arguments) for keys, arguments in calls]
+        try:
+            return await _call_together(client, commands, fsync_ms)
+        except NoScriptError:
+            texts = [("EVAL", self._text, *command[2:]) for command in commands]
+            return await _call_together(client, texts, fsync_ms)
 
 
 class FsyncTimeoutError(TimeoutError):
     """The server has not written to its disk in time."""
 
 
-async def _call(client: Client, command: tuple[Any, ...], fsync_ms: int | None) -> bytes:
+async def _call(client: Client, command: tuple[Any, ...], fsync_ms: int | None) -> Any:
     if fsync_ms is None:
-        reply: bytes = await client.execute_command(*command)
-        return reply
+        return await client.execute_command(*command)
     # On the same connection: WAITAOF waits for what that has written.
     assert isinstance(client, Redis)
     async with client.pipeline(transaction=False) as pipe:
         pipe.execute_command(*command)
         pipe.execute_command("WAITAOF", 1, 0, fsync_ms)
         reply, synced = await pipe.execute(raise_on_error=False)
-    for result in (reply, synced):
+    _require_synced(synced, fsync_ms, reply)
+    return reply
+
+
+async def _call_together(
+    client: Redis, commands: Sequence[tuple[Any, ...]], fsync_ms: int | None
+) -> list[Any]:
+    # Not as a transaction of redis-py, which cannot wait for the disk on the same connection.
+    async with client.pipeline(transaction=False) as pipe:
+        pipe.execute_command("MULTI")
+        for command in commands:
+            pipe.execute_command(*command)
+        pipe.execute_command("EXEC")
+        if fsync_ms is not None:
+            pipe.execute_command("WAITAOF", 1, 0, fsync_ms)
+        replies = await pipe.execute(raise_on_error=False)
+    end = len(commands) + 1
+    queued, executed = replies[:end], replies[end]
+    results = executed if isinstance(executed, list) else []
+    for result in (*queued, executed, *results):
+        if isinstance(result, Exception):
+            raise result
+    if fsync_ms is not None:
+        _require_synced(replies[-1], fsync_ms)
+    return results
+
+
+def _require_synced(synced: Any, fsync_ms: int, *replies: Any) -> None:
+    for result in (*replies, synced):
         if isinstance(result, Exception):
             raise result
     if synced[0] < 1:
         raise FsyncTimeoutError(f"Redis did not write to disk within {fsync_ms} ms")
-    return reply
 
 
 def netstrings(reply: bytes) -> Iterator[bytes]:

@@ -18,6 +18,16 @@ class SignalStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class ShardStatistics:
+    """How this process follows one log of shared signals."""
+
+    applied: int
+    lag: int
+    gaps: int
+    reconnects: int
+
+
+@dataclass(frozen=True, slots=True)
 class SharedSignalStatistics:
     """How this process follows the log of signals that several processes share."""
 
@@ -30,6 +40,8 @@ class SharedSignalStatistics:
     gaps: int
     """How often entries were lost before they were applied here."""
     reconnects: int
+    shards: tuple[ShardStatistics, ...] = ()
+    """The same for each log, in the order of their numbers."""
 
 
 class Signals(Protocol):

@@ -30,6 +30,8 @@ class LogEntry(NamedTuple):
     key: str
     encoded: bytes
     """The value as JSON; empty unless it was fired."""
+    owner: str | None = None
+    """A short name of the owner, if it has one: owners share the history fairly."""
 
 
 class Epoch(NamedTuple):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
@@ -16,6 +17,8 @@ from purgatory.timer import Clock
 MAX_EPOCHS: Final = 32
 # A cursor that is further ahead of what was applied was not given by any process.
 MAX_AHEAD: Final = 1_000_000_000
+# Epochs that were asked for and are not known: clients may invent some.
+MAX_UNKNOWN: Final = 1_000
 _CURSOR: Final = re.compile(r"([0-9a-f]{12})-([0-9]{1,15})")
 
 
@@ -29,6 +32,17 @@ class _Segment(NamedTuple):
     epoch: str
     # Epochs that have lost entries at its start: a cursor of theirs at that offset is before it.
     earlier: frozenset[str] = frozenset()
+
+
+class Loss(NamedTuple):
+    """What a log has lost of what was read here."""
+
+    keys: list[str]
+    """The keys of lost entries: their cursors are expired here."""
+    has_unknown_keys: bool
+    """Keys whose entries were not read here may have lost some, too."""
+    is_incomplete: bool = False
+    """Entries that were missing when they were read are in the log again: all cursors expire."""
 
 
 class LogReplica(MemorySignals):
@@ -68,12 +82,23 @@ class LogReplica(MemorySignals):
         self._segments: list[_Segment] = []
         # The epochs of the log: an offset of one is valid up to the start of the next.
         self._epochs: tuple[Epoch, ...] = ()
+        # {name: None}: the epochs whose cursors are all expired, the latest last.
+        self._former: dict[str, None] = {}
+        self.reads = 0
+        """How often the log was read to its end."""
+        self.on_unknown: Callable[[], object] | None = None
+        """Called for a cursor of an epoch that is not known here: the log should be read."""
+        # {name: reads}: epochs of cursors, which are not known here, and when they were asked for.
+        self._unknown: dict[str, int] = {}
         self.is_loaded = False
         """The log was read to its end once."""
         self.applied = 0
         """The offset of the last entry that is here."""
         # The highest number of a cursor that was read: it may be ahead of what was applied.
         self._highest = 0
+        # The first offset that was missing in a page, and the head of the log at that time. Later
+        # entries up to the head may have removed it: it returns if the log loses those.
+        self._removed = (0, 0)
         self._cursor_of = ("", -1)
 
     @property
@@ -91,9 +116,23 @@ class LogReplica(MemorySignals):
         start = self._unused() if self._segments else 0
         # The one before still names the positions of waits that began in it.
         self._segments = [*self._segments[-1:], _Segment(start, start, epochs[-1].name)]
+        self._former |= {epoch.name: None for epoch in self._epochs}
+        for name in list(self._former)[: -2 * MAX_EPOCHS]:
+            del self._former[name]
         self._epochs = tuple(epochs)
         self.applied = offset
+        self._removed = (0, 0)
         self.drop_all(self._position(start + offset))
+
+    def note_page(self, after: int, entries: Sequence[LogEntry], head: int) -> None:
+        """Note which entries after an offset are missing in what was read; `head` is of the log."""
+        if entries and entries[-1].offset - after == len(entries):
+            return
+        # Once all up to the head was applied, what has removed an entry was, too.
+        first, last = self._removed if self.applied < self._removed[1] else (0, 0)
+        present = {entry.offset for entry in entries}
+        missing = next(offset for offset in itertools.count(after + 1) if offset not in present)
+        self._removed = min(first or missing, missing), max(last, head)
 
     def skip_gap(self, offset: int, complete: Iterable[str]) -> None:
         """Continue behind `offset`; expire cursors, but of the keys without entries in between."""
@@ -103,8 +142,13 @@ class LogReplica(MemorySignals):
         for key, mark in marks.items():
             self.drop_at(key, mark)
 
-    def extend(self, epochs: Sequence[Epoch]) -> list[str] | None:
-        """Adopt `epochs`; return the keys of entries that are lost, whose cursors are expired.
+    def may_be_old(self, epochs: Sequence[Epoch]) -> bool:
+        """Return True iff clients may have cursors of `epochs`, from before what is known here."""
+        # A log that was restored has a later epoch, and one that was emptied a single one.
+        return len(epochs) > 1 or epochs[0].name in self._former or epochs[0] in self._epochs
+
+    def extend(self, epochs: Sequence[Epoch]) -> Loss | None:
+        """Adopt `epochs`; return what is lost. What is `common_until` them has been applied.
 
         None if the log has none later than those here and lacks one of them: then `begin` anew.
         """
@@ -115,18 +159,25 @@ class LogReplica(MemorySignals):
         ours = self._epochs[self._epochs.index(common[-1]) + 1 :]
         later = epochs[epochs.index(common[-1]) + 1 :]
         if not later:
-            return None if ours else []
+            return None if ours else Loss([], has_unknown_keys=False)
         known = {epoch.name for epoch in self._epochs}
         self._epochs = tuple(epochs)
         kept, name = min(epoch.start for epoch in (*ours, *later)), later[-1].name
         current = self._segments[-1]
+        missing, head = self._removed
+        is_incomplete = missing <= kept < head
         # A wait that began ahead of what is here may be after entries that are lost.
         is_ahead_of_loss = kept == self.applied and self._highest > current.shift + kept
         if kept >= self.applied and not is_ahead_of_loss:
             # What is here has the same offsets in the later epoch.
             self._segments[-1] = current._replace(epoch=name)
-            return []
+            if is_incomplete:
+                self._removed = (0, 0)
+                self.drop_all(self._position(current.shift + kept))
+            return Loss([], has_unknown_keys=False, is_incomplete=is_incomplete)
         last_kept = self._position_of(kept)
+        # No key is empty: as for every key that is not known here.
+        has_unknown_keys = self.earliest("") > last_kept
         lost = [key for key in self._histories if self.last(key) > last_kept]
         start = self._unused()
         for epoch in later:
@@ -139,17 +190,21 @@ class LogReplica(MemorySignals):
         self.skip_to(self._position(start))
         for key in lost:
             self.lose(key)
-        return lost
+        if is_incomplete:
+            self._removed = (0, 0)
+            self.drop_all(self.head())
+        return Loss(lost, has_unknown_keys, is_incomplete)
 
     def common_until(self, epochs: Sequence[Epoch]) -> int:
         """Return the last offset that the log of `epochs` has in common with what was read here.
 
-        For waits that began ahead of what is here: what is common is applied before the rest.
+        `applied` if that is the later one. What is common is applied before the rest, as waits may
+        have begun ahead of what is here.
         """
         common = [epoch for epoch in self._epochs if epoch in epochs]
         later = epochs[epochs.index(common[-1]) + 1 :] if common else ()
         ours = self._epochs[self._epochs.index(common[-1]) + 1 :] if common else ()
-        if not later or self._highest <= self._segments[-1].shift + self.applied:
+        if not later:
             return self.applied
         return max(self.applied, min(epoch.start for epoch in (*ours, *later)))
 
@@ -170,11 +225,34 @@ class LogReplica(MemorySignals):
             self.drop_at(entry.key, position)
             return None
         previous = self._position_of(entry.previous) if entry.previous else 0
-        return self.replicate(entry.key, entry.seq, position, entry.at_ms, entry.encoded, previous)
+        return self.replicate(
+            *(entry.key, entry.seq, position, entry.at_ms, entry.encoded, previous, entry.owner)
+        )
 
     def lose(self, key: str) -> None:
         """Expire the cursors of `key`: entries of it may be missing here."""
         self.drop_at(key, self.head())
+
+    def lose_through(self, key: str, offset: int) -> bool:
+        """Expire cursors of `key` before an offset, if what is there was not read here.
+
+        Returns whether it was not.
+        """
+        position = self._position_of(offset)
+        if self.last(key) >= position:
+            return False
+        self._highest = max(self._highest, self._number(position))
+        # The head stays: entries of other keys before `offset` are read later.
+        self.lose_at(key, position)
+        return True
+
+    def lose_others(self, known: set[str], offset: int) -> None:
+        """Expire cursors from before an offset of all keys but those that are `known`."""
+        for key in [key for key in self._histories if key not in known]:
+            self.lose_through(key, offset)
+        position = self._position_of(offset)
+        self._highest = max(self._highest, self._number(position))
+        self.forget_through(max(position, self.earliest("")))
 
     def has_applied(self, position: int) -> bool:
         """Return True iff everything up to `position` is here."""
@@ -241,6 +319,7 @@ class LogReplica(MemorySignals):
             )
         name, offset = match[1], int(match[2])
         if not any(epoch.name == name for epoch in self._epochs):
+            self._require_read(name)
             raise self.expired(
                 key, "the log of signals was emptied, or another has taken its place"
             )
@@ -255,6 +334,25 @@ class LogReplica(MemorySignals):
             raise self.expired(key, "signals since then are no longer kept")
         self._highest = max(self._highest, self._number(position))
         return position
+
+    def _require_read(self, name: str) -> None:
+        """Raise SignalsUnavailableError unless the log has been read since `name` was asked for.
+
+        The epoch may be later than what is here: another process has noticed it first.
+        """
+        if name in self._former:
+            return
+        first = self._unknown.setdefault(name, self.reads)
+        if len(self._unknown) > MAX_UNKNOWN:
+            del self._unknown[next(iter(self._unknown))]
+        # Not the read that may be under way.
+        if self.reads < first + 2:
+            if self.on_unknown is not None:
+                self.on_unknown()
+            raise SignalsUnavailableError(
+                "the cursor is of a later time than the signals that have arrived in this process: "
+                "try again"
+            )
 
     def position_at(self, offset: int) -> int:
         """Return the position of an offset of the current epoch."""

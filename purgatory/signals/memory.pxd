@@ -56,10 +56,10 @@ cdef class MemorySignals:
         history=_KeyHistory, share=_Share, signal=Signal, encoded=bytes, at_ms=cython.longlong,
     )
     cpdef Signal append(self, key, value, owner=*)
-    @cython.locals(history=_KeyHistory, signal=Signal)
+    @cython.locals(history=_KeyHistory, share=_Share, signal=Signal)
     cpdef Signal replicate(
         self, key, long long seq, long long offset, long long at_ms, bytes encoded,
-        long long previous,
+        long long previous, owner=*,
     )
     @cython.locals(newest=Signal, previous=Signal, size=cython.longlong)
     cdef _link(self, Signal signal, _KeyHistory history, _Share share)
@@ -78,8 +78,9 @@ cdef class MemorySignals:
     cpdef long long last(self, key)
     @cython.locals(history=_KeyHistory)
     cpdef drop(self, key)
-    @cython.locals(history=_KeyHistory)
     cpdef drop_at(self, key, long long offset)
+    @cython.locals(history=_KeyHistory)
+    cpdef lose_at(self, key, long long offset)
     cpdef skip_to(self, long long offset)
     cpdef forget_through(self, long long offset)
     cpdef drop_all(self, long long offset)

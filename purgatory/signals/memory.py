@@ -154,14 +154,23 @@ class MemorySignals:
         return signal
 
     def replicate(
-        self, key: str, seq: int, offset: int, at_ms: int, encoded: bytes, previous: int
+        self,
+        key: str,
+        seq: int,
+        offset: int,
+        at_ms: int,
+        encoded: bytes,
+        previous: int,
+        owner: str | None = None,
     ) -> Signal:
         """Append a signal as another process has numbered it, for a copy of its history.
 
         Offsets increase. `previous` is the offset of the key's signal before it: if that is
         unknown here, cursors from before it are expired.
         """
+        # As in `append`: what may run the collector comes first.
         signal = Signal.__new__(Signal)
+        share = self._unowned if owner is None else _Share()
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
@@ -170,13 +179,15 @@ class MemorySignals:
             while history.count:
                 self._trim_first(history)
             history.lost_offset = previous
+        if owner is not None:
+            share = self._shares.setdefault(owner, share)
         signal.key = key
         signal.seq = seq
         signal.offset = offset
         signal.at_ms = at_ms
         signal.encoded = encoded
-        signal._owner = None
-        self._link(signal, history, self._unowned)
+        signal._owner = owner
+        self._link(signal, history, share)
         return signal
 
     def _link(self, signal: Signal, history: _KeyHistory, share: _Share) -> None:
@@ -264,6 +275,10 @@ class MemorySignals:
     def part(self, keys: Iterable[str]) -> MemorySignals:
         """Return the history that has all of `keys`, or this object."""
         return self
+
+    def part_number(self, key: str) -> int:
+        """Return the index in `parts` of the one that has `key`."""
+        return 0
 
     def parts(self) -> list[MemorySignals]:
         """Return the histories that this consists of."""
@@ -354,13 +369,17 @@ class MemorySignals:
 
     def drop_at(self, key: str, offset: int) -> None:
         """Drop the history of `key` as of `offset`, which becomes the head if it is behind."""
+        self.lose_at(key, offset)
+        if offset > self._head:
+            self._head = offset
+
+    def lose_at(self, key: str, offset: int) -> None:
+        """Drop the history of `key` as of `offset`."""
         history = self._histories.get(key)
         if history is None:
             history = self._add_history(key)
         while history.count:
             self._trim_first(history)
-        if offset > self._head:
-            self._head = offset
         history.last_offset = history.lost_offset = offset
         self._idle[key] = None
 
@@ -501,9 +520,10 @@ class MemorySignals:
 
     def _expired(self, key: str, reason: str) -> CursorExpiredError:
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self._head)
+        kept = "" if earliest == head else f", or from {earliest!r} for what is still kept"
         return CursorExpiredError(
             f"the cursor for key {key!r} has expired, {reason}: read the state anew, then go on "
-            f"from {head!r}, or from {earliest!r} for what is still kept",
+            f"from {head!r}{kept}",
             key=key,
             earliest=earliest,
             head=head,

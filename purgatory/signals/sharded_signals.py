@@ -33,6 +33,10 @@ class ShardedSignals(MemorySignals):
         """Return the copies, one for each log."""
         return list(self.replicas)
 
+    def part_number(self, key: str) -> int:
+        """Return the number of the log of `key`."""
+        return self._shard_of(key)
+
     def part(self, keys: Iterable[str]) -> MemorySignals:
         """Return the copy that has all of `keys`; this object if there is none."""
         shards = {self._shard_of(key) for key in keys}
@@ -115,12 +119,13 @@ class ShardedSignals(MemorySignals):
         for part in parts:
             if part.partition("-")[0] in names:
                 return replica.position(key, part)
-        if all(part.partition("-")[0] in others for part in parts):
+        own = [part for part in parts if part.partition("-")[0] not in others]
+        if not own:
             raise BadCursorError(
                 f"cursor {cursor[:64]!r} is of other keys than {key!r}: use the cursor that was "
                 "given for this key"
             )
-        return replica.position(key, parts[0])
+        return replica.position(key, own[0])
 
     def cursor(self, position: int) -> str:
         """Return the cursor of a position."""

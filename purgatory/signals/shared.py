@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import Future
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -22,6 +22,15 @@ class Appended(NamedTuple):
     seq: int
     completed: int
     """How many operations of this process it completed."""
+
+
+class OwedRecord(NamedTuple):
+    """What is kept of a fire whose jobs are not decided yet."""
+
+    id: str
+    record: bytes
+    age_ms: int
+    """How long ago it fired."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +89,15 @@ class SharedSignals(Protocol):
         """Return what answers each question of another process, by its name."""
         ...
 
+    @property
+    def text_answers(self) -> dict[str, Callable[[str], Awaitable[str]]]:
+        """Return what answers each question of another process with a text, by its name."""
+        ...
+
+    async def ask_texts(self, question: str, argument: str) -> list[str]:
+        """Return the texts with which the other processes answer, as `ask` does."""
+        ...
+
     async def ask(self, question: str, argument: str) -> list[int]:
         """Return the answers of the other processes; raise SignalsUnavailableError.
 
@@ -105,8 +123,11 @@ class SharedSignals(Protocol):
         *,
         unless_after: int | None = None,
         idempotency: Idempotency | None = None,
+        owner: str | None = None,
     ) -> list[Appended] | bytes:
         """Append entries unless the first key has one after the position `unless_after`.
+
+        Owners share the log fairly: see `MemorySignals`.
 
         With `idempotency`, a repeat appends nothing: the result is the response of the first
         request of that name, or what that has appended if `remember` has stored none. Raises also
@@ -118,8 +139,34 @@ class SharedSignals(Protocol):
         """Store the response of a request for its repeats."""
         ...
 
+    async def owe(self, record: bytes, age_ms: int) -> None:
+        """Keep a record of what fired `age_ms` ago, for any process, until it is settled.
+
+        Raises SignalsUnavailableError.
+        """
+        ...
+
+    async def owed(self, limit: int) -> list[OwedRecord]:
+        """Return the first of these records; raise SignalsUnavailableError."""
+        ...
+
+    async def settle(self, ids: Sequence[str]) -> None:
+        """Forget records; raise SignalsUnavailableError."""
+        ...
+
     async def catch_up(self, keys: Sequence[str], positions: Sequence[int]) -> None:
         """Return once the copy here has reached `positions`; raise SignalsUnavailableError."""
+        ...
+
+    async def read_to_end(self, keys: Sequence[str]) -> None:
+        """Return once all that was in the logs of `keys` at the call is here.
+
+        Raises SignalsUnavailableError.
+        """
+        ...
+
+    async def refresh(self) -> None:
+        """Read the log soon, as a cursor is not known here; several callers share that."""
         ...
 
     def require_loaded(self) -> None:

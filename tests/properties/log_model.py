@@ -16,14 +16,29 @@ class Content:
     epochs: list[Epoch]
     head: int = 0
     trimmed: int = 0
+    hole: int = 0
+    holes: int = 0
     entries: dict[int, LogEntry] = field(default_factory=dict)
-    # {key: (seq, last, lost)}
-    records: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    # {key: (seq, last, lost, ended)}
+    records: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+    # The names of all epochs that this has come from, also of those that are expired.
+    lineage: list[str] = field(default_factory=list)
 
     def copy(self) -> Content:
         return Content(
-            list(self.epochs), self.head, self.trimmed, dict(self.entries), dict(self.records)
+            list(self.epochs),
+            self.head,
+            self.trimmed,
+            self.hole,
+            self.holes,
+            dict(self.entries),
+            dict(self.records),
+            list(self.lineage),
         )
+
+    def begin(self, epoch: Epoch, *, is_first: bool = False) -> None:
+        self.epochs = [epoch] if is_first else [*self.epochs, epoch]
+        self.lineage.append(epoch.name)
 
 
 class LogModel:
@@ -33,12 +48,15 @@ class LogModel:
         self.per_key, self.in_all, self.page = per_key, in_all, page
         self._names = 0
         self._values = 0
-        self.content = Content([self._epoch(0)])
+        self.content = Content([])
+        self.content.begin(self._epoch(0))
         # Of all times: {epoch: {offset: entry}}, also what was lost with it or removed.
         self.branches: dict[str, dict[int, LogEntry]] = {self.epoch: {}}
         # {epoch: the entries that were lost before it began}
         self.gone: dict[str, list[LogEntry]] = {self.epoch: []}
         self.appended: list[LogEntry] = []
+        # The values that were removed at some time, because of age or number.
+        self.removed: set[bytes] = set()
         self.messages: list[tuple[str, list[LogEntry]]] = []
         # Runs while a reply is under way.
         self.meanwhile: Callable[[], object] | None = None
@@ -53,7 +71,9 @@ class LogModel:
         content = self.content
         entries = [entry for offset, entry in sorted(content.entries.items()) if offset > after]
         state = LogState(
-            list(content.epochs), content.head, content.trimmed, 1, 0, entries[: self.page]
+            *(list(content.epochs), content.head, content.trimmed),
+            *(content.hole, content.holes, 1, 0),
+            entries[: self.page],
         )
         self._interrupt()
         return state
@@ -64,13 +84,22 @@ class LogModel:
         return KeyPage(0, 0, lost)
 
     async def last(self, keys: Sequence[str]) -> list[int]:
-        found = [self.content.records.get(key, (0, 0, 0))[1] for key in keys]
+        found = [self.content.records.get(key, (0, 0, 0, 0))[1] for key in keys]
         self._interrupt()
         return found
 
     async def append(self, request: AppendRequest) -> AppendReply:
         reply, _ = self.add(request.items)
         return reply
+
+    async def expire_all(self, oldest: str) -> Epoch:
+        if self.content.epochs[0].name == oldest:
+            before = self.epoch
+            self.content.begin(self._epoch(self.content.head), is_first=True)
+            self.branches[self.epoch] = dict(self.branches[before])
+            self.gone[self.epoch] = self.gone[before]
+            self.messages.append((self.epoch, []))
+        return self.content.epochs[-1]
 
     # What happens to it
 
@@ -80,8 +109,8 @@ class LogModel:
         content, added = self.content, []
         before = content.head
         for kind, key, value in items:
-            seq, last, lost = content.records.get(key, (0, 0, 0))
-            if kind is EntryType.LOST and lost > int(value):
+            seq, last, lost, ended = content.records.get(key, (0, 0, 0, 0))
+            if kind is EntryType.LOST and ended > int(value):
                 continue
             content.head += 1
             if kind is EntryType.FIRED:
@@ -89,7 +118,7 @@ class LogModel:
                 self._values += 1
                 encoded = b"%d" % self._values
             else:
-                lost, encoded = content.head, b""
+                lost, ended, encoded = content.head, content.head, b""
                 if kind is EntryType.DROPPED:
                     self._remove([offset for offset, _ in self._of(key)])
             entry = LogEntry(content.head, kind, seq, 0, last, key, encoded)
@@ -98,31 +127,45 @@ class LogModel:
             if len(of_key) > self.per_key:
                 lost = max(lost, of_key[0][0])
                 self._remove([of_key[0][0]])
-            content.records[key] = seq, content.head, lost
+            content.records[key] = seq, content.head, lost, ended
             added.append(entry)
             self.branches[self.epoch][entry.offset] = entry
             self.appended.append(entry)
         while len(content.entries) > self.in_all:
             oldest = min(content.entries)
-            key = content.entries.pop(oldest).key
-            seq, last, lost = content.records[key]
-            content.records[key] = seq, last, max(lost, oldest)
+            key = content.entries[oldest].key
+            self._remove([oldest])
+            seq, last, lost, ended = content.records[key]
+            content.records[key] = seq, last, max(lost, oldest), ended
             content.trimmed = oldest
         if added:
             self.messages.append((self.epoch, added))
         return AppendReply(self.epoch, before, 0, [each.seq for each in added]), added
 
+    def evict(self, key: str) -> None:
+        """Remove the oldest entry of a key, as its owner has more than a fair part of the log."""
+        of_key = self._of(key)
+        if of_key:
+            content, (offset, _) = self.content, of_key[0]
+            seq, last, lost, ended = content.records[key]
+            content.records[key] = seq, last, max(lost, offset), ended
+            if last == offset:
+                content.hole = max(content.hole, offset)
+                content.holes += 1
+            self._remove([offset])
+
     def restore(self, saved: Content) -> None:
         """Be as it was, after a restart: entries since then are lost."""
         self.content = saved.copy()
-        self.content.epochs.append(self._epoch(saved.head))
+        self.content.begin(self._epoch(saved.head))
         branch = self.branches[saved.epochs[-1].name]
         kept = {offset: entry for offset, entry in branch.items() if offset <= saved.head}
         self._branch(kept)
 
     def empty(self) -> None:
         """Lose everything."""
-        self.content = Content([self._epoch(0)])
+        self.content = Content([], lineage=self.content.lineage)
+        self.content.begin(self._epoch(0))
         self._branch({})
 
     def _branch(self, kept: dict[int, LogEntry]) -> None:
@@ -140,7 +183,7 @@ class LogModel:
 
     def _remove(self, offsets: Sequence[int]) -> None:
         for offset in offsets:
-            del self.content.entries[offset]
+            self.removed.add(self.content.entries.pop(offset).encoded)
 
     def _interrupt(self) -> None:
         meanwhile, self.meanwhile = self.meanwhile, None

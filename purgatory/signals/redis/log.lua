@@ -1,11 +1,18 @@
 -- The log of one shard of signals: KEYS are meta, log, keys and idle, all of one hash tag.
 --
 -- meta    hash: epochs, server and shards (see `begin`), and counts: "head trimmed bytes count seq
---         forgotten", the last two the highest number and offset of keys that `keys` has no longer
+--         forgotten", the last two the highest number and offset of keys that `keys` has no longer;
+--         " owners count bytes hole holes" follow once there were owners: how many have entries,
+--         those of all, the last offset in the midst at which the last entry of a key was removed,
+--         and how often that was done
 -- log     stream: ids are the offsets; one field, the entry as `pack` makes it
--- keys    hash: key -> "seq last lost" (offsets of its last entry, and through which it lost any)
+-- keys    hash: key -> "seq last lost ended" (offsets of its last entry, through which it lost any,
+--         and of its last entry that is no signal: that one has told every reader)
 -- idle    sorted set: keys without entries in the log, by the offset of their last one
 -- <tag>of:<key>        list: offsets of the key's entries that are in the log
+-- <tag>by:<owner>      sorted set: offsets of the owner's entries; empty name: those of nobody, but
+--                      for older ones than any that has an owner
+-- <tag>entries_by, <tag>bytes_by  sorted sets: owners, by the number and by the size of their entries
 -- <tag>repeat:<name>   string: the result of an idempotent request, kept for some minutes
 -- <tag>repeats:<owner> sorted set: the names of one owner's kept requests, by time
 local meta, log, keys, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -44,20 +51,33 @@ local time = call('TIME')
 local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 
 local epochs, server, head, trimmed, bytes, count, forgotten_seq, forgotten, found_shards
+local owners, owned, owned_bytes, hole, holes = 0, 0, 0, 0, 0
 
 -- An epoch is a history that only grows. Another begins, at the head, whenever the server may have
 -- lost writes: it was restarted, or a replica took over. `epochs` lists "name:offset" of each.
 local function store_counts()
-  call('HSET', meta, 'counts', string.format('%.0f %.0f %.0f %.0f %.0f %.0f', head, trimmed, bytes,
-    count, forgotten_seq, forgotten))
+  local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f', head, trimmed, bytes, count,
+    forgotten_seq, forgotten)
+  if owners > 0 or hole > 0 then
+    counts = counts .. string.format(' %.0f %.0f %.0f %.0f %.0f', owners, owned, owned_bytes, hole,
+      holes)
+  end
+  call('HSET', meta, 'counts', counts)
 end
 
 local function begin()
   local found = call('HMGET', meta, 'epochs', 'server', 'shards', 'counts')
   epochs, server, found_shards = found[1], found[2], found[3]
   if epochs and found[4] then
-    head, trimmed, bytes, count, forgotten_seq, forgotten = string.match(found[4],
-      '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    local more
+    head, trimmed, bytes, count, forgotten_seq, forgotten, more = string.match(found[4],
+      '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
+    if more and more ~= '' then
+      owners, owned, owned_bytes, hole, holes = string.match(more,
+        '^ (%d+) (%d+) (%d+) (%d+) (%d+)$')
+      owners, owned, owned_bytes = tonumber(owners), tonumber(owned), tonumber(owned_bytes)
+      hole, holes = tonumber(hole), tonumber(holes)
+    end
     head, trimmed, bytes = tonumber(head), tonumber(trimmed), tonumber(bytes)
     count, forgotten_seq, forgotten = tonumber(count), tonumber(forgotten_seq), tonumber(forgotten)
   end
@@ -71,7 +91,11 @@ local function begin()
   if not epochs or not count or count ~= call('XLEN', log) then
     -- New, or somebody deleted a part of it.
     for _, key in ipairs(call('HKEYS', keys)) do call('DEL', tag .. 'of:' .. key) end
-    call('DEL', log, keys, idle, meta)
+    for _, owner in ipairs(call('ZRANGE', tag .. 'entries_by', 0, -1)) do
+      call('DEL', tag .. 'by:' .. owner)
+    end
+    call('DEL', log, keys, idle, meta, tag .. 'by:', tag .. 'entries_by', tag .. 'bytes_by')
+    owners, owned, owned_bytes, hole, holes = 0, 0, 0, 0, 0
     epochs, server, head, trimmed, bytes, count, forgotten_seq = candidate .. ':0', id, 0, 0, 0, 0, 0
     found_shards, forgotten = shards, 0
     call('HSET', meta, 'epochs', epochs, 'server', id, 'shards', shards)
@@ -86,23 +110,49 @@ end
 
 local function record(key)
   local found = call('HGET', keys, key)
-  if not found then return forgotten_seq, 0, 0 end
-  local seq, last, lost = string.match(found, '^(%d+) (%d+) (%d+)$')
-  return tonumber(seq), tonumber(last), tonumber(lost)
+  if not found then return forgotten_seq, 0, 0, 0 end
+  local seq, last, lost, ended = string.match(found, '^(%d+) (%d+) (%d+) (%d+)$')
+  return tonumber(seq), tonumber(last), tonumber(lost), tonumber(ended)
 end
 
-local function store_record(key, seq, last, lost)
-  call('HSET', keys, key, int(seq) .. ' ' .. int(last) .. ' ' .. int(lost))
+local function store_record(key, seq, last, lost, ended)
+  call('HSET', keys, key, string.format('%.0f %.0f %.0f %.0f', seq, last, lost, ended))
 end
 
 local function key_of(entry)
-  local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+) ')
+  local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+)@?%x* ')
   return string.sub(entry, finish + 1, finish + tonumber(length))
+end
+
+local function owner_of(entry) return string.match(entry, '^%a%d+ %d+ %d+ %d+@(%x+) ') or '' end
+
+-- Count an entry of an owner, or of nobody: nothing to do while there are no owners.
+local function add_share(owner, offset, size)
+  if owner == '' and owners == 0 then return end
+  call('ZADD', tag .. 'by:' .. owner, offset, offset)
+  if owner == '' then return end
+  if tonumber(call('ZINCRBY', tag .. 'entries_by', 1, owner)) == 1 then owners = owners + 1 end
+  call('ZINCRBY', tag .. 'bytes_by', size, owner)
+  owned, owned_bytes = owned + 1, owned_bytes + size
+end
+
+local function remove_share(owner, offset, size)
+  if owners == 0 then return end
+  call('ZREM', tag .. 'by:' .. owner, offset)
+  if owner == '' then return end
+  owned, owned_bytes = owned - 1, owned_bytes - size
+  call('ZINCRBY', tag .. 'bytes_by', -size, owner)
+  if tonumber(call('ZINCRBY', tag .. 'entries_by', -1, owner)) > 0 then return end
+  call('ZREM', tag .. 'entries_by', owner)
+  call('ZREM', tag .. 'bytes_by', owner)
+  owners = owners - 1
+  if owners == 0 then call('DEL', tag .. 'by:') end
 end
 
 local function remove(offset, entry)
   call('XDEL', log, int(offset) .. '-0')
   count, bytes = count - 1, bytes - #entry
+  remove_share(owner_of(entry), int(offset), #entry)
 end
 
 -- Old entries are looked for only when the log is read: followers do so each second.
@@ -113,21 +163,63 @@ local function remove_of(key, offset)
   if old and key_of(old[2][2]) == key then remove(tonumber(offset), old[2][2]) end
 end
 
-local function trim(limit, are_old_trimmed)
+-- Return an owner whose part of the log is of average size or above: `newest`, the owner of the last
+-- entry, if it is; else the largest. The last entry is the one that others have to make room for.
+local function crowding(newest)
+  local set, total, of_owners = tag .. 'entries_by', count, owned
+  if bytes > max_bytes then set, total, of_owners = tag .. 'bytes_by', bytes, owned_bytes end
+  local parts = owners + (count > owned and 1 or 0)
+  local function part(owner)
+    if owner == '' then return total - of_owners end
+    return tonumber(call('ZSCORE', set, owner) or 0)
+  end
+  local entries = count - owned
+  if newest ~= '' then entries = tonumber(call('ZSCORE', tag .. 'entries_by', newest) or 0) end
+  if entries > 1 and part(newest) * parts >= total then return newest end
+  local largest, most = newest, -1
+  if newest ~= '' and count > owned then largest, most = '', part('') end
+  local top = call('ZREVRANGE', set, 0, 1, 'WITHSCORES')
+  for index = 1, #top, 2 do
+    if top[index] ~= newest and tonumber(top[index + 1]) > most then
+      largest, most = top[index], tonumber(top[index + 1])
+    end
+  end
+  return largest
+end
+
+-- Return the entry to remove for one of `newest`: of the owner's oldest entry's key the oldest one.
+local function crowding_entry(oldest, newest)
+  local owner = crowding(newest)
+  if owner == owner_of(oldest[2][2]) then return oldest end
+  local offset = call('ZRANGE', tag .. 'by:' .. owner, 0, 0)[1]
+  local entry = offset and call('XRANGE', log, offset, offset)[1]
+  if not entry then return oldest end
+  local first = call('LINDEX', tag .. 'of:' .. key_of(entry[2][2]), 0)
+  return first and call('XRANGE', log, first, first)[1] or oldest
+end
+
+local function trim(limit, are_old_trimmed, newest)
   while limit > 0 and count > 0 do
     local is_full = count > max_signals or bytes > max_bytes
     if not (is_full or are_old_trimmed) then return end
     local oldest = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
-    local offset, entry = tonumber((string.match(oldest[1], '^%d+'))), oldest[2][2]
+    local removed = oldest
+    if is_full and owners > 0 then
+      newest = newest or owner_of(call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1][2][2])
+      removed = crowding_entry(oldest, newest)
+    end
+    local offset, entry = tonumber((string.match(removed[1], '^%d+'))), removed[2][2]
     local made_ms = tonumber((string.match(entry, '^%a%d+ (%d+)')))
     if not is_full and now_ms - made_ms <= max_age_ms then return end
     local key = key_of(entry)
     remove(offset, entry)
-    trimmed = math.max(trimmed, offset)
+    if removed == oldest then trimmed = math.max(trimmed, offset) end
     call('LPOP', tag .. 'of:' .. key)
-    local seq, last, lost = record(key)
-    store_record(key, seq, last, math.max(lost, offset))
+    local seq, last, lost, ended = record(key)
+    store_record(key, seq, last, math.max(lost, offset), ended)
     if last == offset then
+      -- A later entry of the key would tell who has not read this one.
+      if removed ~= oldest then hole, holes = math.max(hole, offset), holes + 1 end
       call('ZADD', idle, int(offset), key)
       if call('ZCARD', idle) > max_signals then
         local gone = call('ZPOPMIN', idle)[1]
@@ -140,9 +232,9 @@ local function trim(limit, are_old_trimmed)
   end
 end
 
--- "TYPEseq at_ms previous length key value": f fired, d dropped, x lost.
-local function append(type, key, value)
-  local seq, last, lost = record(key)
+-- "TYPEseq at_ms previous length@owner key value": f fired, d dropped, x lost; only some have an owner.
+local function append(type, key, value, owner)
+  local seq, last, lost, ended = record(key)
   head = head + 1
   if type == 'f' then
     seq = seq + 1
@@ -152,19 +244,22 @@ local function append(type, key, value)
     for _, offset in ipairs(call('LRANGE', offsets, 0, -1)) do remove_of(key, offset) end
     call('DEL', offsets)
   end
-  if type ~= 'f' then lost = head end
-  local entry = type .. int(seq) .. ' ' .. int(now_ms) .. ' ' .. int(last) .. ' ' .. #key .. ' ' .. key
-    .. value
+  if type ~= 'f' then lost, ended = head, head end
+  local entry = type .. int(seq) .. ' ' .. int(now_ms) .. ' ' .. int(last) .. ' ' .. #key
+    .. (owner == '' and ' ' or '@' .. owner .. ' ') .. key .. value
   call('XADD', log, int(head) .. '-0', 'e', entry)
   count, bytes = count + 1, bytes + #entry
+  add_share(owner, int(head), #entry)
   local listed = call('RPUSH', offsets, int(head))
   if listed == 1 then call('ZREM', idle, key) end
-  if listed > max_per_key then
-    local offset = call('LPOP', offsets)
-    remove_of(key, offset)
-    lost = math.max(lost, tonumber(offset))
+  if listed > max_per_key + math.floor(max_per_key / 8) then
+    -- Several at once: most fires on a key with a full history take three commands less.
+    local removed = call('LRANGE', offsets, 0, listed - max_per_key - 1)
+    call('LTRIM', offsets, #removed, -1)
+    for _, offset in ipairs(removed) do remove_of(key, offset) end
+    lost = math.max(lost, tonumber(removed[#removed]))
   end
-  store_record(key, seq, head, lost)
+  store_record(key, seq, head, lost, ended)
   return seq, net(entry)
 end
 
@@ -172,7 +267,7 @@ local function epoch() return string.match(epochs, '([^,:]+):%d+$') end
 
 -- One request: its entries are appended all or none. Returns its result, and the entries.
 local function request()
-  local owner, name, fingerprint = argument(), argument(), argument()
+  local owner, name, fingerprint, share = argument(), argument(), argument(), argument()
   local unless_after, size = argument(), tonumber(argument())
   local first = at
   at = at + 3 * size
@@ -193,12 +288,12 @@ local function request()
     local type, key = ARGV[index], ARGV[index + 1]
     local is_needed = true
     if type == 'x' then
-      local _, _, lost = record(key)
-      is_needed = lost <= tonumber(ARGV[index + 2])
+      local _, _, _, ended = record(key)
+      is_needed = ended <= tonumber(ARGV[index + 2])
     end
     if is_needed then
       local value = type == 'f' and ARGV[index + 2] or ''
-      seqs[#seqs + 1], appended[#appended + 1] = append(type, key, value)
+      seqs[#seqs + 1], appended[#appended + 1] = append(type, key, value, share)
       seqs[#seqs] = int(seqs[#seqs])
     end
   end
@@ -212,23 +307,23 @@ local function request()
     end
     call('PEXPIRE', names, REPEAT_MS)
   end
-  return 'ok ' .. result, table.concat(appended), #appended
+  return 'ok ' .. result, table.concat(appended), #appended, share
 end
 
 local refused = begin()
 if refused then return refused end
 if command == 'append' then
-  local results, appended, total, first = {}, {}, 0, head + 1
+  local results, appended, total, first, newest = {}, {}, 0, head + 1, ''
   while at <= #ARGV do
-    local result, entries, size = request()
+    local result, entries, size, share = request()
     results[#results + 1] = net(result)
     if entries then
       appended[#appended + 1] = entries
-      total = total + size
+      total, newest = total + size, share
     end
   end
   if total > 0 then
-    trim(total + TRIMMED_AT_ONCE)
+    trim(total + TRIMMED_AT_ONCE, false, newest)
     store_counts()
     local entries = table.concat(appended)
     -- Without entries, it has followers read the log.
@@ -238,9 +333,10 @@ if command == 'append' then
   return net(epoch()) .. table.concat(results)
 elseif command == 'read' then
   local after, limit = tonumber(argument()), tonumber(argument())
-  local before = trimmed
+  local before = count
   trim(TRIMMED_AT_ONCE, true)
-  if trimmed > before then store_counts() end
+  -- Also if only entries in the midst were removed.
+  if count < before then store_counts() end
   local entries, size, from = {}, 0, after + 1
   repeat
     local page = call('XRANGE', log, int(from), '+', 'COUNT', math.min(limit - #entries, READ_AT_ONCE))
@@ -250,17 +346,28 @@ elseif command == 'read' then
       size, from = size + #entry, tonumber(offset) + 1
     end
   until #page < READ_AT_ONCE or #entries >= limit or size > MAX_REPLY
-  return net(epochs) .. net(int(head)) .. net(int(trimmed)) .. net(found_shards or shards)
-    .. net(int(now_ms)) .. table.concat(entries)
+  return net(epochs) .. net(int(head)) .. net(int(trimmed)) .. net(int(hole)) .. net(int(holes))
+    .. net(found_shards or shards) .. net(int(now_ms)) .. table.concat(entries)
 elseif command == 'keys' then
   -- Some of the keys that are known, from a cursor of HSCAN: for each, through which offset it has
   -- lost entries.
   local page = call('HSCAN', keys, argument(), 'COUNT', 1000)
   local rows = {}
   for index = 1, #page[2], 2 do
-    rows[#rows + 1] = net(page[2][index]) .. net(string.match(page[2][index + 1], '%d+$'))
+    local lost = string.match(page[2][index + 1], '^%d+ %d+ (%d+)')
+    rows[#rows + 1] = net(page[2][index]) .. net(lost)
   end
   return net(page[1]) .. net(int(forgotten)) .. table.concat(rows)
+elseif command == 'expire' then
+  -- Nobody knows which keys have lost entries: no epoch from before is valid. Unless that is done.
+  local oldest = string.match(epochs, '^[^:]+')
+  if oldest == argument() then
+    -- A candidate that has just become an epoch is as good as another.
+    epochs = candidate .. ':' .. int(head)
+    call('HSET', meta, 'epochs', epochs)
+    call('PUBLISH', channel, epoch() .. ' ' .. int(head + 1) .. ' ')
+  end
+  return net(string.match(epochs, '[^,]+$'))
 elseif command == 'last' then
   -- Of each key: the offset of its last entry, or the highest that it may have had.
   local found = {}

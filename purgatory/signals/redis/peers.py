@@ -7,7 +7,7 @@ import contextlib
 import json
 import logging
 from asyncio import Future
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from secrets import token_hex
 from typing import Any, Final
 
@@ -23,6 +23,8 @@ logger = logging.getLogger("purgatory.signals.redis")
 ANSWER_S: Final = 1.0
 _SILENCE_S: Final = 10.0
 _STOP_S: Final = 0.5
+# Characters of an answer: longer ones are taken for none.
+MAX_ANSWER: Final = 4 * 1024 * 1024
 _RECONNECT: Final = RetryPolicy(first_ms=50, max_ms=5_000)
 
 
@@ -41,18 +43,26 @@ class Peers:
         self._own_channel = f"{self.channel}:{self._name}"
         self._timeout_s = timeout_s
         self._connect: Callable[[], Awaitable[Redis]] | None = None
+        self._client: Callable[[], Awaitable[Redis]] | None = None
         self._task: asyncio.Task[None] | None = None
         self._replies: set[asyncio.Task[None]] = set()
         # {number of the question: the answers so far, how many there will be, who waits for them}
-        self._asked: dict[int, tuple[list[int], Future[None]]] = {}
+        self._asked: dict[int, tuple[list[int | str], Future[None]]] = {}
         self._expected: dict[int, int] = {}
         self._number = 0
         self.answers: dict[str, Callable[[str], int]] = {}
         """{question: what answers it}"""
+        self.text_answers: dict[str, Callable[[str], Awaitable[str]]] = {}
+        """The same for answers that are texts and take a while; one that fails is not given."""
 
-    def start(self, connect: Callable[[], Awaitable[Redis]]) -> None:
-        """Subscribe, on the running event loop; `connect` returns the client."""
-        self._connect = connect
+    def start(
+        self, connect: Callable[[], Awaitable[Redis]], client: Callable[[], Awaitable[Redis]]
+    ) -> None:
+        """Subscribe, on the running event loop; `client` returns the client that publishes.
+
+        `connect` returns the one that subscribes, and looks for its server anew.
+        """
+        self._connect, self._client = connect, client
         self._task = asyncio.create_task(self._run(), name="purgatory-signals-peers")
 
     async def stop(self) -> None:
@@ -71,19 +81,25 @@ class Peers:
         A process that does not answer within a second is left out.
         """
         # A task of its own: a server may run the first step of its caller outside any.
-        return await asyncio.create_task(self._ask(question, argument))
+        answers = await asyncio.create_task(self._ask(question, argument))
+        return [answer for answer in answers if isinstance(answer, int)]
 
-    async def _ask(self, question: str, argument: str) -> list[int]:
-        if self._connect is None:
+    async def ask_texts(self, question: str, argument: str) -> list[str]:
+        """Return the answers of `text_answers` of the other processes, as `ask` does."""
+        answers = await asyncio.create_task(self._ask(question, argument))
+        return [answer for answer in answers if isinstance(answer, str)]
+
+    async def _ask(self, question: str, argument: str) -> list[int | str]:
+        if self._client is None:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
         self._number += 1
         number = self._number
         future: Future[None] = asyncio.get_running_loop().create_future()
-        answers: list[int] = []
+        answers: list[int | str] = []
         self._asked[number] = answers, future
         try:
             async with asyncio.timeout(self._timeout_s):
-                client = await self._connect()
+                client = await self._client()
                 message = json.dumps([self._name, number, question, argument])
                 # This process is among those that it reaches, and leaves it alone.
                 expected = await client.publish(self.channel, message) - 1
@@ -111,8 +127,15 @@ class Peers:
         attempt = 0
         while True:
             attempt += 1
-            with contextlib.suppress(*CONNECTION_ERRORS):
+            try:
                 await self._receive()
+            except CONNECTION_ERRORS:
+                pass
+            except Exception:
+                # One question must not be the last.
+                logger.exception(
+                    "a question of another process failed", extra={"action": "no-answer"}
+                )
             await asyncio.sleep(_RECONNECT.delay_s(attempt))
 
     async def _receive(self) -> None:
@@ -145,13 +168,34 @@ class Peers:
         answer = self.answers.get(question)
         if asker == self._name:
             return
+        reply = [self._name, number, question]
+        channel = f"{self.channel}:{asker}"
+        if isinstance(argument, str) and number and question in self.text_answers:
+            self._begin(self._reply_with_text(channel, reply, argument))
+            return
         found = 0 if answer is None or not isinstance(argument, str) else answer(argument)
         if number:
-            reply = [self._name, number, question, found]
-            self._begin_to_publish(f"{self.channel}:{asker}", reply)
+            self._begin_to_publish(channel, [*reply, found])
+
+    async def _reply_with_text(self, channel: str, reply: list[object], argument: str) -> None:
+        text: object = 0
+        try:
+            text = await self.text_answers[str(reply[2])](argument)
+        except Exception:
+            # The asker goes on without it.
+            logger.exception(
+                "could not answer %r of another process", reply[2], extra={"action": "no-answer"}
+            )
+        if isinstance(text, str) and len(text) > MAX_ANSWER:
+            text = 0
+        await self._publish(channel, [*reply, text])
 
     def _note_answer(self, number: object, answer: object) -> None:
-        if not isinstance(number, int) or number not in self._asked or not isinstance(answer, int):
+        if (
+            not isinstance(number, int)
+            or number not in self._asked
+            or not isinstance(answer, (int, str))
+        ):
             return
         answers, future = self._asked[number]
         answers.append(answer)
@@ -159,12 +203,15 @@ class Peers:
             future.set_result(None)
 
     def _begin_to_publish(self, channel: str, message: list[object]) -> None:
-        task = asyncio.create_task(self._publish(channel, message))
+        self._begin(self._publish(channel, message))
+
+    def _begin(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(coroutine)
         self._replies.add(task)
         task.add_done_callback(self._replies.discard)
 
     async def _publish(self, channel: str, message: list[object]) -> None:
-        assert self._connect is not None
+        assert self._client is not None
         with contextlib.suppress(*CONNECTION_ERRORS):
             async with asyncio.timeout(self._timeout_s):
-                await (await self._connect()).publish(channel, json.dumps(message))
+                await (await self._client()).publish(channel, json.dumps(message))

@@ -7,6 +7,7 @@ import logging
 from asyncio import Future
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from inspect import signature
 from typing import Any, Final, Literal
@@ -23,19 +24,22 @@ from purgatory.redacted_url import redacted
 from purgatory.redis_server.client import check_url_or_client
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server_settings import ServerSettings
-from purgatory.signals.base import SharedSignalStatistics
-from purgatory.signals.log_entry import EntryType, LogEntry
+from purgatory.signals.base import ShardStatistics, SharedSignalStatistics
+from purgatory.signals.log_entry import EntryType
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.redis.follower import Ended, Follower
+from purgatory.signals.redis.owed_fires import RedisOwedFires
 from purgatory.signals.redis.peers import Peers
+from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.signals.redis.shard_log import (
     AppendReply,
     AppendRequest,
     ShardLog,
+    short_name,
 )
 from purgatory.signals.sharded_signals import ShardedSignals
-from purgatory.signals.shared import Appended, Idempotency, SignalListener
+from purgatory.signals.shared import Appended, Idempotency, OwedRecord, SignalListener
 from purgatory.timer import Clock
 
 logger = logging.getLogger("purgatory.signals.redis")
@@ -99,12 +103,17 @@ class RedisSignals:
         self._is_fsynced = ack == "aof"
         self._timeout_s = timeout
         self._client: Client | None = None
+        # For all logs: not in a cluster, which has several servers.
+        self._connection: ScriptConnection | None = None
         # {(host, port): a client of that node, for following}
         self._node_clients: dict[tuple[str, int], Redis] = {}
         self._followers: list[Follower] = []
         self._peers = Peers(prefix, timeout)
+        self._owed = RedisOwedFires(f"{{{prefix}:signals:0}}:", timeout)
         self._appended = 0
-        self._loaded: asyncio.Event | None = None
+        # Batches over several logs that are under way.
+        self._batches: set[asyncio.Task[list[AppendReply]]] = set()
+        self._settled: asyncio.Event | None = None
         self._judging: asyncio.Task[None] | None = None
         self._fault: SignalsNotReadyError | None = None
 
@@ -138,7 +147,7 @@ class RedisSignals:
                     replica,
                     shards=shards,
                     has_key=partial(self._is_in, index),
-                    on_load=self._note_loaded,
+                    on_change=self._note_change,
                 )
             )
         replicas = [follower.replica for follower in self._followers]
@@ -161,19 +170,31 @@ class RedisSignals:
                 retry=Retry(NoBackoff(), 0),
             )
         self._client = client
-        self._loaded = asyncio.Event()
-        self._note_loaded()
+        self._settled = asyncio.Event()
+        self._note_change()
         self._fault = None
         self._judging = asyncio.create_task(self._judge(), name="purgatory-signals-settings")
+        self._connection = None if self._is_cluster else ScriptConnection()
         for follower in self._followers:
-            follower.log.connect(client)
+            follower.log.connect(client, self._connection)
             follower.start(self._connector(follower.log), listener)
-        self._peers.start(self._connector(self._followers[0].log))
+        self._owed.connect(client)
+        first = self._followers[0].log
+        self._peers.start(self._connector(first), partial(self._node_client, first))
 
     @property
     def answers(self) -> dict[str, Callable[[str], int]]:
         """Return what answers each question of another process, by its name."""
         return self._peers.answers
+
+    @property
+    def text_answers(self) -> dict[str, Callable[[str], Awaitable[str]]]:
+        """Return what answers questions of another process with a text, by their names."""
+        return self._peers.text_answers
+
+    async def ask_texts(self, question: str, argument: str) -> list[str]:
+        """Return the texts of the other processes; raise SignalsUnavailableError."""
+        return await self._peers.ask_texts(question, argument)
 
     async def ask(self, question: str, argument: str) -> list[int]:
         """Return the answers of the other processes; raise SignalsUnavailableError."""
@@ -188,11 +209,11 @@ class RedisSignals:
 
         Raises SignalsNotReadyError for a server that loses signals, or has others' in this prefix.
         """
-        assert self._loaded is not None and self._judging is not None
+        assert self._settled is not None and self._judging is not None
         try:
             async with asyncio.timeout(self._timeout_s):
                 await asyncio.shield(self._judging)
-                await self._loaded.wait()
+                await self._settled.wait()
         except TimeoutError:
             errors = [each.error for each in self._followers if each.error is not None]
             logger.warning(
@@ -213,10 +234,17 @@ class RedisSignals:
             judging.cancel()
             await asyncio.wait([judging], timeout=_STOP_S)
         await self._peers.stop()
+        while self._batches:
+            await asyncio.wait(self._batches)
+        await self._owed.drain()
         for follower in self._followers:
             await follower.log.drain()
             await follower.stop()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
         client, self._client = self._client, None
+        self._owed.connect(None)
         clients: list[Client] = [*self._node_clients.values()]
         if client is not None and isinstance(self._given, str):
             clients.append(client)
@@ -253,33 +281,77 @@ class RedisSignals:
         *,
         unless_after: int | None = None,
         idempotency: Idempotency | None = None,
+        owner: str | None = None,
     ) -> list[Appended] | bytes:
         """Append entries unless a condition does not hold; see `SharedSignals`.
 
-        Entries of several logs are appended to one after another: if that fails in between, a
+        Entries of several logs are appended in one transaction. In a cluster, which has none for
+        several servers, the logs are appended to one after another: if that fails in between, a
         repeat with the same `idempotency` appends what is left.
         """
         self.require_loaded()
+        if owner is not None:
+            owner = short_name(owner)
         by_shard: defaultdict[int, list[int]] = defaultdict(list)
         for index, (_, key, _) in enumerate(items):
             by_shard[self.shard_of(key)].append(index)
-        results: list[Appended | None] = [None] * len(items)
+        requests: list[tuple[Follower, AppendRequest]] = []
         for shard, indexes in by_shard.items():
             follower = self._followers[shard]
-            own = [items[index] for index in indexes]
             after = None if unless_after is None else follower.replica.offset_of(unless_after)
-            reply = await follower.log.append(AppendRequest(own, after, idempotency))
+            own = [items[index] for index in indexes]
+            requests.append((follower, AppendRequest(own, after, idempotency, owner)))
+        results: list[Appended | None] = [None] * len(items)
+        appended = await self._append_parts(requests)
+        for (reply, ends), indexes in zip(appended, by_shard.values(), strict=False):
             if reply.response is not None:
                 return reply.response
-            appended = await self._apply(follower, own, reply)
-            for index, result in zip(indexes, appended, strict=True):
+            for index, result in zip(indexes, await self._appended_of(reply, ends), strict=True):
                 results[index] = result
         return [result for result in results if result is not None]
+
+    async def _append_parts(
+        self, requests: Sequence[tuple[Follower, AppendRequest]]
+    ) -> list[tuple[AppendReply, list[Future[Ended]]]]:
+        """Append to each log, all or none on one server; stop at what was done before."""
+        if len(requests) == 1 or self._is_cluster:
+            appended = []
+            for follower, request in requests:
+                appended.append(await follower.append(request))
+                if appended[-1][0].response is not None:
+                    break
+            return appended
+        with ExitStack() as stack:
+            for follower, _ in requests:
+                stack.enter_context(follower.appending())
+            # A task of its own: a server may run the first step of its caller outside any.
+            batch = asyncio.create_task(
+                ShardLog.append_together([(each.log, request) for each, request in requests])
+            )
+            self._batches.add(batch)
+            batch.add_done_callback(self._batches.discard)
+            replies = await batch
+            return [
+                (reply, follower.apply_reply(request, reply))
+                for (follower, request), reply in zip(requests, replies, strict=True)
+            ]
 
     async def remember(self, idempotency: Idempotency, response: bytes) -> None:
         """Store the response of a request for its repeats, in every log."""
         for follower in self._followers:
             await follower.log.remember(idempotency, response)
+
+    async def owe(self, record: bytes, age_ms: int) -> None:
+        """Keep a record of what fired `age_ms` ago, beside the first log."""
+        await self._owed.owe(record, age_ms)
+
+    async def owed(self, limit: int) -> list[OwedRecord]:
+        """Return the first of these records."""
+        return await self._owed.owed(limit)
+
+    async def settle(self, ids: Sequence[str]) -> None:
+        """Forget records."""
+        await self._owed.settle(ids)
 
     async def catch_up(self, keys: Sequence[str], positions: Sequence[int]) -> None:
         """Return once the copy here has reached `positions`; raise SignalsUnavailableError."""
@@ -293,6 +365,19 @@ class RedisSignals:
                         f"this process within {self._timeout_s:g} s: try again"
                     )
 
+    async def read_to_end(self, keys: Sequence[str]) -> None:
+        """Return once all that was in the logs of `keys` at the call is here.
+
+        Raises SignalsUnavailableError.
+        """
+        self.require_loaded()
+        shards = {self.shard_of(key) for key in keys}
+        await asyncio.gather(*(self._followers[shard].read_to_end() for shard in shards))
+
+    async def refresh(self) -> None:
+        """Read the logs soon, as a cursor is not known here; several callers share that."""
+        await asyncio.wait([follower.refresh() for follower in self._followers])
+
     def statistics(self) -> SharedSignalStatistics:
         """Return counts of this process."""
         followers = self._followers
@@ -302,30 +387,25 @@ class RedisSignals:
             lag=sum(follower.lag for follower in followers),
             gaps=sum(follower.gaps for follower in followers),
             reconnects=sum(follower.reconnects for follower in followers),
+            shards=tuple(
+                ShardStatistics(each.applied, each.lag, each.gaps, each.reconnects)
+                for each in followers
+            ),
         )
 
-    async def _apply(
-        self, follower: Follower, items: Sequence[tuple[EntryType, str, bytes]], reply: AppendReply
+    async def _appended_of(
+        self, reply: AppendReply, futures: list[Future[Ended]]
     ) -> list[Appended]:
-        entries = [
-            LogEntry(reply.before + number, kind, seq, reply.at_ms, 0, key, encoded)
-            for number, ((kind, key, encoded), seq) in enumerate(
-                zip(items, reply.seqs, strict=True), start=1
-            )
-        ]
-        if reply.is_repeat:
-            # The first request was interrupted before it had a response.
-            ended: list[Ended] = [0] * len(entries)
-        else:
-            self._appended += len(entries)
-            ended = await self._ends(follower, follower.apply_own(reply.epoch, entries))
+        self._appended += len(futures)
+        # The first request of a repeat was interrupted before it had a response.
+        ended: list[Ended] = [0] * len(reply.seqs) if reply.is_repeat else await self._ends(futures)
         completed = [each if isinstance(each, int) else await each for each in ended]
         return [
-            Appended(f"{reply.epoch}-{entry.offset}", entry.seq, count)
-            for entry, count in zip(entries, completed, strict=True)
+            Appended(f"{reply.epoch}-{reply.before + number}", seq, count)
+            for number, (seq, count) in enumerate(zip(reply.seqs, completed, strict=True), start=1)
         ]
 
-    async def _ends(self, follower: Follower, futures: list[Future[Ended]]) -> list[Ended]:
+    async def _ends(self, futures: list[Future[Ended]]) -> list[Ended]:
         """Return what the application of own entries ended; 0 for what does not arrive in time.
 
         They are in the log: this process will apply them, however late.
@@ -337,29 +417,46 @@ class RedisSignals:
     def _is_in(self, shard: int, key: str) -> bool:
         return self.shard_of(key) == shard
 
-    def _note_loaded(self) -> None:
-        if self._loaded is not None and all(each.replica.is_loaded for each in self._followers):
-            self._loaded.set()
+    def _note_change(self) -> None:
+        if self._settled is None:
+            return
+        # What a user has to mend is said at once.
+        is_refused = any(isinstance(each.error, SignalsNotReadyError) for each in self._followers)
+        if is_refused or all(each.replica.is_loaded for each in self._followers):
+            self._settled.set()
 
     def _connector(self, log: ShardLog) -> Callable[[], Awaitable[Redis]]:
+        """Return what finds the server of a log for a subscription, each time anew."""
+        is_again = False
+
         async def connect() -> Redis:
-            client = self._client
-            assert client is not None
-            if not isinstance(client, RedisCluster):
-                return client
-            # A cluster's client cannot subscribe: go to the node that has the log now.
-            _ = await client.initialize()
-            node = client.get_node_from_key(log.channel)
-            if node is None:
-                raise SignalsUnavailableError("no node of the cluster has the log of signals now")
-            address = node.host, int(node.port)
-            if address not in self._node_clients:
-                self._node_clients[address] = Redis(
-                    **{**_node_options(client), "host": address[0], "port": address[1]}
-                )
-            return self._node_clients[address]
+            nonlocal is_again
+            is_first, is_again = not is_again, True
+            # A cluster's client learns of a new master only by commands, which an idle process
+            # does not send.
+            return await self._node_client(log, is_refreshed=not is_first)
 
         return connect
+
+    async def _node_client(self, log: ShardLog, *, is_refreshed: bool = False) -> Redis:
+        """Return the client of the server that has a log; ask the cluster again if refreshed."""
+        client = self._client
+        assert client is not None
+        if not isinstance(client, RedisCluster):
+            return client
+        # A cluster's client cannot subscribe: go to the node that has the log now.
+        _ = await client.initialize()
+        if is_refreshed:
+            await client.nodes_manager.initialize()
+        node = client.get_node_from_key(log.channel)
+        if node is None:
+            raise SignalsUnavailableError("no node of the cluster has the log of signals now")
+        address = node.host, int(node.port)
+        if address not in self._node_clients:
+            self._node_clients[address] = Redis(
+                **{**_node_options(client), "host": address[0], "port": address[1]}
+            )
+        return self._node_clients[address]
 
     async def _judge(self) -> None:
         """Look once at the settings of the server, as soon as it answers."""
@@ -383,7 +480,7 @@ class RedisSignals:
         found = ServerSettings()
         for follower in self._followers if is_cluster else self._followers[:1]:
             async with asyncio.timeout(self._timeout_s):
-                node = await self._connector(follower.log)()
+                node = await self._node_client(follower.log)
                 info: Any = await node.info()
                 try:
                     setting = await node.config_get("appendfsync")

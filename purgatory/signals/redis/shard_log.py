@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from secrets import token_hex
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
@@ -28,13 +29,16 @@ from purgatory.redis_server.script import (
     netstrings,
 )
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
+from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.signals.shared import Idempotency
 
-_SCRIPT: Final = RedisScript(Path(__file__).with_name("log.lua"))
+_SCRIPT: Final = RedisScript(Path(__file__).with_name("log.lua").read_bytes())
 _KEYS: Final = ("meta", "log", "keys", "idle")
 # Of one call: the server serves nobody else meanwhile.
 MAX_WEIGHT: Final = 500
 _BYTES_OF_ONE: Final = 4 * 1024
+
+_Reply = TypeVar("_Reply")
 
 
 class AppendRequest(NamedTuple):
@@ -44,6 +48,8 @@ class AppendRequest(NamedTuple):
     unless_after: int | None = None
     """An offset: refused if the first key has an entry after it."""
     idempotency: Idempotency | None = None
+    owner: str | None = None
+    """The short name of who shares the log fairly with others; those without one are one more."""
 
 
 class AppendReply(NamedTuple):
@@ -67,6 +73,10 @@ class LogState(NamedTuple):
     """The offset of the last entry."""
     trimmed: int
     """The offset through which entries were removed because of age or number."""
+    hole: int
+    """The last offset at which a key's last entry was removed, with older ones of others kept."""
+    holes: int
+    """How often that was done."""
     shards: int
     now_ms: int
     entries: list[LogEntry]
@@ -99,13 +109,22 @@ class ShardLog:
         self._timeout_s = timeout_s
         self._fsync_ms = round(timeout_s * 900) if is_fsynced else None
         self._client: Client | None = None
+        self._connection: ScriptConnection | None = None
         self._commit: GroupCommit[AppendRequest] = GroupCommit(
             self._append_all, weigh=_weight, max_weight=MAX_WEIGHT
         )
 
-    def connect(self, client: Client) -> None:
-        """Use `client` from now on."""
+    def connect(self, client: Client, connection: ScriptConnection | None) -> None:
+        """Use `client` from now on, and append through `connection` while that is open."""
         self._client = client
+        self._connection = connection
+
+    async def open_connection(self) -> None:
+        """Open the connection for appending, if there is one that is not open."""
+        if self._connection is not None and isinstance(self._client, Redis):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout_s):
+                    await self._connection.open(self._client)
 
     async def drain(self) -> None:
         """Wait for the round trip under way."""
@@ -118,13 +137,15 @@ class ShardLog:
 
     async def read(self, after: int, limit: int) -> LogState:
         """Return up to `limit` entries after an offset, and where the log is."""
-        epochs, head, trimmed, shards, now_ms, *entries = netstrings(
+        epochs, head, trimmed, hole, holes, shards, now_ms, *entries = netstrings(
             await self._run("read", after, limit)
         )
         return LogState(
             [_epoch(text) for text in epochs.decode().split(",")],
             int(head),
             int(trimmed),
+            int(hole),
+            int(holes),
             int(shards),
             int(now_ms),
             [_entry_with_offset(text) for text in entries],
@@ -142,58 +163,100 @@ class ShardLog:
         """Return the offset of each key's last entry, or the highest that it may have had."""
         return [int(offset) for offset in (await self._run("last", *map(_bytes, keys))).split()]
 
+    async def expire_all(self, oldest: str) -> Epoch:
+        """Expire the cursors of every key, unless the oldest epoch is another; return the epoch."""
+        (epoch,) = netstrings(await self._run("expire", oldest))
+        return _epoch(epoch.decode())
+
     async def remember(self, idempotency: Idempotency, response: bytes) -> None:
         """Store the response of a request for its repeats."""
         name = _bytes(idempotency.owner + idempotency.name)
         await self._run("remember", name, idempotency.fingerprint, response)
 
+    @staticmethod
+    async def append_together(
+        parts: Sequence[tuple[ShardLog, AppendRequest]],
+    ) -> list[AppendReply]:
+        """Append to several logs of one server, all or none of the requests."""
+        first = parts[0][0]
+        calls = [
+            (log.keys, log._arguments("append", *_append_arguments([request])))
+            for log, request in parts
+        ]
+        texts = await first._attempt(
+            lambda client: _SCRIPT.run_together(client, calls, fsync_ms=first._fsync_ms)
+        )
+        replies = [_append_replies(text)[0] for text in texts]
+        for reply in replies:
+            if isinstance(reply, SignalsConflictError):
+                raise reply
+        return [reply for reply in replies if isinstance(reply, AppendReply)]
+
     async def _append_all(
         self, requests: list[AppendRequest]
     ) -> list[AppendReply | SignalsConflictError]:
-        arguments: list[bytes | str | int] = []
-        for request in requests:
-            name = request.idempotency
-            arguments += (
-                ("", "", "")
-                if name is None
-                else (*(_bytes(name.owner), _bytes(name.name), name.fingerprint),)
-            )
-            arguments += ("" if request.unless_after is None else request.unless_after,)
-            arguments.append(len(request.items))
-            for kind, key, value in request.items:
-                arguments += (kind.value, _bytes(key), value)
-        reply = await self._run("append", *arguments, fsync_ms=self._fsync_ms)
-        epoch, *results = netstrings(reply)
-        return [_append_reply(epoch.decode(), result) for result in results]
+        return _append_replies(
+            await self._run("append", *_append_arguments(requests), fsync_ms=self._fsync_ms)
+        )
 
     async def _run(
         self, command: str, *arguments: bytes | str | int, fsync_ms: int | None = None
     ) -> bytes:
+        parts = self._arguments(command, *arguments)
+
+        async def run(client: Any) -> bytes:
+            if command == "append" and fsync_ms is None:
+                sent = await self._send(parts)
+                if sent is not None:
+                    return sent
+            reply: bytes = await _SCRIPT.run(client, self.keys, parts, fsync_ms=fsync_ms)
+            return reply
+
+        return await self._attempt(run)
+
+    def _arguments(
+        self, command: str, *arguments: bytes | str | int
+    ) -> tuple[bytes | str | int, ...]:
+        return (command, token_hex(6), self.channel, self._settings, *arguments)
+
+    async def _attempt(self, run: Callable[[Any], Awaitable[_Reply]]) -> _Reply:
+        """Return what `run` returns for the client; raise SignalsError."""
         if self._client is None:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
-        head = (command, token_hex(6), self.channel, self._settings)
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await _SCRIPT.run(
-                    self._client, self.keys, (*head, *arguments), fsync_ms=fsync_ms
-                )
+                return await run(self._client)
         except FsyncTimeoutError as exc:
             raise SignalsUnavailableError(
                 f"{exc}: what was fired may or may not survive a crash of the server"
             ) from exc
         except ResponseError as exc:
             # redis-py takes the code of some errors off their text.
-            raise _reply_error(f"{type(exc).__name__}: {exc}") from exc
+            message = f"{type(exc).__name__}: {exc}"
+            if "READONLY" in message or "ReadOnlyError" in message:
+                # It is a replica now: the same address may lead to its successor.
+                await self._drop_connections()
+            raise _reply_error(message) from exc
         except CONNECTION_ERRORS as exc:
-            await self._drop_idle_connections()
+            await self._drop_connections()
             reason = str(exc) or f"{self._timeout_s:g} s have passed"
             raise SignalsUnavailableError(
                 f"Redis did not reply ({type(exc).__name__}: {reason}): "
                 "what was fired may or may not be in the log, and the same call can be made again"
             ) from exc
 
-    async def _drop_idle_connections(self) -> None:
+    async def _send(self, arguments: Sequence[bytes | str | int]) -> bytes | None:
+        """Return the reply to the script without the client; None if that has to run it."""
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            return None
+        return await connection.send(_SCRIPT.command(self.keys, arguments))
+
+    async def _drop_connections(self) -> None:
         """Close connections that a server which was restarted no longer has: each would fail."""
+        if self._connection is not None:
+            # What hangs there would delay what is sent next.
+            self._connection.abort()
         # A cluster's client does so by itself.
         if isinstance(self._client, Redis):
             with contextlib.suppress(*CONNECTION_ERRORS):
@@ -207,6 +270,11 @@ def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:
     offset = int(first)
     texts = list(netstrings(entries))
     return epoch.decode(), [_entry(offset + index, text) for index, text in enumerate(texts)]
+
+
+def short_name(owner: str) -> str:
+    """Return the name of an owner that its entries have."""
+    return blake2b(_bytes(owner), digest_size=6).hexdigest()
 
 
 def _bytes(text: str) -> bytes:
@@ -226,6 +294,7 @@ def _entry_with_offset(text: bytes) -> LogEntry:
 
 def _entry(offset: int, text: bytes) -> LogEntry:
     seq, at_ms, previous, length, rest = text[1:].split(b" ", 4)
+    length, _, owner = length.partition(b"@")
     size = int(length)
     return LogEntry(
         offset,
@@ -235,7 +304,30 @@ def _entry(offset: int, text: bytes) -> LogEntry:
         int(previous),
         rest[:size].decode("utf-8", "surrogatepass"),
         rest[size:],
+        owner.decode() or None,
     )
+
+
+def _append_arguments(requests: Sequence[AppendRequest]) -> list[bytes | str | int]:
+    arguments: list[bytes | str | int] = []
+    for request in requests:
+        name = request.idempotency
+        arguments += (
+            ("", "", "")
+            if name is None
+            else (*(_bytes(name.owner), _bytes(name.name), name.fingerprint),)
+        )
+        arguments.append(request.owner or "")
+        arguments += ("" if request.unless_after is None else request.unless_after,)
+        arguments.append(len(request.items))
+        for kind, key, value in request.items:
+            arguments += (kind.value, _bytes(key), value)
+    return arguments
+
+
+def _append_replies(reply: bytes) -> list[AppendReply | SignalsConflictError]:
+    epoch, *results = netstrings(reply)
+    return [_append_reply(epoch.decode(), result) for result in results]
 
 
 def _append_reply(epoch: str, result: bytes) -> AppendReply | SignalsConflictError:

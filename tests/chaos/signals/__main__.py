@@ -19,6 +19,7 @@ def main() -> int:
     parser.add_argument("--worker-kills", type=int, default=100)
     parser.add_argument("--server-kills", type=int, default=20)
     parser.add_argument("--others", type=int, default=10, help="of each other fault")
+    parser.add_argument("--cluster", action="store_true", help="three servers with replicas")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     faults = {
@@ -26,7 +27,13 @@ def main() -> int:
         "kill server": options.server_kills,
         **dict.fromkeys(("cut", "stall", "empty", "lose writes"), options.others),
     }
-    plan = SignalPlan(clients=options.clients, keys=options.keys, faults=faults, seed=options.seed)
+    plan = SignalPlan(
+        clients=options.clients,
+        keys=options.keys,
+        faults=faults,
+        seed=options.seed,
+        is_cluster=options.cluster,
+    )
     with tempfile.TemporaryDirectory(prefix="purgatory-signals-") as folder:
         storm = SignalStorm(plan, Path(folder))
         broken = asyncio.run(storm.blow())

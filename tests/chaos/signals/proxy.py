@@ -7,10 +7,11 @@ from typing import Self
 
 
 class Proxy:
-    """Forwards connections at `port` to a unix socket."""
+    """Forwards connections at `port` to another port, or to a unix socket."""
 
-    def __init__(self, target: str) -> None:
-        self._target = target
+    def __init__(self, target: int | str) -> None:
+        self.target = target
+        """The port or the path of the socket that new connections are forwarded to."""
         self._flows = asyncio.Event()
         self._flows.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -45,7 +46,10 @@ class Proxy:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            other_reader, other = await asyncio.open_unix_connection(self._target)
+            if isinstance(self.target, str):
+                other_reader, other = await asyncio.open_unix_connection(self.target)
+            else:
+                other_reader, other = await asyncio.open_connection("127.0.0.1", self.target)
         except OSError:
             writer.transport.abort()
             return
@@ -64,7 +68,8 @@ class Proxy:
                 await self._flows.wait()
                 writer.write(data)
                 await writer.drain()
-        except OSError:
+        except (OSError, RuntimeError):
+            # On uvloop, a transport that was reset raises the latter.
             pass
         finally:
             writer.transport.abort()

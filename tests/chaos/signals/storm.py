@@ -6,19 +6,26 @@ import asyncio
 import itertools
 import json
 import random
-import shutil
 import sys
+import time
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.signals.proxy import Proxy
+from tests.chaos.signals.servers import LONGEST_STALL_S, ClusterServers, OneServer, Servers
 from tests.chaos.storm import ROOT
 from tests.patience import PATIENCE_S
-from tests.valkey_server import ValkeyServer
 
 FAULTS = ("kill worker", "kill server", "cut", "stall", "empty", "lose writes")
+# A loss is reported when those that know of it have read the log again, all of them by then.
+REPORTED_S = 15.0
+# Wake-ups a second that clients of this process can be told.
+WAKES_A_SECOND = 400
+# What a worker may need more at the end: fragments, and a wait for each client more or less. It
+# keeps MAX_SIGNALS from early on (see worker.py), so anything else that grows is a leak.
+GROWN_BY = 1.25
+GROWN_BYTES = 10 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +39,18 @@ class SignalPlan:
     workers: int = 4
     firing: int = 4
     pause_s: float = 0.4
+    is_cluster: bool = False
+
+    @property
+    def fire_pause_s(self) -> float:
+        """How long each of those that fire pauses."""
+        wakes = max(1.0, self.clients / self.keys)
+        return max(0.005, self.firing * wakes / WAKES_A_SECOND)
+
+    @property
+    def wait_s(self) -> float:
+        """How long a client waits: all of them ask a few hundred times a second."""
+        return max(1.0, self.clients / WAKES_A_SECOND)
 
 
 class NoAnswerError(Exception):
@@ -98,12 +117,15 @@ class Worker:
         try:
             while line := await reader.readline():
                 reply = json.loads(line)
-                self._replies.pop(reply["id"]).set_result(reply)
+                # A client that has ended meanwhile has cancelled its own.
+                if not (future := self._replies.pop(reply["id"])).done():
+                    future.set_result(reply)
         except OSError:
             pass
         replies, self._replies = self._replies, {}
         for future in replies.values():
-            future.set_exception(NoAnswerError())
+            if not future.done():
+                future.set_exception(NoAnswerError())
 
 
 @dataclass(slots=True)
@@ -115,6 +137,8 @@ class Client:
     # (turn, value): a value of None is a cursor that has expired.
     told: list[tuple[int, int | None]] = field(default_factory=list)
     begun: int = 0
+    # When it was given its cursor.
+    since_s: float = 0.0
 
 
 class SignalStorm:
@@ -124,7 +148,10 @@ class SignalStorm:
         self._plan = plan
         self._folder = folder
         self._random = random.Random(plan.seed)
-        self._server = ValkeyServer(folder, appendfsync="always")
+        make = ClusterServers if plan.is_cluster else OneServer
+        self._servers: Servers = make(folder, self._random)
+        self._lost_s = -REPORTED_S
+        self._unexplained: list[str] = []
         self._turns = itertools.count()
         self._values = itertools.count()
         self._is_firing = True
@@ -138,23 +165,21 @@ class SignalStorm:
 
     async def blow(self) -> list[str]:
         """Go through with it, and return what was broken."""
-        self._server.start()
-        unix = self._server.url.removeprefix("unix://")
         try:
-            async with Proxy(unix) as self._proxy:
-                url = f"redis://127.0.0.1:{self._proxy.port}"
-                self._workers = [
-                    Worker(url, self._folder, number) for number in range(self._plan.workers)
-                ]
-                try:
-                    await asyncio.gather(*(worker.start() for worker in self._workers))
-                    return await self._run()
-                finally:
-                    for worker in self._workers:
-                        await worker.kill()
-                        worker.close()
+            await self._servers.start()
+            url = self._servers.url
+            self._workers = [
+                Worker(url, self._folder, number) for number in range(self._plan.workers)
+            ]
+            try:
+                await asyncio.gather(*(worker.start() for worker in self._workers))
+                return await self._run()
+            finally:
+                for worker in self._workers:
+                    await worker.kill()
+                    worker.close()
         finally:
-            self._server.close()
+            await self._servers.close()
 
     async def _run(self) -> list[str]:
         await self._settled()
@@ -162,10 +187,19 @@ class SignalStorm:
         firing = [asyncio.create_task(self._fire()) for _ in range(self._plan.firing)]
         faults = [name for name, count in self._plan.faults.items() for _ in range(count)]
         self._random.shuffle(faults)
-        for fault in faults:
+        # Unlike the others, the first worker is never killed: it must not grow.
+        warm = after = await self._memory()
+        for number, fault in enumerate(faults):
+            if number == len(faults) // 4:
+                warm = await self._memory()
             await asyncio.sleep(self._plan.pause_s)
+            if fault in self._servers.lossy:
+                self._lost_s = float("inf")
             await self._do(fault)
+            if fault in self._servers.lossy:
+                self._lost_s = time.monotonic()
             self.counts[fault] += 1
+        after = await self._memory()
         await asyncio.sleep(self._plan.pause_s)
         self._is_firing = False
         await asyncio.gather(*firing)
@@ -176,44 +210,35 @@ class SignalStorm:
         left = [f"waits are left: {each}" for each in statistics if each["parked"]]
         kept = [each["signals"] for each in statistics]
         self.counts["kept signals, at most"] = max(kept)
-        return [*left, *itertools.chain.from_iterable(map(self._judge, self.clients))]
+        self.counts["KiB of the first worker, warm"] = warm // 1024
+        self.counts["KiB of the first worker, at the end"] = after // 1024
+        if after > GROWN_BY * warm + GROWN_BYTES:
+            left.append(f"the first worker has grown from {warm} to {after} bytes")
+        judged = itertools.chain.from_iterable(map(self._judge, self.clients))
+        return [*left, *self._unexplained, *judged]
+
+    async def _memory(self) -> int:
+        return int((await self._workers[0].ask("statistics"))["bytes"])
 
     async def _do(self, fault: str) -> None:
-        worker = self._random.choice(self._workers)
+        worker = self._random.choice(self._workers[1:])
         match fault:
             case "kill worker":
                 await worker.kill()
                 await worker.start()
             case "kill server":
-                self._server.kill()
-                await asyncio.sleep(self._random.uniform(0, 0.3))
-                await asyncio.to_thread(self._server.start)
+                await self._servers.kill()
             case "cut":
-                self._proxy.cut()
+                await self._servers.cut()
             case "stall":
-                await self._proxy.stall(self._random.uniform(0.1, 2.5))
+                await self._servers.stall(self._random.uniform(0.1, LONGEST_STALL_S))
             case "empty":
-                with self._server.client() as client:
-                    client.flushall()
+                await self._servers.empty()
             case "lose writes":
-                await self._settled()
-                await self._lose_writes()
+                await self._servers.lose_writes(self._plan.pause_s)
         if fault != "cut":
             # What only a killed worker knew to be lost, nobody could say.
             await self._settled()
-
-    async def _lose_writes(self) -> None:
-        """As after a failover to a replica that was behind."""
-        saved, live = self._folder / "saved", self._folder / "appendonlydir"
-        self._server.kill()
-        shutil.copytree(live, saved)
-        await asyncio.to_thread(self._server.start)
-        await self._settled()
-        await asyncio.sleep(self._plan.pause_s)
-        self._server.kill()
-        shutil.rmtree(live)
-        saved.rename(live)
-        await asyncio.to_thread(self._server.start)
 
     async def _settled(self) -> None:
         """Return once each worker can fire: its connections are those of now."""
@@ -242,14 +267,14 @@ class SignalStorm:
                 self.fired[key].append((asked, next(self._turns), value))
             else:
                 self.counts["refused"] += 1
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(self._plan.fire_pause_s)
 
     async def _wait(self, client: Client) -> None:
         is_last = False
         while not is_last:
             is_last = self._is_over
             try:
-                reply = await self._ask(client, 0.0 if is_last else 1.0)
+                reply = await self._ask(client, 0.0 if is_last else self._plan.wait_s)
             except NoAnswerError:
                 await asyncio.sleep(0.02)
                 continue
@@ -258,6 +283,8 @@ class SignalStorm:
                 await asyncio.sleep(0.05)
             elif "expired" in reply:
                 client.told.append((next(self._turns), None))
+                if self._lost_s < min(client.since_s, time.monotonic() - REPORTED_S):
+                    self._unexplained.append(f"nothing was lost: {reply['expired']}")
                 client.cursor = reply["head"]
                 self.counts["expired"] += 1
                 is_last = False
@@ -269,6 +296,8 @@ class SignalStorm:
                     client.told.append((next(self._turns), reply["value"]))
                     self.counts["seen"] += 1
                     is_last = False
+            if "cursor" in reply or "head" in reply:
+                client.since_s = time.monotonic()
 
     async def _ask(self, client: Client, timeout: float) -> dict[str, Any]:
         worker = self._random.choice(self._workers)

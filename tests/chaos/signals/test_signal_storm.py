@@ -1,10 +1,15 @@
 """The short form: each fault once, and no broken promise."""
 
 import asyncio
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from purgatory import Purgatory
+from purgatory.signals.redis import RedisSignals
+from tests.chaos.signals.servers import ClusterServers
 from tests.chaos.signals.storm import FAULTS, SignalPlan, SignalStorm
 from tests.patience import PATIENCE_S
 
@@ -20,10 +25,19 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return backend
 
 
-async def test_every_acknowledged_signal_is_seen_or_said_to_be_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_cluster", [False, True], ids=["one-server", "cluster"])
+async def test_every_acknowledged_signal_is_seen_or_said_to_be_lost(
+    tmp_path: Path, is_cluster: bool
+) -> None:
     """In order and once, by each client, whichever worker it asks."""
     plan = SignalPlan(
-        clients=24, keys=8, faults=dict.fromkeys(FAULTS, 1), seed=3, workers=3, firing=2
+        clients=24,
+        keys=8,
+        faults=dict.fromkeys(FAULTS, 1),
+        seed=3,
+        workers=3,
+        firing=2,
+        is_cluster=is_cluster,
     )
     storm = SignalStorm(plan, tmp_path)
     # A storm that hangs is a failure, too.
@@ -32,3 +46,28 @@ async def test_every_acknowledged_signal_is_seen_or_said_to_be_lost(tmp_path: Pa
     assert storm.counts["acknowledged"] > 100, storm.counts
     assert storm.counts["seen"] > 100, storm.counts
     assert storm.counts["expired"], storm.counts
+
+
+async def test_an_idle_worker_finds_the_replica_that_has_taken_over(tmp_path: Path) -> None:
+    """The connection to a host that is gone stays open: only silence tells."""
+    servers = ClusterServers(tmp_path, random.Random(1))
+    try:
+        await servers.start()
+        async with Purgatory(signals=RedisSignals(servers.url)) as idle:
+            await _until(lambda: not idle.missing)
+            cursor = idle.cursor("key")
+            async with servers.suspended_owner("{purgatory:signals:0}"):
+                await _until(lambda: bool(idle.missing))
+                await _until(lambda: not idle.missing)
+                async with Purgatory(signals=RedisSignals(servers.url)) as other:
+                    await other.fire("key", 1)
+                outcome = await idle.park("key", timeout=PATIENCE_S, cursor=cursor)
+                assert outcome.value == 1
+    finally:
+        await servers.close()
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(2 * PATIENCE_S):
+        while not is_so():  # noqa: ASYNC110 - what the server does sets no event here
+            await asyncio.sleep(0.05)

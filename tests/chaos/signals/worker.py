@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sys
+from pathlib import Path
 from typing import Any
 
-from purgatory import CursorExpiredError, Purgatory, PurgatoryError
+from purgatory import CursorExpiredError, Limits, Purgatory, PurgatoryError
 from purgatory.signals.redis import RedisSignals
+
+# So few that all are there soon: memory must not grow from then on.
+MAX_SIGNALS = 4_000
 
 
 async def answer(purgatory: Purgatory, request: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +40,7 @@ async def answer(purgatory: Purgatory, request: dict[str, Any]) -> dict[str, Any
                     "missing": purgatory.missing,
                     "parked": counts.parked,
                     "signals": counts.signals.signals,
+                    "bytes": resident_bytes(),
                 }
     except CursorExpiredError as exc:
         return {"expired": exc.detail, "head": exc.head}
@@ -42,11 +48,17 @@ async def answer(purgatory: Purgatory, request: dict[str, Any]) -> dict[str, Any
         return {"error": str(exc)}
 
 
+def resident_bytes() -> int:
+    """Return the memory that this process takes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 async def serve(url: str, path: str) -> None:
     """Serve requests at a socket until it is killed."""
     tasks: set[asyncio.Task[None]] = set()
-    signals = RedisSignals(url, shards=2, timeout=1.0)
-    async with Purgatory("worker", signals=signals) as purgatory:
+    signals = RedisSignals(url, shards=3, timeout=1.0)
+    limits = Limits(max_signals=MAX_SIGNALS)
+    async with Purgatory("worker", limits=limits, signals=signals) as purgatory:
 
         async def reply(line: bytes, writer: asyncio.StreamWriter) -> None:
             request = json.loads(line)

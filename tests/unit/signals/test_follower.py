@@ -9,7 +9,7 @@ import pytest
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.redis.follower import MAX_OWN, Follower
-from purgatory.signals.redis.shard_log import parse_message
+from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, parse_message
 from purgatory.testing import MockClock
 from tests.properties.log_model import LogModel
 
@@ -70,7 +70,43 @@ async def test_own_entries_that_do_not_arrive_are_bounded() -> None:
     assert first.result() == 0
 
 
-def _follower(log: Any) -> Follower:
+async def test_a_message_that_overtakes_the_reply_keeps_the_count_of_what_was_ended() -> None:
+    """The fire that completed the operations is told so."""
+
+    class EarlyLog(LogModel):
+        async def append(self, request: AppendRequest) -> AppendReply:
+            reply = await super().append(request)
+            (entry,) = self.messages.pop()[1]
+            text = b"f%d 0 0 3 key" % entry.seq
+            message = b"%b %d %d:%b" % (reply.epoch.encode(), entry.offset, len(text), text)
+            assert follower.apply_message(message)
+            return reply
+
+    follower = _follower(EarlyLog(per_key=10, in_all=10, page=10), ends=7)
+    await follower.catch_up()
+    reply, (future,) = await follower.append(AppendRequest([(EntryType.FIRED, "key", b"")]))
+    assert future.result() == 7
+    assert (follower._own, follower._early) == ({}, {})
+    assert follower.replica.applied == reply.before + 1
+
+
+async def test_a_process_that_always_appends_has_the_counts_of_its_latest_entries() -> None:
+    """However many entries of others have come since it last had no append under way."""
+    follower = _follower(LogModel(per_key=10, in_all=10, page=10), ends=7)
+    await follower.catch_up()
+    with follower.appending():
+        epoch = follower.replica.epoch
+        for offset in range(1, MAX_OWN + 100):
+            assert follower.apply_message(b"%b %d 12:f1 0 0 3 key" % (epoch.encode(), offset))
+        (future,) = follower.apply_own(
+            epoch, [LogEntry(offset, EntryType.FIRED, 1, 0, 0, "key", b"")]
+        )
+        assert future.result() == 7
+        assert len(follower._early) <= MAX_OWN
+    assert not follower._early
+
+
+def _follower(log: Any, ends: int = 0) -> Follower:
     replica = LogReplica(
         clock=MockClock(),
         max_signals_per_key=10,
@@ -78,14 +114,17 @@ def _follower(log: Any) -> Follower:
         max_bytes=1_000,
         max_value_bytes=1_000,
     )
-    follower = Follower(log, replica, shards=1, has_key=lambda key: True, on_load=lambda: None)
-    follower._listener = _Listener()
+    follower = Follower(log, replica, shards=1, has_key=lambda key: True, on_change=lambda: None)
+    follower._listener = _Listener(ends)
     return follower
 
 
 class _Listener:
+    def __init__(self, ends: int) -> None:
+        self._ends = ends
+
     def check(self, key: str) -> int:
-        return 0
+        return self._ends
 
     def cancel(self, key: str) -> int:
         return 0

@@ -1,0 +1,128 @@
+"""Fires whose jobs are not decided yet, in Redis: they survive the processes that owe them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from itertools import chain
+from secrets import token_hex
+from typing import Any, Final
+
+from purgatory.errors import SignalsUnavailableError
+from purgatory.group_commit import GroupCommit
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client, RedisScript
+from purgatory.signals.shared import OwedRecord
+from purgatory.timer import SystemClock
+from purgatory.timer.clock import NS_PER_MS
+
+MAX_OWED: Final = 100_000
+MAX_BATCH_BYTES: Final = 1024 * 1024
+
+_OWE: Final = RedisScript(b"""
+local room = ARGV[1] - redis.call('ZCARD', KEYS[1])
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+for at = 2, math.min(#ARGV - 2, room * 3 - 1), 3 do
+  redis.call('ZADD', KEYS[1], now_ms - ARGV[at + 2], ARGV[at])
+  redis.call('HSET', KEYS[2], ARGV[at], ARGV[at + 1])
+end
+return room
+""")
+_READ: Final = RedisScript(b"""
+local time = redis.call('TIME')
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+local found = redis.call('ZRANGE', KEYS[1], 0, ARGV[1] - 1, 'WITHSCORES')
+local rows = {}
+for index = 1, #found, 2 do
+  rows[#rows + 1] = found[index]
+  rows[#rows + 1] = redis.call('HGET', KEYS[2], found[index]) or ''
+  rows[#rows + 1] = tostring(math.max(0, now_ms - found[index + 1]))
+end
+return rows
+""")
+_SETTLE: Final = RedisScript(b"""
+redis.call('ZREM', KEYS[1], unpack(ARGV))
+return redis.call('HDEL', KEYS[2], unpack(ARGV))
+""")
+
+
+class RedisOwedFires:
+    """The records of owed fires, oldest first. Every method raises SignalsUnavailableError."""
+
+    def __init__(self, tag: str, timeout_s: float) -> None:
+        """Keep them under `tag`."""
+        self._keys = (f"{tag}owed", f"{tag}owed-records")
+        self._timeout_s = timeout_s
+        # A store that stops answering leaves all fires of a moment here at once: one round trip for
+        # them, and one connection of those that the log needs, too.
+        self._commit: GroupCommit[tuple[bytes, int, int]] = GroupCommit(
+            self._owe_all, weigh=lambda request: len(request[0]), max_weight=MAX_BATCH_BYTES
+        )
+        self._client: Client | None = None
+
+    def connect(self, client: Client | None) -> None:
+        """Use `client` from now on."""
+        self._client = client
+
+    async def drain(self) -> None:
+        """Return once what was submitted is kept, or has failed."""
+        await self._commit.join()
+
+    async def owe(self, record: bytes, age_ms: int) -> None:
+        """Keep a record of what fired `age_ms` ago."""
+        await self._commit.submit((record, age_ms, _now_ms()))
+
+    async def _owe_all(
+        self, requests: list[tuple[bytes, int, int]]
+    ) -> list[SignalsUnavailableError | None]:
+        # In this order also within a millisecond.
+        ids = (f"{number:08}{token_hex(8)}" for number in range(len(requests)))
+        now_ms = _now_ms()
+        named = [
+            (name, record, age_ms + now_ms - asked_ms)
+            for name, (record, age_ms, asked_ms) in zip(ids, requests, strict=True)
+        ]
+        room = await self._run(_OWE, MAX_OWED, *chain.from_iterable(named))
+        return [
+            None
+            if place < room
+            else SignalsUnavailableError(f"{MAX_OWED} fires are owed already, the limit")
+            for place in range(len(requests))
+        ]
+
+    async def owed(self, limit: int) -> list[OwedRecord]:
+        """Return the first records."""
+        rows: list[Any] = await self._run(_READ, limit)
+        return [
+            OwedRecord(_text(rows[at]), _bytes(rows[at + 1]), int(rows[at + 2]))
+            for at in range(0, len(rows), 3)
+        ]
+
+    async def settle(self, ids: Sequence[str]) -> None:
+        """Forget records."""
+        await self._run(_SETTLE, *ids)
+
+    async def _run(self, script: RedisScript, *arguments: object) -> Any:
+        client = self._client
+        if client is None:
+            raise SignalsUnavailableError("the signals are closed")
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return await script.run(client, self._keys, arguments)
+        except CONNECTION_ERRORS as exc:
+            raise SignalsUnavailableError(
+                f"Redis did not answer ({type(exc).__name__}: {exc}): try again"
+            ) from exc
+
+
+def _now_ms() -> int:
+    return SystemClock().now_ns() // NS_PER_MS
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _bytes(value: Any) -> bytes:
+    # A client of the application may decode responses.
+    return value if isinstance(value, bytes) else str(value).encode()

@@ -1,0 +1,176 @@
+"""A connection to Redis on which scripts run without the client's tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from asyncio import Future
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from purgatory.redis_server.script import CONNECTION_ERRORS
+from purgatory.signals.redis.message_tap import MAX_WAITING, frame_end
+
+# A connection that is idle for longer is tried: what is between here and the server may have
+# forgotten it without notice, after a few minutes, and the next fire would fail in its timeout.
+IDLE_S: Final = 15.0
+_TRIAL: Final = ("ECHO", "")
+# Nothing was done: the client of Redis knows what to do about these.
+_FOR_THE_CLIENT: Final = (b"NOSCRIPT ", b"MOVED ", b"ASK ")
+
+
+class ScriptConnection:
+    """Sends commands at once, and resumes their callers in the turn in which replies arrive.
+
+    redis-py connects, and is asked where this cannot help. A command of its own takes several turns
+    of the event loop and a task; several commands share this connection instead. One event loop.
+    """
+
+    def __init__(self) -> None:
+        self._pubsub: Any = None
+        self._replies: _Replies | None = None
+        self._is_opening = False
+        # This version of redis-py keeps its connections under another name.
+        self._is_unknown = False
+        # When a command was sent last.
+        self._used_s = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Return True iff commands can be sent."""
+        return self._replies is not None and not self._replies.is_closed
+
+    async def open(self, client: Redis) -> None:
+        """Connect as `client` does, unless that is done; without success, it stays closed.
+
+        What is open is tried if it has been idle, and aborted if the caller is cancelled meanwhile.
+        """
+        if self.is_open:
+            await self._try_idle()
+        if self.is_open or self._is_opening or self._is_unknown:
+            return
+        self._is_opening = True
+        try:
+            await self.close()
+            # What a client connects for subscriptions is used by nothing else.
+            self._pubsub = client.pubsub()
+            with contextlib.suppress(*CONNECTION_ERRORS):
+                await self._pubsub.connect()
+                # It has no public name; without it, the client sends every command.
+                writer = getattr(self._pubsub.connection, "_writer", None)
+                self._is_unknown = not isinstance(writer, asyncio.StreamWriter)
+                if isinstance(writer, asyncio.StreamWriter):
+                    self._replies = _Replies(cast(asyncio.Transport, writer.transport))
+                    self._used_s = asyncio.get_running_loop().time()
+        finally:
+            self._is_opening = False
+
+    async def _try_idle(self) -> None:
+        if asyncio.get_running_loop().time() - self._used_s < IDLE_S:
+            return
+        try:
+            # A user without the right to that has a reply, too.
+            with contextlib.suppress(ResponseError, *CONNECTION_ERRORS):
+                await self.send(_TRIAL)
+        except asyncio.CancelledError:
+            self.abort()
+            raise
+
+    async def close(self) -> None:
+        """End the connection; commands under way raise ConnectionResetError."""
+        self.abort()
+        pubsub, self._pubsub = self._pubsub, None
+        if pubsub is not None:
+            await pubsub.aclose()
+
+    def abort(self) -> None:
+        """End the connection at once: what is sent afterwards must not wait behind what hangs."""
+        replies, self._replies = self._replies, None
+        if replies is not None:
+            replies.abort()
+
+    def send(self, command: Iterable[bytes | str | int]) -> Future[bytes | None]:
+        """Send a command; the future has its reply, or None if the client has to send it.
+
+        It raises ResponseError, and ConnectionResetError if the connection ends before.
+        """
+        assert self._replies is not None
+        self._used_s = asyncio.get_running_loop().time()
+        parts = [part if isinstance(part, bytes) else str(part).encode() for part in command]
+        texts = [b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]
+        return self._replies.ask(b"*%d\r\n%b" % (len(parts), b"".join(texts)))
+
+
+class _Replies(asyncio.Protocol):
+    """The protocol of one connection: replies come in the order of commands."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        # The client's own, which has to know of the end.
+        self._protocol = cast(asyncio.Protocol, transport.get_protocol())
+        # The callers of the commands under way, the oldest first.
+        self._callers: deque[Future[bytes | None]] = deque()
+        # The part of the next reply that has arrived.
+        self._waiting = b""
+        self.is_closed = False
+        transport.set_protocol(self)
+
+    def ask(self, command: bytes) -> Future[bytes | None]:
+        future: Future[bytes | None] = asyncio.get_running_loop().create_future()
+        self._callers.append(future)
+        self._transport.write(command)
+        return future
+
+    def abort(self) -> None:
+        self.is_closed = True
+        self._transport.abort()
+        while self._callers:
+            caller = self._callers.popleft()
+            if not caller.done():
+                caller.set_exception(ConnectionResetError("the connection was closed"))
+
+    def data_received(self, data: bytes) -> None:
+        data = self._waiting + bytes(data)
+        at = 0
+        try:
+            while (end := frame_end(data, at)) is not None:
+                self._resume(data[at:end])
+                at = end
+        except (ValueError, IndexError):
+            # Replies are no longer told from each other.
+            self.abort()
+        if len(data) - at > MAX_WAITING:
+            # No script replies so much.
+            self.abort()
+        self._waiting = b"" if self.is_closed else data[at:]
+
+    def _resume(self, reply: bytes) -> None:
+        if reply.startswith(b">"):
+            # The server notifies its client; nobody has asked for it.
+            return
+        caller = self._callers.popleft()
+        if caller.done():
+            return
+        if reply.startswith(b"$"):
+            caller.set_result(reply[reply.index(b"\r\n") + 2 : -2])
+        elif reply.startswith(_FOR_THE_CLIENT, 1):
+            caller.set_result(None)
+        elif reply.startswith(b"-"):
+            caller.set_exception(ResponseError(reply[1:-2].decode(errors="replace")))
+        else:
+            self._callers.appendleft(caller)
+            raise ValueError(f"no script replies {reply[:20]!r}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.abort()
+        self._protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._protocol.resume_writing()

@@ -1,0 +1,296 @@
+"""The servers of a storm, and everything that is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import redis
+
+from tests.chaos.signals.proxy import Proxy
+from tests.free_port import free_port
+from tests.patience import PATIENCE_S
+from tests.valkey_server import ValkeyServer
+
+MASTERS = 3
+SLOTS = 16_384
+# A node is taken for dead after this: most stalls are shorter, and some longer.
+NODE_TIMEOUT_MS = 1_500
+LONGEST_STALL_S = 2.5
+
+
+class Servers(Protocol):
+    """What keeps the signals. Each method returns once a new connection is served again."""
+
+    url: str
+    lossy: frozenset[str]
+    """The faults that lose writes: cursors may expire for them."""
+
+    async def start(self) -> None:
+        """Start everything."""
+
+    async def kill(self) -> None:
+        """Kill a server, and have what is left or what is in its file serve."""
+
+    async def cut(self) -> None:
+        """Close every connection."""
+
+    async def stall(self, seconds: float) -> None:
+        """Be silent for a while, with the connections open."""
+
+    async def empty(self) -> None:
+        """FLUSHALL."""
+
+    async def lose_writes(self, seconds: float) -> None:
+        """Fail over to a replica that lacks the writes of the last seconds."""
+
+    async def close(self) -> None:
+        """End everything."""
+
+
+class OneServer:
+    """One server behind a proxy, with the disk in step, and a replica when it is to lose writes."""
+
+    lossy = frozenset({"empty", "lose writes"})
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self._folder = folder
+        self._random = chance
+        self._server = _server(folder / "server-0")
+        self._number = 0
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._server.start)
+        self._proxy = await Proxy(self._server.port).__aenter__()
+        self.url = f"redis://127.0.0.1:{self._proxy.port}"
+
+    async def kill(self) -> None:
+        self._server.kill()
+        await asyncio.sleep(self._random.uniform(0, 0.3))
+        await asyncio.to_thread(self._server.start)
+
+    async def cut(self) -> None:
+        self._proxy.cut()
+
+    async def stall(self, seconds: float) -> None:
+        await self._proxy.stall(seconds)
+
+    async def empty(self) -> None:
+        with self._server.client() as client:
+            await asyncio.to_thread(client.flushall)
+
+    async def lose_writes(self, seconds: float) -> None:
+        self._number += 1
+        replica = _server(self._folder / f"server-{self._number}")
+        await asyncio.to_thread(replica.start)
+        with replica.client() as client:
+            client.execute_command("REPLICAOF", "127.0.0.1", self._server.port)
+            await _until(lambda: "up" in str(client.info("replication")["master_link_status"]))
+            # From here on, it misses what is acknowledged.
+            client.execute_command("REPLICAOF", "NO", "ONE")
+        await asyncio.sleep(seconds)
+        old, self._server = self._server, replica
+        old.close()
+        self._proxy.target = replica.port
+        self._proxy.cut()
+
+    async def close(self) -> None:
+        await self._proxy.__aexit__()
+        self._server.close()
+
+
+class ClusterServers:
+    """Three masters with a replica each, which take over by themselves: that may lose writes."""
+
+    lossy = frozenset({"empty", "lose writes", "kill server", "stall"})
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self._random = chance
+        self._nodes = [
+            _server(
+                folder / f"node-{number}",
+                cluster_enabled="yes",
+                cluster_port=str(free_port()),
+                cluster_node_timeout=str(NODE_TIMEOUT_MS),
+                # A replica that was cut off is promoted all the same.
+                cluster_replica_validity_factor="0",
+                cluster_replica_no_failover="no",
+            )
+            for number in range(2 * MASTERS)
+        ]
+
+    async def start(self) -> None:
+        for node in self._nodes:
+            await asyncio.to_thread(node.start)
+        first, masters = self._nodes[0], self._nodes[:MASTERS]
+        for number, node in enumerate(self._nodes):
+            with node.client() as client:
+                _ask(client, "CLUSTER", "SET-CONFIG-EPOCH", number + 1)
+                if node is not first:
+                    _ask(client, "CLUSTER", "MEET", "127.0.0.1", first.port, first.bus_port)
+        for number, node in enumerate(masters):
+            begin, end = number * SLOTS // MASTERS, (number + 1) * SLOTS // MASTERS - 1
+            with node.client() as client:
+                _ask(client, "CLUSTER", "ADDSLOTSRANGE", begin, end)
+        for master, node in zip(masters, self._nodes[MASTERS:], strict=True):
+            with master.client() as client:
+                name = _ask(client, "CLUSTER", "MYID")
+            await _until(partial(_knows, node, name))
+            with node.client() as client:
+                _ask(client, "CLUSTER", "REPLICATE", name)
+        await self._whole()
+        self.url = "redis+cluster://" + first.url.partition("://")[2]
+
+    async def kill(self) -> None:
+        master, _ = self._pair()
+        master.kill()
+        await self._taken_over(master)
+        await asyncio.to_thread(master.start)
+        await self._whole()
+
+    async def cut(self) -> None:
+        for node in self._nodes:
+            with node.client() as client:
+                for kind in ("normal", "pubsub"):
+                    _ask(client, "CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
+
+    async def stall(self, seconds: float) -> None:
+        master, _ = self._pair()
+        master.suspend()
+        await asyncio.sleep(seconds)
+        master.resume()
+        await self._whole()
+
+    @asynccontextmanager
+    async def suspended_owner(self, key: str) -> AsyncIterator[None]:
+        """Suspend the master that has the slot of `key`, and let it continue at the end."""
+        masters = self._masters()
+        with masters[0].client() as client:
+            slot = int(_ask(client, "CLUSTER", "KEYSLOT", key))
+        master = next(each for each in masters if _has_slot(each, slot))
+        master.suspend()
+        try:
+            yield
+        finally:
+            master.resume()
+
+    async def empty(self) -> None:
+        for node in self._masters():
+            with node.client() as client:
+                await asyncio.to_thread(client.flushall)
+
+    async def lose_writes(self, seconds: float) -> None:
+        master, replica = self._pair()
+        with replica.client() as client:
+            # Its next connection to the master is refused there.
+            client.config_set("masterauth", "wrong")
+            _ask(client, "CLIENT", "KILL", "TYPE", "master")
+            await asyncio.sleep(seconds)
+            master.kill()
+            await self._taken_over(master)
+            client.config_set("masterauth", "")
+        await asyncio.to_thread(master.start)
+        await self._whole()
+
+    async def close(self) -> None:
+        for node in self._nodes:
+            node.close()
+
+    def _masters(self) -> list[ValkeyServer]:
+        return [node for node in self._nodes if _role(node) == "master"]
+
+    def _pair(self) -> tuple[ValkeyServer, ValkeyServer]:
+        """Return a master and its replica, which is in step."""
+        master = self._random.choice(self._masters())
+        with master.client() as client:
+            ports = [int(each["port"]) for each in _replicas(client)]
+        (replica,) = (node for node in self._nodes if node.port in ports)
+        return master, replica
+
+    async def _taken_over(self, gone: ValkeyServer) -> None:
+        others = [node for node in self._nodes if node is not gone]
+        await _until(
+            lambda: (
+                sum(_role(node) == "master" for node in others) == MASTERS
+                and all(map(_is_ok, others))
+            )
+        )
+
+    async def _whole(self) -> None:
+        """Return once each master has a replica that is in step."""
+
+        def is_whole() -> bool:
+            masters = self._masters()
+            return (
+                len(masters) == MASTERS
+                and all(map(_is_ok, self._nodes))
+                and all(map(_is_followed, masters))
+            )
+
+        await _until(is_whole)
+
+
+def _server(folder: Path, **settings: str) -> ValkeyServer:
+    folder.mkdir()
+    settings |= {"appendfsync": "always", "repl_diskless_sync_delay": "0"}
+    return ValkeyServer(folder, is_on_port=True, **settings)
+
+
+def _ask(client: redis.Redis, *command: str | int) -> str:
+    reply = client.execute_command(*command)  # type: ignore[no-untyped-call]  # redis-py leaves it so
+    return reply.decode() if isinstance(reply, bytes) else str(reply)
+
+
+def _knows(node: ValkeyServer, name: str) -> bool:
+    with node.client() as client:
+        return name in _ask(client, "CLUSTER", "NODES")
+
+
+def _has_slot(node: ValkeyServer, slot: int) -> bool:
+    with node.client() as client:
+        (own,) = (
+            line for line in _ask(client, "CLUSTER", "NODES").splitlines() if "myself" in line
+        )
+    return any(
+        int(begin) <= slot <= int(end or begin)
+        for begin, _, end in (part.partition("-") for part in own.split()[8:])
+    )
+
+
+def _role(node: ValkeyServer) -> str:
+    try:
+        with node.client() as client:
+            return str(client.info("replication")["role"])
+    except redis.RedisError:
+        return ""
+
+
+def _is_ok(node: ValkeyServer) -> bool:
+    try:
+        with node.client() as client:
+            return "cluster_state:ok" in _ask(client, "CLUSTER", "INFO")
+    except redis.RedisError:
+        return False
+
+
+def _is_followed(master: ValkeyServer) -> bool:
+    with master.client() as client:
+        return any(each["state"] == "online" for each in _replicas(client))
+
+
+def _replicas(client: redis.Redis) -> list[dict[str, str]]:
+    info = client.info("replication")
+    return [
+        value for name, value in info.items() if name.startswith("slave") and name[5:].isdigit()
+    ]
+
+
+async def _until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await asyncio.to_thread(is_so):  # noqa: ASYNC110 - servers set no event here
+            await asyncio.sleep(0.05)
