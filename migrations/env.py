@@ -8,8 +8,8 @@ from purgatory.jobs.sql.tables import metadata
 connection = context.config.attributes.get("connection")
 if connection is None:
     raise SystemExit(
-        "Run `python -m purgatory.jobs.sql URL`, or add the versions/ folder beside this file to "
-        "version_locations of your Alembic environment"
+        "Run `python -m purgatory.jobs.sql URL`, or call purgatory.jobs.sql.migrate_in in a "
+        "migration of your own"
     )
 context.configure(connection=connection, target_metadata=metadata, version_table=VERSION_TABLE)
 # The transaction belongs to the caller that passed the connection.

@@ -13,22 +13,21 @@ from examples.unpaid_orders.settings import ShopSettings
 from examples.unpaid_orders.shop import Shop
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, LongPollMiddleware, install
+from purgatory.jobs.sql import SqlJobStore
 
 
 def create_app(settings: ShopSettings | None = None) -> FastAPI:
-    """Return a shop. Run one worker: deadlines are kept in the memory of the process."""
+    """Return a shop. Run one worker: what fires is known in its process only."""
     settings = ShopSettings(database=Path("orders.sqlite3")) if settings is None else settings
-    purgatory = Purgatory("shop")
+    purgatory = Purgatory("shop", jobs=SqlJobStore(f"sqlite:///{settings.database}"))
     shop = Shop(purgatory, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # The router's lifespan opens it as well, but later, and `shop.open` needs it open.
-        async with purgatory:
-            await shop.open()
-            yield
-            await purgatory.drain()
-            await shop.close()
+        # Before the router's lifespan, which opens the purgatory.
+        await shop.open()
+        yield
+        await shop.close()
 
     app = FastAPI(title="Unpaid orders", lifespan=lifespan)
     app.state.shop = shop

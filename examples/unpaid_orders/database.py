@@ -15,8 +15,9 @@ class Database:
     def __init__(self, settings: ShopSettings) -> None:
         """Create the pool without connecting."""
         self.pool_size = settings.connections
+        self.url = f"sqlite+aiosqlite:///{settings.database}"
         self._engine = create_async_engine(
-            f"sqlite+aiosqlite:///{settings.database}",
+            self.url,
             poolclass=AsyncAdaptedQueuePool,
             pool_size=settings.connections,
             max_overflow=0,

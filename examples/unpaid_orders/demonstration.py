@@ -57,13 +57,12 @@ class Demonstration:
             response = await self._http.post("/orders", json={"item": f"a kettle for {name}"})
             self._expect(response.status_code == 201, f"{name} can order")
             self._pages[name] = self._open_page(response.json())
-        # A page and a deadline for each.
-        await self._until_parked(6)
+        await self._until_parked(3)
         await self._row("three buyers order and open their pages")
 
     async def _many_watch(self) -> None:
         self._friends = [self._open_page(self._pages["bob"].order) for _ in range(FRIENDS)]
-        await self._until_parked(6 + FRIENDS)
+        await self._until_parked(3 + FRIENDS)
         is_idle = await self._until(self._is_idle)
         await self._row(f"{FRIENDS} friends of bob open his page too")
         self._expect(is_idle, "no parked request holds a database connection")
@@ -80,8 +79,8 @@ class Demonstration:
         self._expect(latency_ms < 1000, "a page is updated immediately")
 
     async def _pages_return(self) -> None:
-        # Two orders are open: their pages, the friends, and the deadlines from the table.
-        await self._until_parked(4 + FRIENDS)
+        # Two orders are open: their pages, and the friends.
+        await self._until_parked(2 + FRIENDS)
         await self._row("it restarts and finds two open orders")
 
     async def _one_does_not_pay(self, name: str) -> None:

@@ -9,6 +9,9 @@ Jobs themselves are in `model`, handlers in `handlers`, the worker in `worker`, 
 `sql` and `redis`, and HTTP callbacks in `callbacks`.
 """
 
+from purgatory.jobs.handlers.again import (
+    Again,
+)
 from purgatory.jobs.handlers.job_context import (
     JobContext,
 )
@@ -53,6 +56,7 @@ from purgatory.retry_policy import (
 )
 
 __all__ = [
+    "Again",
     "DuplicateJobError",
     "FailJobError",
     "InvalidDeadlineError",

@@ -45,17 +45,18 @@ def on_job_end(listeners: Iterable[Listener | Recorder]) -> OnJobEnd | None:
 
 
 def _record(recorder: JobRecorder, job: Job) -> None:
-    assert job.state.is_final and job.outcome is not None, job
+    assert job.outcome is not None, job
     recorder.job_event(
         STATUS_OF[job.outcome],
         job_id=job.id,
         handler=job.handler,
         state=job.state.value,
-        deferred_at_ms=job.created_ms,
+        deferred_at_ms=job.waiting_since_ms,
         deadline_ms=job.deadline_ms,
         keys=job.keys,
         key=job.fired_key,
         attempt=job.attempt,
         error=job.error,
         lateness_ms=job.lateness_ms,
+        round_number=job.round,
     )

@@ -7,31 +7,41 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
+from purgatory.jobs.bounded_wait import BoundedWait
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_watchers import JobWatchers, ParkOperation
 from purgatory.jobs.key_jobs import KeyJobs
+from purgatory.jobs.missed_fires import AddResult, MissedFires, SignalHistory
 from purgatory.jobs.model.errors import (
     JobError,
     JobNotFoundError,
     StoreError,
     StoreUnavailableError,
 )
-from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.spec import JobSpec, encode_payload
-from purgatory.jobs.model.steps import Add, Added, Cancel, CancelForKey, Fire, accepted
+from purgatory.jobs.model.steps import Add, Added, AddStatus, Cancel, CancelForKey, Fire, accepted
+from purgatory.jobs.outbox_relay import FireAll, OutboxRelay
+from purgatory.jobs.owed_fires import OwedFires, OwedRecords
 from purgatory.jobs.store_opener import StoreOpener
-from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.stores.memory import MemoryJobStore
+from purgatory.jobs.stores.outbox import Outbox
+from purgatory.jobs.stores.protocol import CountsHandlers, JobStore
 from purgatory.jobs.worker.result_reporter import OnJobEnd
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
+from purgatory.jobs.worker.store_retry import OUTAGES
 from purgatory.timer import SystemTimer
 
 logger = logging.getLogger("purgatory.jobs")
+
+# A fire does not wait longer for the store: the jobs on its key are then owed.
+ACKNOWLEDGE_S: Final = 1.0
 
 
 class JobService:
@@ -46,17 +56,26 @@ class JobService:
         handlers: JobHandlers,
         *,
         timer: SystemTimer,
+        history: SignalHistory,
         park: ParkOperation,
         require_open: Callable[[], object],
         delay_ms: Callable[[float], int],
+        fire_all: FireAll,
+        records: OwedRecords | None,
         settings: WorkerSettings | None = None,
         on_end: OnJobEnd | None = None,
     ) -> None:
-        """Prepare. `park`, `require_open` and `delay_ms` are those of the purgatory.
+        """Prepare. `history`, `park`, `require_open` and `delay_ms` are those of the purgatory.
+
+        `fire_all` fires what transactions have stored. `records` are the signals that are shared
+        with other processes, if they are: they also keep the fires whose jobs are not decided yet.
 
         `on_end` is called with each job that ended by this process, once the store has recorded it.
         """
         self.store = store
+        if isinstance(store, MemoryJobStore):
+            # Other stores have the clock of their server, which all workers share.
+            store.use_clock(timer.clock)
         self.handlers = handlers
         self.limits = store.limits
         self.settings = WorkerSettings() if settings is None else settings
@@ -66,10 +85,20 @@ class JobService:
         self.watchers = JobWatchers(store, self.get, park=park, clock=timer.clock)
         self._on_end = on_end
         self._key_jobs = KeyJobs(store, on_end)
+        self.history = history
+        self._missed_fires = MissedFires(store, history, on_end)
         self._timer = timer
+        self._fire_all = fire_all
+        self._records = records
+        # By the store's clock: the newest job that was acknowledged here.
+        self._acked_ms = 0
         self._counters = WorkerCounters()
         self._unsubscribe: Callable[[], object] = lambda: None
         self._prepare()
+
+    def set_on_end(self, on_end: OnJobEnd | None) -> None:
+        """Call `on_end` instead with each job that ends by this process. Not while it is open."""
+        self._on_end = self._key_jobs.on_end = self._missed_fires.on_end = on_end
 
     def _prepare(self) -> None:
         """Make what is used from one opening to its closing, on one event loop."""
@@ -81,9 +110,28 @@ class JobService:
             settings=self.settings,
             on_end=self._on_end,
             counters=self._counters,
+            history=self._missed_fires,
         )
+        self._relay: OutboxRelay | None = None
+        if isinstance(self.store, Outbox):
+            self._relay = OutboxRelay(
+                self.store,
+                origin=_worker_name(),
+                fire_all=self._fire_all,
+                is_shared=self._records is not None,
+                on_cancelled=self._key_jobs.notify_ends,
+                clock=self.clock,
+            )
         self._opener = StoreOpener(self.store, self._start)
+        self._owed = OwedFires(
+            self.store,
+            self._records,
+            is_open=lambda: self._opener.is_open,
+            on_end=self._on_end,
+            clock=self.clock,
+        )
         self._draining: asyncio.Task[None] | None = None
+        self._fire_wait = BoundedWait(ACKNOWLEDGE_S)
 
     # Lifetime
 
@@ -111,6 +159,7 @@ class JobService:
             await asyncio.shield(self.begin_drain())
         finally:
             self._unsubscribe()
+            self._fire_wait.close()
             self._opener.note_closed()
             try:
                 await self.handlers.close()
@@ -140,9 +189,65 @@ class JobService:
             )
         return self.store
 
-    async def add(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
-        """Store jobs; return for each what was done, or why it was refused."""
-        return await self.ready().run([Add(spec) for spec in specs])
+    async def handler_counts(self) -> Mapping[tuple[str, JobState], int] | None:
+        """Return how many jobs of each handler wait and run; None if the store cannot count them.
+
+        It may read all of them: ask seldom.
+        """
+        store = self.ready()
+        return await store.handler_counts() if isinstance(store, CountsHandlers) else None
+
+    async def add(self, specs: Sequence[JobSpec]) -> Sequence[AddResult]:
+        """Store jobs; return for each what was done, or why it was refused.
+
+        What fired since the positions of a spec counts; raises what `MissedFires.count` raises.
+        """
+        results = await self.ready().run([Add(spec) for spec in specs])
+        for result in results:
+            if isinstance(result, Added):
+                self._acked_ms = max(self._acked_ms, result.job.created_ms)
+        self._note_deferred(results)
+        if not any(spec.since for spec in specs):
+            return results
+        return await self._missed_fires.count(specs, results)
+
+    async def add_in(self, session: object, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+        """Store jobs in the transaction of `session`."""
+        outbox, _ = self._outbox()
+        results = await outbox.add_in(session, specs)
+        # A rollback takes the job back, and its id is that of no other.
+        self._note_deferred(results)
+        return results
+
+    def _note_deferred(self, results: Sequence[Added | JobError]) -> None:
+        note = self.handlers.on_deferred
+        if note is None:
+            return
+        for result in results:
+            # One that is kept was deferred by another call.
+            if isinstance(result, Added) and result.status is not AddStatus.KEPT:
+                note(result.job.id)
+
+    async def fire_in(self, session: object, key: str, value_json: str, owner: str | None) -> None:
+        """Store a fire in the transaction of `session`: it is fired once that is committed."""
+        outbox, relay = self._outbox()
+        await outbox.fire_in(
+            session,
+            key=key,
+            value_json=value_json,
+            owner=owner,
+            origin=relay.origin,
+            on_commit=relay.wake,
+        )
+
+    def _outbox(self) -> tuple[Outbox, OutboxRelay]:
+        store = self.ready()
+        if self._relay is None or not isinstance(store, Outbox):
+            raise TypeError(
+                f"session needs jobs in a database, and they are in a {type(store).__name__}: make "
+                "the purgatory with an SqlJobStore on the database of the session"
+            )
+        return store, self._relay
 
     async def get(self, job_id: str) -> Job:
         """Return a job; raise JobNotFoundError."""
@@ -152,13 +257,32 @@ class JobService:
         return job
 
     def may_wait_on(self, key: str) -> bool:
-        """Return False only if certainly no job waits on `key`. No I/O."""
+        """Return False only if certainly no job waits on `key`. Immediate."""
         return not self._opener.is_open or self.store.may_wait_on(key)
 
-    async def fire(self, key: str, value: Any, max_value_bytes: int) -> int:
-        """Decide every job on `key`; return how many. It continues if the caller is cancelled."""
-        self.ready()
-        return await self._key_jobs.decide(Fire(key, encode_payload(value, max_value_bytes)))
+    async def fire(self, key: str, value: Any, max_value_bytes: int) -> int | None:
+        """Decide every job on `key`; return how many. It continues if the caller is cancelled.
+
+        None if the store cannot do it now: that is owed, and follows. Raises the store's error if
+        too many are owed already, and for what it has against this fire.
+        """
+        self.require_open()
+        value_json = encode_payload(value, max_value_bytes)
+        fired_ns, acked_ms = self.clock.now_ns(), self._acked_ms
+        error: StoreError | None = None
+        if not self._owed.must_wait(key):
+            deciding = self._key_jobs.begin(Fire(key, value_json))
+            # Whatever comes of it if that takes too long: what is decided twice is decided once.
+            if await self._fire_wait.wait(deciding):
+                try:
+                    return deciding.result()
+                except OUTAGES as exc:
+                    error = exc
+        if await self._owed.owe(key, value_json, fired_ns=fired_ns, acked_ms=acked_ms):
+            return None
+        raise error or StoreUnavailableError(
+            "the job store is away, and this process can keep no more fires for it"
+        )
 
     async def cancel(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a job and return it; raise the error of `Cancel`."""
@@ -174,9 +298,12 @@ class JobService:
         return await self._key_jobs.decide(CancelForKey(key))
 
     async def _start(self) -> None:
+        self._owed.start()
         self._unsubscribe = self.store.subscribe(self.watchers)
         await self._log_warnings()
         await self._scheduler.start()
+        if self._relay is not None:
+            self._relay.start()
 
     async def _log_warnings(self) -> None:
         try:
@@ -190,6 +317,9 @@ class JobService:
 
     async def _drain(self) -> None:
         await self._opener.stop()
+        if self._relay is not None:
+            await self._relay.stop()
+        await self._owed.stop()
         await self._scheduler.drain(self.settings.grace_ms)
 
 

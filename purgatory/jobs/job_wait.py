@@ -14,6 +14,8 @@ class JobWait(DelayedOperation):
     not missed.
     """
 
+    kind = "job-wait"
+
     __slots__ = ("_on_end", "has_changed", "job_id")
 
     def __init__(self, job_id: str, on_end: Callable[[], object]) -> None:

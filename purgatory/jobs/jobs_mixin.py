@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, TypeVar, overload
@@ -10,13 +10,23 @@ from typing import Any, Literal, TypeVar, overload
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.job_handle import JobHandle
 from purgatory.jobs.job_service import JobService
+from purgatory.jobs.missed_fires import AddResult, positions_since
 from purgatory.jobs.model.deadline import Deadline
-from purgatory.jobs.model.errors import JobError, NoJobStoreError
+from purgatory.jobs.model.errors import InvalidJobError, JobError, NoJobStoreError
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage
+from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, RetriedPage
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.model.steps import Added, Reschedule, RunNow, accepted
+from purgatory.jobs.model.steps import (
+    Added,
+    Pause,
+    Paused,
+    Reschedule,
+    Resume,
+    Retry,
+    RunNow,
+    accepted,
+)
 from purgatory.operations.watch_key import check_key
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -37,24 +47,46 @@ class JobsMixin:
     def handler(self, name: Function) -> Function: ...
     @overload
     def handler(
-        self, name: str | None = None, *, http: bool = False
+        self,
+        name: str | None = None,
+        *,
+        http: bool = False,
+        max_running: int | None = None,
+        max_running_per_key: int | None = None,
     ) -> Callable[[Function], Function]: ...
-    def handler(self, name: Any = None, *, http: bool = False) -> Any:
+    def handler(
+        self,
+        name: Any = None,
+        *,
+        http: bool = False,
+        max_running: int | None = None,
+        max_running_per_key: int | None = None,
+    ) -> Any:
         """Return a decorator: jobs of that name call the function, as (job, payload) or (job).
 
         Without a name, and as a bare `@purgatory.handler`, jobs have the name of the function.
         `http` allows requests to `POST /jobs` to name it; without, it is for `defer` only.
+
+        `max_running` of its jobs run at once, counting all processes on the store, and
+        `max_running_per_key` of those with the same `concurrency_key`. Others that are due wait,
+        the earliest due first, without costing an attempt; None is no bound. Each process applies
+        what it declares.
 
         `async` functions run on the event loop, others in a thread. The payload has the type that
         the second parameter is annotated with, checked by pydantic if needed. A handler that raises
         is tried again while attempts are left: RetryJobError names the delay, FailJobError ends the
         job. It may run more than once for a job; `job.id` stays the same.
 
-        Raises ValueError for an invalid or taken name, TypeError for a function that cannot be
-        called so.
+        Raises ValueError for an invalid or taken name or bound, TypeError for a function that
+        cannot be called so.
         """
         if name is None or isinstance(name, str):
-            return self.handlers.handler(name, http=http)
+            return self.handlers.handler(
+                name,
+                http=http,
+                max_running=max_running,
+                max_running_per_key=max_running_per_key,
+            )
         return self.handlers.handler()(name)
 
     def handled_elsewhere(self, names: Iterable[str], *, http: bool = False) -> None:
@@ -72,29 +104,46 @@ class JobsMixin:
         delay: float | None = None,
         at: datetime | None = None,
         keys: Iterable[str] = (),
+        since: str | Mapping[str, str] | None = None,
+        until: Literal["any", "all"] | int = "any",
         on_fire: Literal["run", "cancel"] = "run",
         dedupe_key: str | None = None,
         on_conflict: Literal["error", "replace", "keep"] = "error",
+        concurrency_key: str | None = None,
         max_attempts: int = 10,
         misfire: Literal["run", "skip", "spread"] = "run",
         ceiling: float | None = None,
+        session: object | None = None,
     ) -> JobHandle:
-        """Run a handler `delay` seconds from now, or `at` a time, or when one of `keys` fires.
+        """Run a handler `delay` seconds from now, or `at` a time, or when `keys` fire.
 
         Once this has returned, the handler runs at least once and one outcome is recorded, even if
         processes die; unless the job is cancelled, or a key fires with `on_fire="cancel"`, or it is
         missed with `misfire="skip"`.
 
+        `until`: "any" of the keys decides the job, or "all" of them, or that number of them.
+        `since` is a cursor from `Purgatory.cursor` or an outcome, or one for some of the keys: what
+        fired since then counts, in any process that shares the signals. Without it, what fires once
+        the job is stored counts. A job whose deadline is now may run before that is looked at.
+
         `dedupe_key`: `on_conflict` says what happens while another job waits with the same one;
         without a dedupe key, only "error" is allowed. `ceiling`: rescheduling and replacing never
         move the deadline beyond this many seconds from now.
 
+        `concurrency_key`: jobs with the same one share the `max_running_per_key` of their handler,
+        and without that it has no effect.
+
+        `session` is an AsyncSession or AsyncConnection of SQLAlchemy on the database of an
+        SqlJobStore: the job is stored by its commit, and not at all if that is rolled back. Not
+        together with `since`.
+
         After StoreUnavailableError the job may be stored or not; with a dedupe key and
-        `on_conflict="keep"` the same call again is safe.
+        `on_conflict="keep"` the same call again is safe. With `since`, so is it after
+        SignalsUnavailableError, which may leave a job that has not counted what fired.
 
         Raises UnknownHandlerError, InvalidPayloadError, InvalidDeadlineError, InvalidKeyError,
-        InvalidJobError, DuplicateJobError and StoreFullError; TypeError for an argument of the
-        wrong type.
+        InvalidJobError, DuplicateJobError and StoreFullError; BadCursorError and
+        CursorExpiredError, after which no job waits; TypeError for an argument of the wrong type.
         """
         spec = self.job_spec(
             handler,
@@ -102,16 +151,29 @@ class JobsMixin:
             delay=delay,
             at=at,
             keys=keys,
+            since=since,
+            until=until,
             on_fire=on_fire,
             dedupe_key=dedupe_key,
             on_conflict=on_conflict,
+            concurrency_key=concurrency_key,
             max_attempts=max_attempts,
             misfire=misfire,
             ceiling=ceiling,
         )
         service = self._require_jobs()
-        [added] = await service.add([spec])
-        if isinstance(added, JobError):
+        added: AddResult
+        if session is not None:
+            if spec.since:
+                raise InvalidJobError(
+                    "since is given with a session: what fires until its commit would not count; "
+                    "leave one of them out",
+                    param="since",
+                )
+            [added] = await service.add_in(session, [spec])
+        else:
+            [added] = await service.add([spec])
+        if not isinstance(added, Added):
             raise added
         return JobHandle(service, added.job.id, added)
 
@@ -123,9 +185,12 @@ class JobsMixin:
         delay: float | None = None,
         at: datetime | None = None,
         keys: Iterable[str] = (),
+        since: str | Mapping[str, str] | None = None,
+        until: str | int = "any",
         on_fire: str = "run",
         dedupe_key: str | None = None,
         on_conflict: str = "error",
+        concurrency_key: str | None = None,
         max_attempts: int = 10,
         misfire: str = "run",
         ceiling: float | None = None,
@@ -141,11 +206,15 @@ class JobsMixin:
             on_fire=on_fire,
             dedupe_key=dedupe_key,
             on_conflict=on_conflict,
+            concurrency_key=concurrency_key,
             max_attempts=max_attempts,
             misfire=misfire,
             ceiling=ceiling,
+            until=until,
             limits=service.limits,
         )
+        if since is not None:
+            spec = replace(spec, since=positions_since(service.history, spec.keys, since))
         payload_type = service.handlers.payload_of(handler)
         payload_json = payload_type.encode(payload, service.limits.max_payload_bytes)
         return replace(spec, payload_json=payload_json)
@@ -176,8 +245,9 @@ class JobsMixin:
     async def cancel_job(self, job_id: str, *, if_version: int | None = None) -> Job:
         """Cancel a waiting job and return it: it never runs after that. Repeating is safe.
 
-        Raises JobNotFoundError; JobConflictError while it runs, and once it is done or failed;
-        JobChangedError if its version is not `if_version`: cancelling changes it, too.
+        Raises JobNotFoundError; JobConflictError while it runs (unless its worker died and its
+        handler is paused), and once it is done or failed; JobChangedError if its version is not
+        `if_version`: cancelling changes it, too.
         """
         return await self._require_jobs().cancel(job_id, if_version=if_version)
 
@@ -213,11 +283,70 @@ class JobsMixin:
         [result] = await self._require_jobs().ready().run([RunNow(job_id, if_version=if_version)])
         return accepted(result)
 
+    async def retry_job(self, job_id: str, *, if_version: int | None = None) -> Job:
+        """Let a failed job run again at once, with all its attempts; return the job.
+
+        Raises JobNotFoundError, JobConflictError unless it has failed, and JobChangedError.
+        """
+        [result] = await self._require_jobs().ready().run([Retry(job_id, if_version=if_version)])
+        return accepted(result)
+
+    async def retry_jobs(
+        self,
+        *,
+        handler: str | None = None,
+        key: str | None = None,
+        after: str | None = None,
+        limit: int = 1_000,
+    ) -> RetriedPage:
+        """Retry up to `limit` of the failed jobs that match all arguments, about the newest first.
+
+        `after` is `next` of the page before: with it, each job is retried once, even if it fails
+        again meanwhile. Raises ValueError for a limit below 1.
+        """
+        page = await self.jobs(
+            state=JobState.FAILED, handler=handler, key=key, after=after, limit=limit
+        )
+        steps = [Retry(job.id, if_version=job.version) for job in page.jobs]
+        results = await self._require_jobs().ready().run(steps) if steps else []
+        # Those that somebody else has retried meanwhile are no longer failed.
+        retried = sum(not isinstance(result, JobError) for result in results)
+        return RetriedPage(retried, page.next)
+
+    async def pause(self, handler: str | None = None) -> None:
+        """Start no more jobs of a handler, or of all, in any process, until it is resumed.
+
+        What runs goes on, and so does a start that is under way. Jobs that are due wait; they can
+        be cancelled, and keys decide them. Repeating is safe.
+        """
+        if handler is not None:
+            check_key(handler)
+        await self._require_jobs().ready().run([Pause(handler)])
+
+    async def resume(self, handler: str | None = None) -> int:
+        """End a pause of the same handler, or of all; return how many jobs had waited for that.
+
+        A handler that is paused by name stays so when all are resumed. Repeating is safe.
+        """
+        if handler is not None:
+            check_key(handler)
+        store = self._require_jobs().ready()
+        resumed = 0
+        while True:
+            [count] = await store.run([Resume(handler, store.limits.max_batch)])
+            if not count:
+                return resumed
+            resumed += count
+
+    async def paused(self) -> Paused:
+        """Return the handlers that are paused, and how many due jobs wait for them."""
+        return await self._require_jobs().ready().paused()
+
     async def job_counts(self) -> JobCounts:
         """Return how many jobs are in each state, across all processes."""
         return await self._require_jobs().ready().counts()
 
-    async def add_jobs(self, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+    async def add_jobs(self, specs: Sequence[JobSpec]) -> Sequence[AddResult]:
         """Add jobs made by `job_spec`; return for each what was done, or why it was refused."""
         return await self._require_jobs().add(specs)
 

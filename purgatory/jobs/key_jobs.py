@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.model.errors import StoreError
@@ -15,8 +14,6 @@ from purgatory.jobs.worker.result_reporter import OnJobEnd
 
 logger = logging.getLogger("purgatory.jobs")
 
-Result = TypeVar("Result")
-
 
 class KeyJobs:
     """Fires or cancels the jobs on a key in batches, to the end even if the caller is cancelled."""
@@ -24,27 +21,31 @@ class KeyJobs:
     def __init__(self, store: JobStore, on_end: OnJobEnd | None) -> None:
         """Pass each job that ends by it to `on_end`."""
         self._store = store
-        self._on_end = on_end
+        self.on_end = on_end
 
     async def decide(self, step: KeyStep) -> int:
         """Run `Fire` or `CancelForKey` until no undecided job is left on its key; return how many.
 
         Jobs that are added to the key meanwhile may be decided, too.
         """
-        return await _to_the_end(self._decide(step))
+        return await asyncio.shield(self.begin(step))
+
+    def begin(self, step: KeyStep) -> asyncio.Task[int]:
+        """Begin what `decide` does, in a task of its own."""
+        return asyncio.get_running_loop().create_task(self._decide(step))
 
     async def _decide(self, step: KeyStep) -> int:
         count, has_more = 0, True
         while has_more:
             [fired] = await self._store.run([step])
             count += len(fired.run) + len(fired.cancelled)
-            await self._notify_ends(fired.cancelled)
+            await self.notify_ends(fired.cancelled)
             has_more = fired.has_more
         return count
 
-    async def _notify_ends(self, job_ids: Sequence[str]) -> None:
+    async def notify_ends(self, job_ids: Sequence[str]) -> None:
         """Pass jobs that ended to `on_end`; the store has returned only their ids."""
-        if self._on_end is None or not job_ids:
+        if self.on_end is None or not job_ids:
             return
         try:
             jobs = await self._store.get(job_ids)
@@ -59,8 +60,4 @@ class KeyJobs:
             return
         for job in jobs:
             if job is not None and job.state.is_final:
-                self._on_end(job)
-
-
-async def _to_the_end(work: Awaitable[Result]) -> Result:
-    return await asyncio.shield(asyncio.ensure_future(work))
+                self.on_end(job)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from purgatory.jobs import Job, JobLimits, JobOutcome, JobState
 from purgatory.jobs.model import (
     AddStatus,
+    Bounds,
     Deadline,
     Finish,
     GiveBack,
@@ -16,22 +18,94 @@ from purgatory.jobs.model import (
     JobSpec,
     OnConflict,
     OnFire,
+    WaitAgain,
 )
+from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS
 
 
 class JobModel:
     """Every method returns what the store has to return, an error as its class's name."""
 
-    def __init__(self, limits: JobLimits) -> None:
+    def __init__(self, limits: JobLimits, now_ms: Callable[[], int]) -> None:
         self.limits = limits
+        self.now_ms = now_ms
         self.jobs: dict[str, Job] = {}
 
     def change(self, job: Job, *, is_freed: bool = False, **changes: Any) -> Job:
         """Store a job with changes and the next version."""
         if is_freed:
-            changes |= {"epoch": job.epoch + 1, "lease_until_ms": 0}
-        self.jobs[job.id] = replace(job, **{"version": job.version + 1} | changes)
-        return self.jobs[job.id]
+            changes |= {"epoch": job.epoch + 1, "lease_until_ms": 0, "placed_ms": None}
+        return self.put(replace(job, **{"version": job.version + 1} | changes))
+
+    def put(self, job: Job) -> Job:
+        """Store a job; the place that it leaves goes to another."""
+        old = self.jobs.get(job.id)
+        self.jobs[job.id] = job
+        if old is not None and old.placed_ms is not None and job.placed_ms is None:
+            self.hand_over(old.handler, old.concurrency_key)
+        elif old is not None and old.blocked_by == "max_running" and job.blocked_by is None:
+            self.move_up(old.handler, old.concurrency_key)
+        return job
+
+    # Places
+
+    def taken(self, job: Job, *, has_key: bool) -> int:
+        """How many other jobs hold a place of the handler, or of the key, of `job`."""
+        return sum(
+            other.placed_ms is not None
+            and other.id != job.id
+            and other.handler == job.handler
+            and (not has_key or other.concurrency_key == job.concurrency_key)
+            for other in self.jobs.values()
+        )
+
+    def blocked_by(self, job: Job, bounds: Bounds) -> str | None:
+        per_key, maximum = bounds.max_running_per_key, bounds.max_running
+        has_key = job.concurrency_key is not None
+        if has_key and per_key is not None and self.taken(job, has_key=True) >= per_key:
+            return "max_running_per_key"
+        if maximum is not None and self.taken(job, has_key=False) >= maximum:
+            return "max_running"
+        return None
+
+    def block(self, job: Job, blocked_by: str) -> None:
+        ends = {"max_running": BLOCKED_BY_HANDLER_MS, "max_running_per_key": BLOCKED_BY_KEY_MS}
+        until_ms = ends[blocked_by]
+        self.jobs[job.id] = replace(
+            job, epoch=job.epoch + 1, lease_until_ms=until_ms, placed_ms=None
+        )
+        if job.placed_ms is not None and blocked_by == "max_running_per_key":
+            self.hand_over(job.handler, None)
+
+    def hand_over(self, handler: str, concurrency_key: str | None) -> None:
+        self.move_up(handler, concurrency_key)
+        first = self.first_blocked(handler, "max_running")
+        if first is not None:
+            self.unblock(first)
+
+    def move_up(self, handler: str, concurrency_key: str | None) -> None:
+        first = None
+        if concurrency_key is not None:
+            first = self.first_blocked(handler, "max_running_per_key", concurrency_key)
+        if first is not None:
+            self.block(first, "max_running")
+
+    def unblock(self, job: Job) -> None:
+        self.jobs[job.id] = replace(
+            job, epoch=job.epoch + 1, lease_until_ms=0, placed_ms=self.now_ms()
+        )
+
+    def first_blocked(
+        self, handler: str, blocked_by: str, concurrency_key: str | None = None
+    ) -> Job | None:
+        waiting = [
+            job
+            for job in self.jobs.values()
+            if job.handler == handler
+            and job.blocked_by == blocked_by
+            and concurrency_key in (None, job.concurrency_key)
+        ]
+        return min(waiting, key=lambda job: (job.due_ms, job.id), default=None)
 
     def held(self, claim: JobClaim) -> Job | None:
         job = self.jobs.get(claim.id)
@@ -39,7 +113,11 @@ class JobModel:
         return job if is_held else None
 
     def undecided(self, key: str) -> list[Job]:
-        return [job for job in self.jobs.values() if job.is_undecided and key in job.keys]
+        return [
+            job
+            for job in self.jobs.values()
+            if job.is_undecided and key in job.keys and key not in job.fired_before
+        ]
 
     def add(self, spec: JobSpec, now_ms: int) -> tuple[Job, AddStatus] | str:
         if spec.id in self.jobs:
@@ -69,19 +147,34 @@ class JobModel:
                 "keys",
                 "on_fire",
                 "dedupe_key",
+                "concurrency_key",
                 "owner",
                 "max_attempts",
                 "misfire",
+                "needed",
             )
         } | {"deadline_ms": deadline_ms, "due_ms": deadline_ms, "ceiling_ms": ceiling_ms}
+        fields["fired_before"] = ()
         if rivals:
             return self.change(rivals[0], is_freed=True, **fields), AddStatus.REPLACED
         self.jobs[spec.id] = Job(id=spec.id, created_ms=now_ms, **fields)
         return self.jobs[spec.id], AddStatus.ADDED
 
     def claim(
-        self, worker: str, *, within_ms: int, limit: int, lease_ms: int, now_ms: int
+        self,
+        worker: str,
+        *,
+        within_ms: int,
+        limit: int,
+        lease_ms: int,
+        now_ms: int,
+        bounds: Bounds | None = None,
     ) -> list[Job]:
+        while bounds is not None:
+            first = self.first_blocked(bounds.handler, "max_running")
+            if first is None or self.taken(first, has_key=False) >= (bounds.max_running or 1_000):
+                break
+            self.unblock(first)
         free = [
             job
             for job in self.jobs.values()
@@ -89,17 +182,19 @@ class JobModel:
             and job.lease_until_ms <= now_ms
             and job.due_ms <= now_ms + within_ms
         ]
-        claimed = sorted(free, key=lambda job: (job.due_ms, job.id))[:limit]
-        return [
-            self.change(
-                job,
-                epoch=job.epoch + 1,
-                worker=worker,
-                lease_until_ms=now_ms + lease_ms,
-                version=job.version,
-            )
-            for job in claimed
-        ]
+        claimed = []
+        for job in sorted(free, key=lambda job: (job.due_ms, job.id))[:limit]:
+            placed_ms = job.placed_ms
+            if bounds is not None and placed_ms is None and job.due_ms <= now_ms:
+                blocked_by = self.blocked_by(job, bounds)
+                if blocked_by is not None:
+                    self.block(job, blocked_by)
+                    continue
+                placed_ms = now_ms
+            lease: dict[str, Any] = {"worker": worker, "lease_until_ms": now_ms + lease_ms}
+            changes: dict[str, Any] = {"placed_ms": placed_ms, "version": job.version}
+            claimed.append(self.change(job, epoch=job.epoch + 1, **lease, **changes))
+        return claimed
 
     def renew(self, claim: JobClaim, lease_ms: int, now_ms: int) -> list[JobClaim]:
         job = self.held(claim)
@@ -109,11 +204,23 @@ class JobModel:
         return []
 
     def start(
-        self, claim: JobClaim, lease_ms: int, now_ms: int, attempt: int | None = None
+        self,
+        claim: JobClaim,
+        lease_ms: int,
+        now_ms: int,
+        attempt: int | None = None,
+        bounds: Bounds | None = None,
     ) -> Job | None:
         job = self.held(claim)
         if job is None or (job.state is JobState.WAITING and job.due_ms > now_ms):
             return job
+        placed_ms = job.placed_ms
+        if bounds is not None:
+            blocked_by = self.blocked_by(job, bounds)
+            if blocked_by is not None:
+                self.block(job, blocked_by)
+                return None
+            placed_ms = now_ms if placed_ms is None else placed_ms
         late_ms = max(0, now_ms - min(job.due_ms, job.deadline_ms))
         return self.change(
             job,
@@ -121,6 +228,7 @@ class JobModel:
             outcome=job.outcome or JobOutcome.EXPIRED,
             attempt=job.attempt + 1 if attempt is None else attempt,
             lateness_ms=late_ms if job.lateness_ms is None else job.lateness_ms,
+            placed_ms=placed_ms,
             lease_until_ms=now_ms + lease_ms,
         )
 
@@ -130,9 +238,8 @@ class JobModel:
             return False
         if job.state is JobState.RUNNING and job.lease_until_ms > 0:
             error = result.error or job.error
-            job = self.change(
-                job, state=result.state, finished_ms=now_ms, lease_until_ms=0, error=error
-            )
+            ends: dict[str, Any] = {"finished_ms": now_ms, "lease_until_ms": 0, "placed_ms": None}
+            job = self.change(job, state=result.state, error=error, **ends)
         return job.state is result.state
 
     def miss(self, claim: JobClaim, now_ms: int) -> bool:
@@ -146,6 +253,7 @@ class JobModel:
                 outcome=JobOutcome.MISSED,
                 finished_ms=now_ms,
                 lease_until_ms=0,
+                placed_ms=None,
             )
         return job.outcome is JobOutcome.MISSED
 
@@ -165,15 +273,62 @@ class JobModel:
         )
         return True
 
+    def wait_again(self, step: WaitAgain, now_ms: int) -> Job | None:
+        job = self.held(step.claim)
+        if job is None or job.state is not JobState.RUNNING:
+            return None
+        rivals = [each for each in self.jobs.values() if each.is_undecided]
+        if job.dedupe_key and job.dedupe_key in {each.dedupe_key for each in rivals}:
+            ends: dict[str, Any] = {"finished_ms": now_ms, "lease_until_ms": 0, "placed_ms": None}
+            return self.change(job, state=JobState.DONE, **ends)
+        assert step.deadline.delay_ms is not None
+        deadline_ms = now_ms + step.deadline.delay_ms
+        fresh = Job(
+            id=job.id,
+            handler=job.handler,
+            payload_json=step.payload_json or job.payload_json,
+            deadline_ms=deadline_ms,
+            due_ms=deadline_ms,
+            created_ms=job.created_ms,
+            keys=step.keys,
+            needed=step.needed,
+            on_fire=step.on_fire,
+            dedupe_key=job.dedupe_key,
+            concurrency_key=job.concurrency_key,
+            owner=job.owner,
+            max_attempts=job.max_attempts,
+            misfire=job.misfire,
+            epoch=job.epoch + 1,
+            worker=job.worker,
+            error=job.error,
+            round=job.round + 1,
+            round_ms=now_ms,
+            version=job.version + 1,
+        )
+        return self.put(fresh)
+
     def fire(self, job_id: str, key: str, value_json: str, now_ms: int) -> Job:
         """One of the jobs on `key`: which come first is the store's to say."""
         job = self.jobs[job_id]
-        assert job.is_undecided and key in job.keys
+        assert job.is_undecided and key in job.keys and key not in job.fired_before
+        if len(job.fired_before) + 1 < job.needed:
+            return self.change(job, fired_before=(*job.fired_before, key))
         ends: dict[str, Any] = {"due_ms": now_ms}
         if job.on_fire is OnFire.CANCEL:
             ends = {"state": JobState.CANCELLED, "finished_ms": now_ms}
         fired = {"outcome": JobOutcome.FIRED, "fired_key": key, "fired_json": value_json}
         return self.change(job, is_freed=True, **fired, **ends)
+
+    def fire_job(
+        self, job_id: str, fired: list[tuple[str, str]], round_number: int, now_ms: int
+    ) -> Job | None:
+        job = self.jobs.get(job_id)
+        if job is None or job.round != round_number:
+            return job
+        for key, value_json in fired:
+            if job_id in {job.id for job in self.undecided(key)}:
+                self.fire(job_id, key, value_json, now_ms)
+        return self.jobs.get(job_id)
 
     def cancel(self, job_id: str, now_ms: int) -> Job | str:
         job = self.jobs.get(job_id)
@@ -181,7 +336,7 @@ class JobModel:
             return "JobNotFoundError"
         if job.state is JobState.CANCELLED:
             return job
-        if job.state is not JobState.WAITING:
+        if job.state is not JobState.WAITING and job.blocked_by is None:
             return "JobConflictError"
         return self.change(
             job,
@@ -218,6 +373,17 @@ class JobModel:
         if job.due_ms <= now_ms:
             return job
         return self.change(job, is_freed=True, due_ms=now_ms)
+
+    def retry(self, job_id: str, if_version: int | None, now_ms: int) -> Job | str:
+        job = self.jobs.get(job_id)
+        if job is None:
+            return "JobNotFoundError"
+        if if_version not in (None, job.version):
+            return "JobChangedError"
+        if job.state is not JobState.FAILED:
+            return "JobConflictError"
+        fresh: dict[str, Any] = {"attempt": 0, "finished_ms": None, "due_ms": now_ms}
+        return self.change(job, is_freed=True, state=JobState.WAITING, **fresh)
 
     def prune(self, before_ms: int, keep: int, limit: int) -> int:
         ages = {job.id: job.finished_ms for job in self.jobs.values()}

@@ -8,14 +8,17 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from alembic.script import ScriptDirectory
 from sqlalchemy import delete, text
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.schema import CreateSchema
 
 from purgatory.jobs import JobLimits
-from purgatory.jobs.sql import VERSION_TABLE, SqlJobStore, metadata
+from purgatory.jobs.sql import VERSION_TABLE, SqlJobStore, metadata, migrations_path
 from purgatory.jobs.sql.tables import jobs
 from tests.contract.job_stores import ContractStore
+
+HEAD = ScriptDirectory(str(migrations_path().parent)).get_current_head()
 
 
 class SqliteJobStores:
@@ -116,9 +119,7 @@ class PostgresqlJobStores:
                 await connection.execute(CreateSchema(self.schema))
                 await connection.run_sync(metadata.create_all)
                 await connection.execute(text(f"CREATE TABLE {VERSION_TABLE} (version_num text)"))
-                await connection.execute(
-                    text(f"INSERT INTO {VERSION_TABLE} VALUES ('purgatory_0002')")
-                )
+                await connection.execute(text(f"INSERT INTO {VERSION_TABLE} VALUES ('{HEAD}')"))
             else:
                 # Faster than TRUNCATE for the few rows that there are.
                 for table in metadata.sorted_tables:

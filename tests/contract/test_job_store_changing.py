@@ -16,7 +16,7 @@ from purgatory.jobs import (
     JobOutcome,
     JobState,
 )
-from purgatory.jobs.model import Deadline, Finish, Fire, GiveBack, KeyFired
+from purgatory.jobs.model import Deadline, Finish, Fire, GiveBack, KeyFired, Retry
 from tests.contract.world import LEASE_MS, NOBODY, START_MS, World
 
 # Firing
@@ -265,3 +265,39 @@ async def test_a_version_that_is_not_the_jobs_is_refused(world: World) -> None:
     with pytest.raises(JobChangedError):
         await world.here.reschedule(job.id, deadline, if_version=job.version)
     assert await world.job(job.id) == moved
+
+
+# Retrying
+
+
+async def test_a_failed_job_that_is_retried_runs_again(world: World) -> None:
+    """Anybody claims it, with all its attempts; its outcome stays, and history forgets its end."""
+    failed = await world.run(keys=["k"], max_attempts=1, payload={"n": 1})
+    await world.here.finish([Finish(failed.claim, JobState.FAILED, "boom")])
+    world.now_ms += 1_000
+    [job] = await world.there.run([Retry(failed.id)])
+    assert job == await world.job(failed.id)
+    assert (job.state, job.outcome, job.attempt) == (JobState.WAITING, JobOutcome.EXPIRED, 0)
+    assert (job.finished_ms, job.error, job.due_ms) == (None, "boom", world.now_ms)
+    # What is pruned are jobs that have ended.
+    assert await world.here.prune(finished_before_ms=world.now_ms + 1, keep=0, limit=10) == 0
+    again = await world.start(await world.claim_one())
+    assert (again.attempt, again.payload) == (1, {"n": 1})
+    await world.here.finish([Finish(again.claim, JobState.DONE)])
+    assert (await world.here.counts()).done == 1
+    world.now_ms += 1_000
+    assert await world.here.prune(finished_before_ms=world.now_ms, keep=9, limit=10) == 1
+    assert await world.here.get([failed.id]) == [None]
+
+
+async def test_only_failed_jobs_are_retried(world: World) -> None:
+    """Once: the second sees that it is not failed any more."""
+    job = await world.run()
+    [refused] = await world.here.run([Retry(job.id)])
+    assert isinstance(refused, JobConflictError) and "running" in str(refused)
+    await world.here.finish([Finish(job.claim, JobState.FAILED)])
+    version = (await world.job(job.id)).version
+    steps = [Retry(job.id, if_version=version)]
+    [first], [second] = await asyncio.gather(world.here.run(steps), world.there.run(steps))
+    results = {type(first), type(second)}
+    assert results == {Job, JobChangedError}

@@ -26,13 +26,20 @@ from hypothesis.stateful import (
 from purgatory.jobs import Job, JobError, JobOutcome, JobState
 from purgatory.jobs.model import (
     Added,
+    Bounds,
+    Claim,
     Deadline,
     Finish,
     Fire,
+    FireJob,
     GiveBack,
     JobClaim,
     JobFilter,
     JobSpec,
+    OnFire,
+    Retry,
+    Start,
+    WaitAgain,
 )
 from tests.contract.job_model import JobModel
 from tests.contract.job_stores import ContractStore, MakeJobStores
@@ -58,6 +65,7 @@ indices = st.integers(0, 50)
 delays_ms = st.sampled_from([0, 0, 1, 10, 50, 100])
 batches = st.integers(1, 5)
 versions = st.sampled_from([None, None, 0, 1])
+bounds = st.sampled_from([None, Bounds("note", 2, 1), Bounds("note", 1), Bounds("note", None, 1)])
 
 
 class JobStoreMachine(RuleBasedStateMachine):
@@ -66,16 +74,17 @@ class JobStoreMachine(RuleBasedStateMachine):
     claims = Bundle[JobClaim]("claims")
     specs = Bundle[JobSpec]("specs")
 
-    def __init__(self, make_job_stores: MakeJobStores) -> None:
+    def __init__(self, make_job_stores: MakeJobStores, *, is_bounded: bool) -> None:
         super().__init__()
         self.runner = asyncio.Runner()
         self.world = World(make_job_stores)
-        self.model = JobModel(self.world.limits)
+        self.model = JobModel(self.world.limits, lambda: self.world.now_ms)
+        self.is_bounded = is_bounded
         # Jobs go by their ids where times are equal: with made-up ids the same choices would not
         # lead to the same jobs twice, and neither replay nor shrink.
         self.random = random.Random(0)
         # What was said once holds for ever.
-        self.outcomes: dict[str, JobOutcome] = {}
+        self.outcomes: dict[tuple[str, int], JobOutcome] = {}
         self.over: dict[str, JobState] = {}
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -107,7 +116,9 @@ class JobStoreMachine(RuleBasedStateMachine):
         keys=st.lists(st.sampled_from(KEYS), max_size=3),
         on_fire=st.sampled_from(["run", "cancel"]),
         dedupe_key=st.sampled_from([None, None, "d", "e"]),
+        concurrency_key=st.sampled_from([None, "x", "y"]),
         on_conflict=st.sampled_from(["error", "replace", "keep"]),
+        until=st.sampled_from(["any", "any", "all", 2]),
         ceiling=st.sampled_from([None, None, 0.03, 0.2]),
         is_here=st.booleans(),
     )
@@ -117,19 +128,25 @@ class JobStoreMachine(RuleBasedStateMachine):
         keys: list[str],
         on_fire: str,
         dedupe_key: str | None,
+        concurrency_key: str | None,
         on_conflict: str,
+        until: str | int,
         ceiling: float | None,
         is_here: bool,
     ) -> JobSpec:
         """A new job."""
+        if until == "all" or len(set(keys)) < 2:
+            until = "all" if keys and until == "all" else "any"
         spec = self.world.spec(
             payload=len(self.model.jobs),
             delay=delay_ms / 1_000,
             keys=keys,
             on_fire=on_fire,
             dedupe_key=dedupe_key,
+            concurrency_key=concurrency_key,
             on_conflict="error" if dedupe_key is None else on_conflict,
             ceiling=ceiling,
+            until=until,
         )
         spec = replace(spec, id=f"{self.random.getrandbits(128):032x}")
         self.add_spec(spec, is_here)
@@ -152,12 +169,32 @@ class JobStoreMachine(RuleBasedStateMachine):
         store = self.store(is_here)
         assert not before or store.may_wait_on(key)
         (fired,) = self.wait(store.fire([Fire(key, str(number))], limit=limit))
-        ids = [*fired.run, *fired.cancelled]
+        ids = [*fired.run, *fired.cancelled, *fired.counted]
         assert len(ids) == len(set(ids)) == min(limit, len(before))
         assert fired.has_more == (len(before) > limit)
         for job_id in ids:
             job = self.model.fire(job_id, key, str(number), self.world.now_ms)
             assert (job_id in fired.cancelled) == (job.state is JobState.CANCELLED)
+            assert (job_id in fired.counted) == job.is_undecided
+
+    @rule(
+        index=indices,
+        keys=st.lists(st.sampled_from(KEYS), max_size=4),
+        number=indices,
+        is_late=st.booleans(),
+        is_here=st.booleans(),
+    )
+    def fire_job(
+        self, index: int, keys: list[str], number: int, is_late: bool, is_here: bool
+    ) -> None:
+        """One job, by what fired before it was stored; another round of it stays as it is."""
+        job_id = self.pick(index)
+        fired = [(key, str(number)) for key in keys]
+        known = self.model.jobs.get(job_id)
+        round_number = (0 if known is None else known.round) - is_late
+        step = FireJob(job_id, tuple(fired), round_number)
+        (job,) = self.wait(self.store(is_here).run([step]))
+        assert job == self.model.fire_job(job_id, fired, round_number, self.world.now_ms)
 
     @rule(index=indices, is_here=st.booleans())
     def cancel(self, index: int, is_here: bool) -> None:
@@ -195,6 +232,17 @@ class JobStoreMachine(RuleBasedStateMachine):
         job = self.attempt(self.store(is_here).run_now(job_id, if_version=if_version))
         assert job == self.model.run_now(job_id, if_version, self.world.now_ms)
 
+    @rule(index=indices, behind=versions, is_here=st.booleans())
+    def retry(self, index: int, behind: int | None, is_here: bool) -> None:
+        """Only what has failed; then it is not over."""
+        job_id = self.pick(index)
+        if_version = self.version(job_id, behind)
+        (result,) = self.wait(self.store(is_here).run([Retry(job_id, if_version=if_version)]))
+        job = type(result).__name__ if isinstance(result, JobError) else result
+        assert job == self.model.retry(job_id, if_version, self.world.now_ms)
+        if isinstance(job, Job):
+            del self.over[job_id]
+
     def version(self, job_id: str, behind: int | None) -> int | None:
         job = self.model.jobs.get(job_id)
         return None if job is None or behind is None else job.version - behind
@@ -207,14 +255,26 @@ class JobStoreMachine(RuleBasedStateMachine):
         limit=batches,
         is_here=st.booleans(),
         is_answer_lost=st.sampled_from([False, False, False, True]),
+        bounds=bounds,
     )
-    def claim(self, within_ms: int, limit: int, is_here: bool, is_answer_lost: bool) -> Any:
+    def claim(
+        self,
+        within_ms: int,
+        limit: int,
+        is_here: bool,
+        is_answer_lost: bool,
+        bounds: Bounds | None,
+    ) -> Any:
         """In order; a lost answer is a worker that died at once."""
+        bounds = bounds if self.is_bounded else None
         options: dict[str, int] = {"within_ms": within_ms, "limit": limit, "lease_ms": LEASE_MS}
         worker = "here" if is_here else "there"
-        claimed = self.wait(self.store(is_here).claim(worker, **options))
+        step = Claim(worker, **options, bounds=() if bounds is None else (bounds,))
+        [claimed] = self.wait(self.store(is_here).run([step]))
         assert claimed.now_ms == self.world.now_ms
-        assert claimed.jobs == self.model.claim(worker, **options, now_ms=self.world.now_ms)
+        now_ms = self.world.now_ms
+        expected = self.model.claim(worker, **options, now_ms=now_ms, bounds=bounds)
+        assert claimed.jobs == expected
         return multiple() if is_answer_lost else multiple(*(job.claim for job in claimed.jobs))
 
     @rule(claim=claims, is_here=st.booleans())
@@ -227,11 +287,19 @@ class JobStoreMachine(RuleBasedStateMachine):
         several=st.lists(claims, min_size=1, max_size=3),
         is_here=st.booleans(),
         attempt=st.sampled_from([None, None, 1, 2]),
+        bounds=bounds,
     )
-    def start(self, several: list[JobClaim], is_here: bool, attempt: int | None) -> None:
+    def start(
+        self, several: list[JobClaim], is_here: bool, attempt: int | None, bounds: Bounds | None
+    ) -> None:
         """In time; never once it was cancelled."""
-        options: dict[str, Any] = {"lease_ms": LEASE_MS, "attempt": attempt}
-        started = self.wait(self.store(is_here).start(several, **options))
+        bounds = bounds if self.is_bounded else None
+        if bounds is not None:
+            # Of several in one transaction, places that are left are handed over at its end.
+            several = several[:1]
+        options: dict[str, Any] = {"lease_ms": LEASE_MS, "attempt": attempt, "bounds": bounds}
+        steps = [Start(claim, **options) for claim in several]
+        started = self.wait(self.store(is_here).run(steps))
         now_ms = self.world.now_ms
         assert started == [self.model.start(claim, now_ms=now_ms, **options) for claim in several]
         for job in started:
@@ -271,6 +339,32 @@ class JobStoreMachine(RuleBasedStateMachine):
         (is_done,) = self.wait(self.store(is_here).give_back([given]))
         assert is_done == self.model.give_back(given, self.world.now_ms)
 
+    @rule(
+        claim=claims,
+        delay_ms=delays_ms,
+        keys=st.lists(st.sampled_from(KEYS), max_size=3, unique=True),
+        is_all=st.booleans(),
+        on_fire=st.sampled_from(OnFire),
+        payload_json=st.sampled_from([None, "[1]"]),
+        is_here=st.booleans(),
+    )
+    def wait_again(
+        self,
+        claim: JobClaim,
+        delay_ms: int,
+        keys: list[str],
+        is_all: bool,
+        on_fire: OnFire,
+        payload_json: str | None,
+        is_here: bool,
+    ) -> None:
+        """As a new job under the same id, unless another has its dedupe key."""
+        needed = len(keys) if is_all and keys else 1
+        deadline = Deadline(delay_ms=delay_ms)
+        step = WaitAgain(claim, deadline, tuple(keys), needed, on_fire, payload_json)
+        (job,) = self.wait(self.store(is_here).run([step]))
+        assert job == self.model.wait_again(step, self.world.now_ms)
+
     # Whatever else happens
 
     @rule(ms=st.sampled_from([1, 5, LEASE_MS, 200]))
@@ -295,7 +389,8 @@ class JobStoreMachine(RuleBasedStateMachine):
         assert gone == self.model.prune(before_ms, keep, limit)
         for job_id in before.keys() - self.model.jobs.keys():
             # Added again, it is another job.
-            self.outcomes.pop(job_id, None)
+            for known in [each for each in self.outcomes if each[0] == job_id]:
+                del self.outcomes[known]
             self.over.pop(job_id, None)
 
     # Invariants
@@ -317,11 +412,29 @@ class JobStoreMachine(RuleBasedStateMachine):
             assert [job.id for job in page.jobs] == found[::-1]
 
     @invariant()
+    def places_are_handed_over(self) -> None:
+        """A job that waits for a place is behind one that has it.
+
+        If it waits because of its key, behind one of that, which may wait for any place itself.
+        """
+        jobs = self.model.jobs.values()
+        queued = {
+            (job.handler, job.concurrency_key) for job in jobs if job.blocked_by == "max_running"
+        }
+        for job in jobs:
+            if job.blocked_by is not None:
+                assert self.model.taken(job, has_key=False) > 0
+            if job.blocked_by == "max_running_per_key":
+                is_behind_queued = (job.handler, job.concurrency_key) in queued
+                assert is_behind_queued or self.model.taken(job, has_key=True) > 0
+
+    @invariant()
     def an_outcome_is_recorded_once(self) -> None:
         for job in self.model.jobs.values():
             self.check(job)
             if job.outcome is not None:
-                assert self.outcomes.setdefault(job.id, job.outcome) is job.outcome
+                recorded = self.outcomes.setdefault((job.id, job.round), job.outcome)
+                assert recorded is job.outcome
             if job.state.is_final:
                 assert self.over.setdefault(job.id, job.state) is job.state
 
@@ -335,6 +448,9 @@ class JobStoreMachine(RuleBasedStateMachine):
         is_fired = job.outcome is JobOutcome.FIRED
         assert is_fired == (job.fired_key is not None) == (job.fired_json is not None)
         assert job.ceiling_ms is None or job.deadline_ms <= job.ceiling_ms
+        # Counted once each, and never enough without a decision.
+        assert len(set(job.fired_before)) == len(job.fired_before) < job.needed
+        assert set(job.fired_before) <= set(job.keys)
 
     def teardown(self) -> None:
         self.wait(self.world.close())
@@ -345,8 +461,11 @@ def test_a_store_does_what_the_model_does(
     make_job_stores: MakeJobStores, request: pytest.FixtureRequest
 ) -> None:
     """Whatever two processes do to it, in whatever order, wherever they die."""
-    examples = EXAMPLES[request.node.callspec.params["make_job_stores"]]
+    name = request.node.callspec.params["make_job_stores"]
+    examples = EXAMPLES[name]
+    # Each shard counts its own places.
+    is_bounded = name != "redis_shards"
     run_state_machine_as_test(
-        lambda: JobStoreMachine(make_job_stores),  # type: ignore[arg-type]  # it calls it only
+        lambda: JobStoreMachine(make_job_stores, is_bounded=is_bounded),  # type: ignore[arg-type]  # it calls it only
         settings=settings(SETTINGS, max_examples=examples * (16 if IS_THOROUGH else 1)),
     )

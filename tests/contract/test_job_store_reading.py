@@ -11,6 +11,8 @@ import pytest
 from purgatory import PurgatoryClosedError
 from purgatory.jobs import Job, JobLimits, JobNotFoundError, JobState
 from purgatory.jobs.model import Finish, Fire, JobCounts, JobFilter
+from purgatory.jobs.sql import SqlJobStore, reader
+from purgatory.jobs.stores.protocol import CountsHandlers
 from tests.contract.job_stores import MakeJobStores
 from tests.contract.world import LEASE_MS, START_MS, World
 from tests.patience import PATIENCE_S
@@ -45,6 +47,40 @@ async def test_an_idle_worker_knows_when_to_look_again(world: World) -> None:
     assert await world.here.next_due_ms() == soon.due_ms
     await world.here.cancel(soon.id)
     assert await world.here.next_due_ms() == START_MS + 500_000
+
+
+async def test_jobs_are_counted_by_handler(world: World) -> None:
+    """Where the store can: those that wait and run, not those that have ended."""
+    if not isinstance(world.here, CountsHandlers):
+        pytest.skip("stores in Redis do not count by handler")
+    for handler, count in (("a", 3), ("b", 2)):
+        for _ in range(count):
+            await world.add(handler=handler, delay=0)
+    (claimed,) = await world.claim(limit=1)
+    await world.start(claimed.claim)
+    ended = await world.add(handler="c")
+    await world.here.cancel(ended.id)
+    counts = await world.here.handler_counts()
+    assert counts is not None
+    assert await world.there.handler_counts() == counts  # type: ignore[attr-defined] # as above
+    waiting = {"a": 3, "b": 2}
+    waiting[claimed.handler] -= 1
+    expected = {(handler, JobState.WAITING): count for handler, count in waiting.items()}
+    assert counts == expected | {(claimed.handler, JobState.RUNNING): 1}
+
+
+async def test_a_database_with_very_many_jobs_does_not_count_them_by_handler(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would have to read a row for each."""
+    if not isinstance(world.here, SqlJobStore):
+        pytest.skip("this is about databases")
+    monkeypatch.setattr(reader, "MAX_COUNTED", 2)
+    for _ in range(2):
+        await world.add()
+    assert await world.here.handler_counts() == {("note", JobState.WAITING): 2}
+    await world.add()
+    assert await world.here.handler_counts() is None
 
 
 async def test_listeners_hear_what_is_due_soon(world: World) -> None:

@@ -199,6 +199,31 @@ async def test_a_fault_while_hearing_is_not_the_end_of_it(
             await hearing.stop()
 
 
+async def test_an_outage_is_logged_once(
+    redis_server: ValkeyServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However often it subscribes anew until it is over; and that it is."""
+    caplog.set_level("INFO", "purgatory.jobs.redis")
+    refusals = [ConnectionError("refused") for _ in range(4)]
+    is_looking = asyncio.Event()
+
+    async def look() -> None:
+        if refusals:
+            raise refusals.pop()
+        is_looking.set()
+
+    async with Redis.from_url(redis_server.url) as client:
+        pubsub = RedisPubSub(client, ["outage"], on_message=print, on_subscribed=look)
+        await pubsub.start(PATIENCE_S)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await is_looking.wait()
+        finally:
+            await pubsub.stop()
+    actions = [getattr(record, "action", "") for record in caplog.records]
+    assert actions == ["jobs.redis.subscribe", "jobs.redis.subscribed"]
+
+
 async def test_a_server_that_forgot_the_script_is_told_again(redis_server: ValkeyServer) -> None:
     """As after a failover."""
     async with opened(redis_server.url, prefix="forgetful") as store:

@@ -276,6 +276,56 @@ async def test_lost_writes_expire_the_cursors_of_their_keys_only(
             assert (await here.park("kept", timeout=PATIENCE_S, cursor=kept)).value == 2
 
 
+async def test_a_cursor_of_an_epoch_that_others_have_noticed_first_is_good(
+    server: ValkeyServer, shards: int
+) -> None:
+    """Also where the next request reaches a worker that is not connected again."""
+    async with (
+        worker(server.url, shards=shards) as here,
+        worker(server.url, shards=shards) as there,
+    ):
+        await here.fire("key", 1)
+        await until(lambda: there.signals.last("key"))
+        # As if it were slow: nothing reaches it.
+        for follower in there.shared_signals._followers:  # type: ignore[union-attr]
+            follower._task.cancel()
+        server.kill()
+        await noticed_by(here)
+        await restarted(server, here)
+        cursor = (await here.fire("key", 2)).cursor
+        outcome = await there.park("key", timeout=0, cursor=cursor)
+        assert outcome.status is Status.EXPIRED
+        with pytest.raises(CursorExpiredError):
+            await there.park("key", timeout=0, cursor="0123456789ab-1")
+
+
+async def test_a_log_that_returns_after_it_was_emptied_expires_every_cursor(
+    server: ValkeyServer, tmp_path: Path
+) -> None:
+    """A backup is restored: which keys have fired since then, nobody could say."""
+    async with worker(server.url) as here, worker(server.url) as there:
+        before = (await here.fire("key", 1)).cursor
+        server.kill()
+        saved = tmp_path / "saved"
+        shutil.copytree(tmp_path / "appendonlydir", saved)
+        await noticed_by(here, there)
+        await restarted(server, here, there)
+        with server.client() as client:
+            client.flushall()
+        await until(lambda: all(gaps_of(each) for each in (here, there)))
+        await here.fire("key", 2)
+        server.kill()
+        shutil.rmtree(tmp_path / "appendonlydir")
+        shutil.copytree(saved, tmp_path / "appendonlydir")
+        await noticed_by(here, there)
+        await restarted(server, here, there)
+        async with worker(server.url) as later:
+            for each in (here, there, later):
+                with pytest.raises(CursorExpiredError):
+                    await each.park("key", timeout=PATIENCE_S, cursor=before)
+            await later.fire("key", 3)
+
+
 async def test_a_worker_that_missed_more_than_is_kept_expires_only_keys_that_fired(
     server: ValkeyServer,
 ) -> None:
@@ -313,6 +363,15 @@ async def test_a_later_worker_accepts_cursors_of_quiet_keys(server: ValkeyServer
                 assert outcome.status is Status.EXPIRED
             with pytest.raises(CursorExpiredError):
                 await later.park("fired", timeout=0, cursor=early)
+
+
+async def test_only_logs_with_signals_have_a_timer(server: ValkeyServer) -> None:
+    """It ages the signals of one log."""
+    async with worker(server.url, shards=16) as here:
+        before = here.statistics().timers
+        await here.fire("key")
+        await here.fire("key")
+        assert here.statistics().timers == before + 1
 
 
 async def test_a_full_log_is_read_at_the_start(server: ValkeyServer) -> None:
@@ -385,11 +444,17 @@ async def test_a_server_that_evicts_is_refused(tmp_path: Path) -> None:
             raise AssertionError("it opened")
 
 
-async def test_another_number_of_shards_is_refused(server: ValkeyServer) -> None:
+@pytest.mark.parametrize("other", [1, 4])
+async def test_another_number_of_shards_is_refused(
+    server: ValkeyServer, other: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """At once, rather than as a server that may come back."""
     async with worker(server.url, shards=2):
+        caplog.clear()
         with pytest.raises(SignalsNotReadyError, match="in 2 shards"):
-            async with worker(server.url, shards=1):
+            async with worker(server.url, shards=other):
                 raise AssertionError("it opened")
+        assert "signals are not exchanged" not in caplog.text
 
 
 async def test_entries_that_are_too_long_for_a_message_are_read(server: ValkeyServer) -> None:
@@ -446,6 +511,20 @@ async def test_a_cluster(cluster_url: str) -> None:
             assert (await waiting).value == number
 
 
+async def test_questions_do_not_ask_a_cluster_for_its_nodes(cluster_url: str) -> None:
+    """A dashboard asks the other processes each second; subscriptions look for a new master."""
+    url = cluster_url.replace("redis:", "redis+cluster:")
+    async with Redis.from_url(cluster_url) as client, worker(url) as here, worker(url) as there:
+        assert isinstance(here.shared_signals, RedisSignals)
+        _ = await parked(there, "k")
+        assert await here.shared_signals.ask("waiting", "k") == [1]
+        before = await client.info("commandstats")
+        for _ in range(10):
+            assert await here.shared_signals.ask("waiting", "k") == [1]
+        after = await client.info("commandstats")
+        assert after["cmdstat_cluster|slots"] == before["cmdstat_cluster|slots"]
+
+
 async def test_a_cursor_of_other_keys_is_refused(server: ValkeyServer) -> None:
     async with worker(server.url, shards=4) as here:
         shared = here.shared_signals
@@ -484,3 +563,22 @@ async def test_one_object_serves_one_purgatory() -> None:
         Purgatory(signals=signals)
     with pytest.raises(TypeError, match="RedisSignals"):
         Purgatory(signals="redis://localhost")  # type: ignore[arg-type]  # that is the test
+
+
+async def test_one_question_that_fails_is_not_the_last(server: ValkeyServer) -> None:
+    """As of a later release, or of somebody who publishes in the channel of the workers."""
+    async with worker(server.url) as here, worker(server.url) as there:
+        waiting = await parked(here, "k")
+        assert isinstance(there.shared_signals, RedisSignals)
+        assert await there.shared_signals.ask("waiting", "k") == [1]
+        with server.client() as client:
+            client.publish(there.shared_signals._peers.channel, '["other", 1, [], "k"]')
+
+        async def answers() -> list[int]:
+            assert there.shared_signals is not None
+            return await there.shared_signals.ask("waiting", "k")
+
+        async with asyncio.timeout(PATIENCE_S):
+            while await answers() != [1]:
+                pass
+        waiting.cancel()

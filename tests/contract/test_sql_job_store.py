@@ -22,7 +22,7 @@ from purgatory.jobs.model import (
     JobFilter,
     JobSpec,
     KeyFired,
-    StoreFullError,
+    StoreOutOfSpaceError,
     StoreReadOnlyError,
 )
 from purgatory.jobs.sql import SqlJobStore, migrate
@@ -469,7 +469,7 @@ async def test_a_full_disk_is_said_to_be_full(database: SqlJobStores) -> None:
             )
     store = SqlJobStore(engine)
     await store.open()
-    with pytest.raises(StoreFullError, match="nothing was stored"):
+    with pytest.raises(StoreOutOfSpaceError, match="nothing was stored"):
         await store.add([JobSpec.of("note", "x" * 60_000, wall_ms=0, delay=1) for _ in range(20)])
     assert (await store.counts()).waiting == 0
     is_full = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
@@ -19,15 +20,23 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.jobs import JobError, StoreUnavailableError
-from purgatory.jobs.model import JobSpec, StoreNotReadyError, StoreReadOnlyError
+from purgatory.jobs.model import (
+    Bounds,
+    Claim,
+    JobSpec,
+    StoreNotReadyError,
+    StoreReadOnlyError,
+)
 from purgatory.jobs.sql import (
     VERSION_TABLE,
     SqlJobStore,
     metadata,
     migrate,
+    migrate_in,
     migrations_path,
 )
 from tests.contract.postgresql_server import PostgresqlServer
+from tests.contract.sql_job_stores import HEAD
 
 ROOT = Path(__file__).parents[2]
 NAMES = [table.name for table in metadata.sorted_tables]
@@ -155,7 +164,7 @@ async def test_two_versions_at_once_are_refused(url: URL) -> None:
     await migrate(url)
     also = text(f"INSERT INTO {VERSION_TABLE} VALUES ('purgatory_9999')")
     await run(url, lambda connection: connection.execute(also))
-    with pytest.raises(StoreNotReadyError, match="purgatory_0002, purgatory_9999"):
+    with pytest.raises(StoreNotReadyError, match=f"{HEAD}, purgatory_9999"):
         await SqlJobStore(url).open()
 
 
@@ -203,9 +212,7 @@ async def test_an_application_runs_our_scripts_with_its_own_alembic(
     config = Config()
     config.set_main_option("script_location", str(mine))
     config.set_main_option("path_separator", "os")
-    config.set_main_option(
-        "version_locations", f"{mine / 'versions'}:{migrations_path() / 'versions'}"
-    )
+    config.set_main_option("version_locations", f"{mine / 'versions'}:{migrations_path()}")
 
     def upgrade(connection: Connection) -> None:
         config.attributes["connection"] = connection
@@ -297,7 +304,7 @@ async def test_only_what_keeps_jobs_is_taken() -> None:
         (["mysql://host/name"], "mysql cannot be a database of jobs"),
         (["nonsense"], "'nonsense' is not the URL of a database"),
         (["sqlite:///{folder}/jobs.db", "1.0"], "there is no revision '1.0'"),
-        (["sqlite:///{folder}/none/jobs.db"], "unable to open database file"),
+        (["sqlite:///{folder}/none/jobs.db"], "there is no folder"),
     ],
     ids=["vendor", "URL", "revision", "folder"],
 )
@@ -315,15 +322,23 @@ async def test_what_the_command_cannot_do_it_says_in_a_sentence(
 
 
 async def test_jobs_of_the_revision_before_stay(url: URL) -> None:
-    """Those that had no owner have none."""
+    """Those that had no owner have none, and need one of their keys."""
     await migrate(url)
     store = SqlJobStore(url)
     await store.open()
     spec = JobSpec.of("note", wall_ms=0, delay=60)
     [added] = await store.add([spec])
     await store.close()
-    drop = text("ALTER TABLE purgatory_jobs DROP COLUMN owner")
-    await run(url, lambda connection: connection.execute(drop))
+    columns = ["owner", "needed", "fired_before_json", "round", "round_ms"]
+    columns += ["concurrency_key", "placed_ms"]
+    indexes = [f"ix_purgatory_jobs_{name}" for name in ("placed", "blocked", "blocked_by_key")]
+    tables = ["purgatory_outbox", "purgatory_paused_handlers"]
+    for drop in (
+        *(f"DROP INDEX {index}" for index in indexes),
+        *(f"ALTER TABLE purgatory_jobs DROP COLUMN {column}" for column in columns),
+        *(f"DROP TABLE {table}" for table in tables),
+    ):
+        await run(url, functools.partial(Connection.execute, statement=text(drop)))
     change = text(f"UPDATE {VERSION_TABLE} SET version_num = 'purgatory_0001'")
     await run(url, lambda connection: connection.execute(change))
     with pytest.raises(StoreNotReadyError, match=r"are at revision purgatory_0001"):
@@ -334,3 +349,28 @@ async def test_jobs_of_the_revision_before_stay(url: URL) -> None:
     [job] = await store.get([spec.id])
     await store.close()
     assert not isinstance(added, JobError) and job == added.job
+
+
+async def test_jobs_that_wait_for_a_place_survive_a_downgrade(url: URL) -> None:
+    """The version before has no places: they can be claimed, as can those that had one."""
+    await migrate(url)
+    store = SqlJobStore(url)
+    bounds = (Bounds("note", 2, 1),)
+
+    async def claimed(bounds: tuple[Bounds, ...]) -> list[str]:
+        await store.open()
+        [found] = await store.run([Claim("w", 0, 10, 0, bounds)])
+        await store.close()
+        return [job.id for job in found.jobs]
+
+    await store.open()
+    specs = [JobSpec.of("note", wall_ms=0, delay=0, concurrency_key=key) for key in "aabc"]
+    for spec in specs:
+        await store.add([spec])
+    await store.close()
+    assert len(await claimed(bounds)) == 2
+    await run(url, lambda connection: migrate_in(connection, "purgatory_0006", downgrade=True))
+    leases = text("SELECT count(*) FROM purgatory_jobs WHERE lease_until_ms > 90000000000000")
+    assert await run(url, lambda connection: connection.execute(leases).scalar()) == 0
+    await migrate(url)
+    assert sorted(await claimed(())) == sorted(spec.id for spec in specs)

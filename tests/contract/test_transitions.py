@@ -13,56 +13,75 @@ from purgatory.jobs.model import (
     Add,
     Added,
     AddStatus,
+    Bounds,
     Cancel,
     CancelForKey,
     Claim,
     Deadline,
     Finish,
     Fire,
+    FireJob,
     GiveBack,
     JobClaim,
     KeyFired,
     Miss,
+    OnFire,
+    Pause,
     Prune,
     Renew,
     Reschedule,
+    Resume,
+    Retry,
     RunNow,
     Start,
     Step,
+    WaitAgain,
 )
 from purgatory.jobs.model.steps import HolderStep, JobStep, VersionedStep
 from purgatory.jobs.model.transitions import TRANSITIONS, Phase, applied, changed_by
 from tests.contract.world import LEASE_MS, World
 
 HELD_PHASES = (Phase.UNDECIDED, Phase.DECIDED, Phase.RUNNING)
+ROOMY = Bounds("note", 30_000, 1_000)
 OF_HOLDER: dict[type[Step[Any]], Callable[[JobClaim], HolderStep[Any]]] = {
-    Start: lambda claim: Start(claim, LEASE_MS, 7 if claim.epoch % 2 else None),
+    Start: lambda claim: Start(
+        claim, LEASE_MS, 7 if claim.epoch % 2 else None, ROOMY if claim.epoch % 2 else None
+    ),
     Renew: lambda claim: Renew(claim, 2 * LEASE_MS),
     Finish: lambda claim: Finish(claim, JobState.FAILED, "boom"),
     Miss: Miss,
     GiveBack: lambda claim: GiveBack(claim, 500, "again"),
+    WaitAgain: lambda claim: WaitAgain(
+        claim,
+        Deadline(delay_ms=900),
+        ("first", f"{claim.id}-2"),
+        2,
+        OnFire.CANCEL,
+        "[1]" if claim.epoch % 2 else None,
+    ),
 }
 VERSIONED: dict[type[Step[Any]], Callable[[str, int | None], VersionedStep]] = {
     Cancel: lambda job_id, version: Cancel(job_id, if_version=version),
     Reschedule: lambda job_id, version: Reschedule(
         job_id, Deadline(delay_ms=700), if_version=version
     ),
+    Retry: lambda job_id, version: Retry(job_id, if_version=version),
     RunNow: lambda job_id, version: RunNow(job_id, if_version=version),
 }
 
 
 def test_the_table_is_whole() -> None:
-    """Each step on jobs has a transition for each phase; `Prune` only deletes."""
-    assert set(TRANSITIONS) == set(STEPS) - {Prune}
+    """Each step on jobs has a transition for each phase; the others have tests of their own."""
+    assert set(TRANSITIONS) == set(STEPS) - {Prune, Pause, Resume}
     assert all(set(row) == set(Phase) for row in TRANSITIONS.values())
 
 
-@pytest.mark.parametrize("kind", [*OF_HOLDER, *VERSIONED])
+@pytest.mark.parametrize("kind", [*OF_HOLDER, *VERSIONED, FireJob])
 async def test_a_step_on_one_job(world: World, kind: type[Step[Any]]) -> None:
     """With a claim that is good or lost, at any version, the current one or another."""
     for phase, is_held in _situations():
         for variant in range(3):
-            job = await _job(world, phase, is_held=is_held)
+            job = await _job(world, phase, is_held=is_held, needed=1 + variant % 2)
             step = _step_on(kind, job, variant)
             expected, result = applied(step, job, world.now_ms, world.limits)
             [found] = await world.here.run([step])
@@ -71,7 +90,7 @@ async def test_a_step_on_one_job(world: World, kind: type[Step[Any]]) -> None:
             assert await world.job(job.id) == expected, told
 
 
-@pytest.mark.parametrize("kind", [*OF_HOLDER, *VERSIONED])
+@pytest.mark.parametrize("kind", [*OF_HOLDER, *VERSIONED, FireJob])
 async def test_a_step_on_a_job_that_is_not_stored(world: World, kind: type[Step[Any]]) -> None:
     """It is refused, or its claim is lost."""
     job = world.spec().job(world.now_ms, world.now_ms)
@@ -84,14 +103,17 @@ async def test_a_step_on_a_job_that_is_not_stored(world: World, kind: type[Step[
 async def test_a_step_on_the_jobs_on_a_key(world: World, kind: type[Step[Any]]) -> None:
     """Only an undecided job is still on its keys."""
     for phase, is_held in _situations():
-        for on_fire in ("run", "cancel"):
-            job = await _job(world, phase, is_held=is_held, on_fire=on_fire)
-            key = job.keys[0]
-            step = Fire(key, "1") if kind is Fire else CancelForKey(key)
-            expected = changed_by(step, job, world.now_ms, world.limits)
-            decided = [] if expected is job else [expected]
-            assert await world.here.run([step]) == [KeyFired.of(decided, has_more=False)]
-            assert await world.job(job.id) == expected
+        for on_fire, needed in (("run", 1), ("cancel", 1), ("run", 2), ("cancel", 2)):
+            job = await _job(world, phase, is_held=is_held, on_fire=on_fire, needed=needed)
+            for key in (job.keys[0], job.keys[0], job.keys[1]):
+                step = Fire(key, "1") if kind is Fire else CancelForKey(key)
+                expected = job
+                if job.waits_on(key):
+                    expected = changed_by(step, job, world.now_ms, world.limits)
+                decided = [] if expected is job else [expected]
+                assert await world.here.run([step]) == [KeyFired.of(decided, has_more=False)]
+                assert await world.job(job.id) == expected
+                job = expected
 
 
 async def test_a_claim(world: World) -> None:
@@ -144,6 +166,19 @@ async def test_steps_of_several_kinds_are_run_in_order(world: World) -> None:
     assert await world.here.run([]) == []
 
 
+async def test_a_fire_of_an_earlier_round(world: World) -> None:
+    """A step that is done late, such as after its store hung, decides no later wait of the job."""
+    job = await world.run(keys=["k"], on_fire="cancel")
+    late = FireJob(job.id, (("k", "1"),), job.round)
+    deadline = Deadline(delay_ms=900)
+    again = WaitAgain(job.claim, deadline, ("k",), 1, OnFire.CANCEL, None)
+    [waiting] = await world.here.run([again])
+    assert waiting is not None and waiting.round == 1
+    assert await world.there.run([late]) == [waiting]
+    [fired] = await world.there.run([FireJob(job.id, (("k", "1"),), 1)])
+    assert fired is not None and fired.state is JobState.CANCELLED
+
+
 def _situations() -> Iterator[tuple[Phase, bool]]:
     for phase in Phase:
         if phase is not Phase.RUNNING:
@@ -152,11 +187,15 @@ def _situations() -> Iterator[tuple[Phase, bool]]:
             yield phase, True
 
 
-async def _job(world: World, phase: Phase, *, is_held: bool, **options: Any) -> Job:
-    """Return a job in a phase, on a key and with a dedupe key of its own."""
+async def _job(
+    world: World, phase: Phase, *, is_held: bool, needed: int = 1, **options: Any
+) -> Job:
+    """Return a job in a phase, on two keys and with a dedupe key of its own."""
     world.now_ms += 10
     name = f"{phase}-{world.now_ms}"
-    job = await world.add(keys=[name], dedupe_key=name, delay=1.5, ceiling=60, **options)
+    job = await world.add(
+        keys=[name, f"{name}-2"], dedupe_key=name, delay=1.5, ceiling=60, until=needed, **options
+    )
     if phase is Phase.DECIDED:
         await world.here.run([RunNow(job.id)])
         [job_run] = await _claimed(world, job)
@@ -178,8 +217,9 @@ async def _job(world: World, phase: Phase, *, is_held: bool, **options: Any) -> 
 
 
 async def _claimed(world: World, job: Job) -> list[Job]:
-    """Claim what can be claimed; return the job."""
-    step = Claim("w1", within_ms=60_000, limit=1_000, lease_ms=LEASE_MS)
+    """Claim what can be claimed, every other time with a place; return the job."""
+    bounds = (ROOMY,) if world.now_ms % 20 else ()
+    step = Claim("w1", within_ms=60_000, limit=1_000, lease_ms=LEASE_MS, bounds=bounds)
     [claimed] = await world.here.run([step])
     return [each for each in claimed.jobs if each.id == job.id]
 
@@ -188,6 +228,11 @@ def _step_on(kind: type[Step[Any]], job: Job, variant: int) -> JobStep[Any]:
     if kind in OF_HOLDER:
         claims = [job.claim, JobClaim(job.id, job.epoch - 1), JobClaim(job.id, job.epoch + 1)]
         return OF_HOLDER[kind](claims[variant])
+    if kind is FireJob:
+        # One key, none, and both of them, one twice.
+        first, second = (job.keys or ("", ""))[:2]
+        fired = [((first, "1"),), (("none", "1"),), ((first, "1"), (first, "2"), (second, "3"))]
+        return FireJob(job.id, fired[variant], job.round)
     return VERSIONED[kind](job.id, (None, job.version, job.version + 1)[variant])
 
 

@@ -11,17 +11,21 @@ from purgatory.jobs.handlers.fair_slots import Lane
 from purgatory.jobs.handlers.job_context import JobContext
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType, payload_type
 from purgatory.jobs.handlers.threads import JobThreads
+from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.job import Job
 
 
 class Handler:
     """A function, how it is called, and what its payload is."""
 
-    __slots__ = ("_function", "_lane_of", "_takes_payload", "is_async", "name", "payload")
+    __slots__ = ("_function", "_lane_of", "_takes_payload", "bounds", "is_async", "name", "payload")
 
-    def __init__(self, name: str, function: Callable[..., Any]) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., Any], bounds: Bounds | None = None
+    ) -> None:
         """Inspect the function; raise TypeError unless its parameters are (job[, payload])."""
         self.name = name
+        self.bounds = bounds
         self._function = function
         called = _called(function)
         self.is_async: bool = inspect.iscoroutinefunction(called)
@@ -37,22 +41,31 @@ class Handler:
         if self._takes_payload and parameters[1].annotation is not inspect.Parameter.empty:
             self.payload = payload_type(_annotation(name, called, parameters[1]))
 
-    async def run(self, job: Job, threads: JobThreads) -> None:
-        """Call the function, in a thread unless it is async; raise what it raises.
+    async def run(
+        self, job: Job, threads: JobThreads, *, before_call: Callable[[], object] = lambda: None
+    ) -> Any:
+        """Return what the function returns, called in a thread unless it is async.
 
-        An awaitable that a thread returns is awaited here. Raises ThreadLeftError if cancelled
-        while the thread runs.
+        `before_call` is called right before the function, in its thread; what it raises prevents
+        the call. An awaitable that a thread returns is awaited here. Raises what the function
+        raises, and ThreadLeftError if cancelled while the thread runs.
         """
         arguments: list[Any] = [JobContext.of(job)]
         if self._takes_payload:
             arguments.append(self.payload.decode(job.payload_json))
         if self.is_async:
-            await self._function(*arguments)
-            return
-        result = await threads.run(self._function, *arguments)
+            before_call()
+            return await self._function(*arguments)
+
+        def call() -> Any:
+            before_call()
+            return self._function(*arguments)
+
+        result = await threads.run(call)
         if inspect.isawaitable(result):
             # A lambda or a decorator around an async function does not show that it is one.
-            await result
+            return await result
+        return result
 
     def lane_of(self, job: Job) -> Lane | None:
         """Return where a job waits for the handler's own slots; None if it has none.

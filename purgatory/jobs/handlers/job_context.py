@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
+from purgatory.jobs.handlers.again import UNCHANGED, Again
+from purgatory.jobs.model.deadline import check_given
 from purgatory.jobs.model.job import Job, JobOutcome
+from purgatory.jobs.model.spec import needed_keys, on_fire_of
 from purgatory.jobs.model.timestamps import utc
 
 
@@ -20,15 +24,24 @@ class JobContext:
     attempt: int
     """1 for the first run; runs whose worker died count too."""
     max_attempts: int
+    epoch: int
+    """The fencing token: higher for each run of the job, in any process. Store it with what the
+    run writes, and write only where the stored one is not higher: then a run that was overtaken
+    changes nothing."""
     outcome: JobOutcome
     """FIRED or EXPIRED: why the job runs."""
     fired_key: str | None
     fired_value: Any
     """The value that `fired_key` was fired with; None if no key fired."""
+    fired_keys: tuple[str, ...] = ()
+    """The keys that fired and count, in that order: `fired_key` is the last if it is FIRED, and
+    others if several were needed."""
     deadline: datetime
     """UTC."""
     created: datetime
     """UTC."""
+    round: int = 0
+    """How often the job has waited again: 0 in its first round."""
     owner: str | None = None
     """A hash of the identity of the client that added the job over HTTP; None if it has none, and
     for jobs added in Python."""
@@ -42,10 +55,55 @@ class JobContext:
             handler=job.handler,
             attempt=job.attempt,
             max_attempts=job.max_attempts,
+            epoch=job.epoch,
             outcome=job.outcome,
             fired_key=job.fired_key,
             fired_value=job.fired_value,
+            fired_keys=job.fired_keys,
             deadline=utc(job.deadline_ms),
             created=utc(job.created_ms),
+            round=job.round,
             owner=job.owner,
+        )
+
+    def again(
+        self,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        keys: Iterable[str] | None = None,
+        since: str | Mapping[str, str] | None = None,
+        until: Literal["any", "all"] | int | None = None,
+        on_fire: Literal["run", "cancel"] | None = None,
+        payload: Any = UNCHANGED,
+    ) -> Again:
+        """Return what the handler has to return for the job to wait again, under the same id.
+
+            return job.again(delay=60)
+
+        The job is undecided then, until the deadline or a fire: `delay` seconds from when it is
+        recorded, or `at` a time, at once if that is past. It holds no slot and no lease, and counts
+        attempts from the start. `keys`, `on_fire` and `payload` stay as they are unless given;
+        `until` is "any" if `keys` are given. `since` is as in `Purgatory.defer`, and so are the
+        errors of arguments: here, or, if they depend on the store and its limits, once the handler
+        has returned; then this attempt fails.
+
+        If another job waits with the same dedupe key by then, this one is done: the other takes its
+        place. A `ceiling` is that of the first round.
+        """
+        check_given(delay, at)
+        if on_fire is not None:
+            on_fire_of(on_fire)
+        if keys is not None and not isinstance(keys, str):
+            keys = tuple(keys)
+            if until is not None:
+                needed_keys(until, keys)
+        return Again(
+            delay=delay,
+            at=at,
+            keys=keys,
+            since=since,
+            until=until,
+            on_fire=on_fire,
+            payload=payload,
         )

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 from typing import Any, TypeVar
 
 from purgatory.errors import InvalidKeyError
 from purgatory.jobs.handlers.handler import Handler
 from purgatory.jobs.handlers.payload_type import AnyPayload, PayloadType
+from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.errors import UnknownHandlerError
+from purgatory.jobs.model.job import Job
 from purgatory.operations.watch_key import check_key
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 MAX_NAMES_SHOWN = 20
+_NOTHING = nullcontext()
 
 
 class JobHandlers:
@@ -28,10 +31,16 @@ class JobHandlers:
         """Begin without handlers."""
         self._handlers: dict[str, Handler] = {}
         self._elsewhere: set[str] = set()
+        self.bounds: tuple[Bounds, ...] = ()
+        """Those of all handlers that have any."""
         # Invariant: _over_http <= _handlers.keys() | _elsewhere
         self._over_http: set[str] = set()
         self.on_added: Callable[[], object] | None = None
         """Called after a handler was added."""
+        self.around: Callable[[Job], AbstractContextManager[object]] = _nothing_around
+        """Entered around each run of a handler, for tracing."""
+        self.on_deferred: Callable[[str], object] | None = None
+        """Called with the id of each job that this process has added, where it was, for tracing."""
 
     def __contains__(self, name: object) -> bool:
         """Return True iff this process runs jobs of that name."""
@@ -46,32 +55,55 @@ class JobHandlers:
         """The names that can be deferred, sorted."""
         return sorted(self._handlers.keys() | self._elsewhere)
 
-    def add(self, name: str, function: Callable[..., Any], *, http: bool = False) -> None:
+    def add(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        http: bool = False,
+        max_running: int | None = None,
+        max_running_per_key: int | None = None,
+    ) -> None:
         """Register `function` for jobs of that name: called as `function(job[, payload])`.
 
-        `http` allows jobs of that name in requests to the job endpoints.
-        Raises ValueError for an invalid or taken name, and TypeError for a function that cannot be
-        called so or whose payload type cannot be checked.
+        `http` allows jobs of that name in requests to the job endpoints. The others bound how many
+        run at once, in all processes, in all and with the same concurrency key.
+        Raises ValueError for an invalid or taken name or bound, and TypeError for a function that
+        cannot be called so or whose payload type cannot be checked.
         """
         _check_name(name)
         if name in self._handlers:
             raise ValueError(f"handler {name!r} is registered already: give this one another name")
-        self._handlers[name] = Handler(name, function)
+        bounds = _bounds(name, max_running, max_running_per_key)
+        self._handlers[name] = Handler(name, function, bounds)
+        if bounds is not None:
+            self.bounds = (*self.bounds, bounds)
         if http:
             self._over_http.add(name)
         if self.on_added is not None:
             self.on_added()
 
     def handler(
-        self, name: str | None = None, *, http: bool = False
+        self,
+        name: str | None = None,
+        *,
+        http: bool = False,
+        max_running: int | None = None,
+        max_running_per_key: int | None = None,
     ) -> Callable[[Function], Function]:
         """Return a decorator that registers a function, and returns it unchanged.
 
-        Without `name`, the function is registered under its own.
+        Without `name`, the function is registered under its own. The rest is as in `add`.
         """
 
         def register(function: Function) -> Function:
-            self.add(_name_of(function) if name is None else name, function, http=http)
+            self.add(
+                _name_of(function) if name is None else name,
+                function,
+                http=http,
+                max_running=max_running,
+                max_running_per_key=max_running_per_key,
+            )
             return function
 
         return register
@@ -103,6 +135,10 @@ class JobHandlers:
                 "purgatory.handled_elsewhere([...], http=True) if another service runs it"
             )
 
+    def knows(self, name: str) -> bool:
+        """Return True iff this process has the handler, or another service is said to have it."""
+        return name in self._handlers or name in self._elsewhere
+
     def get(self, name: str) -> Handler | None:
         """Return the handler of that name, or None if this process has none."""
         return self._handlers.get(name)
@@ -128,6 +164,10 @@ class JobHandlers:
                 stack.push_async_callback(handler.close)
 
 
+def _nothing_around(job: Job) -> AbstractContextManager[object]:
+    return _NOTHING
+
+
 def _name_of(function: Callable[..., Any]) -> str:
     name: str = getattr(function, "__name__", "")
     if not name.isidentifier():
@@ -135,6 +175,24 @@ def _name_of(function: Callable[..., Any]) -> str:
             f"{function!r} has no name of its own: register it with @purgatory.handler('a-name')"
         )
     return name
+
+
+def _bounds(name: str, max_running: int | None, max_running_per_key: int | None) -> Bounds | None:
+    given: dict[str, Any] = {
+        "max_running": max_running,
+        "max_running_per_key": max_running_per_key,
+    }
+    for option, value in given.items():
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"{option} of handler {name!r} is {value!r}: give a number of jobs from 1; to run "
+                "none, pause the handler"
+            )
+    if max_running is None and max_running_per_key is None:
+        return None
+    return Bounds(name, max_running, max_running_per_key)
 
 
 def _shown(names: list[str]) -> str:

@@ -40,11 +40,7 @@ class Deadline:
         limit, and an `at` without a time zone. An `at` in the past is found by the store's clock.
         """
         limits = JobLimits() if limits is None else limits
-        if at is not None and not isinstance(at, datetime):
-            raise TypeError(f"at is {at!r}: give a datetime with a zone")
-        if (delay is None) == (at is None):
-            # As the caller gave them: seconds and a datetime.
-            raise _not_one_of(delay, None if at is None else at.isoformat())
+        check_given(delay, at)
         if at is not None:
             return cls(at_ms=_utc_ms(at))
         assert delay is not None
@@ -76,6 +72,15 @@ class Deadline:
             )
         return max(deadline_ms, now_ms)
 
+    def near(self, now_ms: int, limits: JobLimits) -> int:
+        """Return the deadline as `resolve` does, but never before now or beyond the limit."""
+        if self.at_ms is None:
+            assert self.delay_ms is not None
+            deadline_ms = now_ms + self.delay_ms
+        else:
+            deadline_ms = self.at_ms
+        return min(max(deadline_ms, now_ms), now_ms + limits.max_delay_ms)
+
     @property
     def _param(self) -> str:
         return "delay" if self.at_ms is None else "at"
@@ -96,6 +101,15 @@ def seconds_to_ms(seconds: float, name: str, limits: JobLimits) -> int:
         )
     # Rounded to a microsecond first: 0.003 * 1_000 is slightly more than 3.
     return math.ceil(round(seconds * 1_000, 3))
+
+
+def check_given(delay: float | None, at: datetime | None) -> None:
+    """Raise InvalidDeadlineError unless exactly one is given, TypeError for another `at`."""
+    if at is not None and not isinstance(at, datetime):
+        raise TypeError(f"at is {at!r}: give a datetime with a zone")
+    if (delay is None) == (at is None):
+        # As the caller gave them: seconds and a datetime.
+        raise _not_one_of(delay, None if at is None else at.isoformat())
 
 
 def _not_one_of(delay: object, at: object) -> InvalidDeadlineError:

@@ -139,6 +139,10 @@ class StoreUnavailableError(StoreError, ConnectionError):
     """The store cannot be reached, or did not reply: the request may or may not be done."""
 
 
+class StoreBusyError(StoreUnavailableError):
+    """The store could not do this in time: another transaction has locked the job."""
+
+
 class StoreReadOnlyError(StoreError, PermissionError):
     """The store accepts no writes."""
 
@@ -155,6 +159,10 @@ class StoreFullError(StoreError, RuntimeError):
         )
 
 
+class StoreOutOfSpaceError(StoreFullError):
+    """The store has no disk space or memory left: nothing was stored."""
+
+
 class StoreNotReadyError(StoreError, RuntimeError):
     """The store is not set up for jobs: a migration or a setting is missing."""
 
@@ -166,7 +174,7 @@ class JobsNotFiredError(StoreUnavailableError):
         """Set the key and the cursor after its signal; `reason` is the store's error."""
         super().__init__(
             f"key {key[:64]!r} has fired and its signal is kept, but the jobs on it may not be "
-            f"decided, since the store of jobs failed ({reason}): fire it again when that is back"
+            f"decided, since the store of jobs failed ({reason}): fire it again when it works"
         )
         self.key = key
         self.cursor = cursor

@@ -10,6 +10,14 @@ from enum import StrEnum
 from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple, cast
 
+PARKED_UNTIL_MS = 90_000_000_000_000
+"""The end of the lease of a parked job, in the year 4821: no worker holds it."""
+BLOCKED_BY_HANDLER_MS = PARKED_UNTIL_MS + 1
+"""The same of a job that waits for a place because of `max_running`."""
+BLOCKED_BY_KEY_MS = PARKED_UNTIL_MS + 2
+"""The same because of `max_running_per_key`."""
+_BLOCKED_BY = {BLOCKED_BY_HANDLER_MS: "max_running", BLOCKED_BY_KEY_MS: "max_running_per_key"}
+
 
 class JobState(StrEnum):
     """The state of a job; the last three are final."""
@@ -22,12 +30,12 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """True iff a job in this state never changes again."""
+        """True iff a job in this state has ended: only `Retry` changes a failed one."""
         return self not in (JobState.WAITING, JobState.RUNNING)
 
 
 class JobOutcome(StrEnum):
-    """What decided a job. Recorded once, never changed."""
+    """What decided a job. Recorded once for each round, never changed."""
 
     FIRED = "fired"
     """One of its keys fired."""
@@ -78,7 +86,9 @@ class Job:
         state in (RUNNING, DONE, FAILED) implies outcome in (FIRED, EXPIRED)
         state is CANCELLED implies outcome is not None
         (outcome is FIRED) == (fired_key is not None) == (fired_json is not None)
+        len(fired_before) < needed, and all(key in keys for key in fired_before)
         state is RUNNING implies attempt >= 1
+        state.is_final implies placed_ms is None
         ceiling_ms is None or deadline_ms <= ceiling_ms
     """
 
@@ -97,6 +107,8 @@ class Job:
     keys: tuple[str, ...] = ()
     on_fire: OnFire = OnFire.RUN
     dedupe_key: str | None = None
+    concurrency_key: str | None = None
+    """Jobs with the same one share the handler's `max_running_per_key`."""
     owner: str | None = None
     """Who added it over HTTP (`owner_of`); None if unknown, and for jobs added in Python."""
     max_attempts: int = 1
@@ -109,14 +121,27 @@ class Job:
     fired_key: str | None = None
     fired_json: str | None = None
     """The value that `fired_key` was fired with, as compact JSON."""
+    needed: int = 1
+    """How many of `keys` have to fire to decide it."""
+    fired_before: tuple[str, ...] = ()
+    """The keys that fired before `fired_key`, in that order; only if several are needed."""
     attempt: int = 0
     """The number of starts."""
     epoch: int = 0
     """The fencing token: changes whenever a worker gets or loses the lease."""
+    round: int = 0
+    """How often it has waited again: `JobContext.again`. Outcome, attempt and lateness are those of
+    this round."""
+    round_ms: int | None = None
+    """When this round began; None in the first, which began with the job. Also in the first, if
+    its transaction fired one of its keys before: that fire does not decide it."""
     worker: str | None = None
     """The worker that holds the lease, or held it last."""
     lease_until_ms: int = 0
     """The end of the lease, before which no other worker can claim it; 0 without a lease."""
+    placed_ms: int | None = None
+    """Since when it holds a place, and counts for the bounds of its handler; None if it does not.
+    It keeps the place until it has run, returns to waiting, or is decided otherwise."""
     lateness_ms: int | None = None
     """The delay of the first start after its due time; None before the first start."""
     finished_ms: int | None = None
@@ -139,6 +164,29 @@ class Job:
         """
         return self.state is JobState.WAITING and self.outcome is None
 
+    def waits_on(self, key: str) -> bool:
+        """Return True iff it is undecided and `key` is one of its keys that have not fired."""
+        return self.is_undecided and key in self.keys and key not in self.fired_before
+
+    @property
+    def waiting_since_ms(self) -> int:
+        """When it began to wait for what decides it."""
+        return self.created_ms if self.round_ms is None else self.round_ms
+
+    @property
+    def open_keys(self) -> tuple[str, ...]:
+        """The keys that it waits on: none once it is decided."""
+        if not self.is_undecided:
+            return ()
+        if not self.fired_before:
+            return self.keys
+        return tuple(key for key in self.keys if key not in self.fired_before)
+
+    @property
+    def fired_keys(self) -> tuple[str, ...]:
+        """The keys that fired and count, in that order; a key that decided it is the last."""
+        return self.fired_before if self.fired_key is None else (*self.fired_before, self.fired_key)
+
     @property
     def is_by_hand(self) -> bool:
         """True iff it was run by hand before its deadline.
@@ -157,6 +205,19 @@ class Job:
     def fired_value(self) -> Any:
         """The value that a key was fired with, decoded by each access; None if no key fired."""
         return None if self.fired_json is None else json.loads(self.fired_json)
+
+    @property
+    def is_parked(self) -> bool:
+        """True iff it was due while its handler was paused, and waits until that is resumed."""
+        return self.lease_until_ms == PARKED_UNTIL_MS
+
+    @property
+    def blocked_by(self) -> str | None:
+        """The bound for which it waits: "max_running" or "max_running_per_key"; None if for none.
+
+        It was due while as many jobs ran as its handler allows, and no worker holds it.
+        """
+        return _BLOCKED_BY.get(self.lease_until_ms)
 
 
 _values_of = attrgetter(*Job.__slots__)
@@ -207,8 +268,16 @@ def contradiction(job: Job) -> str | None:
         return f"it is {state} and finished at {job.finished_ms}"
     if is_fired != (job.fired_key is not None) or is_fired != (job.fired_json is not None):
         return f"its outcome is {outcome} and the key that fired is {job.fired_key!r}"
+    if job.needed != 1 and not 1 <= job.needed <= len(job.keys):
+        return f"it needs {job.needed} of {len(job.keys)} keys"
+    if job.fired_before and not (
+        len(job.fired_before) < job.needed and set(job.fired_before) <= set(job.keys)
+    ):
+        return f"it needs {job.needed} keys, and {len(job.fired_before)} have fired before"
     if job.ceiling_ms is not None and job.deadline_ms > job.ceiling_ms:
         return "its deadline lies beyond its ceiling"
+    if job.placed_ms is not None and state.is_final:
+        return f"it is {state} and holds a place"
     if state is JobState.WAITING:
         return None
     if state is JobState.CANCELLED:

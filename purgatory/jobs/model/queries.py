@@ -35,6 +35,15 @@ class JobPage:
     `limit`, or none."""
 
 
+@dataclass(frozen=True, slots=True)
+class RetriedPage:
+    """A batch of failed jobs that run again."""
+
+    retried: int
+    next: str | None
+    """`after` of the next batch; None after the last one."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCounts:
     """How many jobs are in each state."""

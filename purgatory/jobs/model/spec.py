@@ -47,6 +47,7 @@ class JobSpec:
     keys: tuple[str, ...] = ()
     on_fire: OnFire = OnFire.RUN
     dedupe_key: str | None = None
+    concurrency_key: str | None = None
     owner: str | None = None
     on_conflict: OnConflict = OnConflict.ERROR
     max_attempts: int = 1
@@ -55,6 +56,11 @@ class JobSpec:
     """The job's ceiling, in milliseconds from now."""
     other_ids: tuple[str, ...] = ()
     """Other ids under which the same job may have been added before; see `of_request`."""
+    needed: int = 1
+    """How many of `keys` have to fire to decide the job."""
+    since: tuple[tuple[str, int], ...] = ()
+    """Pairs of a key and a position in its history: signals after it count. Not stored: who adds
+    the job looks at the history afterwards."""
 
     @classmethod
     def of(
@@ -69,9 +75,11 @@ class JobSpec:
         on_fire: str = "run",
         dedupe_key: str | None = None,
         on_conflict: str = "error",
+        concurrency_key: str | None = None,
         max_attempts: int = 1,
         misfire: str = "run",
         ceiling: float | None = None,
+        until: str | int = "any",
         limits: JobLimits | None = None,
     ) -> JobSpec:
         """Return the job for the arguments of `Purgatory.defer`; `wall_ms` only orders its id.
@@ -80,20 +88,23 @@ class JobSpec:
         TypeError for arguments of the wrong type.
         """
         limits = JobLimits() if limits is None else limits
+        unique_keys = checked_keys(keys, limits)
         return cls(
             id=new_job_id(wall_ms),
             handler=_handler(handler),
             payload_json=encode_payload(payload, limits.max_payload_bytes),
             deadline=Deadline.of(delay=delay, at=at, limits=limits),
-            keys=_keys(keys, limits),
+            keys=unique_keys,
             on_fire=_choice(OnFire, "on_fire", on_fire),
-            dedupe_key=_dedupe_key(dedupe_key),
+            dedupe_key=_owned_key(dedupe_key),
             on_conflict=_on_conflict(on_conflict, dedupe_key),
+            concurrency_key=_owned_key(concurrency_key),
             max_attempts=_max_attempts(max_attempts, limits),
             misfire=_choice(Misfire, "misfire", misfire),
             ceiling_delay_ms=(
                 None if ceiling is None else seconds_to_ms(ceiling, "ceiling", limits)
             ),
+            needed=needed_keys(until, unique_keys),
         )
 
     def of_request(self, request: str, *, wall_ms: int) -> JobSpec:
@@ -115,9 +126,9 @@ class JobSpec:
         """Return False if `job` was certainly not added by this specification.
 
         If the job has changed since, its deadline is not compared, as it may have been rescheduled,
-        and with a dedupe key no field that may have been replaced.
+        and with a dedupe key, or once it has waited again, no field that may have been replaced.
         """
-        if job.version > 1 and job.dedupe_key is not None:
+        if job.version > 1 and (job.dedupe_key is not None or job.round):
             return self.dedupe_key == job.dedupe_key
         try:
             deadline_ms = self.deadline.resolve(job.created_ms, limits)
@@ -147,10 +158,12 @@ class JobSpec:
             keys=self.keys,
             on_fire=self.on_fire,
             dedupe_key=self.dedupe_key,
+            concurrency_key=self.concurrency_key,
             owner=self.owner,
             max_attempts=self.max_attempts,
             misfire=self.misfire,
             ceiling_ms=ceiling_ms,
+            needed=self.needed,
         )
 
 
@@ -161,10 +174,12 @@ _fixed_of = attrgetter(
     "keys",
     "on_fire",
     "dedupe_key",
+    "concurrency_key",
     "owner",
     "max_attempts",
     "misfire",
     "ceiling_ms",
+    "needed",
 )
 
 
@@ -199,7 +214,8 @@ def _handler(handler: str) -> str:
     return handler
 
 
-def _keys(keys: Iterable[str], limits: JobLimits) -> tuple[str, ...]:
+def checked_keys(keys: Iterable[str], limits: JobLimits) -> tuple[str, ...]:
+    """Return keys without repeats; raise InvalidJobError, InvalidKeyError or TypeError."""
     # A string is an iterable of strings, but certainly a mistake.
     if isinstance(keys, str):
         raise TypeError(f"keys is the string {keys[:64]!r}: give a list of keys")
@@ -216,13 +232,39 @@ def _keys(keys: Iterable[str], limits: JobLimits) -> tuple[str, ...]:
     return unique
 
 
-def _dedupe_key(dedupe_key: Any) -> Any:
-    if isinstance(dedupe_key, str):
+def needed_keys(until: str | int, keys: tuple[str, ...]) -> int:
+    """Return how many of `keys` `until` asks for; raise InvalidJobError or TypeError."""
+    if until == "any":
+        return 1
+    if isinstance(until, bool) or not isinstance(until, str | int):
+        raise TypeError(f'until is {until!r}: give "any", "all" or a number of keys')
+    if not keys:
+        raise InvalidJobError(
+            f"until is {until!r}, and there are no keys: give the keys that have to fire",
+            param="until",
+        )
+    if until == "all":
+        return len(keys)
+    if isinstance(until, str) or not 1 <= until <= len(keys):
+        raise InvalidJobError(
+            f'until is {until!r}: give "any", "all", or a number of keys from 1 to {len(keys)}',
+            param="until",
+        )
+    return until
+
+
+def on_fire_of(value: str) -> OnFire:
+    """Return what a job does when its keys fire; raise InvalidJobError."""
+    return _choice(OnFire, "on_fire", value)
+
+
+def _owned_key(key: Any) -> Any:
+    if isinstance(key, str):
         # An owner before it is not the client's, and takes nothing of its 256 characters.
-        check_key(shown_dedupe_key(dedupe_key))
-    elif dedupe_key is not None:
-        check_key(dedupe_key)
-    return dedupe_key
+        check_key(shown_dedupe_key(key))
+    elif key is not None:
+        check_key(key)
+    return key
 
 
 def _max_attempts(max_attempts: int, limits: JobLimits) -> int:

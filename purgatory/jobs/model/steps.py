@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import JobError, JobNotFoundError
-from purgatory.jobs.model.job import Job, JobClaim, JobOutcome, JobState
+from purgatory.jobs.model.job import Job, JobClaim, JobOutcome, JobState, OnFire
 from purgatory.jobs.model.spec import JobSpec
 
 Result = TypeVar("Result")
@@ -45,6 +46,24 @@ class Claimed(NamedTuple):
     now_ms: int
     """The store's clock at the claim: `job.due_ms - now_ms` is the time that remains."""
     jobs: list[Job]
+    is_cut: bool = False
+    """Jobs were in the way that are parked now, or blocked: claim again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The handlers that are paused, and what waits for them."""
+
+    handlers: tuple[str, ...] = ()
+    """Paused by name, sorted."""
+    is_all: bool = False
+    """All handlers are paused."""
+    parked: int = 0
+    """Jobs that were due meanwhile."""
+
+    def covers(self, handler: str) -> bool:
+        """Return True iff jobs of `handler` are not started."""
+        return self.is_all or handler in self.handlers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +74,28 @@ class KeyFired:
     """Ids of the jobs that are due now, held by no worker."""
     cancelled: tuple[str, ...] = ()
     """Ids of the jobs that will not run."""
+    counted: tuple[str, ...] = ()
+    """Ids of the jobs that have counted the key and need others, too."""
     has_more: bool = False
     """Undecided jobs are left on the key: run the same step again."""
+
+    @property
+    def count(self) -> int:
+        """How many jobs the step has changed."""
+        return len(self.run) + len(self.cancelled) + len(self.counted)
 
     @classmethod
     def of(cls, jobs: Iterable[Job], *, has_more: bool) -> KeyFired:
         """Return the result of a step that left `jobs` as they are."""
         run: list[str] = []
         cancelled: list[str] = []
+        counted: list[str] = []
         for job in jobs:
-            (cancelled if job.state.is_final else run).append(job.id)
-        return cls(tuple(run), tuple(cancelled), has_more)
+            if job.state.is_final:
+                cancelled.append(job.id)
+            else:
+                (counted if job.is_undecided else run).append(job.id)
+        return cls(tuple(run), tuple(cancelled), tuple(counted), has_more)
 
 
 class Step(Generic[Result_co]):
@@ -106,9 +136,11 @@ class Fire(KeyStep):
 
     Outcome FIRED, with key and value; epoch + 1, version + 1, the lease free, its dedupe key free
     for others. on_fire run: it waits, due now. on_fire cancel: it is CANCELLED, finished now. A job
-    on several of the keys is fired by the first. A job that is added to the key between two steps
-    may be fired by the second. Keys without jobs cost one indexed look-up together, in the same
-    round trip. Repeated: a decided job stays as it is.
+    on several of the keys is fired by the first; one that needs several of them (`Job.needed`)
+    counts each once, stays with its holder, and is decided by the last. A job that is added to the
+    key between two steps may be fired by the second. Keys without jobs cost one indexed look-up
+    together, in the same round trip. Repeated: a decided job stays as it is, and no key counts
+    twice.
     """
 
     value_json: str
@@ -133,6 +165,30 @@ class JobStep(Step[Result_co]):
     def result(self, before: Job | None, after: Job | None) -> Result_co:
         """Return the step's result, given the stored job before and after it."""
         raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class FireJob(JobStep[Job | None]):
+    """Decide one round of a job as `Fire` does, by those of some fired keys that it waits on.
+
+    A job that waits again meanwhile is in another round, and stays as it is. The result is the job
+    after it; None if it is not stored. Repeated: no key counts twice.
+    """
+
+    id: str
+    fired: tuple[tuple[str, str], ...]
+    """Keys and values as compact JSON, in the order in which they fired."""
+    round: int
+    """Of the wait during which they fired (`Job.round`)."""
+
+    @property
+    def job_id(self) -> str:
+        """The id of the job."""
+        return self.id
+
+    def result(self, before: Job | None, after: Job | None) -> Job | None:
+        """Return the job after the step."""
+        return after
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +218,8 @@ class Cancel(VersionedStep):
 
     The outcome is CANCELLED, but a job that was decided before (fired and not started yet, or
     waiting for another attempt) keeps its outcome. A CANCELLED job stays as it is: repeating is
-    safe. JobConflictError while it runs and once it is DONE or FAILED.
+    safe. JobConflictError once it is DONE or FAILED, and while it runs, unless it is parked or
+    blocked: its worker has lost it, and no other starts it.
     """
 
 
@@ -187,6 +244,40 @@ class RunNow(VersionedStep):
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Retry(VersionedStep):
+    """Let a failed job run again: WAITING, due now, as if it had not been started.
+
+    attempt 0, version + 1, epoch + 1, the lease free, not finished; outcome and error stay.
+    JobConflictError unless it is FAILED. Repeated with the same `if_version` it is JobChangedError.
+    It may exceed max_waiting.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Pause(Step[None]):
+    """Start no more jobs of a handler, or of all: in no process, until it is resumed.
+
+    What runs goes on. A job that is due meanwhile is parked by `Claim` and `Start`: it stays as it
+    is, held by nobody (`Job.is_parked`), can be cancelled, and a fire decides it. A start that is
+    under way may still succeed. Repeated: nothing changes.
+    """
+
+    handler: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Step[int]):
+    """End a `Pause` of the same handler, or of all; the result is how many jobs it has unparked.
+
+    Up to `limit` parked jobs whose handlers are not paused (any more): epoch + 1, the lease free.
+    Run it again until it returns 0.
+    """
+
+    handler: str | None
+    limit: int
+
+
 # Steps of workers
 
 
@@ -199,12 +290,20 @@ class Claim(Step[Claimed]):
     died, stays so until it is started again. No two claims get the same job at once; claims at the
     same time do not wait for each other's jobs. If the answer is lost, the jobs come back when the
     lease runs out.
+
+    A job that is due and whose handler is in `bounds` takes a place with the claim, or is blocked
+    if there is none (`Job.blocked_by`): it stays as it is, held by nobody, until it gets one. Some
+    with another misfire policy than "run", and those that are not due yet, take theirs with `Start`
+    instead (`bounds.needs_place`). What is blocked by `max_running` gets the places that these
+    bounds allow beyond those that are taken. See `Start` for what becomes of places.
     """
 
     worker: str
     within_ms: int
     limit: int
     lease_ms: int
+    bounds: tuple[Bounds, ...] = ()
+    """Of handlers of this process; others are not bounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +327,28 @@ class Start(HolderStep[Job | None]):
     rescheduled, claimed by another worker), and the job unchanged, still WAITING, if it is not due
     yet by the store's clock: the worker's clock is ahead. Repeated, as after an answer that was
     lost, it is the same attempt if it says which.
+
+    With `bounds`, a job that is due takes a place, unless it holds one already. If as many other
+    jobs hold one as the bounds allow, it is blocked: held by nobody (epoch + 1), and the result is
+    None. A place that becomes free, by whatever step takes it from its job, goes to the blocked job
+    that is due first: of the same handler, to which the first that was blocked by the same
+    `concurrency_key` belongs from then on. That job can be claimed, and holds the place already.
+    The next one of the key follows also if that first one is decided or moved before it gets one.
+    So as long as a job is blocked, another one holds a place.
     """
 
     lease_ms: int
     attempt: int | None = None
     """The number of the attempt: one more than that of the claimed job. None: one more than that of
     the stored job."""
+    bounds: Bounds | None = None
+    """Those of its handler in this process; None without any."""
+
+    def needs_place(self, job: Job | None, now_ms: int) -> bool:
+        """Return True iff it needs a place for the stored job: with bounds, once that is due."""
+        if self.bounds is None or job is None or not self.claim.holds(job):
+            return False
+        return job.state is JobState.RUNNING or job.due_ms <= now_ms
 
     def result(self, before: Job | None, after: Job | None) -> Job | None:
         """Return the job after the step; None if the claim was lost."""
@@ -241,8 +356,11 @@ class Start(HolderStep[Job | None]):
 
 
 @dataclass(frozen=True, slots=True)
-class Renew(HolderStep[bool]):
-    """Let a lease end `lease_ms` from now; False if the claim is lost, or the job finished."""
+class Renew(HolderStep[bool | JobError]):
+    """Let a lease end `lease_ms` from now; False if the claim is lost, or the job finished.
+
+    StoreBusyError if another transaction has locked the job: the lease is as it was, ask again.
+    """
 
     lease_ms: int
 
@@ -305,6 +423,31 @@ class GiveBack(HolderStep[bool]):
         return self.claim.holds(before)
 
 
+@dataclass(frozen=True, slots=True)
+class WaitAgain(HolderStep[Job | None]):
+    """End a run by another wait of the same job: WAITING, undecided, the lease free, epoch + 1.
+
+    Round + 1, version + 1, due at the deadline (now if that is past), on these keys, none of which
+    has fired; its dedupe key taken. Attempt, lateness and ceiling are as in a new job; the last
+    error stays. If another undecided job has its dedupe key, it is DONE instead: that one takes its
+    place. The result is the job after it; None if the claim is lost or it does not run, as if
+    repeated.
+    """
+
+    deadline: Deadline
+    keys: tuple[str, ...]
+    needed: int
+    on_fire: OnFire
+    payload_json: str | None
+    """None leaves the payload."""
+    is_replaced: bool = False
+    """Another undecided job has its dedupe key: set by the store."""
+
+    def result(self, before: Job | None, after: Job | None) -> Job | None:
+        """Return the job after the step; None if the claim was lost."""
+        return None if after is before else after
+
+
 # Steps of retention
 
 
@@ -325,15 +468,20 @@ STEPS: tuple[type[Step[Any]], ...] = (
     Add,
     Fire,
     CancelForKey,
+    FireJob,
     Cancel,
     Reschedule,
     RunNow,
+    Retry,
     Claim,
     Start,
     Renew,
     Finish,
     Miss,
     GiveBack,
+    WaitAgain,
+    Pause,
+    Resume,
     Prune,
 )
 """Every kind of step: what a store has to be able to run."""

@@ -17,6 +17,7 @@ from purgatory.jobs.model.errors import (
     JobError,
 )
 from purgatory.jobs.model.job import (
+    PARKED_UNTIL_MS,
     Job,
     JobOutcome,
     JobState,
@@ -33,6 +34,7 @@ from purgatory.jobs.model.steps import (
     Claim,
     Finish,
     Fire,
+    FireJob,
     GiveBack,
     HolderStep,
     JobStep,
@@ -40,10 +42,12 @@ from purgatory.jobs.model.steps import (
     Renew,
     Reschedule,
     Result,
+    Retry,
     RunNow,
     Start,
     Step,
     VersionedStep,
+    WaitAgain,
 )
 
 
@@ -104,6 +108,36 @@ def added(spec: JobSpec, now_ms: int, limits: JobLimits) -> Job:
     return spec.job(now_ms, spec.deadline.resolve(now_ms, limits))
 
 
+def begun(job: Job, now_ms: int) -> Job:
+    """Return a job whose wait begins now, after a fire of the transaction that stores it."""
+    return changed(job, round_ms=now_ms)
+
+
+def parked(job: Job) -> Job:
+    """Return a job that is due while its handler is paused: its holder loses it."""
+    return changed(job, epoch=job.epoch + 1, lease_until_ms=PARKED_UNTIL_MS)
+
+
+def unparked(job: Job) -> Job:
+    """Return a parked job that can be claimed again."""
+    return changed(job, epoch=job.epoch + 1, lease_until_ms=0)
+
+
+def blocked(job: Job, until_ms: int) -> Job:
+    """Return a job that is due and has no place: its holder loses it, until there is one."""
+    return changed(job, epoch=job.epoch + 1, lease_until_ms=until_ms, placed_ms=None)
+
+
+def unblocked(job: Job, now_ms: int) -> Job:
+    """Return a blocked job that has got a place, and can be claimed again."""
+    return changed(job, epoch=job.epoch + 1, lease_until_ms=0, placed_ms=now_ms)
+
+
+def placed(job: Job, now_ms: int) -> Job:
+    """Return a job that holds a place, from now on unless it does already."""
+    return job if job.placed_ms is not None else changed(job, placed_ms=now_ms)
+
+
 def _unchanged(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
     return job
 
@@ -131,13 +165,30 @@ def _add_again(job: Job, step: Add, now_ms: int, limits: JobLimits) -> Job:
         worker=job.worker,
         error=job.error,
         version=job.version + 1,
+        round=job.round,
+        round_ms=job.round_ms,
     )
 
 
 def _fire(job: Job, step: Fire, now_ms: int, limits: JobLimits) -> Job:
-    job = changed(
-        _released(job), outcome=JobOutcome.FIRED, fired_key=step.key, fired_json=step.value_json
-    )
+    return _fired(job, step.key, step.value_json, now_ms)
+
+
+def _fire_job(job: Job, step: FireJob, now_ms: int, limits: JobLimits) -> Job:
+    if job.round != step.round:
+        return job
+    for key, value_json in step.fired:
+        job = _fired(job, key, value_json, now_ms)
+    return job
+
+
+def _fired(job: Job, key: str, value_json: str, now_ms: int) -> Job:
+    if not job.waits_on(key):
+        return job
+    if len(job.fired_before) + 1 < job.needed:
+        # It stays with its holder, which knows only when it is due.
+        return changed(job, fired_before=(*job.fired_before, key), version=job.version + 1)
+    job = changed(_released(job), outcome=JobOutcome.FIRED, fired_key=key, fired_json=value_json)
     if job.on_fire is OnFire.CANCEL:
         return changed(job, state=JobState.CANCELLED, finished_ms=now_ms)
     return changed(job, due_ms=now_ms)
@@ -146,6 +197,13 @@ def _fire(job: Job, step: Fire, now_ms: int, limits: JobLimits) -> Job:
 def _cancel(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
     outcome = JobOutcome.CANCELLED if job.outcome is None else job.outcome
     return changed(_released(job), state=JobState.CANCELLED, outcome=outcome, finished_ms=now_ms)
+
+
+def _cancel_parked(job: Job, step: Any, now_ms: int, limits: JobLimits) -> Job:
+    # Its worker lost it before it was parked, or blocked, and nobody has it.
+    if job.lease_until_ms < PARKED_UNTIL_MS:
+        raise JobConflictError(job, "cancelled")
+    return _cancel(job, step, now_ms, limits)
 
 
 def _reschedule(job: Job, step: Reschedule, now_ms: int, limits: JobLimits) -> Job:
@@ -157,6 +215,12 @@ def _reschedule(job: Job, step: Reschedule, now_ms: int, limits: JobLimits) -> J
 
 def _run_now(job: Job, step: RunNow, now_ms: int, limits: JobLimits) -> Job:
     return job if job.due_ms <= now_ms else changed(_released(job), due_ms=now_ms)
+
+
+def _retry(job: Job, step: Retry, now_ms: int, limits: JobLimits) -> Job:
+    return changed(
+        _released(job), state=JobState.WAITING, due_ms=now_ms, attempt=0, finished_ms=None
+    )
 
 
 def _claim(job: Job, step: Claim, now_ms: int, limits: JobLimits) -> Job:
@@ -177,6 +241,7 @@ def _start(job: Job, step: Start, now_ms: int, limits: JobLimits) -> Job:
         attempt=job.attempt + 1 if step.attempt is None else step.attempt,
         lateness_ms=lateness_ms,
         lease_until_ms=now_ms + step.lease_ms,
+        placed_ms=now_ms if step.bounds and job.placed_ms is None else job.placed_ms,
         version=job.version + 1,
     )
 
@@ -192,6 +257,7 @@ def _finish(job: Job, step: Finish, now_ms: int, limits: JobLimits) -> Job:
         state=step.state,
         finished_ms=now_ms,
         lease_until_ms=0,
+        placed_ms=None,
         error=job.error if error is None else error,
         version=job.version + 1,
     )
@@ -204,6 +270,7 @@ def _miss(job: Job, step: Miss, now_ms: int, limits: JobLimits) -> Job:
         outcome=JobOutcome.MISSED,
         finished_ms=now_ms,
         lease_until_ms=0,
+        placed_ms=None,
         version=job.version + 1,
     )
 
@@ -219,12 +286,47 @@ def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
         error=job.error if error is None else error,
         epoch=job.epoch + 1,
         lease_until_ms=0,
+        placed_ms=None,
         version=job.version + is_changed,
     )
 
 
+def _wait_again(job: Job, step: WaitAgain, now_ms: int, limits: JobLimits) -> Job:
+    if step.is_replaced:
+        return changed(
+            job,
+            state=JobState.DONE,
+            finished_ms=now_ms,
+            lease_until_ms=0,
+            placed_ms=None,
+            version=job.version + 1,
+        )
+    deadline_ms = step.deadline.near(now_ms, limits)
+    return changed(
+        _released(job),
+        state=JobState.WAITING,
+        outcome=None,
+        fired_key=None,
+        fired_json=None,
+        fired_before=(),
+        deadline_ms=deadline_ms,
+        due_ms=deadline_ms,
+        ceiling_ms=None,
+        keys=step.keys,
+        needed=step.needed,
+        on_fire=step.on_fire,
+        payload_json=job.payload_json if step.payload_json is None else step.payload_json,
+        attempt=0,
+        lateness_ms=None,
+        round=job.round + 1,
+        round_ms=now_ms,
+    )
+
+
 def _released(job: Job) -> Job:
-    return changed(job, epoch=job.epoch + 1, lease_until_ms=0, version=job.version + 1)
+    return changed(
+        job, epoch=job.epoch + 1, lease_until_ms=0, placed_ms=None, version=job.version + 1
+    )
 
 
 def _row(*transitions: Transition) -> dict[Phase, Transition]:
@@ -235,19 +337,23 @@ def _row(*transitions: Transition) -> dict[Phase, Transition]:
 # first. What never meets a phase (a key or a dedupe key is free once its job is decided, what is
 # finished is never claimed) leaves it unchanged.
 _none, _not_moved, _not_run = _unchanged, _cannot_be("rescheduled"), _cannot_be("run now")
-_not_ended = _cannot_be("cancelled")
+_not_ended, _no_retry = _cannot_be("cancelled"), _cannot_be("retried")
+_if_parked = _cancel_parked
 TRANSITIONS: Mapping[type[Step[Any]], Mapping[Phase, Transition]] = {
     #                  undecided    decided      running      done         failed       cancelled
     Add:          _row(_add_again,  _none,       _none,       _none,       _none,       _none),
     Fire:         _row(_fire,       _none,       _none,       _none,       _none,       _none),
     CancelForKey: _row(_cancel,     _none,       _none,       _none,       _none,       _none),
-    Cancel:       _row(_cancel,     _cancel,     _not_ended,  _not_ended,  _not_ended,  _none),
+    FireJob:      _row(_fire_job,   _none,       _none,       _none,       _none,       _none),
+    Cancel:       _row(_cancel,     _cancel,     _if_parked,  _not_ended,  _not_ended,  _none),
     Reschedule:   _row(_reschedule, _not_moved,  _not_moved,  _not_moved,  _not_moved,  _not_moved),
     RunNow:       _row(_run_now,    _run_now,    _not_run,    _not_run,    _not_run,    _not_run),
+    Retry:        _row(_no_retry,   _no_retry,   _no_retry,   _no_retry,   _retry,      _no_retry),
     Claim:        _row(_claim,      _claim,      _claim,      _none,       _none,       _none),
     Start:        _row(_start,      _start,      _start,      _none,       _none,       _none),
     Renew:        _row(_renew,      _renew,      _renew,      _none,       _none,       _none),
     Finish:       _row(_none,       _none,       _finish,     _none,       _none,       _none),
     Miss:         _row(_miss,       _none,       _none,       _none,       _none,       _none),
     GiveBack:     _row(_give_back,  _give_back,  _give_back,  _none,       _none,       _none),
+    WaitAgain:    _row(_none,       _none,       _wait_again, _none,       _none,       _none),
 }  # fmt: skip

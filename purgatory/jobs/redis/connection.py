@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 
 from redis.asyncio.cluster import RedisCluster
-from redis.exceptions import RedisError
 
 from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
 from purgatory.redis_server.client import check_url_or_client, connected
-from purgatory.redis_server.script import Client
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server_settings import ServerSettings, parse_info
 
 
@@ -88,7 +87,7 @@ class RedisConnection:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 setting = await self._client.config_get("appendfsync")
-        except (RedisError, OSError, TimeoutError):
+        except CONNECTION_ERRORS:
             # Hosted servers may forbid CONFIG. A server that is down is noticed right after this.
             return None
         return next((str(value) for value in setting.values()), None)

@@ -7,10 +7,8 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from redis.exceptions import RedisError
-
 from purgatory.jobs.model.errors import StoreError
-from purgatory.redis_server.script import Client
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.retry_policy import RetryPolicy
 
 _logger = logging.getLogger("purgatory.jobs.redis")
@@ -44,6 +42,8 @@ class RedisPubSub:
         self._task: asyncio.Task[None] | None = None
         self._is_first_try_over = asyncio.Event()
         self.is_subscribed = False
+        # Since the last success; logged at its beginning and end, not at each attempt.
+        self._is_failing = False
 
     async def start(self, timeout: float) -> None:
         """Start; return once it is subscribed, has failed, or has tried for `timeout` seconds."""
@@ -71,15 +71,10 @@ class RedisPubSub:
             attempt += 1
             try:
                 await self._receive()
-            except (RedisError, StoreError, OSError, TimeoutError) as exc:
+            except (*CONNECTION_ERRORS, StoreError) as exc:
                 if self.is_subscribed:
                     attempt = 1
-                _logger.warning(
-                    "not subscribed to the changes of other processes, whose jobs are found by "
-                    "polling until it succeeds: %s",
-                    exc,
-                    extra={"action": "jobs.redis.subscribe"},
-                )
+                self._note_failure(exc)
             except Exception:
                 # A fault of ours or of the client's, such as a message that it cannot read.
                 _logger.exception("subscription failed", extra={"action": "jobs.redis.subscribe"})
@@ -87,6 +82,17 @@ class RedisPubSub:
                 self.is_subscribed = False
                 self._is_first_try_over.set()
             await asyncio.sleep(_RECONNECT.delay_s(attempt))
+
+    def _note_failure(self, error: Exception) -> None:
+        if self._is_failing:
+            return
+        self._is_failing = True
+        _logger.warning(
+            "not subscribed to the changes of other processes, whose jobs are found by polling "
+            "until it succeeds: %s",
+            error,
+            extra={"action": "jobs.redis.subscribe"},
+        )
 
     async def _receive(self) -> None:
         pubsub = self._client.pubsub()
@@ -113,4 +119,7 @@ class RedisPubSub:
             # Also when the client connected again by itself.
             self.is_subscribed = True
             await self._on_subscribed()
+            if self._is_failing:
+                self._is_failing = False
+                _logger.info("subscribed again", extra={"action": "jobs.redis.subscribed"})
             self._is_first_try_over.set()

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.redis.job_records import JobRecords
-from purgatory.jobs.redis.record import SEPARATOR
+from purgatory.jobs.redis.record import ALL_HANDLERS, KEY_SEPARATOR, SEPARATOR
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
 from purgatory.redis_server.script import netstrings
@@ -61,6 +62,16 @@ class RedisReader:
         rows = [[int(count) for count in reply.split(b"\0")] for reply in replies]
         names = ("quarantined", "waiting", "running", "done", "failed", "cancelled")
         return JobCounts(**dict(zip(names, map(sum, zip(*rows, strict=True)), strict=True)))
+
+    async def paused(self) -> Paused:
+        """Return the handlers that are paused, and how many jobs are parked."""
+        names: set[str] = set()
+        parked = 0
+        for reply in await self._shards.ask_all(step_of("paused")):
+            texts, _, count = reply.decode().partition(SEPARATOR)
+            names.update(filter(None, texts.split(KEY_SEPARATOR)))
+            parked += int(count)
+        return Paused(tuple(sorted(names - {ALL_HANDLERS})), ALL_HANDLERS in names, parked)
 
     async def quarantined(self, limit: int) -> list[QuarantinedRecord]:
         """Return quarantined records, the latest last."""

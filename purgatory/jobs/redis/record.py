@@ -19,10 +19,18 @@ from purgatory.jobs.model.job import (
 SEPARATOR = "\0"
 # Separates keys within a field.
 KEY_SEPARATOR = "\1"
+# Among the names of paused handlers.
+ALL_HANDLERS = "\2"
 BUCKET_WIDTH_MS = 60_000
 """Jobs that are due within the same minute share a bucket."""
 FORMAT = "1"
 FIELDS = 25
+# Records of jobs that have what most have not: with further fields at the end.
+LONG_FORMAT = "2"
+LONG_FIELDS = 31
+# As many had records that were written before there were places.
+_OLD_LONG_FIELDS = 29
+_USUAL = ("1", "", "0", "", "", "")
 
 
 def decode_job(found: bytes) -> Job:
@@ -42,13 +50,17 @@ def decode_job(found: bytes) -> Job:
 
 
 def _job(job_id: str, fields: list[str]) -> Job:
-    if len(fields) != FIELDS or fields[0] != FORMAT:
+    if (fields[0], len(fields)) == (LONG_FORMAT, _OLD_LONG_FIELDS):
+        fields = [*fields, "", ""]
+    if (fields[0], len(fields)) not in ((FORMAT, FIELDS), (LONG_FORMAT, LONG_FIELDS)):
         raise ValueError(f"it has {len(fields)} fields and begins with {fields[0][:16]!r}")
     (
         _, state, outcome, due_ms, deadline_ms, ceiling_ms, created_ms, attempt, epoch,
         lease_until_ms, lateness_ms, finished_ms, version, max_attempts, on_fire, misfire,
         dedupe_key, keys, handler, worker, fired_key, fired_json, error, owner, payload_json,
-    ) = fields  # fmt: skip
+    ) = fields[:FIELDS]  # fmt: skip
+    extra = fields[FIELDS:] or _USUAL
+    needed, fired_before, round_, round_ms, concurrency_key, placed_ms = extra
     return new_job(
         id=job_id,
         handler=handler,
@@ -56,9 +68,10 @@ def _job(job_id: str, fields: list[str]) -> Job:
         deadline_ms=int(deadline_ms),
         due_ms=int(due_ms),
         created_ms=int(created_ms),
-        keys=tuple(keys.split(KEY_SEPARATOR)) if keys else (),
+        keys=_keys(keys),
         on_fire=OnFire(on_fire),
         dedupe_key=dedupe_key or None,
+        concurrency_key=concurrency_key or None,
         owner=owner or None,
         max_attempts=int(max_attempts),
         misfire=Misfire(misfire),
@@ -67,15 +80,24 @@ def _job(job_id: str, fields: list[str]) -> Job:
         outcome=JobOutcome(outcome) if outcome else None,
         fired_key=fired_key or None,
         fired_json=fired_json or None,
+        needed=int(needed),
+        fired_before=_keys(fired_before),
+        round=int(round_),
+        round_ms=int(round_ms) if round_ms else None,
         attempt=int(attempt),
         epoch=int(epoch),
         worker=_text(worker),
         lease_until_ms=int(lease_until_ms),
+        placed_ms=int(placed_ms) if placed_ms else None,
         lateness_ms=int(lateness_ms) if lateness_ms else None,
         finished_ms=int(finished_ms) if finished_ms else None,
         error=_text(error),
         version=int(version),
     )
+
+
+def _keys(field: str) -> tuple[str, ...]:
+    return tuple(field.split(KEY_SEPARATOR)) if field else ()
 
 
 def _text(field: str) -> str | None:

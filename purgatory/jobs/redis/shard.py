@@ -8,14 +8,20 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import ResponseError
 
 from purgatory.jobs.model.errors import StoreUnavailableError
 from purgatory.jobs.redis.errors import no_reply_error, reply_error
 from purgatory.jobs.redis.step_commit import StepCommit
-from purgatory.redis_server.script import Client, FsyncTimeoutError, RedisScript, netstrings
+from purgatory.redis_server.script import (
+    CONNECTION_ERRORS,
+    Client,
+    FsyncTimeoutError,
+    RedisScript,
+    netstrings,
+)
 
-_SCRIPT = RedisScript(Path(__file__).with_name("steps.lua"))
+_SCRIPT = RedisScript(Path(__file__).with_name("steps.lua").read_bytes())
 _INDEXES = (
     *(
         "at",
@@ -28,11 +34,20 @@ _INDEXES = (
         "dedupe",
         "quarantined",
     ),
-    *("waiting", "running", "done", "failed", "cancelled", "meta"),
+    *("waiting", "running", "done", "failed", "cancelled", "meta", "places", "place_names"),
 )
 _ERROR = b"error\0"
 # Reads need not wait for a disk.
-_READS = (b"info", b"now_ms", b"get\0", b"query\0", b"counts", b"look_back\0", b"quarantined\0")
+_READS = (
+    b"info",
+    b"now_ms",
+    b"paused",
+    b"get\0",
+    b"query\0",
+    b"counts",
+    b"look_back\0",
+    b"quarantined\0",
+)
 
 
 class RedisShard:
@@ -79,12 +94,15 @@ class RedisShard:
 
     async def _send(self, steps: list[bytes]) -> list[bytes]:
         assert self._client is not None
-        is_fsynced = self._is_fsynced and not all(map(_is_read, steps))
+        is_read = all(map(_is_read, steps))
+        is_fsynced = self._is_fsynced and not is_read
         fsync_ms = round(self._timeout_seconds * 900) if is_fsynced else None
         arguments = [self._settings(self.tag), *steps]
         try:
             async with asyncio.timeout(self._timeout_seconds):
-                reply = await _SCRIPT.run(self._client, self._keys, arguments, fsync_ms=fsync_ms)
+                reply: bytes = await _SCRIPT.run(
+                    self._client, self._keys, arguments, fsync_ms=fsync_ms
+                )
         except FsyncTimeoutError as exc:
             raise StoreUnavailableError(
                 f"{exc}: the steps may or may not survive a crash, and the same call can be made "
@@ -92,8 +110,8 @@ class RedisShard:
             ) from exc
         except ResponseError as exc:
             raise reply_error(str(exc)) from exc
-        except (RedisError, OSError, TimeoutError) as exc:
-            raise no_reply_error(exc) from exc
+        except CONNECTION_ERRORS as exc:
+            raise no_reply_error(exc, is_read=is_read) from exc
         soonest, changes, *results = netstrings(reply)
         changed = changes.decode("utf-8", "replace").split("\1") if changes else []
         if soonest or changed:
@@ -111,7 +129,7 @@ class RedisShard:
         if not isinstance(self._client, Redis):
             return
         # Of a machine that hangs, even the end of a connection may not come.
-        with contextlib.suppress(RedisError, OSError, TimeoutError):
+        with contextlib.suppress(*CONNECTION_ERRORS):
             async with asyncio.timeout(self._timeout_seconds):
                 await self._client.connection_pool.disconnect(inuse_connections=False)
 

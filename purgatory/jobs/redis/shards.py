@@ -81,8 +81,8 @@ class RedisShards:
     def home(self, spec: JobSpec) -> RedisShard:
         """Return the shard where a new job belongs."""
         # Jobs with the same dedupe key have to meet in one shard, and so have the repeats of one
-        # request.
-        name = common_part(spec.id) if spec.dedupe_key is None else spec.dedupe_key
+        # request. Those with the same concurrency key are counted where they meet.
+        name = spec.dedupe_key or spec.concurrency_key or common_part(spec.id)
         return self.all[crc32(name.encode("utf-8", "backslashreplace")) % len(self.all)]
 
 

@@ -16,14 +16,17 @@ from purgatory.jobs.model.steps import (
     Claim,
     Finish,
     Fire,
+    FireJob,
     GiveBack,
     JobStep,
     KeyStep,
     Miss,
     Renew,
     Reschedule,
+    Retry,
     RunNow,
     Start,
+    WaitAgain,
 )
 from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
 
@@ -49,7 +52,8 @@ def key_step(step: KeyStep, limit: int) -> bytes:
 
 def claim_step(step: Claim, limit: int) -> bytes:
     """Return the step that claims, with this limit."""
-    return step_of("claim", f"={step.worker}", step.within_ms, limit, step.lease_ms)
+    bounds = [field for each in step.bounds for field in each]
+    return step_of("claim", f"={step.worker}", step.within_ms, limit, step.lease_ms, *bounds)
 
 
 def add_step(spec: JobSpec) -> bytes:
@@ -73,11 +77,13 @@ def add_step(spec: JobSpec) -> bytes:
             spec.payload_json,
             KEY_SEPARATOR.join(spec.other_ids),
             spec.owner or "",
+            "" if spec.needed == 1 else str(spec.needed),
+            spec.concurrency_key or "",
             "",
         )
     )
     separators = max(0, len(spec.keys) - 1) + max(0, len(spec.other_ids) - 1)
-    if step.count(SEPARATOR) != 15 or step.count(KEY_SEPARATOR) > separators:
+    if step.count(SEPARATOR) != 17 or step.count(KEY_SEPARATOR) > separators:
         raise InvalidJobError(
             f"job {spec.id[:64]!r} holds control characters: make it with JobSpec.of, which says "
             "where"
@@ -101,6 +107,10 @@ def _deadline(deadline: Deadline) -> tuple[str, int | None]:
     return "delay", deadline.delay_ms
 
 
+def _fire_job(step: FireJob, limits: JobLimits) -> tuple[object, ...]:
+    return "fire_job", step.id, step.round, *(text for fired in step.fired for text in fired)
+
+
 def _cancel(step: Cancel, limits: JobLimits) -> tuple[object, ...]:
     return "cancel", step.id, step.if_version
 
@@ -113,8 +123,13 @@ def _run_now(step: RunNow, limits: JobLimits) -> tuple[object, ...]:
     return "run_now", step.id, step.if_version
 
 
+def _retry(step: Retry, limits: JobLimits) -> tuple[object, ...]:
+    return "retry", step.id, step.if_version
+
+
 def _start(step: Start, limits: JobLimits) -> tuple[object, ...]:
-    return "start", *step.claim, step.lease_ms, step.attempt
+    bounds = () if step.bounds is None else step.bounds[1:]
+    return "start", *step.claim, step.lease_ms, step.attempt, *bounds
 
 
 def _renew(step: Renew, limits: JobLimits) -> tuple[object, ...]:
@@ -133,13 +148,22 @@ def _give_back(step: GiveBack, limits: JobLimits) -> tuple[object, ...]:
     return "give_back", *step.claim, step.delay_ms, _error_field(step.error, limits)
 
 
+def _wait_again(step: WaitAgain, limits: JobLimits) -> tuple[object, ...]:
+    keys = KEY_SEPARATOR.join(step.keys)
+    wait = (*_deadline(step.deadline), keys, step.needed, step.on_fire)
+    return "wait_again", *step.claim, *wait, step.payload_json
+
+
 _JOB_STEPS: Mapping[type[JobStep[Any]], Callable[[Any, JobLimits], tuple[object, ...]]] = {
+    FireJob: _fire_job,
     Cancel: _cancel,
     Reschedule: _reschedule,
     RunNow: _run_now,
+    Retry: _retry,
     Start: _start,
     Renew: _renew,
     Finish: _finish,
     Miss: _miss,
     GiveBack: _give_back,
+    WaitAgain: _wait_again,
 }

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.errors import (
     JobChangedError,
     JobConflictError,
@@ -22,14 +24,19 @@ from purgatory.jobs.model.steps import (
     Claim,
     Claimed,
     Fire,
+    FireJob,
     KeyFired,
     KeyStep,
+    Pause,
     Prune,
     Reschedule,
+    Resume,
+    Retry,
     RunNow,
     Start,
     Step,
     VersionedStep,
+    WaitAgain,
 )
 from purgatory.jobs.redis.adder import JobAdder
 from purgatory.jobs.redis.job_records import JobRecords
@@ -63,6 +70,8 @@ class StepRunner:
             Fire: self._decide,
             CancelForKey: self._decide,
             Claim: self._claim_all,
+            Pause: self._pause_all,
+            Resume: self._resume_all,
             Prune: self._prune_all,
         }
 
@@ -74,9 +83,11 @@ class StepRunner:
     # Steps on one job
 
     async def _apply(self, steps: Sequence[Any]) -> list[Any]:
-        replies = await self._shards.ask_each([job_step(step, self._limits) for step in steps])
         kind = type(steps[0])
-        if kind is Start:
+        if kind is Start and len(self._shards.all) > 1:
+            steps = [replace(step, bounds=self._share(step.bounds)) for step in steps]
+        replies = await self._shards.ask_each([job_step(step, self._limits) for step in steps])
+        if kind in (Start, FireJob, WaitAgain):
             return [await self._records.job(reply) for reply in replies]
         if kind not in _PARTICIPLES:
             return [bool(reply) for reply in replies]
@@ -109,9 +120,7 @@ class StepRunner:
         # One shard after another, as the limit is for all of them together.
         for shard in self._shards.all:
             limited = [
-                key_step(
-                    step, self._limits.cut(step.limit) - len(so_far.run) - len(so_far.cancelled)
-                )
+                key_step(step, self._limits.cut(step.limit) - so_far.count)
                 for step, so_far in zip(steps, fired, strict=True)
             ]
             for place, reply in enumerate(await shard.run(limited)):
@@ -127,8 +136,12 @@ class StepRunner:
         limit = self._limits.cut(step.limit)
         if len(self._shards.all) == 1:
             return await self._claim_from(step, {self._shards.all[0]: limit})
+        step = replace(step, bounds=tuple(filter(None, map(self._share, step.bounds))))
         now_ms = await self._reader.now_ms()
         jobs: list[Job] = []
+        if step.bounds:
+            # Where nothing but blocked jobs is due, too, there may be places for these.
+            await self._claim_from(step, dict.fromkeys(self._shards.all, 0))
         # Others may have claimed what was seen: then what comes behind it is looked at.
         while shares := await self._shards.shares(step.within_ms, limit - len(jobs)):
             claimed = await self._claim_from(step, shares)
@@ -143,11 +156,41 @@ class StepRunner:
         )
         clocks: list[int] = []
         jobs: list[Job] = []
+        is_cut = False
         for reply in replies:
-            now_ms, *found = netstrings(reply)
+            now_ms, cut, *found = netstrings(reply)
             clocks.append(int(now_ms))
             jobs += await self._records.jobs(found)
-        return Claimed(min(clocks), jobs)
+            is_cut = is_cut or bool(cut)
+        return Claimed(min(clocks), jobs, is_cut)
+
+    def _share(self, bounds: Bounds | None) -> Bounds | None:
+        """Return the bounds of one shard, which counts its own jobs: at least one place."""
+        if bounds is None or bounds.max_running is None:
+            return bounds
+        return bounds._replace(max_running=max(1, bounds.max_running // len(self._shards.all)))
+
+    # Pauses: in every shard, each of which looks at its own
+
+    async def _pause_all(self, steps: Sequence[Pause]) -> list[None]:
+        for step in steps:
+            await self._shards.ask_all(step_of("pause", step.handler))
+        return [None] * len(steps)
+
+    async def _resume_all(self, steps: Sequence[Resume]) -> list[int]:
+        return [
+            sum([await self._resume(step, shard) for shard in self._shards.all]) for step in steps
+        ]
+
+    async def _resume(self, step: Resume, shard: RedisShard) -> int:
+        """Look at a batch of parked jobs after the other until one has jobs to unpark."""
+        last = ""
+        while True:
+            asked = step_of("resume", step.handler, self._limits.cut(step.limit), last)
+            reply = await self._shards.ask(shard, asked)
+            count, more, last = reply.decode().split(SEPARATOR)
+            if int(count) or not more:
+                return int(count)
 
     # Retention
 
@@ -175,16 +218,19 @@ _PARTICIPLES: Mapping[type[VersionedStep], str] = {
     Cancel: "cancelled",
     Reschedule: "rescheduled",
     RunNow: "run now",
+    Retry: "retried",
 }
 
 
 def _joined(so_far: KeyFired, reply: bytes) -> KeyFired:
     if is_error(reply):
         raise step_error(reply)
-    more, run, cancelled = reply.decode().split(SEPARATOR)
+    more, *lists = reply.decode().split(SEPARATOR)
+    run, cancelled, counted = (tuple(ids.split(KEY_SEPARATOR)) if ids else () for ids in lists)
     return KeyFired(
-        run=so_far.run + (tuple(run.split(KEY_SEPARATOR)) if run else ()),
-        cancelled=so_far.cancelled + (tuple(cancelled.split(KEY_SEPARATOR)) if cancelled else ()),
+        run=so_far.run + run,
+        cancelled=so_far.cancelled + cancelled,
+        counted=so_far.counted + counted,
         has_more=so_far.has_more or bool(more),
     )
 

@@ -12,14 +12,18 @@
 --   buckets   zset  n of each d:<n> that there is
 --   held      zset  lease_until_ms of the leased jobs
 --   finished  zset  finished_ms
---   on_key    zset  "key\0id", by name: undecided jobs
+--   on_key    zset  "key\0id", by name: undecided jobs on their keys that have not fired
 --   by_key, by_handler, and one for each state: zset by name, for queries
 --   dedupe    hash  dedupe key -> id of the undecided job that has it
 --   quarantined  list  "id\0reason\0record" of corrupt records, the last few
+--   places    hash  id -> place of the jobs that hold one: "handler" or "handler\1concurrency key"
+--   place_names  zset  "handler\0id" and "handler\1key\0id" of the same jobs, by name, to count them
+--   q:<place>  zset  due_ms of the jobs that wait for a place
 --   meta      hash  the width of buckets, the number of shards, and how many of `quarantined` were
 --                   dropped
 --
--- A record's fields are separated by \0, which none of them can hold. ARGV[1] is the settings, each
+-- A record's fields are separated by \0, which none of them can hold; format 2 has more of them, for
+-- jobs with what most have not. ARGV[1] is the settings, each
 -- further one a step, its fields separated likewise. The reply is a row of netstrings
 -- ("length:text"): when the first of the added jobs is due, if that is soon, the changes, and a
 -- result for each step. One string is read many times faster than a reply of as many parts.
@@ -32,19 +36,23 @@ local ON_KEY, BY_KEY, BY_HANDLER, DEDUPE, QUARANTINED = KEYS[5], KEYS[6], KEYS[7
 local STATES = {
   waiting = KEYS[10], running = KEYS[11], done = KEYS[12], failed = KEYS[13], cancelled = KEYS[14],
 }
-local META = KEYS[15]
+local META, PLACES, PLACE_NAMES = KEYS[15], KEYS[16], KEYS[17]
 local FINAL = {done = true, failed = true, cancelled = true}
 
 local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
 local EPOCH, LEASE, LATENESS, ENDED, VERSION, MAX_ATTEMPTS = 9, 10, 11, 12, 13, 14
 local ON_FIRE, MISFIRE, DEDUPE_KEY, KEYS_OF, HANDLER, WORKER = 15, 16, 17, 18, 19, 20
 local FIRED_KEY, FIRED_JSON, ERROR, OWNER, PAYLOAD = 21, 22, 23, 24, 25
+-- Of format 2 only.
+local NEEDED, FIRED_BEFORE, ROUND, ROUND_MS, CONCURRENCY_KEY, PLACED = 26, 27, 28, 29, 30, 31
 local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION}
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
-local concat, find, gmatch, sub = table.concat, string.find, string.gmatch, string.sub
+local concat, find, gmatch, gsub, sub =
+  table.concat, string.find, string.gmatch, string.gsub, string.sub
 
-local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 16)
+local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 18)
+local LONG_RECORD = string.rep('s', PLACED)
 
 local function split(text)
   local parts, count, start = {}, 0, 1
@@ -80,6 +88,18 @@ local changes, soonest, soonest_added, active = {}, nil, nil, nil
 -- Buckets that are in the index: asked once for each batch.
 local indexed = {}
 
+-- A job of a paused handler has a lease that never ends.
+local PARKED = 90000000000000
+-- And so has one that waits for a place.
+local BLOCKED, BLOCKED_BY_KEY = PARKED + 1, PARKED + 2
+local paused
+
+local function must_park(job)
+  paused = paused or call('HGET', META, 'paused') or ''
+  return paused ~= ''
+    and (find(paused, '\1\2\1', 1, true) or find(paused, '\1' .. job[HANDLER] .. '\1', 1, true))
+end
+
 local function pack(text)
   return #text .. ':' .. text
 end
@@ -104,7 +124,13 @@ local function place_of(job)
 end
 
 local function encode(job)
-  return concat(job, '\0', 1, PAYLOAD)
+  local last = PAYLOAD
+  if job[NEEDED] > 1 or job[ROUND] > 0 or job[CONCURRENCY_KEY] ~= '' or job[PLACED] ~= '' then
+    job[FORMAT], last = '2', PLACED
+  else
+    job[FORMAT] = '1'
+  end
+  return concat(job, '\0', 1, last)
 end
 
 local function found(job)
@@ -112,9 +138,28 @@ local function found(job)
 end
 
 local function parse(text)
-  local is_long_enough, job = pcall(unpack_fields, RECORD, text)
-  if not is_long_enough or job[PAYLOAD + 1] ~= #text + 2 or job[FORMAT] ~= '1' then
+  local format, last = RECORD, PAYLOAD
+  local is_long = sub(text, 1, 2) == '2\0'
+  if is_long then
+    format, last = LONG_RECORD, PLACED
+  end
+  local is_long_enough, job = pcall(unpack_fields, format, text)
+  if is_long and not is_long_enough then
+    -- It was written before there were places.
+    text = text .. '\0\0'
+    is_long_enough, job = pcall(unpack_fields, format, text)
+  end
+  if not is_long_enough or job[last + 1] ~= #text + 2 or not (is_long or job[FORMAT] == '1') then
     return nil, 'it has not the fields of a job'
+  end
+  if is_long then
+    job[NEEDED], job[ROUND] = tonumber(job[NEEDED]), tonumber(job[ROUND])
+    if not (job[NEEDED] and job[ROUND]) then
+      return nil, 'field ' .. NEEDED .. ' or ' .. ROUND .. ' is not a number'
+    end
+  else
+    job[NEEDED], job[FIRED_BEFORE], job[ROUND], job[ROUND_MS] = 1, '', 0, ''
+    job[CONCURRENCY_KEY], job[PLACED] = '', ''
   end
   if not STATES[job[STATE]] then
     return nil, 'its state is unknown'
@@ -208,6 +253,39 @@ local function leave_queries(job)
   end
 end
 
+-- Places: "handler", or "handler\1concurrency key".
+local function place_of_key(job)
+  local key = job[CONCURRENCY_KEY]
+  return key == '' and job[HANDLER] or job[HANDLER] .. '\1' .. key
+end
+
+local function queue_of(job)
+  return TAG .. 'q:' .. (job[LEASE] == BLOCKED and job[HANDLER] or place_of_key(job))
+end
+
+local function count_places(place)
+  return call('ZLEXCOUNT', PLACE_NAMES, '[' .. place .. '\0', '(' .. place .. '\1')
+end
+
+local function take_place(job)
+  local place = place_of_key(job)
+  call('HSET', PLACES, job.id, place)
+  call('ZADD', PLACE_NAMES, 0, job[HANDLER] .. '\0' .. job.id, 0, place .. '\0' .. job.id)
+end
+
+-- Returns the place that a job has left; nil if it had none.
+local function leave_place(id)
+  local place = call('HGET', PLACES, id)
+  if not place then
+    return nil
+  end
+  call('HDEL', PLACES, id)
+  call('ZREM', PLACE_NAMES, gsub(place, '\1.*', '') .. '\0' .. id, place .. '\0' .. id)
+  return place
+end
+
+local hand_over, move_up
+
 -- Its entries in the indexes by key and handler stay, since its key and handler are unknown; a step
 -- that finds them there removes them.
 local function quarantine(id, place, text, reason)
@@ -220,12 +298,16 @@ local function quarantine(id, place, text, reason)
   end
   call('HDEL', TAG .. place, id)
   call('HDEL', AT, id)
+  local left = leave_place(id)
   local over = call('LLEN', QUARANTINED) + 1 - MAX_QUARANTINED
   if over > 0 then
     call('LTRIM', QUARANTINED, over, -1)
     call('HINCRBY', META, 'dropped', over)
   end
   call('RPUSH', QUARANTINED, id .. '\0' .. reason .. '\0' .. sub(text, 1, QUARANTINED_LENGTH))
+  if left then
+    hand_over(left)
+  end
 end
 
 local function read(id)
@@ -246,6 +328,11 @@ local function read(id)
   end
   job.id, job.place, job.was = id, place, job[STATE]
   job.was_undecided = is_undecided(job)
+  job.was_placed = job[PLACED] ~= ''
+  job.queue = job[LEASE] > PARKED and queue_of(job)
+  if job[LEASE] == BLOCKED and job[CONCURRENCY_KEY] ~= '' then
+    job.queued_place = place_of_key(job)
+  end
   return job
 end
 
@@ -258,9 +345,18 @@ local function note(job)
   return due
 end
 
+-- Returns the place that the job has left, if any.
 local function save(job)
+  local left
   leave_bucket(job.id, bucket_of(job.place))
   call('ZREM', HELD, job.id)
+  if job.queue then
+    call('ZREM', job.queue, job.id)
+    job.queue = nil
+  end
+  if job.was_placed and job[PLACED] == '' then
+    left = leave_place(job.id)
+  end
   if job.was_undecided and not is_undecided(job) then
     leave_keys(job)
   end
@@ -278,17 +374,115 @@ local function save(job)
   call('HSET', TAG .. place, job.id, encode(job))
   if FINAL[job[STATE]] then
     call('ZADD', FINISHED, job[ENDED], job.id)
+  elseif job[LEASE] > PARKED then
+    job.queue = queue_of(job)
+    call('ZADD', job.queue, job[DUE], job.id)
   elseif job[LEASE] > 0 then
     call('ZADD', HELD, job[LEASE], job.id)
   else
     join_bucket(job.id, job[DUE])
   end
-  job.was_undecided = is_undecided(job)
+  if job[PLACED] ~= '' and not job.was_placed then
+    take_place(job)
+  end
+  job.was_undecided, job.was_placed = is_undecided(job), job[PLACED] ~= ''
+  return left
+end
+
+local function announce(job)
+  changes[#changes + 1] = job.id .. '\0' .. note(job)
 end
 
 local function keep(job)
+  local passed = job.queue and job.queued_place
+  local left = save(job)
+  announce(job)
+  if left then
+    hand_over(left)
+  elseif passed and not job.queue then
+    move_up(passed)
+  end
+end
+
+-- Returns the job that waits for a place and is due first; nil if there is none.
+local function first_blocked(place)
+  local queue = TAG .. 'q:' .. place
+  while true do
+    local id = call('ZRANGE', queue, 0, 0)[1]
+    if not id then
+      return nil
+    end
+    local job = read(id)
+    if job and job.queue == queue then
+      return job
+    end
+    -- Its record was corrupt.
+    call('ZREM', queue, id)
+  end
+end
+
+local function unblock(job)
+  job[EPOCH], job[LEASE], job[PLACED] = job[EPOCH] + 1, 0, now
   save(job)
-  changes[#changes + 1] = job.id .. '\0' .. note(job)
+  announce(job)
+end
+
+-- Lets a job wait for a place: it leaves the one that it holds.
+local function block(job, until_ms)
+  job[EPOCH], job[LEASE], job[PLACED] = job[EPOCH] + 1, until_ms, ''
+  local left = save(job)
+  announce(job)
+  if left and until_ms == BLOCKED_BY_KEY then
+    -- Too many for its key, by these bounds, but not for its handler.
+    hand_over(job[HANDLER])
+  end
+end
+
+-- Lets the first job that waits because of a key wait for any place of the handler: one of its key
+-- has left its place, or that queue, and there may be no other that would.
+function move_up(place)
+  local first = first_blocked(place)
+  if first then
+    block(first, BLOCKED)
+  end
+end
+
+-- Gives a place that became free to the job that waits for it and is due first.
+function hand_over(place)
+  local handler = gsub(place, '\1.*', '')
+  if place ~= handler then
+    move_up(place)
+  end
+  local first = first_blocked(handler)
+  if first then
+    unblock(first)
+  end
+end
+
+-- Gives the places that `bound` allows to jobs that wait for them.
+local function fill_places(handler, bound)
+  local room = bound.maximum and bound.maximum - count_places(handler) or MAX_BATCH
+  while room > 0 do
+    local first = first_blocked(handler)
+    if not first then
+      return
+    end
+    unblock(first)
+    room = room - 1
+  end
+end
+
+-- Returns the end of the lease with which a job waits for a place; nil if there is one.
+local function blocked_until(job, bound)
+  local own = job[PLACED] == '' and 0 or 1
+  if job[CONCURRENCY_KEY] ~= '' and bound.per_key then
+    if count_places(place_of_key(job)) - own >= bound.per_key then
+      return BLOCKED_BY_KEY
+    end
+  end
+  if bound.maximum and count_places(job[HANDLER]) - own >= bound.maximum then
+    return BLOCKED
+  end
 end
 
 local function change(job)
@@ -298,7 +492,7 @@ end
 
 local function free(job)
   job[EPOCH] = job[EPOCH] + 1
-  job[LEASE] = 0
+  job[LEASE], job[PLACED] = 0, ''
 end
 
 local function held(id, epoch)
@@ -446,6 +640,8 @@ local function add_to(rival, step)
   rival[MAX_ATTEMPTS], rival[ON_FIRE], rival[MISFIRE] = step[7], step[8], step[9]
   rival[KEYS_OF], rival[HANDLER], rival[PAYLOAD] = step[11], step[12], step[13]
   rival[OWNER] = step[15]
+  rival[NEEDED], rival[FIRED_BEFORE] = tonumber(step[16]) or 1, ''
+  rival[CONCURRENCY_KEY] = step[17]
   change(rival)
   join_keys(rival)
   call('ZADD', BY_HANDLER, 0, rival[HANDLER] .. '\0' .. rival.id)
@@ -474,7 +670,7 @@ function steps.add(step)
     return add_to(rival, step)
   end
   active = active or call('ZCARD', STATES.waiting) + call('ZCARD', STATES.running)
-  if active >= MAX_ACTIVE and step[16] ~= 'room' then
+  if active >= MAX_ACTIVE and step[18] ~= 'room' then
     return 'full'
   end
   local ceiling = ''
@@ -485,6 +681,7 @@ function steps.add(step)
   local job = {
     '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', '0', '', '', '1',
     step[7], step[8], step[9], slot, step[11], step[12], '', '', '', '', step[15], step[13],
+    tonumber(step[16]) or 1, '', 0, '', step[17], '',
   }
   -- Compared with numbers below; written once.
   job[LEASE] = 0
@@ -503,23 +700,54 @@ function steps.add(step)
   return 'added\0' .. now
 end
 
-function steps.fire(step)
-  local key, limit, run, cancelled = step[2], tonumber(step[4]), {}, {}
-  local job = next_on_key(key)
-  while job and #run + #cancelled < limit do
-    free(job)
-    job[OUTCOME], job[FIRED_KEY], job[FIRED_JSON] = 'fired', key, step[3]
-    if job[ON_FIRE] == 'cancel' then
-      job[STATE], job[ENDED] = 'cancelled', now
-      cancelled[#cancelled + 1] = job.id
-    else
-      job[DUE] = now
-      run[#run + 1] = job.id
+-- Fires an undecided job by a key that it waits on: it only counts while the job needs others, too.
+local function fire(job, key, value)
+  if job[NEEDED] > 1 then
+    local _, separators = gsub(job[FIRED_BEFORE], '\1', '')
+    local count = job[FIRED_BEFORE] == '' and 0 or separators + 1
+    if count + 1 < job[NEEDED] then
+      call('ZREM', ON_KEY, key .. '\0' .. job.id)
+      job[FIRED_BEFORE] = (count == 0 and '' or job[FIRED_BEFORE] .. '\1') .. key
+      return change(job)
     end
-    change(job)
+  end
+  free(job)
+  job[OUTCOME], job[FIRED_KEY], job[FIRED_JSON] = 'fired', key, value
+  if job[ON_FIRE] == 'cancel' then
+    job[STATE], job[ENDED] = 'cancelled', now
+  else
+    job[DUE] = now
+  end
+  change(job)
+end
+
+function steps.fire(step)
+  local key, limit, run, cancelled, counted = step[2], tonumber(step[4]), {}, {}, {}
+  local job = next_on_key(key)
+  while job and #run + #cancelled + #counted < limit do
+    fire(job, key, step[3])
+    local ids = is_undecided(job) and counted or FINAL[job[STATE]] and cancelled or run
+    ids[#ids + 1] = job.id
     job = next_on_key(key)
   end
-  return (job and '1' or '') .. '\0' .. concat(run, '\1') .. '\0' .. concat(cancelled, '\1')
+  return concat({
+    job and '1' or '', concat(run, '\1'), concat(cancelled, '\1'), concat(counted, '\1'),
+  }, '\0')
+end
+
+function steps.fire_job(step)
+  local job = read(step[2])
+  if not job then
+    return ''
+  end
+  for place = 4, #step - 1, 2 do
+    local key = step[place]
+    local is_open = is_undecided(job) and job[ROUND] == tonumber(step[3]) and call('ZSCORE', ON_KEY, key .. '\0' .. job.id)
+    if is_open then
+      fire(job, key, step[place + 1])
+    end
+  end
+  return found(job)
 end
 
 function steps.cancel_for_key(step)
@@ -530,7 +758,7 @@ function steps.cancel_for_key(step)
     cancelled[#cancelled + 1] = job.id
     job = next_on_key(key)
   end
-  return (job and '1' or '') .. '\0\0' .. concat(cancelled, '\1')
+  return (job and '1' or '') .. '\0\0' .. concat(cancelled, '\1') .. '\0'
 end
 
 -- Returns the job, if it is stored and at `version` or that is empty; else nil and the result.
@@ -550,7 +778,7 @@ function steps.cancel(step)
   if not job then
     return error_result
   end
-  if job[STATE] == 'waiting' then
+  if job[STATE] == 'waiting' or job[STATE] == 'running' and job[LEASE] >= PARKED then
     cancel(job)
   elseif job[STATE] ~= 'cancelled' then
     return 'conflict\0' .. found(job)
@@ -593,15 +821,109 @@ function steps.run_now(step)
   return 'done\0' .. found(job)
 end
 
+function steps.retry(step)
+  local job, error_result = at_version(step[2], step[3])
+  if not job then
+    return error_result
+  end
+  if job[STATE] ~= 'failed' then
+    return 'conflict\0' .. found(job)
+  end
+  call('ZREM', FINISHED, job.id)
+  free(job)
+  job[STATE], job[DUE], job[ATTEMPT], job[ENDED] = 'waiting', now, 0, ''
+  change(job)
+  return 'done\0' .. found(job)
+end
+
+-- Those that are paused: "\1one\1two\1", \2 for all.
+function steps.pause(step)
+  local name = step[2] == '' and '\2' or step[2]
+  local names = call('HGET', META, 'paused') or '\1'
+  if not find(names, '\1' .. name .. '\1', 1, true) then
+    call('HSET', META, 'paused', names .. name .. '\1')
+  end
+  paused = nil
+  return ''
+end
+
+function steps.resume(step)
+  local name = step[2] == '' and '\2' or step[2]
+  local names = call('HGET', META, 'paused') or '\1'
+  local first, last = find(names, '\1' .. name .. '\1', 1, true)
+  -- A step that goes on does not end a pause that has begun since.
+  if first and step[4] == '' then
+    names = sub(names, 1, first) .. sub(names, last + 1)
+    if names == '\1' then
+      call('HDEL', META, 'paused')
+    else
+      call('HSET', META, 'paused', names)
+    end
+  end
+  paused = nil
+  -- A batch behind the last one that stays parked: those of other handlers may be very many.
+  local limit, count, last = tonumber(step[3]), 0, step[4]
+  local rank = last ~= '' and call('ZRANK', HELD, last)
+  rank = rank and rank + 1 or call('ZCOUNT', HELD, '-inf', '(' .. PARKED)
+  local ids = call('ZRANGE', HELD, rank, rank + MAX_BATCH - 1)
+  local is_end = #ids < MAX_BATCH
+  for _, id in ipairs(ids) do
+    if count == limit then
+      is_end = false
+      break
+    end
+    local job = read(id)
+    if job and must_park(job) then
+      last = id
+    elseif job then
+      job[EPOCH], job[LEASE] = job[EPOCH] + 1, 0
+      keep(job)
+      count = count + 1
+    end
+  end
+  return count .. '\0' .. (is_end and '' or '1') .. '\0' .. last
+end
+
+function steps.paused()
+  local names = call('HGET', META, 'paused') or ''
+  return names .. '\0' .. call('ZCOUNT', HELD, PARKED, PARKED)
+end
+
+-- A job that is due, and was not missed: for that, its worker looks first.
+local function needs_place(job)
+  return job[PLACED] == '' and job[DUE] <= now
+    and not (is_undecided(job) and job[MISFIRE] ~= 'run')
+end
+
 function steps.claim(step)
-  local jobs = {}
+  local jobs, bounds, is_cut = {}, {}, ''
+  for place = 6, #step, 3 do
+    local bound = {maximum = tonumber(step[place + 1]), per_key = tonumber(step[place + 2])}
+    bounds[step[place]] = bound
+    fill_places(step[place], bound)
+  end
   each_free(now + step[3], tonumber(step[4]), function(job)
+    if must_park(job) then
+      job[EPOCH], job[LEASE], is_cut = job[EPOCH] + 1, PARKED, '1'
+      keep(job)
+      return true
+    end
+    local bound = bounds[job[HANDLER]]
+    if bound and needs_place(job) then
+      local until_ms = blocked_until(job, bound)
+      if until_ms then
+        block(job, until_ms)
+        is_cut = '1'
+        return true
+      end
+      job[PLACED] = now
+    end
     job[EPOCH], job[WORKER], job[LEASE] = job[EPOCH] + 1, step[2], now + step[5]
     save(job)
     jobs[#jobs + 1] = pack(found(job))
     return true
   end)
-  return pack(tostring(now)) .. concat(jobs)
+  return pack(tostring(now)) .. pack(is_cut) .. concat(jobs)
 end
 
 -- With several shards, the store first has to know which of them have the earliest.
@@ -640,8 +962,24 @@ function steps.start(step)
   if not job then
     return ''
   end
+  if must_park(job) then
+    job[EPOCH], job[LEASE] = job[EPOCH] + 1, PARKED
+    keep(job)
+    return ''
+  end
   if job[STATE] == 'waiting' and job[DUE] > now then
     return found(job)
+  end
+  if step[6] then
+    local bound = {maximum = tonumber(step[6]), per_key = tonumber(step[7])}
+    local until_ms = blocked_until(job, bound)
+    if until_ms then
+      block(job, until_ms)
+      return ''
+    end
+    if job[PLACED] == '' then
+      job[PLACED] = now
+    end
   end
   if job[LATENESS] == '' then
     job[LATENESS] = max(0, now - min(job[DUE], job[DEADLINE]))
@@ -666,7 +1004,7 @@ function steps.finish(step)
   if job[STATE] ~= 'running' or job[LEASE] == 0 then
     return ''
   end
-  job[STATE], job[ENDED], job[LEASE] = step[4], now, 0
+  job[STATE], job[ENDED], job[LEASE], job[PLACED] = step[4], now, 0, ''
   if step[5] ~= '' then
     job[ERROR] = step[5]
   end
@@ -686,6 +1024,7 @@ function steps.miss(step)
     return ''
   end
   job[STATE], job[OUTCOME], job[ENDED], job[LEASE] = 'cancelled', 'missed', now, 0
+  job[PLACED] = ''
   change(job)
   return '1'
 end
@@ -706,6 +1045,37 @@ function steps.give_back(step)
   job[STATE], job[DUE] = 'waiting', due
   keep(job)
   return '1'
+end
+
+function steps.wait_again(step)
+  local job = held(step[2], step[3])
+  if not job or job[STATE] ~= 'running' then
+    return ''
+  end
+  local slot = job[DEDUPE_KEY]
+  local rival = slot ~= '' and call('HGET', DEDUPE, slot)
+  rival = rival and read(rival)
+  if rival and is_undecided(rival) and rival[DEDUPE_KEY] == slot then
+    job[STATE], job[ENDED], job[LEASE], job[PLACED] = 'done', now, 0, ''
+    change(job)
+    return found(job)
+  end
+  leave_queries(job)
+  free(job)
+  local deadline = tonumber(step[5]) + (step[4] == 'delay' and now or 0)
+  deadline = min(max(deadline, now), now + AHEAD)
+  job[STATE], job[OUTCOME], job[FIRED_KEY], job[FIRED_JSON] = 'waiting', '', '', ''
+  job[DEADLINE], job[DUE], job[CEILING] = deadline, deadline, ''
+  job[KEYS_OF], job[NEEDED], job[ON_FIRE], job[FIRED_BEFORE] = step[6], tonumber(step[7]), step[8], ''
+  if step[9] ~= '' then
+    job[PAYLOAD] = step[9]
+  end
+  job[ATTEMPT], job[LATENESS] = 0, ''
+  job[ROUND], job[ROUND_MS] = job[ROUND] + 1, now
+  change(job)
+  join_keys(job)
+  call('ZADD', BY_HANDLER, 0, job[HANDLER] .. '\0' .. job.id)
+  return found(job)
 end
 
 function steps.next_due_ms()

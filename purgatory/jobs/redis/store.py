@@ -8,7 +8,7 @@ from itertools import groupby
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
-from purgatory.jobs.model.steps import Result, Step
+from purgatory.jobs.model.steps import Paused, Result, Step
 from purgatory.jobs.redis.adder import JobAdder
 from purgatory.jobs.redis.connection import RedisConnection
 from purgatory.jobs.redis.job_records import JobRecords
@@ -158,6 +158,10 @@ class RedisJobStore(StepMethods):
     async def counts(self) -> JobCounts:
         """Return how many jobs are in each state."""
         return await self._reader.counts()
+
+    async def paused(self) -> Paused:
+        """Return the handlers that are paused, and how many jobs are parked."""
+        return await self._reader.paused()
 
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
         """Return quarantined records, the latest last."""

@@ -5,7 +5,7 @@ the same in every store (`jobs.model`). Needs the extra `sql` or `postgresql`.
 """
 
 try:
-    from purgatory.jobs.sql.migrations import VERSION_TABLE, migrate, migrations_path
+    from purgatory.jobs.sql.migrations import VERSION_TABLE, migrate, migrate_in, migrations_path
     from purgatory.jobs.sql.store import SqlJobStore
     from purgatory.jobs.sql.tables import metadata
 except ModuleNotFoundError as exc:
@@ -14,4 +14,4 @@ except ModuleNotFoundError as exc:
         "or 'fastapi-purgatory[postgresql]'"
     ) from exc
 
-__all__ = ["VERSION_TABLE", "SqlJobStore", "metadata", "migrate", "migrations_path"]
+__all__ = ["VERSION_TABLE", "SqlJobStore", "metadata", "migrate", "migrate_in", "migrations_path"]

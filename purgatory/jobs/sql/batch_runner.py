@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import islice
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
@@ -15,12 +15,14 @@ from sqlalchemy.exc import DBAPIError
 from purgatory.jobs.model.errors import StoreError, StoreUnavailableError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Add, Step
-from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.database_clock import DatabaseClock
-from purgatory.jobs.sql.database_errors import must_repeat, store_error
+from purgatory.jobs.sql.database_errors import is_lock_timeout, must_repeat, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
+from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.timer import SystemClock
+
+T = TypeVar("T")
 
 Steps = Sequence[Step[Any]]
 """Steps of one caller, of one kind."""
@@ -34,6 +36,14 @@ _FAR = 1_000_000
 _MAX_TRIES = 20
 
 
+Write = Callable[[Callable[[Connection], T]], Awaitable[T]]
+"""`Database.write`, or `write_apart`."""
+
+
+class RowLockedError(Exception):
+    """Another transaction has locked a row for so long that nothing of a batch was done."""
+
+
 class BatchRunner:
     """Runs the steps of many callers in one transaction.
 
@@ -42,13 +52,15 @@ class BatchRunner:
 
     def __init__(
         self,
-        database: Database,
+        write: Write[Any],
+        statements: Statements,
         clock: DatabaseClock,
         limits: JobLimits,
         *,
         on_commit: Callable[[UnitOfWork], object],
     ) -> None:
-        self._database = database
+        self._write = write
+        self._statements = statements
         self._clock = clock
         self._limits = limits
         self._on_commit = on_commit
@@ -58,11 +70,12 @@ class BatchRunner:
     async def run(self, batch: list[Steps]) -> list[Any]:
         """Return the results of each caller's steps, or an exception.
 
-        In one transaction; each caller's by themselves if the database refuses one of them.
+        In one transaction; each caller's by themselves if the database refuses one of them. Raises
+        RowLockedError if another transaction kept a row locked.
         """
         try:
             return await self._transact(batch)
-        except StoreError:
+        except (StoreError, RowLockedError):
             raise
         except Exception as exc:
             error = store_error(exc) or exc
@@ -79,14 +92,17 @@ class BatchRunner:
 
     async def _transact(self, batch: list[Steps]) -> list[list[Any]]:
         is_careful = False
+        results: list[list[Any]]
         for _ in range(_MAX_TRIES):
             try:
-                results, work = await self._database.write(
+                results, work = await self._write(
                     functools.partial(self._run_all, batch, is_careful)
                 )
             except MustLookFirstError:
                 is_careful = True
             except DBAPIError as exc:
+                if is_lock_timeout(exc):
+                    raise RowLockedError from exc
                 if not must_repeat(exc):
                     raise
                 is_careful = True
@@ -106,7 +122,7 @@ class BatchRunner:
             kinds.setdefault(type(steps[0]), []).extend(steps)
         work = UnitOfWork(
             connection,
-            self._database.statements,
+            self._statements,
             self._clock,
             self._limits,
             shard=self._shard,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
@@ -14,8 +15,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from purgatory.jobs.model.errors import StoreReadOnlyError
 from purgatory.jobs.sql.database_errors import store_error
-from purgatory.jobs.sql.engine import BUSY_SECONDS, check_url, make_engine
-from purgatory.jobs.sql.sqlite_thread import SqliteThread
+from purgatory.jobs.sql.engine import BUSY_SECONDS, check_file, check_folder, check_url, make_engine
+from purgatory.jobs.sql.sqlite.look_up import SqliteLookUp
+from purgatory.jobs.sql.sqlite.thread import SqliteThread
 from purgatory.jobs.sql.statements import Statements
 
 T = TypeVar("T")
@@ -44,10 +46,29 @@ class Database:
             self._engine = make_engine(url_or_engine)
         self.statements = Statements.of(self._engine.dialect.name)
         self._writer: AsyncConnection | None = None
-        self._is_usable = False
+        self._others: list[Database] = []
         self._thread: SqliteThread | None = None
+        self._look_up: SqliteLookUp | None = None
         if is_fast and self._is_ours and self.statements.dialect.is_sqlite:
             self._thread = SqliteThread(self._engine.url, busy_seconds=BUSY_SECONDS)
+            self._look_up = SqliteLookUp(self._engine.url)
+
+    def check_folder(self) -> None:
+        """Raise StoreNotReadyError if the folder of a SQLite file does not exist."""
+        check_folder(self._engine.url)
+
+    def check_file(self) -> None:
+        """Raise StoreNotReadyError if this is a SQLite file that does not exist."""
+        check_file(self._engine.url)
+
+    async def open_look_up(self) -> None:
+        """Connect for `may_have_jobs`, if this is a SQLite file of which the URL was given."""
+        if self._thread is not None and self._look_up is not None:
+            await self._thread.run(self._look_up.open)
+
+    def may_have_jobs(self, key: str) -> bool:
+        """Return False only if no undecided job is on `key` now. Does not wait for anything."""
+        return self._look_up is None or self._look_up.may_have_jobs(key)
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Return what `work` returns, on a connection of the pool, without a transaction."""
@@ -62,7 +83,7 @@ class Database:
                         # Disposed of meanwhile, and nothing would close what returns to it.
                         await connection.invalidate()
         except Exception as exc:
-            error = store_error(exc)
+            error = store_error(exc, is_read=True)
             if error is None:
                 raise
             raise error from exc
@@ -79,60 +100,68 @@ class Database:
 
         Raises errors of the database as they are: some are about the work.
         """
-        self._is_usable = False
+        transaction = _Transaction(self.statements, work)
         if self._thread is not None:
-            return await self._thread.run(functools.partial(self._write_in, self._thread, work))
+            return await self._thread.run(
+                functools.partial(self._write_in, self._thread, transaction)
+            )
         try:
             if self._writer is None:
                 self._writer = await self._connect()
-            return await self._writer.run_sync(functools.partial(self._transact, work))
+            return await self._writer.run_sync(transaction.run)
         except Exception as exc:
-            if self._is_ours and isinstance(store_error(exc), StoreReadOnlyError):
-                # The connections in the pool lead to the same server.
-                await self._engine.dispose()
+            await self._note_failure(exc)
             raise
         finally:
-            if not self._is_usable:
+            if not transaction.is_connection_good:
                 await self._drop_writer()
 
-    def _write_in(self, thread: SqliteThread, work: Callable[[Connection], T]) -> T:
+    async def write_apart(self, work: Callable[[Connection], T]) -> T:
+        """As `write`, at any time, on a connection of the pool: for what may wait for locks."""
+        transaction = _Transaction(self.statements, work)
+        try:
+            async with self._engine.connect() as connection:
+                await self._set_autocommit(connection)
+                try:
+                    return await connection.run_sync(transaction.run)
+                finally:
+                    if not transaction.is_connection_good:
+                        await connection.invalidate()
+        except Exception as exc:
+            await self._note_failure(exc)
+            raise
+
+    def another_writer(self) -> Database:
+        """Return the same database with another connection for writing; `close` closes it, too."""
+        other = copy.copy(self)
+        other._writer, other._others = None, []
+        self._others.append(other)
+        return other
+
+    async def _note_failure(self, error: Exception) -> None:
+        if self._is_ours and isinstance(store_error(error), StoreReadOnlyError):
+            # The connections in the pool lead to the same server.
+            await self._engine.dispose()
+
+    def _write_in(self, thread: SqliteThread, transaction: _Transaction[T]) -> T:
         try:
             if thread.connection is None:
                 thread.connection = thread.connect()
                 _set_up_sqlite(thread.connection)
-            return self._transact(work, thread.connection)
+            return transaction.run(thread.connection)
         finally:
-            if not self._is_usable:
+            if not transaction.is_connection_good:
                 thread.drop()
-
-    def _transact(self, work: Callable[[Connection], T], connection: Connection) -> T:
-        connection.exec_driver_sql(self.statements.dialect.begin)
-        try:
-            result = work(connection)
-            connection.exec_driver_sql("COMMIT")
-        except Exception as exc:
-            self._roll_back(connection)
-            if isinstance(store_error(exc), StoreReadOnlyError):
-                # After a failover the server is no longer the primary: another connection may lead
-                # to the one that is.
-                self._is_usable = False
-            raise
-        self._is_usable = True
-        return result
-
-    def _roll_back(self, connection: Connection) -> None:
-        # If this fails, the connection is dropped, and the transaction with it.
-        with contextlib.suppress(DBAPIError):
-            if not connection.invalidated:
-                connection.exec_driver_sql("ROLLBACK")
-                self._is_usable = True
 
     async def close(self) -> None:
         """Close every connection."""
         try:
             if self._thread is not None:
+                if self._look_up is not None:
+                    await self._thread.run(self._look_up.close)
                 await self._thread.close()
-            await self._drop_writer()
+            for database in (self, *self._others):
+                await database._drop_writer()
         finally:
             if self._is_ours:
                 await self._engine.dispose()
@@ -162,6 +191,38 @@ class Database:
                 await writer.invalidate()
             finally:
                 await writer.close()
+
+
+class _Transaction(Generic[T]):
+    """One transaction, and whether its connection is good for another."""
+
+    def __init__(self, statements: Statements, work: Callable[[Connection], T]) -> None:
+        self._begin = statements.dialect.begin
+        self._work = work
+        self.is_connection_good = False
+
+    def run(self, connection: Connection) -> T:
+        """Return what the work returns, once it is committed; else roll back."""
+        connection.exec_driver_sql(self._begin)
+        try:
+            result = self._work(connection)
+            connection.exec_driver_sql("COMMIT")
+        except Exception as exc:
+            self._roll_back(connection)
+            if isinstance(store_error(exc), StoreReadOnlyError):
+                # After a failover the server is no longer the primary: another connection may lead
+                # to the one that is.
+                self.is_connection_good = False
+            raise
+        self.is_connection_good = True
+        return result
+
+    def _roll_back(self, connection: Connection) -> None:
+        # If this fails, the connection is dropped, and the transaction with it.
+        with contextlib.suppress(DBAPIError):
+            if not connection.invalidated:
+                connection.exec_driver_sql("ROLLBACK")
+                self.is_connection_good = True
 
 
 def _set_up_sqlite(connection: Connection) -> None:

@@ -7,15 +7,16 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from purgatory.jobs.model.errors import (
     StoreError,
-    StoreFullError,
     StoreNotReadyError,
+    StoreOutOfSpaceError,
     StoreReadOnlyError,
     StoreUnavailableError,
 )
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html, by code or class
 _DEADLOCK = ("40",)
-_UNAVAILABLE = ("08", "53300", "57P", "57014", "55P03", "58", "XX000")
+_LOCK_TIMEOUT = ("55P03",)
+_UNAVAILABLE = ("08", "25P03", "53300", "57P", "57014", "55P03", "58", "XX000")
 _FULL = ("53100",)
 _READ_ONLY = ("25006", "42501")
 _NOT_READY = ("42P01", "42703", "3F000")
@@ -40,18 +41,30 @@ def must_repeat(error: Exception) -> bool:
     return isinstance(error, IntegrityError) or _has_code(error, _DEADLOCK)
 
 
-def store_error(error: Exception) -> StoreError | None:
-    """Return the store's error for a vendor's error; None if it is not the database's."""
+def is_lock_timeout(error: Exception) -> bool:
+    """Return True iff a row stayed locked by another transaction for too long: nothing was done."""
+    return _has_code(error, _LOCK_TIMEOUT)
+
+
+def store_error(error: Exception, *, is_read: bool = False) -> StoreError | None:
+    """Return the store's error for a vendor's error; None if it is not the database's.
+
+    `is_read`: of a query, so that nothing is uncertain after it.
+    """
+    uncertain = "" if is_read else "the steps may or may not be done; "
     if isinstance(error, OSError | PoolTimeoutError | TimeoutError):
         return StoreUnavailableError(
-            f"the database of jobs cannot be reached ({_text(error)}): the steps may or may not "
-            "be done; try again, and check the server, its address, and the size of the pool"
+            f"the database of jobs cannot be reached ({_text(error)}): {uncertain}try again, and "
+            "check the server, its address, and the size of the pool"
         )
     if not isinstance(error, DBAPIError):
         return None
     text = _text(error)
     if _is(error, _FULL, _SQLITE_FULL):
-        return StoreFullError(f"the database of jobs has no room left ({text}): nothing was stored")
+        return StoreOutOfSpaceError(
+            f"the database of jobs has no room left ({text}): nothing was stored; make room on its "
+            "disk, and the same call can be made again"
+        )
     if _is(error, _READ_ONLY, _SQLITE_READ_ONLY):
         return StoreReadOnlyError(
             f"the database of jobs is read-only ({text}): nothing was done; connect to the "
@@ -73,15 +86,15 @@ def store_error(error: Exception) -> StoreError | None:
     is_gone = error.connection_invalidated or isinstance(error, InterfaceError)
     if is_gone or _is(error, _UNAVAILABLE, _SQLITE_UNAVAILABLE):
         return StoreUnavailableError(
-            f"the database of jobs did not answer ({text}): the steps may or may not be done; try "
-            "again"
+            f"the database of jobs did not answer ({text}): {uncertain}try again"
         )
     return StoreError(f"the database of jobs refused: {text}")
 
 
 HOW_TO_MIGRATE = (
     "run `python -m purgatory.jobs.sql URL` with the database's URL, or "
-    "`await purgatory.jobs.sql.migrate(URL)`, or let your own Alembic run our migrations"
+    "`await purgatory.jobs.sql.migrate(URL)`, or call `purgatory.jobs.sql.migrate_in` in a "
+    "migration of your own Alembic"
 )
 
 

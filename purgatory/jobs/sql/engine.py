@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Engine, event, make_url
@@ -11,6 +12,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
+from purgatory.jobs.model.errors import StoreNotReadyError
+from purgatory.jobs.sql.database_errors import HOW_TO_MIGRATE
 from purgatory.redacted_url import redacted
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
@@ -32,6 +35,37 @@ def check_url(url: URL) -> None:
         raise ValueError(
             "SQLite in memory is lost with its connection: name a file, or use MemoryJobStore"
         )
+
+
+def check_folder(url: URL) -> None:
+    """Raise StoreNotReadyError if a SQLite file cannot be made, as its folder does not exist."""
+    path = _sqlite_file(url)
+    folder = None if path is None else path.parent
+    if folder is not None and not folder.is_dir():
+        raise StoreNotReadyError(
+            f"there is no folder {str(folder)!r} for the SQLite file of jobs: create it, or "
+            "correct the URL, which has four slashes before an absolute path: sqlite:////srv/jobs.db"
+        )
+
+
+def check_file(url: URL) -> None:
+    """Raise StoreNotReadyError if there is no SQLite file: to connect would create an empty one."""
+    check_folder(url)
+    path = _sqlite_file(url)
+    if path is not None and not path.exists():
+        raise StoreNotReadyError(
+            f"there is no SQLite file {str(path)!r}: correct the URL, which has four slashes "
+            f"before an absolute path; or, to create the file, {HOW_TO_MIGRATE}"
+        )
+
+
+def _sqlite_file(url: URL) -> Path | None:
+    """Return the absolute path of a SQLite file; None if this is another database."""
+    path = url.database or ""
+    # The path is within a URI, and SQLite alone reads that.
+    if url.get_backend_name() != "sqlite" or path.startswith("file:"):
+        return None
+    return Path(path).absolute()
 
 
 def make_engine(url_or_text: str | URL) -> AsyncEngine:
@@ -64,7 +98,29 @@ def make_engine(url_or_text: str | URL) -> AsyncEngine:
     except (ArgumentError, InvalidRequestError) as exc:
         raise _not_a_url(redacted(str(url_or_text)), str(exc)) from exc
     create_private_files(engine.sync_engine)
+    if url.get_backend_name() == "postgresql":
+        event.listen(engine.sync_engine, "connect", _notice_lost_clients)
     return engine
+
+
+# A client that is gone is noticed by the server after about 10 seconds, also where it waits for an
+# acknowledgement of what it sent, with rows locked: system defaults are hours and minutes.
+_NOTICE_LOST_CLIENTS = (
+    "SELECT set_config('tcp_keepalives_idle', '5', false),"
+    " set_config('tcp_keepalives_interval', '2', false),"
+    " set_config('tcp_keepalives_count', '3', false),"
+    " set_config('tcp_user_timeout', '10000', false)"
+)
+
+
+def _notice_lost_clients(connection: Any, record: Any) -> None:
+    cursor = connection.cursor()
+    try:
+        # Not all systems have all of them.
+        with contextlib.suppress(connection.dbapi.Error):
+            cursor.execute(_NOTICE_LOST_CLIENTS)
+    finally:
+        cursor.close()
 
 
 def create_private_files(engine: Engine) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import text
 
-from purgatory.jobs.model.errors import JobError, StoreFullError
+from purgatory.jobs.model.bounds import Place, PlaceCounts, needs_place
+from purgatory.jobs.model.errors import JobError, StoreBusyError, StoreFullError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import (
@@ -25,13 +26,28 @@ from purgatory.jobs.model.steps import (
     KeyFired,
     KeyStep,
     Miss,
+    Pause,
     Prune,
     Renew,
+    Resume,
+    Start,
     Step,
+    WaitAgain,
 )
-from purgatory.jobs.model.transitions import added, applied, changed_by
-from purgatory.jobs.sql.lock_order import lock_ahead
+from purgatory.jobs.model.transitions import (
+    added,
+    applied,
+    begun,
+    changed_by,
+    parked,
+    placed,
+    unparked,
+)
+from purgatory.jobs.sql.locking.job_places import JobPlaces, bounded_handlers
+from purgatory.jobs.sql.locking.lock_order import lock_ahead
+from purgatory.jobs.sql.stored_fires import take_fires
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
+from purgatory.jobs.stores.outbox import StoredFire, TakenFires
 
 # Any number: of two processes that prune at the same time, one waits.
 _PRUNE_LOCK = 7_160_117_001
@@ -40,6 +56,13 @@ _WITHOUT_PAYLOAD = (Renew, Finish, Miss, GiveBack)
 
 class MustLookFirstError(Exception):
     """A spec would be refused, or is stored already: read what is stored before deciding."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakeFires(Step[TakenFires]):
+    """Decide the jobs on the keys of stored fires, and remove these, as in `Outbox.take_fires`."""
+
+    fires: tuple[StoredFire, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +85,39 @@ class JobTransaction:
         self._work = work
         self._limits = limits
         self._is_careful = is_careful
+        self._places = JobPlaces(work, limits.max_batch)
         self._runs: Mapping[type[Step[Any]], Callable[[Sequence[Any]], list[Any]]] = {
             Add: self._add_all,
             Fire: self._decide_all,
             CancelForKey: self._decide_all,
             Claim: self._claim_all,
+            WaitAgain: self._wait_again_all,
+            Start: self._start_all,
+            Pause: self._pause_all,
+            Resume: self._resume_all,
             Prune: self._prune_all,
+            Renew: self._renew_all,
             Quarantine: self._quarantine_all,
+            TakeFires: self._take_all,
         }
 
     def run(self, kinds: Mapping[type[Step[Any]], Sequence[Any]]) -> dict[type, Iterator[Any]]:
         """Run steps, given by their kinds; return their results, in order, by kind."""
-        lock_ahead(self._work, kinds, self._limits, without_payload=_WITHOUT_PAYLOAD)
+        bounded = bounded_handlers(kinds)
+        lock_ahead(
+            self._work,
+            kinds,
+            self._limits,
+            without_payload=_WITHOUT_PAYLOAD,
+            is_more_to_lock=bool(bounded),
+        )
+        if bounded:
+            self._places.lock(bounded | self._work.placed_handlers)
         results = {}
         for kind, steps in kinds.items():
             run = self._runs.get(kind, self._apply_all)
             results[kind] = iter(run(steps))
+        self._places.hand_over()
         self._work.end()
         return results
 
@@ -94,6 +134,35 @@ class JobTransaction:
         if after is not None and after is not before:
             self._work.put(after, is_announced=type(step) is not Renew)
         return result
+
+    def _wait_again_all(self, steps: Sequence[WaitAgain]) -> list[Job | None]:
+        self._work.lock(step.job_id for step in steps)
+        # Not locked: if one is decided meanwhile, it had the dedupe key all the same. One that is
+        # added meanwhile violates the index, and the batch is run again.
+        taken = self._taken_dedupe_keys(steps)
+        results = []
+        for step in steps:
+            before = self._work.get(step.job_id)
+            is_replaced = before is not None and before.dedupe_key in taken
+            step = replace(step, is_replaced=is_replaced)
+            after, result = applied(step, before, self._work.now_ms, self._limits)
+            if after is not None and after is not before:
+                (self._work.put if is_replaced else self._work.replace)(after)
+                if after.is_undecided and after.dedupe_key is not None:
+                    taken.add(after.dedupe_key)
+            assert not isinstance(result, JobError)
+            results.append(result)
+        return results
+
+    def _taken_dedupe_keys(self, steps: Sequence[WaitAgain]) -> set[str]:
+        jobs = [job for step in steps if (job := self._work.get(step.job_id)) is not None]
+        dedupe_keys = sorted({job.dedupe_key for job in jobs if job.dedupe_key is not None})
+        if not dedupe_keys:
+            return set()
+        work, statements = self._work, self._work.statements
+        work.flush()
+        asked = {"dedupe_keys": statements.dialect.many(dedupe_keys)}
+        return set(work.execute(statements.reads.dedupe_keys, asked).scalars())
 
     def _add_all(self, steps: Sequence[Add]) -> list[Added | JobError]:
         rivals = self._rivals(steps)
@@ -118,15 +187,76 @@ class JobTransaction:
         return results
 
     def _claim_all(self, steps: Sequence[Claim]) -> list[Claimed]:
-        return [Claimed(self._work.now_ms, self._claim(step)) for step in steps]
+        return [self._claim(step) for step in steps]
+
+    def _start_all(self, steps: Sequence[Start]) -> list[Job | None]:
+        bounded = {step.bounds.handler for step in steps if step.bounds is not None}
+        if not self._work.paused and not bounded:
+            return self._apply_all(steps)
+        self._work.lock(step.job_id for step in steps)
+        counts = self._places.counts(bounded) if bounded else PlaceCounts()
+        return [self._start(step, counts) for step in steps]
+
+    def _start(self, step: Start, counts: PlaceCounts) -> Job | None:
+        before = self._work.get(step.job_id)
+        if before is not None and step.claim.holds(before) and self._work.must_park(before):
+            self._work.put(parked(before))
+            return None
+        if before is not None and step.needs_place(before, self._work.now_ms):
+            assert step.bounds is not None
+            until_ms = counts.blocked_until_ms(before, step.bounds)
+            if until_ms:
+                self._places.block(before, until_ms, counts)
+                return None
+            if before.placed_ms is None:
+                counts.add(Place.of(before))
+        started: Job | None = self._apply(step)
+        return started
+
+    def _pause_all(self, steps: Sequence[Pause]) -> list[None]:
+        for step in steps:
+            self._work.pause(step.handler or "")
+        return [None] * len(steps)
+
+    def _resume_all(self, steps: Sequence[Resume]) -> list[int]:
+        return [self._resume(step) for step in steps]
+
+    def _resume(self, step: Resume) -> int:
+        work = self._work
+        work.resume(step.handler or "")
+        if "" in work.paused:
+            return 0
+        asked = {
+            "paused": work.statements.dialect.many(work.paused),
+            "limit": self._limits.cut(step.limit),
+        }
+        jobs = work.search(work.statements.locks.parked, asked)
+        for job in jobs:
+            work.put(unparked(job))
+        return len(jobs)
 
     def _prune_all(self, steps: Sequence[Prune]) -> list[int]:
         return [self._prune(step) for step in steps]
+
+    def _renew_all(self, steps: Sequence[Renew]) -> list[bool | JobError]:
+        """Renew without waiting for locks: one job that is locked must not cost other leases."""
+        locked = self._work.lock_unlocked(step.job_id for step in steps)
+        return [
+            StoreBusyError(f"job {step.job_id} is locked by another transaction: ask again")
+            if step.job_id in locked
+            else self._apply(step)
+            for step in steps
+        ]
 
     def _quarantine_all(self, steps: Sequence[Quarantine]) -> list[None]:
         # Reading them is all that it takes.
         self._work.lock(step.id for step in steps)
         return [None] * len(steps)
+
+    # Stored fires
+
+    def _take_all(self, steps: Sequence[TakeFires]) -> list[TakenFires]:
+        return [take_fires(self._work, step.fires, self._limits) for step in steps]
 
     # Adding
 
@@ -162,8 +292,8 @@ class JobTransaction:
             job = changed_by(step, rival, now_ms, self._limits)
             if job is rival:
                 return Added(job, AddStatus.KEPT)
-            return Added(self._work.replace(job), AddStatus.REPLACED)
-        job = added(spec, now_ms, self._limits)
+            return Added(self._work.replace(self._after_fires(job)), AddStatus.REPLACED)
+        job = self._after_fires(added(spec, now_ms, self._limits))
         if self._work.is_full:
             raise StoreFullError.of_limit(self._limits.max_waiting)
         self._work.add(job)
@@ -171,19 +301,42 @@ class JobTransaction:
             rivals[job.dedupe_key] = job
         return Added(job, AddStatus.ADDED)
 
+    def _after_fires(self, job: Job) -> Job:
+        fired = self._work.fired_keys
+        return job if not fired or fired.isdisjoint(job.keys) else begun(job, self._work.now_ms)
+
     # Claiming
 
-    def _claim(self, step: Claim) -> list[Job]:
+    def _claim(self, step: Claim) -> Claimed:
         work, locks = self._work, self._work.statements.locks
         limit = self._limits.cut(step.limit)
+        counts = PlaceCounts()
+        bounds_of = {bounds.handler: bounds for bounds in step.bounds}
+        if bounds_of:
+            counts = self._places.counts(bounds_of)
+            self._places.fill(step.bounds, counts)
         asked = {"until_ms": work.now_ms + step.within_ms, "limit": limit}
         jobs = work.search(locks.free, asked)
         jobs += work.search(locks.lapsed, {**asked, "now_ms": work.now_ms})
         jobs.sort(key=lambda job: (job.due_ms, job.id))
-        return [
-            work.put(changed_by(step, job, work.now_ms, self._limits), is_announced=False)
-            for job in jobs[:limit]
-        ]
+        claimed = []
+        is_cut = False
+        for job in jobs[:limit]:
+            if work.must_park(job):
+                is_cut = True
+                work.put(parked(job))
+                continue
+            if job.handler in bounds_of and needs_place(job, work.now_ms):
+                until_ms = counts.blocked_until_ms(job, bounds_of[job.handler])
+                if until_ms:
+                    is_cut = True
+                    self._places.block(job, until_ms, counts)
+                    continue
+                counts.add(Place.of(job))
+                job = placed(job, work.now_ms)
+            after = changed_by(step, job, work.now_ms, self._limits)
+            claimed.append(work.put(after, is_announced=False))
+        return Claimed(work.now_ms, claimed, is_cut)
 
     # Keys
 
@@ -199,8 +352,8 @@ class JobTransaction:
                 yield step, *self._on_key(step.key, limit)
             else:
                 jobs = [self._work[job_id] for job_id in found.get(step.key, ())]
-                undecided = [job for job in jobs if job.is_undecided]
-                yield step, undecided[:limit], len(undecided) > limit
+                waiting = [job for job in jobs if job.waits_on(step.key)]
+                yield step, waiting[:limit], len(waiting) > limit
 
     def _on_several(self, keys: Iterable[str]) -> dict[str, list[str]] | None:
         """Return the ids of all undecided jobs by their keys; None if they are too many."""
@@ -222,8 +375,8 @@ class JobTransaction:
         asked = {"key": key, "limit": limit + 1}
         found = self._work.search(self._work.statements.locks.on_key, asked, has_payload=False)
         # PostgreSQL looks again at the job that it waited for, and not at the row of its key: it
-        # may have been replaced meanwhile, and be on other keys.
-        jobs = [job for job in found[:limit] if key in job.keys]
+        # may have been replaced meanwhile, and be on other keys, or have counted this one.
+        jobs = [job for job in found[:limit] if job.waits_on(key)]
         return jobs, len(found) > limit
 
     # Retention

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from alembic import command
+from alembic import command, context, op
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
@@ -26,7 +26,11 @@ _LOCK = 7_160_117_002
 
 
 def migrations_path() -> Path:
-    """Return the folder of the Alembic scripts; its `versions` are for your version_locations."""
+    """Return the folder of the revisions, for the version_locations of your Alembic."""
+    return _scripts_path() / "versions"
+
+
+def _scripts_path() -> Path:
     installed = Path(__file__).parent.parent / "migrations"
     # In the repository, and so in an editable install, they are at the top.
     return installed if installed.is_dir() else Path(__file__).parents[3] / "migrations"
@@ -45,7 +49,10 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
     # and then it complains of an event loop that is closed.
     database = Database(url_or_engine, is_fast=True)
     try:
-        await database.write(lambda connection: _migrate(connection, revision))
+        database.check_folder()
+        await database.write(
+            lambda connection: _migrate(connection, revision, is_down=revision == "base")
+        )
     except Exception as exc:
         error = store_error(exc)
         if error is None:
@@ -53,6 +60,24 @@ async def migrate(url_or_engine: str | URL | AsyncEngine, revision: str = "head"
         raise error from exc
     finally:
         await database.close()
+
+
+def migrate_in(connection: Connection, revision: str = "head", *, downgrade: bool = False) -> None:
+    """Bring the tables of jobs to a revision within a migration of your own Alembic.
+
+    In its transaction and its schema: `migrate_in(op.get_bind(), "purgatory_0002")`. Tables that
+    are further already stay, unless `downgrade` or "base" says to go back to the revision, and to
+    lose what it lacks. Idempotent. Raises StoreNotReadyError and ValueError as `migrate`, and
+    errors of the database as they are.
+    """
+    # Alembic has one `op` and one `context`, and ours would leave yours without.
+    outer = [getattr(module, "_proxy", None) for module in (op, context)]
+    try:
+        _migrate(connection, revision, is_down=downgrade or revision == "base")
+    finally:
+        for proxy in outer:
+            if proxy is not None:
+                proxy._install_proxy()
 
 
 def check_revision(connection: Connection) -> None:
@@ -101,17 +126,17 @@ def _scripts() -> ScriptDirectory:
 def _config() -> Config:
     config = Config()
     # An ini file's syntax, in which a percent sign is doubled.
-    config.set_main_option("script_location", str(migrations_path()).replace("%", "%%"))
+    config.set_main_option("script_location", str(_scripts_path()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
 
 
-def _migrate(connection: Connection, revision: str) -> None:
+def _migrate(connection: Connection, revision: str, *, is_down: bool) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
     config = _config()
     config.attributes["connection"] = connection
-    step = command.downgrade if revision == "base" else command.upgrade
+    step = command.downgrade if is_down else command.upgrade
     _require_known(_revisions(connection))
     try:
         step(config, revision)

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Connection, select
 
 from purgatory.group_commit import GroupCommit
 from purgatory.jobs.model.errors import CorruptJobError
-from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.database_clock import DatabaseClock
 from purgatory.jobs.sql.database_settings import setting_warnings
 from purgatory.jobs.sql.records import is_storable, job_of
+from purgatory.jobs.stores.outbox import StoredFire
 
 T = TypeVar("T")
+
+# Jobs that are counted by handler: they take some tenths of a second.
+MAX_COUNTED: Final = 100_000
 
 
 class JobReader:
@@ -113,6 +118,30 @@ class JobReader:
         row = await self._read(lambda connection: connection.execute(statement).mappings().one())
         return JobCounts(**{name: int(count) for name, count in row.items()})
 
+    async def handler_counts(self) -> dict[tuple[str, JobState], int] | None:
+        """Return how many jobs of each handler wait and run; None if that are very many.
+
+        Reads a row for each.
+        """
+        counts = await self.counts()
+        if counts.waiting + counts.running > MAX_COUNTED:
+            return None
+        statement = self._statements.handler_counts
+        rows = await self._read(lambda connection: connection.execute(statement).all())
+        # A corrupt record may have a handler of another type.
+        return {(str(handler), JobState(state)): count for handler, state, count in rows}
+
+    async def paused(self) -> Paused:
+        """Return the handlers that are paused, and how many jobs are parked."""
+        statements = self._statements
+
+        def read(connection: Connection) -> Paused:
+            names = set(connection.scalars(statements.paused))
+            parked = connection.scalars(statements.parked).one()
+            return Paused(tuple(sorted(names - {""})), "" in names, parked)
+
+        return await self._read(read)
+
     async def quarantined(self, limit: int) -> list[QuarantinedRecord]:
         """Return quarantined records, the latest last."""
         statement = self._statements.quarantined
@@ -120,6 +149,16 @@ class JobReader:
             lambda connection: connection.execute(statement, {"limit": limit}).all()
         )
         return [QuarantinedRecord(*row) for row in reversed(rows)]
+
+    async def stored_fires(
+        self, origin: str, *, is_own: bool, after: int, limit: int
+    ) -> list[StoredFire]:
+        """Return the first fires of `origin`, or of all others."""
+        reads = self._statements
+        statement = reads.own_fires if is_own else reads.fires_of_others
+        asked = {"origin": origin, "after": after, "limit": limit}
+        rows = await self._read(lambda connection: connection.execute(statement, asked).all())
+        return [StoredFire(*row) for row in rows]
 
     async def _look_up(self, batch: list[list[str]]) -> list[list[bool]]:
         """Return for each caller's keys whether an undecided job is on them."""

@@ -19,7 +19,7 @@ from purgatory.jobs.model.job import (
 )
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_NAMES = tuple(name for name in Job.__slots__ if name != "keys")
+_NAMES = tuple(name for name in Job.__slots__ if name not in ("keys", "fired_before"))
 _values_of = attrgetter(*_NAMES)
 _decode = json.JSONDecoder().decode
 _NUMBERS = (
@@ -31,10 +31,21 @@ _NUMBERS = (
     "epoch",
     "lease_until_ms",
     "version",
+    "needed",
+    "round",
 )
-_OPTIONAL_NUMBERS = ("ceiling_ms", "lateness_ms", "finished_ms")
+_OPTIONAL_NUMBERS = ("round_ms", "ceiling_ms", "placed_ms", "lateness_ms", "finished_ms")
 _TEXTS = ("id", "handler", "payload_json", "keys_json")
-_OPTIONAL_TEXTS = ("dedupe_key", "owner", "fired_key", "fired_json", "worker", "error")
+_OPTIONAL_TEXTS = (
+    "dedupe_key",
+    "concurrency_key",
+    "owner",
+    "fired_key",
+    "fired_json",
+    "fired_before_json",
+    "worker",
+    "error",
+)
 _NONE = type(None)
 # Exact types, which are fast to check for each value of each claimed job.
 _KINDS: dict[str, frozenset[type]] = {
@@ -49,7 +60,13 @@ def record_of(job: Job) -> dict[str, Any]:
     """Return the row of a job."""
     record = dict(zip(_NAMES, _values_of(job), strict=True))
     record["keys_json"] = _encode(job.keys) if job.keys else "[]"
+    record["fired_before_json"] = fired_before_json(job)
     return record
+
+
+def fired_before_json(job: Job) -> str | None:
+    """Return the keys that have fired before; None if there are none."""
+    return _encode(job.fired_before) if job.fired_before else None
 
 
 def job_of(record: Mapping[str, Any]) -> Job:
@@ -84,6 +101,7 @@ def _job_of(record: Mapping[str, Any]) -> Job:
     fields["on_fire"] = OnFire(fields["on_fire"])
     fields["misfire"] = Misfire(fields["misfire"])
     fields["keys"] = _keys_of(fields.pop("keys_json"))
+    fields["fired_before"] = _keys_of(fields.pop("fired_before_json") or "[]")
     job = job_with(fields)
     reason = contradiction(job)
     if reason is not None:
@@ -107,5 +125,5 @@ def _keys_of(keys_json: str) -> tuple[str, ...]:
         return ()
     keys = _decode(keys_json)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise TypeError(f"keys_json is {keys_json[:64]!r}")
+        raise TypeError(f"its keys are {keys_json[:64]!r}")
     return tuple(keys)

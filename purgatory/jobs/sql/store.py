@@ -13,20 +13,24 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import GroupCommit
-from purgatory.jobs.model.errors import StoreError
-from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.errors import JobError, StoreError
+from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
-from purgatory.jobs.model.steps import Fire, KeyFired, Result, Step
-from purgatory.jobs.sql.batch_runner import BatchRunner
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Added, Fire, KeyFired, Paused, Renew, Result, Start, Step
+from purgatory.jobs.sql.application.steps import ApplicationSteps
+from purgatory.jobs.sql.batch_runner import BatchRunner, RowLockedError, Steps, Write
 from purgatory.jobs.sql.database import Database
 from purgatory.jobs.sql.database_clock import DatabaseClock
-from purgatory.jobs.sql.job_transaction import Quarantine
+from purgatory.jobs.sql.job_transaction import Quarantine, TakeFires
+from purgatory.jobs.sql.locked_rows import LockedRows
 from purgatory.jobs.sql.migrations import check_revision
 from purgatory.jobs.sql.reader import JobReader
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.jobs.stores.close_once import CloseOnce
 from purgatory.jobs.stores.listeners import StoreListeners
+from purgatory.jobs.stores.outbox import OnCommit, StoredFire, TakenFires
 from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods
 
@@ -55,8 +59,16 @@ class SqlJobStore(StepMethods):
         self.limits: JobLimits = JobLimits() if limits is None else limits
         self._database = Database(url_or_engine, is_fast=True)
         clock = DatabaseClock(self._database.statements.dialect, now_ms)
-        runner = BatchRunner(self._database, clock, self.limits, on_commit=self._announce)
-        self._commit = GroupCommit(runner.run, weigh=len, max_weight=self.limits.max_batch)
+        database = self._database
+        self._commit = self._group_commit(database.write, clock)
+        # Kinds of steps that no others hold up: leases must not run out, nor jobs be late.
+        self._own_commits: dict[type[Step[Any]], GroupCommit[Steps]] = {}
+        if not database.statements.dialect.is_sqlite:
+            for kind in (Renew, Start):
+                write = database.another_writer().write
+                self._own_commits[kind] = self._group_commit(write, clock)
+        self._apart = LockedRows(self._runner(database.write_apart, clock))
+        self._application = ApplicationSteps(database, clock, self.limits, announce=self._announce)
         self._reader = JobReader(self._database, clock, self.limits, quarantine=self._quarantine)
         self._is_open = False
         self._closing = CloseOnce(self._close)
@@ -64,8 +76,10 @@ class SqlJobStore(StepMethods):
 
     async def open(self) -> None:
         """Connect, and check that the tables are at the revision that this version needs."""
+        self._database.check_file()
         try:
             await self._database.read(check_revision)
+            await self._database.open_look_up()
         except BaseException:
             await self._database.close()
             raise
@@ -81,6 +95,9 @@ class SqlJobStore(StepMethods):
         try:
             await self._reader.close()
             await self._commit.join()
+            for commit in self._own_commits.values():
+                await commit.join()
+            await self._apart.join()
         finally:
             await self._database.close()
 
@@ -114,11 +131,53 @@ class SqlJobStore(StepMethods):
         return results
 
     def may_wait_on(self, key: str) -> bool:
-        """Return True: another process may have added a job this very moment.
+        """Return what an indexed look-up in a SQLite file says; else True.
 
-        So a fire asks; the fires of one moment share one indexed look-up.
+        With PostgreSQL or an engine of yours a fire asks, as another process may have added a job
+        this very moment; the fires of one moment share one look-up.
         """
-        return True
+        return self._database.may_have_jobs(key)
+
+    # Transactions of the application
+
+    async def add_in(self, session: Any, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+        """Run `Add` for each spec in the transaction of `session`."""
+        self._require_open()
+        return await self._application.add(session, specs)
+
+    async def fire_in(
+        self,
+        session: Any,
+        *,
+        key: str,
+        value_json: str,
+        owner: str | None,
+        origin: str,
+        on_commit: OnCommit,
+    ) -> None:
+        """Store a fire in the transaction of `session`."""
+        self._require_open()
+        await self._application.fire(
+            session,
+            key=key,
+            value_json=value_json,
+            owner=owner,
+            origin=origin,
+            on_commit=on_commit,
+        )
+
+    async def stored_fires(
+        self, origin: str, *, is_own: bool = True, after: int = 0, limit: int
+    ) -> list[StoredFire]:
+        """Return the first fires of `origin`, or of all others, in order."""
+        reader = self._opened_reader()
+        return await reader.stored_fires(origin, is_own=is_own, after=after, limit=limit)
+
+    async def take_fires(self, fires: Sequence[StoredFire]) -> TakenFires:
+        """Decide the jobs on the keys of fires, and remove these, in one transaction."""
+        [taken] = await self._submit([TakeFires(tuple(fires))])
+        found: TakenFires = taken
+        return found
 
     async def next_due_ms(self) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
@@ -136,9 +195,25 @@ class SqlJobStore(StepMethods):
         """Return how many jobs are in each state; a sum of a few rows."""
         return await self._opened_reader().counts()
 
+    async def handler_counts(self) -> dict[tuple[str, JobState], int] | None:
+        """Return how many jobs of each handler wait and run; None if that are very many."""
+        return await self._opened_reader().handler_counts()
+
+    async def paused(self) -> Paused:
+        """Return the handlers that are paused, and how many jobs are parked."""
+        return await self._opened_reader().paused()
+
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
         """Return quarantined records, the latest last."""
         return await self._opened_reader().quarantined(limit)
+
+    def _runner(self, write: Write[Any], clock: DatabaseClock) -> BatchRunner:
+        statements = self._database.statements
+        return BatchRunner(write, statements, clock, self.limits, on_commit=self._announce)
+
+    def _group_commit(self, write: Write[Any], clock: DatabaseClock) -> GroupCommit[Steps]:
+        run = self._runner(write, clock).run
+        return GroupCommit(run, weigh=len, max_weight=self.limits.max_batch)
 
     def _require_open(self) -> None:
         if not self._is_open:
@@ -160,13 +235,28 @@ class SqlJobStore(StepMethods):
         self._require_open()
         maximum = self.limits.max_batch
         if len(steps) <= maximum:
-            results: list[Any] = await self._commit.submit(steps)
-            return results
+            return await self._commit_part(steps)
         # Queued together: they stay in order, and callers that come meanwhile wait behind them. One
         # transaction for all would hold the event loop, and the locks, for as long as it takes.
         parts = [steps[at : at + maximum] for at in range(0, len(steps), maximum)]
-        several = await asyncio.gather(*map(self._commit.submit, parts))
+        several = await asyncio.gather(*map(self._commit_part, parts))
         return [result for some in several for result in some]
+
+    async def _commit_part(self, steps: Sequence[Step[Any]]) -> list[Any]:
+        commit = self._own_commits.get(type(steps[0]), self._commit)
+        try:
+            results: list[Any] = await commit.submit(steps)
+        except RowLockedError:
+            if not self._apart.is_busy:
+                # Once for all who were in a batch with it.
+                _log.warning(
+                    "another transaction keeps a job locked: the steps of a batch, such as %s, are "
+                    "tried one by one",
+                    type(steps[0]).__name__,
+                    extra={"action": "job-locked"},
+                )
+            return await self._apart.run(steps)
+        return results
 
     async def _quarantine(self, job_ids: list[str]) -> None:
         try:

@@ -15,6 +15,8 @@ from sqlalchemy import (
     text,
 )
 
+from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS
+
 metadata = MetaData()
 
 # Ids and keys are compared by bytes, in Python and in every database.
@@ -32,6 +34,7 @@ jobs = Table(
     Column("keys_json", Text, nullable=False),
     Column("on_fire", Text, nullable=False),
     Column("dedupe_key", _BYTES),
+    Column("concurrency_key", _BYTES),
     Column("owner", Text),
     Column("max_attempts", BigInteger, nullable=False),
     Column("misfire", Text, nullable=False),
@@ -40,10 +43,15 @@ jobs = Table(
     Column("outcome", Text),
     Column("fired_key", Text),
     Column("fired_json", Text),
+    Column("needed", BigInteger, nullable=False, server_default="1"),
+    Column("fired_before_json", Text),
     Column("attempt", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
+    Column("round", BigInteger, nullable=False, server_default="0"),
+    Column("round_ms", BigInteger),
     Column("worker", Text),
     Column("lease_until_ms", BigInteger, nullable=False),
+    Column("placed_ms", BigInteger),
     Column("lateness_ms", BigInteger),
     Column("finished_ms", BigInteger),
     Column("error", Text),
@@ -57,6 +65,9 @@ IS_FREE = text("finished_ms IS NULL AND lease_until_ms = 0")
 IS_LEASED = text("finished_ms IS NULL AND lease_until_ms > 0")
 HAS_DEDUPE_KEY = text("dedupe_key IS NOT NULL AND outcome IS NULL")
 IS_FINISHED = text("finished_ms IS NOT NULL")
+IS_PLACED = text("placed_ms IS NOT NULL")
+IS_BLOCKED = text(f"lease_until_ms = {BLOCKED_BY_HANDLER_MS}")
+IS_BLOCKED_BY_KEY = text(f"lease_until_ms = {BLOCKED_BY_KEY_MS}")
 
 
 def _partial(name: str, *columns: Column[object], where: object, unique: bool = False) -> Index:
@@ -69,6 +80,18 @@ _partial("ix_purgatory_jobs_free", jobs.c.due_ms, jobs.c.id, where=IS_FREE)
 _partial("ix_purgatory_jobs_leased", jobs.c.lease_until_ms, where=IS_LEASED)
 _partial("ix_purgatory_jobs_dedupe_key", jobs.c.dedupe_key, where=HAS_DEDUPE_KEY, unique=True)
 _partial("ix_purgatory_jobs_finished", jobs.c.finished_ms, jobs.c.id, where=IS_FINISHED)
+# Jobs that hold a place, and those that wait for one, of their handler or of their concurrency key:
+# rows of bounded handlers only.
+_partial("ix_purgatory_jobs_placed", jobs.c.handler, jobs.c.concurrency_key, where=IS_PLACED)
+_partial("ix_purgatory_jobs_blocked", jobs.c.handler, jobs.c.due_ms, jobs.c.id, where=IS_BLOCKED)
+_partial(
+    "ix_purgatory_jobs_blocked_by_key",
+    jobs.c.handler,
+    jobs.c.concurrency_key,
+    jobs.c.due_ms,
+    jobs.c.id,
+    where=IS_BLOCKED_BY_KEY,
+)
 Index("ix_purgatory_jobs_state", jobs.c.state, jobs.c.id)
 Index("ix_purgatory_jobs_handler", jobs.c.handler, jobs.c.id)
 
@@ -77,7 +100,7 @@ job_keys = Table(
     metadata,
     Column("key", _BYTES, primary_key=True),
     Column("job_id", _BYTES, primary_key=True),
-    # False once the job is decided: a fire must not scan a key's past jobs.
+    # False once the key has fired or the job is decided: a fire must not scan a key's past jobs.
     Column("is_open", Boolean, nullable=False),
 )
 IS_OPEN = text("is_open")
@@ -97,11 +120,32 @@ job_counts = Table(
     Column("cancelled", BigInteger, nullable=False),
 )
 
+# SQLite generates values only in columns of type INTEGER.
+_NUMBER = BigInteger().with_variant(Integer(), "sqlite")
+
+# Fires of the application's own transactions, until a relay has fired them.
+outbox = Table(
+    "purgatory_outbox",
+    metadata,
+    Column("number", _NUMBER, primary_key=True),
+    Column("origin", _BYTES, nullable=False),
+    Column("key", _BYTES, nullable=False),
+    Column("value_json", Text, nullable=False),
+    Column("owner", Text),
+    Column("created_ms", BigInteger, nullable=False),
+    # A number that was used names its fire in the log of signals, and is not used again.
+    sqlite_autoincrement=True,
+)
+
+# "" stands for all.
+paused_handlers = Table(
+    "purgatory_paused_handlers", metadata, Column("name", _BYTES, primary_key=True)
+)
+
 quarantined_jobs = Table(
     "purgatory_quarantined_jobs",
     metadata,
-    # SQLite generates values only in columns of type INTEGER.
-    Column("number", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True),
+    Column("number", _NUMBER, primary_key=True),
     Column("id", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("record", Text, nullable=False),

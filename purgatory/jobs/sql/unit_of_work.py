@@ -6,12 +6,14 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
 
-from sqlalchemy import Connection, select, text
+from sqlalchemy import ColumnElement, Connection, select, text
 
+from purgatory.jobs.model.bounds import Place, left_queue
 from purgatory.jobs.model.errors import CorruptJobError
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.sql.database_clock import DatabaseClock
 from purgatory.jobs.sql.records import is_storable, job_of, record_of, storable
@@ -44,8 +46,12 @@ class UnitOfWork:
         *,
         shard: int,
         is_counting: bool,
+        is_ours: bool = True,
     ) -> None:
-        """Read the clock and, if `is_counting`, how many jobs wait or run."""
+        """Read the clock and, if `is_counting`, how many jobs wait or run.
+
+        `is_ours`: also set the timeouts of the transaction. One of the application has its own.
+        """
         self._connection = connection
         self.statements = statements
         self._limits = limits
@@ -56,24 +62,42 @@ class UnitOfWork:
         self._changed: dict[str, None] = {}
         self._replaced: dict[str, None] = {}
         self._decided: dict[str, None] = {}
+        self._counted: dict[str, None] = {}
+        self._placed: dict[str, None] = {}
         self._counts: Counter[JobState] = Counter()
         self._is_recount_needed = False
+        self._is_paused_locked = False
+        # None until they are read.
+        self._paused: frozenset[str] | None = None
         self.active: int | None = None
         """How many jobs waited or ran at the beginning; None unless counted."""
-        self.now_ms = self._begin(clock, is_counting)
+        self.now_ms = self._begin(clock, is_counting, is_ours)
+        self.fired_keys: AbstractSet[str] = frozenset()
+        """The keys that this transaction, one of the application, has fired so far."""
+        self.freed: list[Place] = []
+        """The places that jobs have left, and that others have not got yet."""
+        self.unqueued: list[Place] = []
+        """What jobs waited for that have left the queues of their handlers otherwise."""
         self.announced: dict[str, Job] = {}
         """The jobs that listeners are notified of once it is committed."""
 
-    def _begin(self, clock: DatabaseClock, is_counting: bool) -> int:
-        local_ms = clock.local_ms()
+    def _begin(self, clock: DatabaseClock, is_counting: bool, is_ours: bool) -> int:
+        bounds = self.statements.dialect.transaction_bounds if is_ours else ()
+        columns: list[ColumnElement[Any]] = [*bounds]
         if is_counting:
-            active = self.statements.reads.active
-            row = self.execute(select(clock.expression(), active)).one()
-            now_ms, self.active = int(row[0]), int(row[1])
-            return now_ms
-        if local_ms is not None:
-            return local_ms
-        return int(self.execute(select(clock.expression())).scalar_one())
+            columns.insert(0, self.statements.reads.active)
+        is_server = not self.statements.dialect.is_sqlite
+        if is_server:
+            # In the same round trip; in SQLite, only steps that need it ask.
+            columns.append(self.statements.reads.paused_names)
+        now_ms = clock.local_ms()
+        if now_ms is None or columns:
+            row = self.execute(select(clock.expression(), *columns)).one()
+            now_ms = int(row[0]) if now_ms is None else now_ms
+            self.active = int(row[1]) if is_counting else None
+            if is_server:
+                self._paused = frozenset(row.paused or ())
+        return now_ms
 
     # Jobs
 
@@ -84,6 +108,11 @@ class UnitOfWork:
     def __getitem__(self, job_id: str) -> Job:
         """Return a job that is locked or new; raise KeyError."""
         return self._jobs[job_id]
+
+    @property
+    def placed_handlers(self) -> set[str]:
+        """The handlers of the locked jobs that hold places."""
+        return {job.handler for job in self._jobs.values() if job.placed_ms is not None}
 
     @property
     def is_full(self) -> bool:
@@ -100,8 +129,11 @@ class UnitOfWork:
         self._counts[job.state] += 1
         self.announced[job.id] = job
 
-    def put(self, job: Job, *, is_announced: bool = True) -> Job:
-        """Store what a step made of a locked job; return it."""
+    def put(self, job: Job, *, is_announced: bool = True, is_freeing: bool = True) -> Job:
+        """Store what a step made of a locked job; return it.
+
+        The place that it leaves is free for others if `is_freeing`.
+        """
         old = self._jobs[job.id]
         if job is old:
             return job
@@ -112,6 +144,14 @@ class UnitOfWork:
             self._changed[job.id] = None
             if old.is_undecided and not job.is_undecided and job.keys:
                 self._decided[job.id] = None
+            if job.fired_before != old.fired_before:
+                self._counted[job.id] = None
+        if job.placed_ms != old.placed_ms:
+            self._placed[job.id] = None
+            if is_freeing and job.placed_ms is None:
+                self.freed.append(Place.of(old))
+        elif (left := left_queue(old, job)) is not None:
+            self.unqueued.append(left)
         if job.state is not old.state:
             self._counts[old.state] -= 1
             self._counts[job.state] += 1
@@ -131,6 +171,21 @@ class UnitOfWork:
             self._uncount(row.state)
 
     # Reading
+
+    def lock_unlocked(self, job_ids: Iterable[str]) -> set[str]:
+        """Lock the jobs that no other transaction has locked, and return the ids of the others.
+
+        Without payloads.
+        """
+        ids = {job_id for job_id in job_ids if job_id not in self._jobs and is_storable(job_id)}
+        many, locks = self.statements.dialect.many, self.statements.locks
+        if ids:
+            self.search(locks.unlocked_by_id, {"ids": many(ids)}, has_payload=False)
+        left = [job_id for job_id in ids if job_id not in self._jobs]
+        if not left or self.statements.dialect.is_sqlite:
+            return set()
+        found = self.execute(self.statements.reads.existing, {"ids": many(left)})
+        return set(found.scalars())
 
     def lock(self, job_ids: Iterable[str], *, is_payload_needed: bool = True) -> None:
         """Lock jobs, and read them; without payloads unless those are needed."""
@@ -178,6 +233,31 @@ class UnitOfWork:
     def note_payloads(self, job_ids: Iterable[str]) -> None:
         """Note that these were read with their payloads after all."""
         self._without_payload.difference_update(job_ids)
+
+    def must_park(self, job: Job) -> bool:
+        """Return True iff the job's handler is paused, and stays so until the end."""
+        paused = self.paused
+        return bool(paused) and ("" in paused or job.handler in paused)
+
+    @property
+    def paused(self) -> frozenset[str]:
+        """The handlers that are paused, "" for all."""
+        if self._paused is None:
+            self._paused = frozenset(self.execute(self.statements.reads.paused).scalars())
+        if self._paused and not self._is_paused_locked:
+            self._is_paused_locked = True
+            self._paused = frozenset(self.execute(self.statements.locks.paused).scalars())
+        return self._paused
+
+    def pause(self, handler: str) -> None:
+        """Pause a handler, "" for all."""
+        self.execute(self.statements.writes.pause, {"handler": handler})
+        self._paused = None
+
+    def resume(self, handler: str) -> None:
+        """Resume a handler, "" for all; what was parked stays so."""
+        self.execute(self.statements.writes.resume, {"handler": handler})
+        self._paused = None
 
     def finished_count(self) -> int:
         """Return how many jobs are finished."""
@@ -227,8 +307,28 @@ class UnitOfWork:
         if self._decided:
             ids = self.statements.dialect.many(self._decided)
             self.execute(writes.close_keys, {"ids": ids})
+        if self._counted:
+            self._write_counted()
+        if self._placed:
+            self._write_placed()
         self._changed.clear()
         self._decided.clear()
+
+    def _write_counted(self) -> None:
+        jobs = [self._jobs[job_id] for job_id in self._counted if job_id not in self._replaced]
+        if jobs:
+            writes = self.statements.writes
+            self.execute(writes.update_jobs, [writes.change_of_count(job) for job in jobs])
+            closed = [{"of_job": job.id, "of_key": key} for job in jobs for key in job.fired_before]
+            self.execute(writes.close_key, closed)
+        self._counted.clear()
+
+    def _write_placed(self) -> None:
+        jobs = [self._jobs[job_id] for job_id in self._placed if job_id not in self._replaced]
+        if jobs:
+            changes = [{"job_id": job.id, "placed_ms": job.placed_ms} for job in jobs]
+            self.execute(self.statements.writes.update_jobs, changes)
+        self._placed.clear()
 
     def _write_replaced(self) -> None:
         if not self._replaced:
@@ -243,7 +343,7 @@ class UnitOfWork:
 
     def _insert_keys(self, jobs: Iterable[Job]) -> None:
         keys = [
-            {"key": key, "job_id": job.id, "is_open": job.is_undecided}
+            {"key": key, "job_id": job.id, "is_open": job.waits_on(key)}
             for job in jobs
             for key in job.keys
         ]
@@ -262,6 +362,12 @@ class UnitOfWork:
     def _quarantine(self, record: dict[str, Any], error: CorruptJobError) -> None:
         _log.error("%s", error, extra={"action": "quarantine", "job": error.job_id})
         self._delete([record["id"]])
+        if isinstance(record["handler"], str):
+            place = Place(record["handler"], record["concurrency_key"])
+            if record["placed_ms"] is not None:
+                self.freed.append(place)
+            elif record["lease_until_ms"] == BLOCKED_BY_HANDLER_MS and place.concurrency_key:
+                self.unqueued.append(place)
         quarantined = {
             "id": error.job_id,
             "reason": error.reason,

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from purgatory.errors import PurgatoryClosedError
+from purgatory.jobs.model.bounds import Bounds, Place, left_queue, needs_place
 from purgatory.jobs.model.errors import JobError, StoreFullError
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
 from purgatory.jobs.model.steps import (
@@ -21,17 +24,31 @@ from purgatory.jobs.model.steps import (
     JobStep,
     KeyFired,
     KeyStep,
+    Pause,
+    Paused,
     Prune,
     Renew,
     Result,
+    Resume,
+    Start,
     Step,
+    WaitAgain,
 )
-from purgatory.jobs.model.transitions import added, applied, changed_by
+from purgatory.jobs.model.transitions import (
+    added,
+    applied,
+    blocked,
+    changed_by,
+    parked,
+    placed,
+    unblocked,
+    unparked,
+)
 from purgatory.jobs.stores.listeners import StoreListeners
 from purgatory.jobs.stores.memory_index import MemoryIndex
 from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods
-from purgatory.timer import SystemClock
+from purgatory.timer import Clock, SystemClock
 
 
 class MemoryJobStore(StepMethods):
@@ -45,12 +62,22 @@ class MemoryJobStore(StepMethods):
     def __init__(
         self, *, limits: JobLimits | None = None, now_ms: Callable[[], int] | None = None
     ) -> None:
-        """Make an empty store, by the machine's clock unless `now_ms` is another."""
+        """Make an empty store, on the clock of its purgatory.
+
+        `now_ms` returns another time instead, in milliseconds UTC.
+        """
         self.limits: JobLimits = JobLimits() if limits is None else limits
+        self._has_own_time = now_ms is not None
         self._now_ms = SystemClock().wall_ms if now_ms is None else now_ms
         self._index = MemoryIndex()
         self._is_open = False
         self._listeners = StoreListeners()
+        self._paused = Paused()
+
+    def use_clock(self, clock: Clock) -> None:
+        """Take the time from `clock`, unless `now_ms` was given; called by the purgatory."""
+        if not self._has_own_time:
+            self._now_ms = clock.wall_ms
 
     async def open(self) -> None:
         """Open it. Jobs from before a `close` are still stored."""
@@ -115,6 +142,20 @@ class MemoryJobStore(StepMethods):
         self._begin()
         return JobCounts(**{str(state): count for state, count in self._index.counts.items()})
 
+    async def handler_counts(self) -> dict[tuple[str, JobState], int]:
+        """Return how many jobs of each handler wait and run."""
+        self._begin()
+        return {
+            (handler, state): count
+            for (handler, state), count in self._index.by_handler.items()
+            if not state.is_final
+        }
+
+    async def paused(self) -> Paused:
+        """Return the handlers that are paused, and how many jobs are parked."""
+        self._begin()
+        return replace(self._paused, parked=sum(1 for _ in self._index.parked()))
+
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
         """Return an empty list: memory has no corrupt records."""
         self._begin()
@@ -135,6 +176,10 @@ class MemoryJobStore(StepMethods):
                 return self._decide(step, now_ms)
             case Claim():
                 return self._claim(step, now_ms)
+            case Pause():
+                return self._pause(step.handler)
+            case Resume():
+                return self._resume(step, now_ms)
             case Prune():
                 return self._index.remove_finished(
                     step.finished_before_ms, step.keep, self.limits.cut(step.limit)
@@ -143,6 +188,19 @@ class MemoryJobStore(StepMethods):
 
     def _apply(self, step: JobStep[Any], now_ms: int) -> Any:
         before = self._index.get(step.job_id)
+        if isinstance(step, WaitAgain) and before is not None:
+            rival = self._index.by_dedupe_key(before.dedupe_key)
+            step = replace(step, is_replaced=rival is not None)
+        if isinstance(step, Start) and self._must_park(before) and step.claim.holds(before):
+            assert before is not None
+            self._put(parked(before), now_ms)
+            return None
+        if isinstance(step, Start) and step.needs_place(before, now_ms):
+            assert before is not None and step.bounds is not None
+            until_ms = self._index.places.blocked_until_ms(before, step.bounds)
+            if until_ms:
+                self._block(before, until_ms, now_ms)
+                return None
         after, result = applied(step, before, now_ms, self.limits)
         if after is not None and after is not before:
             if isinstance(step, Renew):
@@ -152,8 +210,47 @@ class MemoryJobStore(StepMethods):
         return result
 
     def _put(self, job: Job, now_ms: int) -> None:
+        """Store a job; the place that it leaves goes to another."""
+        old = self._index.get(job.id)
+        self._write(job, now_ms)
+        if old is None:
+            return
+        if old.placed_ms is not None and job.placed_ms is None:
+            self._hand_over(Place.of(old), now_ms)
+        elif (left := left_queue(old, job)) is not None:
+            self._move_up(left, now_ms)
+
+    def _write(self, job: Job, now_ms: int) -> None:
         self._index.put(job)
         self._listeners.notify_of(job, now_ms + self.limits.horizon_ms)
+
+    # Places
+
+    def _block(self, job: Job, until_ms: int, now_ms: int) -> None:
+        self._write(blocked(job, until_ms), now_ms)
+        if job.placed_ms is not None and until_ms == BLOCKED_BY_KEY_MS:
+            # Too many for its key, by these bounds, but not for its handler.
+            self._hand_over(Place(job.handler, None), now_ms)
+
+    def _move_up(self, place: Place, now_ms: int) -> None:
+        """Let the first job that waits because of a key wait for any place of the handler."""
+        first = self._index.first_blocked(place)
+        if first is not None:
+            self._write(blocked(first, BLOCKED_BY_HANDLER_MS), now_ms)
+
+    def _hand_over(self, place: Place, now_ms: int) -> None:
+        if place.concurrency_key is not None:
+            self._move_up(place, now_ms)
+        first = self._index.first_blocked(Place(place.handler, None))
+        if first is not None:
+            self._write(unblocked(first, now_ms), now_ms)
+
+    def _fill_places(self, bounds: Bounds, now_ms: int) -> None:
+        for _ in range(self._index.places.room(bounds, self.limits.max_batch)):
+            first = self._index.first_blocked(Place(bounds.handler, None))
+            if first is None:
+                return
+            self._write(unblocked(first, now_ms), now_ms)
 
     def _add(self, step: Add, now_ms: int) -> Added | JobError:
         for job_id in step.spec.ids:
@@ -189,11 +286,48 @@ class MemoryJobStore(StepMethods):
 
     def _claim(self, step: Claim, now_ms: int) -> Claimed:
         jobs: list[Job] = []
-        while len(jobs) < self.limits.cut(step.limit):
+        is_cut = False
+        bounds_of = {bounds.handler: bounds for bounds in step.bounds}
+        for bounds in step.bounds:
+            self._fill_places(bounds, now_ms)
+        for _ in range(self.limits.cut(step.limit)):
             job = self._index.first_free(now_ms)
             if job is None or job.due_ms > now_ms + step.within_ms:
                 break
+            if self._must_park(job):
+                is_cut = True
+                self._put(parked(job), now_ms)
+                continue
+            if job.handler in bounds_of and needs_place(job, now_ms):
+                until_ms = self._index.places.blocked_until_ms(job, bounds_of[job.handler])
+                if until_ms:
+                    is_cut = True
+                    self._write(blocked(job, until_ms), now_ms)
+                    continue
+                job = placed(job, now_ms)
             job = changed_by(step, job, now_ms, self.limits)
             self._index.put(job)
             jobs.append(job)
-        return Claimed(now_ms, jobs)
+        return Claimed(now_ms, jobs, is_cut)
+
+    def _must_park(self, job: Job | None) -> bool:
+        return job is not None and self._paused.covers(job.handler)
+
+    def _pause(self, handler: str | None) -> None:
+        if handler is None:
+            self._paused = replace(self._paused, is_all=True)
+        else:
+            names = {*self._paused.handlers, handler}
+            self._paused = replace(self._paused, handlers=tuple(sorted(names)))
+
+    def _resume(self, step: Resume, now_ms: int) -> int:
+        if step.handler is None:
+            self._paused = replace(self._paused, is_all=False)
+        else:
+            names = [name for name in self._paused.handlers if name != step.handler]
+            self._paused = replace(self._paused, handlers=tuple(names))
+        free = (job for job in self._index.parked() if not self._must_park(job))
+        jobs = list(islice(free, self.limits.cut(step.limit)))
+        for job in jobs:
+            self._put(unparked(job), now_ms)
+        return len(jobs)

@@ -6,7 +6,8 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator
 from heapq import heapify, heappop, heappush
 
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.bounds import Place, PlaceCounts
+from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, PARKED_UNTIL_MS, Job, JobState
 
 # Stale entries that a heap may have before it is rebuilt.
 _SLACK = 1_024
@@ -16,12 +17,15 @@ class MemoryIndex:
     """The stored jobs, by id, key, dedupe key and time. Knows no transitions.
 
     Invariants:
-        _by_key == {key: ids of undecided jobs on key}, without empty ones
+        _by_key == {key: ids of undecided jobs that wait on key}, without empty ones
         _by_dedupe_key == {job.dedupe_key: job.id for undecided jobs that have one}
         counts[state] == sum(job.state is state for job in jobs)
+        by_handler == {(job.handler, job.state): number of such jobs}, without zeros
+        _blocked == {place: sorted (due_ms, id) of the jobs that wait for it}, without empty ones
     """
 
     __slots__ = (
+        "_blocked",
         "_by_dedupe_key",
         "_by_key",
         "_finished",
@@ -29,7 +33,9 @@ class MemoryIndex:
         "_held",
         "_ids",
         "_jobs",
+        "by_handler",
         "counts",
+        "places",
     )
 
     def __init__(self) -> None:
@@ -45,6 +51,9 @@ class MemoryIndex:
         self._held: list[tuple[int, str, int]] = []
         self._finished: list[tuple[int, str]] = []
         self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
+        self.by_handler: dict[tuple[str, JobState], int] = {}
+        self._blocked: dict[Place, list[tuple[int, str]]] = {}
+        self.places = PlaceCounts()
 
     def get(self, job_id: str) -> Job | None:
         """Return a job, or None."""
@@ -56,7 +65,7 @@ class MemoryIndex:
         return None if job_id is None else self._jobs[job_id]
 
     def has_key(self, key: str) -> bool:
-        """Return True iff an undecided job is on `key`."""
+        """Return True iff an undecided job waits on `key`."""
         return key in self._by_key
 
     def on_key(self, key: str, limit: int) -> list[Job]:
@@ -74,13 +83,21 @@ class MemoryIndex:
         """Store `job`, new or in place of what it was."""
         old = self._jobs.get(job.id)
         self._jobs[job.id] = job
-        self.counts[job.state] += 1
+        self._count(job, 1)
         if old is None:
             insort(self._ids, job.id)
         else:
-            self.counts[old.state] -= 1
+            self._count(old, -1)
             if old.is_undecided:
                 self._leave_keys(old)
+            if old.placed_ms is not None:
+                self.places.add(Place.of(old), -1)
+            elif old.lease_until_ms > PARKED_UNTIL_MS:
+                self._leave_queue(old)
+        if job.placed_ms is not None:
+            self.places.add(Place.of(job))
+        elif job.lease_until_ms > PARKED_UNTIL_MS:
+            insort(self._blocked.setdefault(_queue_of(job), []), (job.due_ms, job.id))
         if job.is_undecided:
             self._join_keys(job)
         if job.state.is_final:
@@ -103,34 +120,63 @@ class MemoryIndex:
             self._file(heappop(self._free), now_ms)
         return None
 
+    def first_blocked(self, place: Place) -> Job | None:
+        """Return the job that waits for this place and is due first."""
+        queue = self._blocked.get(place)
+        return None if queue is None else self._jobs[queue[0][1]]
+
+    def parked(self) -> Iterator[Job]:
+        """Yield the parked jobs."""
+        return (job for job in self._jobs.values() if job.is_parked)
+
     def remove_finished(self, before_ms: int, keep: int, limit: int) -> int:
         """Remove finished jobs, the earliest first; return how many."""
         gone: set[str] = set()
+        finished = sum(count for state, count in self.counts.items() if state.is_final)
         while self._finished and len(gone) < limit:
-            if self._finished[0][0] >= before_ms and len(self._finished) <= keep:
-                break
-            gone.add(heappop(self._finished)[1])
+            finished_ms, job_id = self._finished[0]
+            job = self._jobs.get(job_id)
+            if job is not None and job.finished_ms == finished_ms:
+                if finished_ms >= before_ms and finished - len(gone) <= keep:
+                    break
+                gone.add(job_id)
+            # Otherwise it was retried since, or is gone.
+            heappop(self._finished)
         for job_id in gone:
-            self.counts[self._jobs.pop(job_id).state] -= 1
+            self._count(self._jobs.pop(job_id), -1)
         if gone:
             # Once for all of them: each by itself would move everything behind it.
             self._ids = [job_id for job_id in self._ids if job_id not in gone]
         return len(gone)
 
+    def _count(self, job: Job, change: int) -> None:
+        self.counts[job.state] += change
+        series = job.handler, job.state
+        count = self.by_handler[series] = self.by_handler.get(series, 0) + change
+        if not count:
+            del self.by_handler[series]
+
     def _join_keys(self, job: Job) -> None:
-        for key in job.keys:
+        for key in job.open_keys:
             self._by_key.setdefault(key, {})[job.id] = None
         if job.dedupe_key is not None:
             self._by_dedupe_key[job.dedupe_key] = job.id
 
     def _leave_keys(self, job: Job) -> None:
-        for key in job.keys:
+        for key in job.open_keys:
             ids = self._by_key[key]
             del ids[job.id]
             if not ids:
                 del self._by_key[key]
         if job.dedupe_key is not None:
             del self._by_dedupe_key[job.dedupe_key]
+
+    def _leave_queue(self, job: Job) -> None:
+        place = _queue_of(job)
+        queue = self._blocked[place]
+        del queue[bisect_left(queue, (job.due_ms, job.id))]
+        if not queue:
+            del self._blocked[place]
 
     def _file(self, entry: tuple[int, str, int], now_ms: int) -> None:
         """Put an entry taken from a heap where it belongs; time may have gone back since."""
@@ -162,3 +208,9 @@ class MemoryIndex:
         self._held = [(job.lease_until_ms, job.id, job.epoch) for job in jobs if job.lease_until_ms]
         heapify(self._free)
         heapify(self._held)
+
+
+def _queue_of(job: Job) -> Place:
+    """Return the place for which a blocked job waits."""
+    is_any = job.lease_until_ms == BLOCKED_BY_HANDLER_MS
+    return Place(job.handler, None) if is_any else Place.of(job)

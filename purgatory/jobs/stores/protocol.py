@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
-from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
-from purgatory.jobs.model.steps import Result, Step
+from purgatory.jobs.model.steps import Paused, Result, Step
 
 
 class StoreListener(Protocol):
@@ -50,12 +50,12 @@ class JobStore(Protocol):
     lease that ran out but that no other worker claimed is still good.
 
     **Errors.** Every method may raise StoreUnavailableError: the step may or may not have been
-    done, and the same call again is safe (its result is stated with each step). Every step may
-    raise StoreReadOnlyError and StoreFullError, and each StoreNotReadyError, as `open` does:
-    nothing was done, or, if a call has more than max_batch steps, some of them, and the same call
-    again is as safe. A worker waits for the end of all four; another StoreError is what the store
-    has against one step. A record that is not a job is quarantined when it is read, and never
-    returned; `get` and `query` leave it out.
+    done, and the same call again is safe (its result is stated with each step); StoreBusyError, a
+    subclass, concerns one job, and the store works. Every step may raise StoreReadOnlyError and
+    StoreFullError, and each StoreNotReadyError, as `open` does: nothing was done, or, if a call has
+    more than max_batch steps, some of them, and the same call again is as safe. A worker waits for
+    the end of all four; another StoreError is what the store has against one step. A record that is
+    not a job is quarantined when it is read, and never returned; `get` and `query` leave it out.
 
     To write another: `purgatory.jobs.model.transitions` has what each step does with a job, and
     `tests/contract` runs every test of the contract on it.
@@ -124,7 +124,7 @@ class JobStore(Protocol):
     def may_wait_on(self, key: str) -> bool:
         """Return False only if certainly no undecided job is on `key`, in any process.
 
-        Then a `Fire` need not be run. Immediate: no I/O.
+        Then a `Fire` need not be run. Immediate: it waits for nothing, and takes microseconds.
         """
         ...
 
@@ -151,9 +151,25 @@ class JobStore(Protocol):
         """Return how many jobs are in each state; cheap enough for once a second."""
         ...
 
+    async def paused(self) -> Paused:
+        """Return the handlers that are paused, and how many jobs are parked."""
+        ...
+
     async def quarantined(self, *, limit: int) -> list[QuarantinedRecord]:
         """Return quarantined records, the latest last.
 
         The last `limits.max_quarantined` are kept.
+        """
+        ...
+
+
+@runtime_checkable
+class CountsHandlers(Protocol):
+    """A store that can also count jobs by handler; those that cannot lack the method."""
+
+    async def handler_counts(self) -> Mapping[tuple[str, JobState], int] | None:
+        """Return how many jobs of each handler wait and run; None if they are too many to count.
+
+        It may read all of them: ask seldom.
         """
         ...

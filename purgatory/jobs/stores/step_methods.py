@@ -83,7 +83,7 @@ class StepMethods(Protocol):
     async def renew(self, claims: Sequence[JobClaim], *, lease_ms: int) -> list[JobClaim]:
         """Run `Renew` for each claim; return the claims that are lost, or finished."""
         renewed = await self.run([Renew(claim, lease_ms) for claim in claims])
-        return [claim for claim, is_renewed in zip(claims, renewed, strict=True) if not is_renewed]
+        return [claim for claim, result in zip(claims, renewed, strict=True) if result is False]
 
     async def finish(self, results: Sequence[Finish]) -> list[bool]:
         """Run `Finish` steps."""

@@ -103,7 +103,7 @@ class Claimer:
             within_ms, limit = self._room(ahead_ms)
             if limit <= 0:
                 break
-            if await self._claim_batch(within_ms, limit, unhandled) < limit:
+            if not await self._claim_batch(within_ms, limit, unhandled):
                 self._recovery.finish()
                 break
         if unhandled:
@@ -139,19 +139,24 @@ class Claimer:
         spare = 2 * self._max_held - len(self._leased)
         return min(SOON_MS, ahead_ms), min(room, spare, self._store.batch)
 
-    async def _claim_batch(self, within_ms: int, limit: int, unhandled: list[Job]) -> int:
-        """Claim up to `limit` jobs, and return how many; append others' jobs to `unhandled`."""
+    async def _claim_batch(self, within_ms: int, limit: int, unhandled: list[Job]) -> bool:
+        """Claim up to `limit` jobs; return True iff there may be more to claim.
+
+        Appends others' jobs to `unhandled`.
+        """
         asked_ns = self._clock.local_ns()
-        claimed = await self._store.claim(within_ms=within_ms, limit=limit)
+        claimed = await self._store.claim(
+            within_ms=within_ms, limit=limit, bounds=self._handlers.bounds
+        )
         self._claimed_ns = asked_ns
-        self._recovery.note_claim(claimed.now_ms)
+        since_ms = self._recovery.note_claim(claimed.now_ms)
         if claimed.jobs:
             # Reading hundreds of jobs takes a while, and all of them would be late by it.
             await self._store.now_ms()
-        await self._take(claimed, unhandled)
-        return len(claimed.jobs)
+        await self._take(claimed, since_ms, unhandled)
+        return claimed.is_cut or len(claimed.jobs) == limit
 
-    async def _take(self, claimed: Claimed, unhandled: list[Job]) -> None:
+    async def _take(self, claimed: Claimed, since_ms: int, unhandled: list[Job]) -> None:
         exceptional: list[Job] = []
         overdue = 0
         for number, job in enumerate(claimed.jobs, 1):
@@ -159,12 +164,15 @@ class Claimer:
             if handler is None:
                 unhandled.append(job)
             else:
-                overdue += job.due_ms < claimed.now_ms
-                if self._recovery.is_exceptional(job):
+                # Workers without its handler may have put it off since its deadline.
+                overdue += min(job.due_ms, job.deadline_ms) < claimed.now_ms
+                if self._recovery.is_exceptional(job, since_ms):
                     exceptional.append(job)
                 else:
                     lane = handler.lane_of(job)
-                    self._leased.add(job, lane, needs_thread=not handler.is_async)
+                    self._leased.add(
+                        job, lane, needs_thread=not handler.is_async, bounds=handler.bounds
+                    )
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         await self._recovery.handle(exceptional, overdue=overdue)

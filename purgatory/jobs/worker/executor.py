@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from purgatory.jobs.handlers.again import Again
 from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.steps import Finish, GiveBack
 from purgatory.jobs.worker.failed_attempt import failed_attempt
+from purgatory.jobs.worker.lease_renewer import ClaimGuard, StaleClaimError
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.recovery import JobRecovery
-from purgatory.jobs.worker.result_reporter import ResultReporter
+from purgatory.jobs.worker.result_reporter import NextRound, NextRounds, ResultReporter
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.retry_policy import RetryPolicy
 
 logger = logging.getLogger("purgatory.jobs")
+
+_End = tuple[Finish | GiveBack | NextRound, BaseException | None]
+"""The step that records a run, and the error of its handler."""
 
 
 class JobExecutor:
@@ -31,6 +36,7 @@ class JobExecutor:
         reporter: ResultReporter,
         recovery: JobRecovery,
         counters: WorkerCounters,
+        rounds: NextRounds,
         *,
         retry_policy: RetryPolicy,
         threads: JobThreads,
@@ -42,6 +48,7 @@ class JobExecutor:
         self._reporter = reporter
         self._recovery = recovery
         self._counters = counters
+        self._rounds = rounds
         self._retry_policy = retry_policy
         self._threads = threads
 
@@ -69,9 +76,9 @@ class JobExecutor:
             raise
 
     async def _run(self, leased: LeasedJob) -> None:
-        job = await self._store.start(leased.claim, leased.attempt)
+        job, asked_ns = await self._store.start(leased.claim, leased.attempt, leased.bounds)
         if job is None:
-            # Cancelled, fired, rescheduled, or with another worker.
+            # Cancelled, fired, rescheduled, with another worker; parked, or blocked by its bounds.
             self._leased.remove(leased)
         elif job.state is JobState.WAITING:
             # Not due by the store's clock: ours was ahead.
@@ -79,7 +86,15 @@ class JobExecutor:
             self._leased.rearm(leased, job.due_ms)
         else:
             self._note_lateness(job)
-            await self._reporter.report(job, await self._call_handler(job))
+            guard = ClaimGuard(self._store, leased, asked_ns)
+            end = await self._call_handler_if_held(job, guard)
+            leased.is_ending = True
+            if end is None:
+                self._reporter.note_lost(job, "it was started, and its handler is not called")
+            elif isinstance(end[0], NextRound):
+                self._reporter.note_round(job, await self._rounds.begin(end[0]))
+            else:
+                await self._reporter.report(job, end[0], end[1])
             self._leased.remove(leased)
 
     def _note_lateness(self, job: Job) -> None:
@@ -88,21 +103,33 @@ class JobExecutor:
             assert job.lateness_ms is not None
             self._counters.lateness.add(job.lateness_ms)
 
-    async def _call_handler(self, job: Job) -> Finish | GiveBack:
+    async def _call_handler_if_held(self, job: Job, guard: ClaimGuard) -> _End | None:
+        """Return the result of the handler; None if the claim was lost before it was called."""
+        while True:
+            try:
+                return await self._call_handler(job, guard)
+            except StaleClaimError:
+                if not await guard.renew():
+                    return None
+
+    async def _call_handler(self, job: Job, guard: ClaimGuard) -> _End:
         handler = self._handlers.get(job.handler)
         task = asyncio.current_task()
         assert handler is not None and task is not None
         try:
-            await handler.run(job, self._threads)
-        except (ThreadLeftError, GeneratorExit, KeyboardInterrupt):
+            with self._handlers.around(job):
+                result = await handler.run(job, self._threads, before_call=guard.check)
+            if isinstance(result, Again):
+                return self._rounds.plan(job, result), None
+        except (StaleClaimError, ThreadLeftError, GeneratorExit, KeyboardInterrupt):
             # The last two mean the event loop and the whole program.
             raise
         except asyncio.CancelledError as exc:
             # Of this task, as the worker drains; or of something that the handler awaited.
             if task.cancelling():
                 raise
-            return failed_attempt(job, exc, self._retry_policy)
+            return failed_attempt(job, exc, self._retry_policy), exc
         except BaseException as exc:
             # Including SystemExit: a job must not end the process that runs it.
-            return failed_attempt(job, exc, self._retry_policy)
-        return Finish(job.claim, JobState.DONE)
+            return failed_attempt(job, exc, self._retry_policy), exc
+        return Finish(job.claim, JobState.DONE), None

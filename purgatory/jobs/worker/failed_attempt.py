@@ -13,14 +13,12 @@ logger = logging.getLogger("purgatory.jobs")
 
 
 def failed_attempt(job: Job, error: BaseException, retry_policy: RetryPolicy) -> Finish | GiveBack:
-    """Return how the job goes on after `error`, and log it: failed for good, or tried again.
+    """Return how the job goes on after `error`: failed for good, or tried again.
 
     RetryJobError may name the delay; FailJobError, and the last attempt, end the job.
     """
     if isinstance(error, FailJobError) or job.attempt >= job.max_attempts:
-        _log(job, error, logging.ERROR, "for good", "job-failed")
         return Finish(job.claim, JobState.FAILED, error_text(error))
-    _log(job, error, logging.WARNING, "and is tried again", "job-retried")
     delay_ms = retry_policy.delay_ms(job.attempt)
     if isinstance(error, RetryJobError) and error.after is not None:
         delay_ms = round(min(max(error.after * 1000, 0), MAX_RETRY_DELAY_MS))
@@ -38,18 +36,20 @@ def error_text(error: BaseException) -> str:
     return f"{name}: {detail}" if detail else name
 
 
-def _log(job: Job, error: BaseException, level: int, what_now: str, action: str) -> None:
+def log_failed_attempt(job: Job, error: BaseException, end: Finish | GiveBack) -> None:
+    """Log what became of a failed attempt, once the store has recorded it."""
+    is_for_good = isinstance(end, Finish)
     # A traceback adds nothing to an error that a handler raised on purpose.
     is_on_purpose = isinstance(error, (FailJobError, RetryJobError))
     logger.log(
-        level,
+        logging.ERROR if is_for_good else logging.WARNING,
         "job %s (%s) failed in attempt %d of %d %s: %s",
         job.id,
         job.handler,
         job.attempt,
         job.max_attempts,
-        what_now,
+        "for good" if is_for_good else "and is tried again",
         error_text(error),
         exc_info=None if is_on_purpose else error,
-        extra={"action": action},
+        extra={"action": "job-failed" if is_for_good else "job-retried"},
     )

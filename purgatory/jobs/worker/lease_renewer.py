@@ -1,10 +1,10 @@
-"""Renewal of leases."""
+"""Renewal of leases, and the check that one is still good."""
 
 from __future__ import annotations
 
 import asyncio
 
-from purgatory.jobs.worker.leased_jobs import LeasedJobs
+from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.timer.clock import NS_PER_MS
 
@@ -39,3 +39,41 @@ class LeaseRenewer:
             batch = [claim for claim in claims[start : start + SLICE] if claim in self._leased]
             self._leased.remove_lost(await self._store.renew(batch))
         self._renewed_ns = asked_ns
+
+
+class StaleClaimError(Exception):
+    """So much of the lease is over that another worker may have the job soon, or has it."""
+
+
+class ClaimGuard:
+    """Knows by the local monotonic clock how old the lease of a started job is.
+
+    Between the start in the store and the handler, a reply may be slow, a thread late, or the
+    process suspended: meanwhile the lease runs out, another worker gives the job back, and it is
+    cancelled. What remains is the time from `check` to the first effect of the handler.
+    """
+
+    def __init__(self, store: WorkerStore, leased: LeasedJob, asked_ns: int) -> None:
+        """Guard the claim of a job whose lease began at `asked_ns`, local time, or later."""
+        self._store = store
+        self._leased = leased
+        self._asked_ns = asked_ns
+
+    def check(self) -> None:
+        """Raise StaleClaimError if half of the lease is over. On any thread."""
+        age_ns = self._store.clock.local_ns() - self._asked_ns
+        if self._leased.is_lost or age_ns > self._store.lease_ms * NS_PER_MS // 2:
+            raise StaleClaimError
+
+    async def renew(self) -> bool:
+        """Renew the lease; return False if the claim is lost, as the store says or once said.
+
+        A store that was restored from a backup may hold a claim again that was lost: others have
+        acted on that, and `check` would refuse it for ever.
+        """
+        if self._leased.is_lost:
+            return False
+        asked_ns = self._store.clock.local_ns()
+        is_renewed = await self._store.renew_one(self._leased.claim)
+        self._asked_ns = asked_ns
+        return is_renewed

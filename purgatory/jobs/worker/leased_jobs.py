@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from purgatory.jobs.handlers.fair_slots import Lane
+from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.job import Job, JobClaim
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.timer import ScheduledCall, SystemTimer
+
+logger = logging.getLogger("purgatory.jobs")
 
 
 class LeasedJob:
     """A claim, and when it is due; `JobStore.start` returns the rest of the job again."""
 
-    __slots__ = ("attempt", "call", "claim", "due_ms", "is_running", "lane", "needs_thread")
+    __slots__ = (
+        "attempt",
+        "bounds",
+        "call",
+        "claim",
+        "due_ms",
+        "is_ending",
+        "is_lost",
+        "is_running",
+        "lane",
+        "needs_thread",
+    )
 
-    def __init__(self, job: Job, lane: Lane | None = None, *, needs_thread: bool = False) -> None:
+    def __init__(
+        self,
+        job: Job,
+        lane: Lane | None = None,
+        *,
+        needs_thread: bool = False,
+        bounds: Bounds | None = None,
+    ) -> None:
         """Take a job that `JobStore.claim` returned."""
         self.claim: JobClaim = job.claim
         self.due_ms: int = job.due_ms
@@ -24,9 +46,15 @@ class LeasedJob:
         self.lane = lane
         """Where it waits for a slot; None for those of the worker."""
         self.needs_thread = needs_thread
+        self.bounds = bounds
+        """Those of its handler in this process."""
         self.call: ScheduledCall | None = None
         """In the timer; None once it is due."""
         self.is_running = False
+        self.is_ending = False
+        """Its result is being recorded, which ends the claim."""
+        self.is_lost = False
+        """Another worker has it, while it runs here."""
 
     def disarm(self) -> None:
         """Leave the timer. Idempotent."""
@@ -60,12 +88,19 @@ class LeasedJobs:
         """Return True iff the job of `claim` is still leased here."""
         return claim in self._jobs
 
-    def add(self, job: Job, lane: Lane | None = None, *, needs_thread: bool = False) -> None:
+    def add(
+        self,
+        job: Job,
+        lane: Lane | None = None,
+        *,
+        needs_thread: bool = False,
+        bounds: Bounds | None = None,
+    ) -> None:
         """Hold a job that was claimed, until it is due; then it waits for a slot in `lane`.
 
         Without a lane, it waits for a thread or for another place of the worker.
         """
-        leased = LeasedJob(job, lane, needs_thread=needs_thread)
+        leased = LeasedJob(job, lane, needs_thread=needs_thread, bounds=bounds)
         self._jobs[leased.claim] = leased
         self._arm(leased, self._clock.remaining_ms(job.due_ms))
 
@@ -82,16 +117,28 @@ class LeasedJobs:
         self._jobs.pop(leased.claim, None)
 
     def remove_lost(self, claims: list[JobClaim]) -> None:
-        """Forget those of `claims` that do not run: another worker has them, or they ended."""
+        """Forget those of `claims` that do not run: another worker has them, or they ended.
+
+        Those that run are marked as lost, and logged.
+        """
         for claim in claims:
             leased = self._jobs.get(claim)
-            # One that runs learns of it from the store when its result is recorded.
-            if leased is not None and not leased.is_running:
+            if leased is None or leased.is_ending:
+                continue
+            if not leased.is_running:
                 self.remove(leased)
+            elif not leased.is_lost:
+                leased.is_lost = True
+                logger.warning(
+                    "the lease of job %s is lost while it is run here: another worker may run it, "
+                    "too",
+                    claim.id,
+                    extra={"action": "running-lease-lost"},
+                )
 
     def claims(self) -> list[JobClaim]:
-        """Return the claims of all leased jobs."""
-        return list(self._jobs)
+        """Return the claims of all leased jobs that are not lost."""
+        return [claim for claim, leased in self._jobs.items() if not leased.is_lost]
 
     def take_waiting(self) -> list[JobClaim]:
         """Forget all jobs that do not run; return their claims."""

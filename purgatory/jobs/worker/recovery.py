@@ -39,10 +39,15 @@ class JobRecovery:
         self._watching_since_ms: int | None = None
         self.progress = Recovery(is_finished=False, overdue=0, missed=0, spread=0)
 
-    def note_claim(self, now_ms: int) -> None:
-        """Note that jobs were claimed at `now_ms`: from the first claim on, this worker watches."""
+    def note_claim(self, now_ms: int) -> int:
+        """Note that jobs were claimed at `now_ms`: from the first claim on, this worker watches.
+
+        Return since when it did as these jobs were claimed, for `is_exceptional`: an outage that
+        ends a moment later changes that for the next claim only.
+        """
         if self._watching_since_ms is None:
             self._watching_since_ms = now_ms
+        return self._watching_since_ms
 
     def begin_again(self) -> None:
         """Treat jobs as missed that were due before the next claim: an outage is over."""
@@ -52,9 +57,13 @@ class JobRecovery:
         """Return True iff this worker was watching when `job` was due for its first run."""
         return min(job.due_ms, job.deadline_ms) >= (self._watching_since_ms or 0)
 
-    def is_exceptional(self, job: Job) -> bool:
+    def is_exceptional(self, job: Job, since_ms: int) -> bool:
         """Return True iff a claimed job is for `handle`, and not to be run as it is."""
-        return self._is_lost(job) or (job.misfire is not Misfire.RUN and self._is_missed(job))
+        # With a place already, it has waited for that, and was not missed.
+        is_policy = job.misfire is not Misfire.RUN and job.placed_ms is None
+        return self._is_lost(job) or (
+            is_policy and is_missed(job, since_ms - self._misfire_after_ms)
+        )
 
     async def handle(self, jobs: list[Job], *, overdue: int) -> None:
         """Skip, spread or fail the jobs of one claim that are exceptional; `overdue` is for counts.
@@ -77,20 +86,12 @@ class JobRecovery:
             return
         self.progress = replace(self.progress, is_finished=True)
         logger.info(
-            "recovery is finished: %d jobs were due while no worker ran (%d missed, %d spread)",
+            "recovery is finished; jobs that were due without a worker: %d (%d missed, %d spread)",
             self.progress.overdue,
             self.progress.missed,
             self.progress.spread,
             extra={"action": "recovery-finished"},
         )
-
-    def _is_missed(self, job: Job) -> bool:
-        assert self._watching_since_ms is not None
-        due_ms = job.due_ms
-        if job.misfire is Misfire.SKIP:
-            # Workers without its handler may have put it off since its deadline.
-            due_ms = min(due_ms, job.deadline_ms)
-        return job.is_undecided and due_ms < self._watching_since_ms - self._misfire_after_ms
 
     def _is_lost(self, job: Job) -> bool:
         # RUNNING: the worker that started it has not reported since.
@@ -151,3 +152,12 @@ class JobRecovery:
                 self.progress.overdue,
                 extra={"action": "recovery-progress"},
             )
+
+
+def is_missed(job: Job, due_before_ms: int) -> bool:
+    """Return True iff a job is undecided and was due before that: for its misfire policy."""
+    due_ms = job.due_ms
+    if job.misfire is Misfire.SKIP:
+        # Workers without its handler may have put it off since its deadline.
+        due_ms = min(due_ms, job.deadline_ms)
+    return job.is_undecided and due_ms < due_before_ms

@@ -20,7 +20,7 @@ from purgatory.jobs.worker.executor import JobExecutor
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.recovery import JobRecovery
-from purgatory.jobs.worker.result_reporter import OnJobEnd, ResultReporter
+from purgatory.jobs.worker.result_reporter import FireHistory, NextRounds, OnJobEnd, ResultReporter
 from purgatory.jobs.worker.retention import Retention
 from purgatory.jobs.worker.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerSettings
@@ -58,11 +58,12 @@ class JobScheduler:
         settings: WorkerSettings | None = None,
         on_end: OnJobEnd | None = None,
         counters: WorkerCounters | None = None,
+        history: FireHistory | None = None,
     ) -> None:
         """Prepare to work on `store`, which is open; `worker` names this process to others.
 
         `on_end` is called with each job that ended here, once the store has recorded it. `counters`
-        are those of an earlier worker, to count on.
+        are those of an earlier worker, to count on. `history` is for handlers that give `since`.
         """
         settings = WorkerSettings() if settings is None else settings
         limits = store.limits
@@ -89,6 +90,7 @@ class JobScheduler:
             reporter,
             self._recovery,
             counters,
+            NextRounds(self._store, handlers, limits, history),
             retry_policy=settings.retry,
             threads=self._threads,
         )
@@ -187,6 +189,7 @@ class JobScheduler:
             done=counters.done,
             failed=counters.failed,
             retried=counters.retried,
+            again=counters.again,
             given_back=counters.given_back,
             put_off=counters.put_off,
             lost=counters.lost,

@@ -48,6 +48,8 @@ class JobStatistics:
     done: int
     failed: int
     retried: int
+    again: int
+    """Runs that ended with another wait: `JobContext.again`."""
     given_back: int
     """Released to others: on draining, or because this process lacks their handler."""
     put_off: int
@@ -93,6 +95,7 @@ class WorkerCounters:
     done: int = 0
     failed: int = 0
     retried: int = 0
+    again: int = 0
     given_back: int = 0
     put_off: int = 0
     lost: int = 0

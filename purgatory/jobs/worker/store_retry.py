@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from purgatory.jobs.model.errors import (
+    StoreBusyError,
     StoreError,
     StoreFullError,
     StoreNotReadyError,
@@ -54,6 +55,11 @@ class StoreRetry:
             attempt += 1
             try:
                 result = await step()
+            except StoreBusyError as exc:
+                # One job, and not the store.
+                logger.warning(
+                    "the step %r waits: %s", name, exc.detail, extra={"action": "job-locked"}
+                )
             except OUTAGES as exc:
                 self._note_failure(name, exc)
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 
+from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.job import Job, JobClaim
 from purgatory.jobs.model.steps import (
     Claim,
@@ -16,6 +17,8 @@ from purgatory.jobs.model.steps import (
     Result,
     Start,
     Step,
+    WaitAgain,
+    accepted,
 )
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.store_clock import StoreClock
@@ -62,23 +65,49 @@ class WorkerStore:
         """Return the earliest due_ms of the jobs that can be claimed now, or None."""
         return self._retry.call("next_due_ms", self._store.next_due_ms)
 
-    async def claim(self, *, within_ms: int, limit: int) -> Claimed:
+    async def claim(
+        self, *, within_ms: int, limit: int, bounds: tuple[Bounds, ...] = ()
+    ) -> Claimed:
         """Lease up to `limit` jobs that are due within `within_ms`, the earliest first."""
         asked_ns = self.clock.local_ns()
-        step = Claim(self._worker, within_ms, limit, self.lease_ms)
+        step = Claim(self._worker, within_ms, limit, self.lease_ms, bounds)
         [claimed] = await self._run("claim", [step])
         self.clock.note(claimed.now_ms, asked_ns)
         return claimed
 
     async def renew(self, claims: Sequence[JobClaim]) -> list[JobClaim]:
-        """Extend leases; return the claims that are lost or finished."""
-        renewed = await self._run("renew", [Renew(claim, self.lease_ms) for claim in claims])
-        return [claim for claim, is_renewed in zip(claims, renewed, strict=True) if not is_renewed]
+        """Extend leases; return the claims that are lost or finished.
 
-    async def start(self, claim: JobClaim, attempt: int) -> Job | None:
-        """Start a job; None if the claim is lost; a job that is WAITING still if not due yet."""
-        [job] = await self._run("start", [Start(claim, self.lease_ms, attempt)])
-        return job
+        A claim that the store was too busy to look at is neither: ask again.
+        """
+        renewed = await self._run("renew", [Renew(claim, self.lease_ms) for claim in claims])
+        return [claim for claim, result in zip(claims, renewed, strict=True) if result is False]
+
+    async def renew_one(self, claim: JobClaim) -> bool:
+        """Extend a lease, as soon as the store can; return False if the claim is lost."""
+
+        async def ask() -> bool:
+            [result] = await self._store.run([Renew(claim, self.lease_ms)])
+            return accepted(result)
+
+        return await self._retry.call("renew", ask)
+
+    async def start(
+        self, claim: JobClaim, attempt: int, bounds: Bounds | None = None
+    ) -> tuple[Job | None, int]:
+        """Start a job; None if the claim is lost; a job that is WAITING still if not due yet.
+
+        Also return the local time in ns before which its lease has not begun.
+        """
+        asked_ns = 0
+
+        def ask() -> Awaitable[list[Job | None]]:
+            nonlocal asked_ns
+            asked_ns = self.clock.local_ns()
+            return self._store.run([Start(claim, self.lease_ms, attempt, bounds)])
+
+        [job] = await self._retry.call("start", ask)
+        return job, asked_ns
 
     def finish(self, results: Sequence[Finish]) -> Awaitable[list[bool]]:
         """Record how jobs ended; return for each whether it is recorded."""
@@ -91,6 +120,11 @@ class WorkerStore:
     def give_back(self, returns: Sequence[GiveBack]) -> Awaitable[list[bool]]:
         """Release jobs; return for each whether this call did it."""
         return self._run("give_back", returns)
+
+    async def wait_again(self, step: WaitAgain) -> Job | None:
+        """Let a job wait again, and return it; None if the claim is lost."""
+        [job] = await self._run("wait_again", [step])
+        return job
 
     async def give_back_once(self, returns: Sequence[GiveBack]) -> list[bool]:
         """Release jobs without repeating the step; raises what the store raises."""

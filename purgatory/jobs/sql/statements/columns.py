@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Text, bindparam, func, literal
+from sqlalchemy import BigInteger, ColumnElement, Text, bindparam, func, literal, or_
 
 from purgatory.jobs.sql.tables import jobs, quarantined_jobs
 
@@ -13,5 +13,14 @@ WITHOUT_PAYLOAD = [
     for column in ALL
 ]
 LIMIT = bindparam("limit", type_=BigInteger)
+NUMBERS = bindparam("numbers", expanding=True, type_=BigInteger)
+
+
+def began_before_fire() -> ColumnElement[bool]:
+    """Return the condition that the round of a job began before the parameter `fired_ms`."""
+    fired_ms = bindparam("fired_ms", type_=BigInteger)
+    return or_(jobs.c.round_ms.is_(None), jobs.c.round_ms <= fired_ms)
+
+
 LAST_QUARANTINED = func.coalesce(func.max(quarantined_jobs.c.number), 0)
 """How many records were ever quarantined: they are numbered without gaps."""

@@ -18,7 +18,13 @@ from sqlalchemy import (
     func,
     insert,
     select,
+    true,
 )
+
+# How long a transaction waits for a row that another one has locked, and how long the server keeps
+# its locks while nothing is heard of this process: the rows are free for others after that.
+LOCK_WAIT_MS = 1_000
+SILENCE_MS = 5_000
 
 
 class Dialect:
@@ -28,6 +34,15 @@ class Dialect:
         self.is_sqlite = name == "sqlite"
         # A reader that becomes a writer could not wait for another writer of a SQLite file.
         self.begin = "BEGIN IMMEDIATE" if self.is_sqlite else "BEGIN"
+        self.transaction_bounds: list[ColumnElement[Any]] = []
+        """Columns of the first statement of a transaction, which set its timeouts."""
+        if not self.is_sqlite:
+            # For this transaction only: the connection may be an application's, or a pooler's, and
+            # then be used by others. Without a round trip of their own.
+            self.transaction_bounds = [
+                func.set_config("lock_timeout", str(LOCK_WAIT_MS), true()),
+                func.set_config("idle_in_transaction_session_timeout", str(SILENCE_MS), true()),
+            ]
 
     def many(self, values: Iterable[str]) -> Any:
         """Return the parameter for a list of texts."""

@@ -13,21 +13,34 @@ from sqlalchemy import (
     bindparam,
     case,
     func,
+    literal,
+    not_,
     select,
     true,
     union_all,
 )
 
-from purgatory.jobs.sql.statements.columns import ALL, LIMIT, WITHOUT_PAYLOAD
+from purgatory.jobs.model.job import PARKED_UNTIL_MS
+from purgatory.jobs.sql.statements.columns import (
+    ALL,
+    LIMIT,
+    NUMBERS,
+    WITHOUT_PAYLOAD,
+    began_before_fire,
+)
 from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
+    IS_BLOCKED,
+    IS_BLOCKED_BY_KEY,
     IS_FINISHED,
     IS_FREE,
     IS_LEASED,
     IS_OPEN,
     job_keys,
     jobs,
+    outbox,
+    paused_handlers,
 )
 
 
@@ -40,23 +53,34 @@ class Locks:
         self.by_id_without_payload = (
             select(*WITHOUT_PAYLOAD).where(by_id).order_by(jobs.c.id).with_for_update()
         )
+        self.unlocked_by_id = (
+            select(*WITHOUT_PAYLOAD)
+            .where(by_id)
+            .order_by(jobs.c.id)
+            .with_for_update(skip_locked=True)
+        )
         self.by_dedupe_key = (
             select(*ALL)
             .where(HAS_DEDUPE_KEY, dialect.among(jobs.c.dedupe_key, "dedupe_keys"))
             .order_by(jobs.c.id)
             .with_for_update()
         )
-        on_keys = (
+        open_jobs = (
             select(*WITHOUT_PAYLOAD)
             .select_from(job_keys.join(jobs, jobs.c.id == job_keys.c.job_id))
             # Of the job, too: PostgreSQL looks again at what it locks once it waited for another.
             .where(IS_OPEN, jobs.c.outcome.is_(None))
             .limit(LIMIT)
-            .with_for_update(of=jobs)
         )
-        self.on_key = on_keys.where(job_keys.c.key == bindparam("key")).order_by(job_keys.c.job_id)
+        on_key = open_jobs.where(job_keys.c.key == bindparam("key")).order_by(job_keys.c.job_id)
+        self.on_key = on_key.with_for_update(of=jobs)
+        # What another transaction has locked must not hold up the fires behind this one.
+        self.on_key_for_fire = on_key.where(began_before_fire()).with_for_update(
+            of=jobs, skip_locked=True
+        )
         # In no order, which would take sorting: in PostgreSQL, `ahead` comes first.
-        self.on_keys = on_keys.where(dialect.among(job_keys.c.key, "keys"))
+        on_keys = open_jobs.where(dialect.among(job_keys.c.key, "keys"))
+        self.on_keys = on_keys.with_for_update(of=jobs)
         first = (jobs.c.due_ms, jobs.c.id)
         is_soon = jobs.c.due_ms <= bindparam("until_ms", type_=BigInteger)
         is_over = jobs.c.lease_until_ms <= bindparam("now_ms", type_=BigInteger)
@@ -66,12 +90,36 @@ class Locks:
         self.lapsed = (
             select(*ALL).where(IS_LEASED, is_over, is_soon).order_by(*first).limit(LIMIT)
         ).with_for_update(skip_locked=True)
+        # Until the end of the transaction nobody resumes what it may park.
+        self.paused = select(paused_handlers.c.name).with_for_update(read=True)
+        self.parked = (
+            select(*ALL)
+            .where(IS_LEASED, jobs.c.lease_until_ms == literal(PARKED_UNTIL_MS, BigInteger))
+            .where(not_(dialect.among(jobs.c.handler, "paused")))
+            .order_by(jobs.c.id)
+            .limit(LIMIT)
+            .with_for_update()
+        )
+        of_handler = jobs.c.handler == bindparam("handler")
+        of_key = jobs.c.concurrency_key == bindparam("concurrency_key")
+        blocked = select(*WITHOUT_PAYLOAD).where(of_handler).order_by(*first).limit(LIMIT)
+        self.any_blocked = blocked.where(IS_BLOCKED).with_for_update()
+        self.any_blocked_by_key = blocked.where(IS_BLOCKED_BY_KEY, of_key).with_for_update()
+        self.blocked = self.any_blocked.with_for_update(skip_locked=True)
+        self.blocked_by_key = self.any_blocked_by_key.with_for_update(skip_locked=True)
         self.finished = (
             select(jobs.c.id, jobs.c.state, jobs.c.finished_ms)
             .where(IS_FINISHED)
             .order_by(jobs.c.finished_ms, jobs.c.id)
             .limit(LIMIT)
             .with_for_update()
+        )
+        # What another relay has locked, it takes.
+        self.stored_fires = (
+            select(outbox.c.number)
+            .where(outbox.c.number.in_(NUMBERS))
+            .order_by(outbox.c.number)
+            .with_for_update(skip_locked=True)
         )
         self.ahead = _ahead(dialect)
         asked = func.unnest(bindparam("requests", type_=ARRAY(BigInteger))).column_valued("request")

@@ -9,6 +9,7 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Select,
+    Text,
     and_,
     bindparam,
     exists,
@@ -18,17 +19,27 @@ from sqlalchemy import (
     union_all,
 )
 
-from purgatory.jobs.model.job import JobState
+from purgatory.jobs.model.job import PARKED_UNTIL_MS, JobState
 from purgatory.jobs.model.queries import JobFilter
-from purgatory.jobs.sql.statements.columns import ALL, LAST_QUARANTINED, LIMIT
+from purgatory.jobs.sql.statements.columns import (
+    ALL,
+    LAST_QUARANTINED,
+    LIMIT,
+    NUMBERS,
+    began_before_fire,
+)
 from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.jobs.sql.tables import (
+    HAS_DEDUPE_KEY,
     IS_FREE,
     IS_LEASED,
     IS_OPEN,
+    IS_PLACED,
     job_counts,
     job_keys,
     jobs,
+    outbox,
+    paused_handlers,
     quarantined_jobs,
 )
 
@@ -38,12 +49,18 @@ class Reads:
 
     def __init__(self, dialect: Dialect) -> None:
         self.get = select(*ALL).where(dialect.among(jobs.c.id, "ids"))
+        self.existing = select(jobs.c.id).where(dialect.among(jobs.c.id, "ids"))
         self.counts = select(
             *(
                 func.coalesce(func.sum(job_counts.c[str(state)]), 0).label(str(state))
                 for state in JobState
             ),
             select(LAST_QUARANTINED).scalar_subquery().label("quarantined"),
+        )
+        self.handler_counts = (
+            select(jobs.c.handler, jobs.c.state, func.count())
+            .where(jobs.c.state.in_([JobState.WAITING, JobState.RUNNING]))
+            .group_by(jobs.c.handler, jobs.c.state)
         )
         self.active = func.coalesce(
             select(func.sum(job_counts.c.waiting + job_counts.c.running)).scalar_subquery(), 0
@@ -52,6 +69,36 @@ class Reads:
             select(quarantined_jobs.c.id, quarantined_jobs.c.reason, quarantined_jobs.c.record)
             .order_by(quarantined_jobs.c.number.desc())
             .limit(LIMIT)
+        )
+        fires = select(*outbox.c).where(outbox.c.number > bindparam("after", type_=BigInteger))
+        fires = fires.order_by(outbox.c.number).limit(LIMIT)
+        origin = bindparam("origin", type_=Text)
+        self.own_fires = fires.where(outbox.c.origin == origin)
+        self.fires_of_others = fires.where(outbox.c.origin != origin)
+        self.stored_numbers = select(outbox.c.number).where(outbox.c.number.in_(NUMBERS))
+        self.ids_for_fire = (
+            select(job_keys.c.job_id)
+            .select_from(job_keys.join(jobs, jobs.c.id == job_keys.c.job_id))
+            .where(IS_OPEN, jobs.c.outcome.is_(None), began_before_fire())
+            .where(job_keys.c.key == bindparam("key"))
+            .order_by(job_keys.c.job_id)
+            .limit(LIMIT)
+        )
+        names = select(func.array_agg(paused_handlers.c.name)).scalar_subquery()
+        self.paused_names = names.label("paused")
+        """In PostgreSQL, in one query with the clock."""
+        self.paused = select(paused_handlers.c.name)
+        self.parked = select(func.count()).where(
+            IS_LEASED, jobs.c.lease_until_ms == literal(PARKED_UNTIL_MS, BigInteger)
+        )
+        place = (jobs.c.handler, jobs.c.concurrency_key)
+        self.places = (
+            select(*place, func.count())
+            .where(IS_PLACED, dialect.among(jobs.c.handler, "handlers"))
+            .group_by(*place)
+        )
+        self.dedupe_keys = select(jobs.c.dedupe_key).where(
+            HAS_DEDUPE_KEY, dialect.among(jobs.c.dedupe_key, "dedupe_keys")
         )
         key = dialect.unnested("keys")
         self.keys_with_jobs = select(key).where(exists().where(IS_OPEN, job_keys.c.key == key))

@@ -18,13 +18,21 @@ from sqlalchemy import (
 )
 
 from purgatory.jobs.model.job import Job, JobState
-from purgatory.jobs.sql.records import record_of
-from purgatory.jobs.sql.statements.columns import LAST_QUARANTINED
+from purgatory.jobs.sql.records import fired_before_json, record_of
+from purgatory.jobs.sql.statements.columns import LAST_QUARANTINED, NUMBERS
 from purgatory.jobs.sql.statements.dialect import Dialect
-from purgatory.jobs.sql.tables import job_counts, job_keys, jobs, quarantined_jobs
+from purgatory.jobs.sql.tables import (
+    job_counts,
+    job_keys,
+    jobs,
+    outbox,
+    paused_handlers,
+    quarantined_jobs,
+)
 
 _STATES = [str(state) for state in JobState]
-# What replacing a job changes beside what every step may change.
+# What replacing a job, or letting it wait again, changes beside what every step may change. Few
+# jobs take and leave places: those are written apart.
 _REPLACED = (
     "handler",
     "payload_json",
@@ -34,6 +42,12 @@ _REPLACED = (
     "max_attempts",
     "misfire",
     "ceiling_ms",
+    "needed",
+    "fired_before_json",
+    "round",
+    "round_ms",
+    "concurrency_key",
+    "placed_ms",
 )
 _FIXED = ("id", "created_ms", "dedupe_key")
 _CHANGED = [column.name for column in jobs.c if column.name not in (*_FIXED, *_REPLACED)]
@@ -51,7 +65,15 @@ class Writes:
         of_jobs = dialect.among(job_keys.c.job_id, "ids")
         self.insert_keys = dialect.insert(job_keys)
         self.close_keys = update(job_keys).where(of_jobs).values(is_open=False)
+        self.close_key = (
+            update(job_keys)
+            .where(job_keys.c.key == bindparam("of_key", type_=Text))
+            .where(job_keys.c.job_id == bindparam("of_job", type_=Text))
+            .values(is_open=False)
+        )
         self.delete_keys = delete(job_keys).where(of_jobs)
+
+        self.delete_fires = delete(outbox).where(outbox.c.number.in_(NUMBERS))
 
         # Numbered without gaps: a sequence of the database is not rolled back with a transaction.
         columns = [column for column in quarantined_jobs.c if not column.primary_key]
@@ -63,6 +85,12 @@ class Writes:
         self.trim_quarantined = delete(quarantined_jobs).where(
             quarantined_jobs.c.number <= select(LAST_QUARANTINED - kept).scalar_subquery()
         )
+
+        name = bindparam("handler", type_=Text)
+        self.pause = text(
+            f"INSERT INTO {paused_handlers.name} (name) VALUES (:handler) ON CONFLICT DO NOTHING"  # noqa: S608 - our table
+        )
+        self.resume = delete(paused_handlers).where(paused_handlers.c.name == name)
 
         self.count_jobs = select(jobs.c.state, func.count()).group_by(jobs.c.state)
         self.delete_counts = delete(job_counts)
@@ -83,3 +111,8 @@ class Writes:
             changes |= {name: record[name] for name in _REPLACED}
         changes["job_id"] = job.id
         return changes
+
+    @staticmethod
+    def change_of_count(job: Job) -> dict[str, Any]:
+        """Return the parameters with which `update_jobs` writes the keys that have fired."""
+        return {"job_id": job.id, "fired_before_json": fired_before_json(job)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from purgatory.jobs import MemoryJobStore, StoreError, StoreUnavailableError
@@ -18,6 +19,9 @@ class FailingJobStore(MemoryJobStore):
         self.asked = 0
         self.is_telling = True
         self.lost_starts = 0
+        self.start_delay_s = 0.0
+        self.failing: set[int] = set()
+        """The numbers of requests that fail, counted by `asked`."""
 
     @property
     def hears_others(self) -> bool:
@@ -25,11 +29,13 @@ class FailingJobStore(MemoryJobStore):
         return self.is_telling
 
     async def run(self, steps: Sequence[Step[Result]]) -> list[Result]:
-        """Lose the answers to so many starts."""
+        """Lose the answers to so many starts, and delay those to the others."""
         results = await super().run(steps)
-        if self.lost_starts and any(isinstance(step, Start) for step in steps):
-            self.lost_starts -= 1
-            raise self.error("the connection broke")
+        if any(isinstance(step, Start) for step in steps):
+            if self.lost_starts:
+                self.lost_starts -= 1
+                raise self.error("the connection broke")
+            await asyncio.sleep(self.start_delay_s)
         return results
 
     async def open(self) -> None:
@@ -42,5 +48,5 @@ class FailingJobStore(MemoryJobStore):
         return super()._begin()
 
     def _require_up(self) -> None:
-        if self.is_down:
+        if self.is_down or self.asked in self.failing:
             raise self.error("nobody listens at nowhere:1")

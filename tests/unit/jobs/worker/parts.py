@@ -17,7 +17,7 @@ from purgatory.jobs.worker.due_listener import DueListener
 from purgatory.jobs.worker.executor import JobExecutor
 from purgatory.jobs.worker.leased_jobs import LeasedJobs
 from purgatory.jobs.worker.recovery import JobRecovery
-from purgatory.jobs.worker.result_reporter import ResultReporter
+from purgatory.jobs.worker.result_reporter import NextRounds, ResultReporter
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.jobs.worker.store_retry import StoreRetry
@@ -63,6 +63,7 @@ class Parts:
             self.reporter,
             self.recovery,
             self.counters,
+            NextRounds(self.worker_store, self.handlers, self.store.limits, None),
             retry_policy=RetryPolicy(first_ms=1_000, max_ms=1_000, jitter=0),
             threads=JobThreads(1),
         )

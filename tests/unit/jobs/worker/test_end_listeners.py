@@ -185,3 +185,17 @@ async def test_the_journal_has_a_row_for_each_job_that_ended(
 
 async def _never(job: JobContext, payload: None) -> None:
     raise AssertionError("it was to be cancelled")
+
+
+async def test_a_listener_that_was_added_is_told_of_what_fired_before(
+    store: MemoryJobStore, make_purgatory: Make, ends: Ends
+) -> None:
+    """As one that was there from the beginning."""
+    purgatory = make_purgatory(jobs=store)
+    purgatory.handled_elsewhere(["work"])
+    purgatory.add_listener(ends)
+    async with purgatory:
+        since = purgatory.cursor("k")
+        await purgatory.fire("k")
+        await purgatory.defer("work", delay=5, keys=["k"], since=since, on_fire="cancel")
+    assert [end["state"] for end in ends] == ["cancelled"]

@@ -67,7 +67,7 @@ async def test_a_lease_that_is_lost_while_the_handler_runs(
     assert (stored.state, stored.worker, stored.error) == (JobState.RUNNING, "other", None)
     assert (parts.counters.lost, parts.counters.failed, parts.ended) == (1, 0, [])
     assert len(parts.leased) == 0
-    assert "its lease was lost" in caplog.text
+    assert "lost its lease" in caplog.text
 
 
 async def test_a_retry_after_the_lease_was_lost_is_lost_too(parts: Parts) -> None:
@@ -83,6 +83,22 @@ async def test_a_retry_after_the_lease_was_lost_is_lost_too(parts: Parts) -> Non
     await parts.executor().run(leased)
     assert (await parts.job(leased.claim.id)).worker == "other"
     assert (parts.counters.lost, parts.counters.retried) == (1, 0)
+
+
+async def test_what_becomes_of_a_failed_attempt_is_logged_once_it_is_recorded(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither "tried again" nor "for good" of a job that another worker has by then."""
+
+    @parts.handlers.handler("work")
+    async def work(job: JobContext) -> None:
+        if job.attempt == 1:
+            leap(LEASE_MS + 1)
+            await parts.store.claim("other", within_ms=0, limit=1, lease_ms=LEASE_MS)
+        raise ValueError("too late")
+
+    await parts.executor().run(await leased_job(parts))
+    assert "is tried again" not in caplog.text and "ValueError: too late" in caplog.text
 
 
 async def test_a_job_that_was_cancelled_meanwhile_does_not_run(parts: Parts) -> None:

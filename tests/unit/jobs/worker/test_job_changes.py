@@ -16,8 +16,10 @@ from purgatory import (
 )
 from purgatory.jobs import (
     DuplicateJobError,
+    FailJobError,
     Job,
     JobConflictError,
+    JobContext,
     JobNotFoundError,
     JobOutcome,
     JobState,
@@ -235,3 +237,74 @@ async def test_a_wait_in_another_process_ends_soon_after_the_job_is_due(
         assert found.state is JobState.DONE
         assert 2_300 <= now_ms() - start_ms <= 2_400
         assert other.reads <= 5
+
+
+async def test_failed_jobs_are_retried_in_batches(purgatory: Purgatory) -> None:
+    """Those that match, each once, though some fail again meanwhile."""
+    runs: list[str] = []
+    is_broken = True
+
+    @purgatory.handler
+    async def work(job: JobContext, name: str) -> None:
+        runs.append(name)
+        if is_broken:
+            raise FailJobError("broken")
+
+    handles = [await purgatory.defer("work", str(number), delay=0) for number in range(25)]
+    other = await purgatory.defer("note", delay=900)
+    for handle in handles:
+        await handle.wait()
+    failed = await purgatory.jobs(state=JobState.FAILED)
+    assert {job.error for job in failed.jobs} == {"FailJobError: broken"}
+    runs.clear()
+    retried, after, batches = 0, None, 0
+    while True:
+        page = await purgatory.retry_jobs(handler="work", after=after, limit=10)
+        await asyncio.sleep(1)
+        retried, after, batches = retried + page.retried, page.next, batches + 1
+        if after is None:
+            break
+    assert (retried, batches, sorted(runs)) == (25, 3, sorted(map(str, range(25))))
+    is_broken = False
+    assert (await purgatory.retry_jobs(handler="none")).retried == 0
+    job = await purgatory.retry_job(handles[0].id)
+    assert (job.state, job.attempt) == (JobState.WAITING, 0)
+    assert (await handles[0].wait()).state is JobState.DONE
+    with pytest.raises(JobConflictError, match="cannot be retried"):
+        await purgatory.retry_job(handles[0].id)
+    assert (await other.get()).is_undecided
+
+
+async def test_a_paused_handler_runs_nothing(purgatory: Purgatory, log: Log) -> None:
+    """Neither what is held already nor what is added; then what was due runs at once."""
+    near = await purgatory.defer("note", "near", delay=2)
+    far = await purgatory.defer("note", "far", delay=300)
+    await asyncio.sleep(1)
+    await purgatory.pause("note")
+    late = await purgatory.defer("note", "late", delay=0)
+    await asyncio.sleep(60)
+    assert log == []
+    paused = await purgatory.paused()
+    assert (paused.handlers, paused.is_all, paused.parked) == (("note",), False, 2)
+    statistics = purgatory.statistics().jobs
+    assert statistics is not None and statistics.running == 0
+    before_ms = now_ms()
+    assert await purgatory.resume("note") == 2
+    await near.wait(1)
+    await late.wait(1)
+    assert {run.payload for run in log} == {"near", "late"}
+    assert all(0 <= run.at_ms - before_ms <= 2 for run in log)
+    assert (await purgatory.resume(), (await purgatory.paused()).parked) == (0, 0)
+    await far.wait()
+
+
+async def test_all_handlers_are_paused(purgatory: Purgatory, log: Log) -> None:
+    """Any number of jobs that are due: they cost a claim each, and run afterwards."""
+    await purgatory.pause()
+    specs = [purgatory.job_spec("note", delay=0) for _ in range(2_000)]
+    await purgatory.add_jobs(specs)
+    await asyncio.sleep(60)
+    assert log == [] and (await purgatory.paused()).parked == 2_000
+    assert await purgatory.resume() == 2_000
+    await asyncio.sleep(60)
+    assert len(log) == 2_000

@@ -198,6 +198,26 @@ async def test_what_was_due_while_nobody_ran(
         assert 0 <= lateness[0] < lateness[-1] <= 60_000
 
 
+async def test_a_missed_job_that_others_put_off_is_counted_as_overdue(
+    store: MemoryJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """Its deadline has passed, whatever workers without its handler made of it since."""
+    async with make_purgatory(jobs=store) as before:
+        before.handled_elsewhere(["note"])
+        await before.defer("note", delay=10, misfire="skip")
+    leap(60_000)
+    await store.open()
+    [job] = (await store.claim("other", within_ms=0, limit=1, lease_ms=1_000)).jobs
+    await store.give_back([GiveBack(job.claim, delay_ms=5_000)])
+    after = make_purgatory(jobs=store)
+    after.handler("note")(log)
+    async with after:
+        await asyncio.sleep(1)
+        statistics = after.statistics().jobs
+        assert statistics is not None
+    assert (statistics.recovery.overdue, statistics.recovery.missed) == (1, 1)
+
+
 @pytest.mark.parametrize("misfire", ["skip", "spread"])
 async def test_what_others_decided_meanwhile_is_not_counted(
     store: MemoryJobStore, make_purgatory: Make, log: Log, misfire: Any

@@ -8,7 +8,7 @@ from typing import Any
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.request_ids import common_part
 from purgatory.jobs.model.spec import JobSpec
-from purgatory.jobs.model.steps import Add, JobStep, KeyStep, Step
+from purgatory.jobs.model.steps import Add, JobStep, KeyStep, Renew, Step
 from purgatory.jobs.sql.records import is_storable
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 
@@ -21,6 +21,7 @@ def lock_ahead(
     limits: JobLimits,
     *,
     without_payload: tuple[type[Step[Any]], ...],
+    is_more_to_lock: bool,
 ) -> None:
     """Take the locks for steps in one order for every process, before the first of them is run.
 
@@ -48,14 +49,14 @@ def lock_ahead(
             keys |= found
             searches += len(found)
             limit = max(limit, *(limits.cut(step.limit) + 1 for step in steps))
-        elif issubclass(kind, JobStep):
+        elif issubclass(kind, JobStep) and kind is not Renew:
             found = {step.job_id for step in steps}
             ids |= found
             if not issubclass(kind, without_payload):
                 full_ids |= found
             searches += 1
-    # One search takes its locks in order by itself.
-    if searches > 1:
+    # One search takes its locks in order by itself, unless others follow.
+    if searches > 1 or (searches and is_more_to_lock):
         asked = {"ids": ids, "full_ids": full_ids, "keys": keys, "dedupe_keys": dedupe_keys}
         parameters = {name: list(filter(is_storable, texts)) for name, texts in asked.items()}
         work.search(work.statements.locks.ahead, {**parameters, "limit": limit}, has_payload=False)

@@ -1,0 +1,478 @@
+"""Fires whose jobs are still to be decided, since the store was out of reach."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import operator
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final, NamedTuple, Protocol
+
+from purgatory.errors import InvalidKeyError, PurgatoryClosedError, SignalsError
+from purgatory.jobs.model.errors import StoreBusyError, StoreError, StoreUnavailableError
+from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.queries import JobFilter, JobPage
+from purgatory.jobs.model.steps import FireJob
+from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.worker.result_reporter import OnJobEnd
+from purgatory.jobs.worker.store_retry import OUTAGES
+from purgatory.operations.watch_key import check_key
+from purgatory.retry_policy import RetryPolicy
+from purgatory.timer import Clock
+from purgatory.timer.clock import NS_PER_MS
+
+logger = logging.getLogger("purgatory.jobs")
+
+MAX_FIRES: Final = 10_000
+MAX_BYTES: Final = 16 * 1024 * 1024
+BATCH: Final = 100
+# A clock is read so often at most, unless a reply is fast enough to know it well.
+SAMPLES: Final = 5
+FAST_NS: Final = NS_PER_MS
+# Ages of records are whole milliseconds, rounded when they are written and when they are read.
+AGE_ERROR_NS: Final = 2 * NS_PER_MS
+# Keys that are looked up at the same time.
+LOOK_UPS: Final = 10
+# Processes look for what others, which may have ended, have left.
+POLL_S: Final = 5.0
+_STOP_S: Final = 1.0
+_RETRY: Final = RetryPolicy(first_ms=100, max_ms=5_000)
+
+
+class OwedRecords(Protocol):
+    """Where owed fires survive their process: part of `SharedSignals`."""
+
+    async def owe(self, record: bytes, age_ms: int) -> None:
+        """Keep a record of what fired `age_ms` ago; raise SignalsUnavailableError."""
+        ...
+
+    async def owed(self, limit: int) -> Sequence[Any]:
+        """Return the first records, each with `id`, `record` and `age_ms`."""
+        ...
+
+    async def settle(self, ids: Sequence[str]) -> None:
+        """Forget records."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _OwedFire:
+    key: str
+    value_json: str
+    fired_ns: int
+    acked_ms: int
+    """By the store's clock: a job that was acknowledged here before the fire."""
+
+    @property
+    def size(self) -> int:
+        return len(self.key) + len(self.value_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _DueFire:
+    """A fire whose jobs can be decided: those that waited when it fired, by the store's clock."""
+
+    key: str
+    value_json: str
+    earliest_ms: int
+    latest_ms: int
+    """It fired between these two."""
+
+    def steps(self, jobs: Sequence[Job]) -> list[FireJob]:
+        """Return the steps that decide its jobs among those given."""
+        return [
+            # A step that is done late, after its store hung, must not decide a later wait.
+            FireJob(job.id, ((self.key, self.value_json),), job.round)
+            for job in jobs
+            if job.waiting_since_ms <= self._until_ms(job) and job.waits_on(self.key)
+        ]
+
+    def _until_ms(self, job: Job) -> int:
+        # A job that was stored before the fire must not miss it, so one that was deferred within
+        # the same milliseconds counts, too. A job that waits again may wait because of this fire.
+        return self.latest_ms if job.round_ms is None else self.earliest_ms
+
+
+class _FiredNs(NamedTuple):
+    """When a key fired, by the local clock: between these two."""
+
+    earliest: int
+    latest: int
+
+    def narrowed(self, other: _FiredNs) -> _FiredNs:
+        """Return what both say."""
+        return _FiredNs(max(self.earliest, other.earliest), min(self.latest, other.latest))
+
+
+@dataclass(frozen=True, slots=True)
+class _StoreTime:
+    """The store's clock, asked between two readings of the local one."""
+
+    store_ms: int
+    asked_ns: int
+    answered_ns: int
+
+    def least_ahead_ns(self) -> int:
+        """Return by how much the store's clock is ahead of the local one, at least."""
+        return self.store_ms * NS_PER_MS - self.answered_ns
+
+    def most_ahead_ns(self) -> int:
+        """Return by how much the store's clock is ahead of the local one, at most."""
+        return self.store_ms * NS_PER_MS - self.asked_ns
+
+    def earliest_ms(self, local_ns: int) -> int:
+        """Return the store's time at a local one, or a little before: by the time of the answer."""
+        return self.store_ms - -(-(self.answered_ns - local_ns) // NS_PER_MS)
+
+    def latest_ms(self, local_ns: int) -> int:
+        """Return the store's time at a local one, or a little after: by the time of the request."""
+        return self.store_ms + -(-(local_ns - self.asked_ns) // NS_PER_MS)
+
+
+class _StoreTimes(NamedTuple):
+    """The replies that say most about the store's clock."""
+
+    earliest: _StoreTime
+    latest: _StoreTime
+
+    def due(self, key: str, value_json: str, fired: _FiredNs, acked_ms: int) -> _DueFire:
+        """Return a fire by the store's clock, of a process for which it was `acked_ms` before."""
+        earliest_ms = max(acked_ms, self.earliest.earliest_ms(fired.earliest))
+        latest_ms = max(earliest_ms, self.latest.latest_ms(fired.latest))
+        return _DueFire(key, value_json, earliest_ms, latest_ms)
+
+
+class OwedFires:
+    """Decides the jobs of owed fires once the store is back, in order.
+
+    Only jobs that were stored before the fire, or within the milliseconds by which its time is
+    uncertain: one that was deferred on the key since is for the next fire. Where signals are
+    shared, owed fires are kept beside their log, and any process decides them; otherwise in the
+    memory of this one, within bounds.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        records: OwedRecords | None,
+        *,
+        is_open: Callable[[], bool],
+        on_end: OnJobEnd | None,
+        clock: Clock,
+    ) -> None:
+        """Prepare; `is_open` says whether `store` is. Each job that ends is given to `on_end`."""
+        self._store = store
+        self._records = records
+        self._is_open = is_open
+        self._on_end = on_end
+        self._clock = clock
+        self._fires: deque[_OwedFire] = deque()
+        # Invariant: _keys counts the keys of _fires, and _bytes is the sum of their sizes.
+        self._keys: Counter[str] = Counter()
+        self._bytes = 0
+        self._task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._is_failing = False
+        # False as soon as the store answers, while what was owed meanwhile may take long.
+        self._is_away = False
+        self._is_stopped = False
+
+    def __len__(self) -> int:
+        """Return how many are in the memory of this process."""
+        return len(self._fires)
+
+    def must_wait(self, key: str) -> bool:
+        """Return True if the store is known to be away, or a fire on `key` is owed already."""
+        return self._is_away or not self._is_open() or key in self._keys
+
+    async def owe(self, key: str, value_json: str, *, fired_ns: int, acked_ms: int) -> bool:
+        """Keep a fire; return False if there is no room for it, or nobody left to decide it."""
+        fire = _OwedFire(key, value_json, fired_ns, acked_ms)
+        if self._records is not None and await self._keep_record(self._records, fire):
+            self._begin()
+            return True
+        if self._is_stopped:
+            return False
+        if len(self._fires) >= MAX_FIRES or self._bytes + fire.size > MAX_BYTES:
+            return False
+        self._fires.append(fire)
+        self._keys[key] += 1
+        self._bytes += fire.size
+        self._begin()
+        return True
+
+    def start(self) -> None:
+        """Look for what other processes have left, if that is kept."""
+        if self._records is not None:
+            self._begin()
+
+    async def stop(self) -> None:
+        """End; say what is lost with this process."""
+        self._is_stopped = True
+        task, self._task = self._task, None
+        while task is not None and not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=_STOP_S)
+        if self._fires:
+            logger.error(
+                "the jobs of %d fires were not decided, as the job store is away: fire their keys "
+                "again",
+                len(self._fires),
+                extra={"action": "fires-lost"},
+            )
+
+    def _begin(self) -> None:
+        if self._is_stopped:
+            # Another process decides what is kept beside the log.
+            return
+        if self._task is None:
+            self._task = asyncio.create_task(self._run(), name="purgatory-owed-fires")
+        self._woken.set()
+
+    async def _keep_record(self, records: OwedRecords, fire: _OwedFire) -> bool:
+        record = json.dumps([fire.key, fire.value_json, fire.acked_ms]).encode()
+        age_ms = -(-(self._clock.now_ns() - fire.fired_ns) // NS_PER_MS)
+        try:
+            await records.owe(record, age_ms)
+        except SignalsError as exc:
+            logger.warning(
+                "a fire whose jobs are not decided is kept in memory only: %s",
+                exc,
+                extra={"action": "fire-owed"},
+            )
+            return False
+        return True
+
+    async def _run(self) -> None:
+        attempt = 0
+        while True:
+            self._woken.clear()
+            try:
+                is_waiting = await self._decide_all()
+            except (*OUTAGES, SignalsError) as exc:
+                attempt += 1
+                self._note_failure(exc)
+                await asyncio.sleep(_RETRY.delay_s(attempt))
+                continue
+            except PurgatoryClosedError:
+                return
+            except Exception:
+                logger.exception("owed fires were not decided", extra={"action": "owed-failed"})
+                await asyncio.sleep(POLL_S)
+            else:
+                self._note_success()
+                if is_waiting:
+                    attempt += 1
+                    await asyncio.sleep(_RETRY.delay_s(attempt))
+                    continue
+                attempt = 0
+            await self._wait()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(None if self._records is None else POLL_S):
+                await self._woken.wait()
+        except TimeoutError:
+            pass
+
+    async def _decide_all(self) -> bool:
+        """Decide what can be decided now; return True iff some have to wait for a locked job."""
+        if not self._is_open():
+            raise StoreUnavailableError("the job store is not open")
+        locked: set[str] = set()
+        await self._decide_kept(locked)
+        if self._records is not None:
+            await self._decide_recorded(self._records, locked)
+        return bool(locked)
+
+    async def _decide_kept(self, locked: set[str]) -> None:
+        place = 0
+        while place < len(self._fires):
+            times = await self._store_times()
+            due = [
+                times.due(
+                    fire.key,
+                    fire.value_json,
+                    _FiredNs(fire.fired_ns, fire.fired_ns),
+                    fire.acked_ms,
+                )
+                for fire in islice(self._fires, place, place + BATCH)
+            ]
+            for is_decided in await self._decide_batch(due, locked):
+                if is_decided:
+                    self._forget(place)
+                else:
+                    place += 1
+
+    async def _decide_recorded(self, records: OwedRecords, locked: set[str]) -> None:
+        while True:
+            found, fired_ns = await self._read_records(records)
+            if not found:
+                return
+            times = await self._store_times()
+            settled = []
+            due: list[_DueFire] = []
+            due_ids = []
+            for each in found:
+                record = _read_record(each.record)
+                if record is None:
+                    settled.append(each.id)
+                    continue
+                key, value_json, acked_ms = record
+                due.append(times.due(key, value_json, fired_ns[each.id], acked_ms))
+                due_ids.append(each.id)
+            decided = await self._decide_batch(due, locked)
+            settled += [
+                each for each, is_decided in zip(due_ids, decided, strict=True) if is_decided
+            ]
+            if not settled:
+                return
+            await records.settle(settled)
+
+    def _forget(self, place: int) -> None:
+        fire = self._fires[place]
+        del self._fires[place]
+        self._bytes -= fire.size
+        self._keys[fire.key] -= 1
+        if not self._keys[fire.key]:
+            del self._keys[fire.key]
+
+    # A clock is read at some time between request and reply, so that each reply says at what time a
+    # key fired at the earliest and at the latest. The best are the latest and the earliest of
+    # these: from replies of which one way was fast, which need not be the fastest there and back.
+
+    async def _read_records(
+        self, records: OwedRecords
+    ) -> tuple[Sequence[Any], Mapping[Any, _FiredNs]]:
+        """Return the first records, and when each fired by the local clock, by id."""
+        fired_ns: dict[Any, _FiredNs] = {}
+        found: Sequence[Any] = ()
+        for _ in range(SAMPLES):
+            asked_ns = self._clock.now_ns()
+            found = await records.owed(BATCH)
+            answered_ns = self._clock.now_ns()
+            for each in found:
+                age_ns = each.age_ms * NS_PER_MS
+                bounds = _FiredNs(asked_ns - age_ns, answered_ns - age_ns + AGE_ERROR_NS)
+                fired_ns[each.id] = bounds.narrowed(fired_ns.get(each.id, bounds))
+            if answered_ns - asked_ns <= FAST_NS or not found:
+                break
+        return found, fired_ns
+
+    async def _store_times(self) -> _StoreTimes:
+        times: list[_StoreTime] = []
+        for _ in range(SAMPLES):
+            asked_ns = self._clock.now_ns()
+            store_ms = await self._store.now_ms()
+            answered_ns = self._clock.now_ns()
+            times.append(_StoreTime(store_ms, asked_ns, answered_ns))
+            if answered_ns - asked_ns <= FAST_NS:
+                break
+        self._is_away = False
+        return _StoreTimes(
+            max(times, key=_StoreTime.least_ahead_ns), min(times, key=_StoreTime.most_ahead_ns)
+        )
+
+    async def _decide_batch(self, fires: Sequence[_DueFire], locked: set[str]) -> list[bool]:
+        """Decide the jobs of fires, in order; return for each False if it has to wait."""
+        if not locked:
+            try:
+                if await self._decide_together(fires):
+                    return [True] * len(fires)
+            except StoreBusyError:
+                # One by one, it shows which.
+                pass
+        return [await self._decide(fire, locked) for fire in fires]
+
+    async def _decide_together(self, fires: Sequence[_DueFire]) -> bool:
+        """Decide the jobs of fires in few steps; return False if there are too many jobs."""
+        keys = list({fire.key: None for fire in fires})
+        waiting: dict[str, Sequence[Job]] = {}
+        room = self._store.limits.max_batch
+        for start in range(0, len(keys), LOOK_UPS):
+            some = keys[start : start + LOOK_UPS]
+            pages = await asyncio.gather(*map(self._first_page, some))
+            room -= sum(len(page.jobs) for page in pages)
+            if room < 0 or any(page.next is not None for page in pages):
+                return False
+            waiting |= {key: page.jobs for key, page in zip(some, pages, strict=True)}
+        await self._run_steps([step for fire in fires for step in fire.steps(waiting[fire.key])])
+        return True
+
+    def _first_page(self, key: str) -> Awaitable[JobPage]:
+        where = JobFilter(state=JobState.WAITING, key=key)
+        return self._store.query(where, limit=self._store.limits.max_batch)
+
+    async def _run_steps(self, steps: Sequence[FireJob]) -> None:
+        if not steps:
+            return
+        for job in await self._store.run(steps):
+            if job is not None and job.state.is_final and self._on_end is not None:
+                self._on_end(job)
+
+    async def _decide(self, fire: _DueFire, locked: set[str]) -> bool:
+        """Decide the jobs of a fire; return False if it has to wait.
+
+        A key is added to `locked` if another transaction has one of its jobs: neither this fire nor
+        later ones on the key can be decided, and others need not wait for that.
+        """
+        if fire.key in locked:
+            return False
+        try:
+            await self._decide_jobs(fire)
+        except StoreBusyError as exc:
+            locked.add(fire.key)
+            logger.warning("an owed fire waits: %s", exc.detail, extra={"action": "owed-locked"})
+            return False
+        return True
+
+    async def _decide_jobs(self, fire: _DueFire) -> None:
+        where = JobFilter(state=JobState.WAITING, key=fire.key)
+        after: str | None = None
+        while True:
+            page = await self._store.query(where, after=after, limit=self._store.limits.max_batch)
+            await self._run_steps(fire.steps(page.jobs))
+            if page.next is None:
+                return
+            after = page.next
+
+    def _note_failure(self, error: StoreError | SignalsError) -> None:
+        # While the store is being opened, which reports itself, nothing may be owed at all.
+        is_owing = bool(self._fires) or self._is_open()
+        self._is_away = self._is_away or isinstance(error, StoreError)
+        if isinstance(error, StoreError) and is_owing and not self._is_failing:
+            self._is_failing = True
+            logger.error(
+                "the jobs of fires are not decided (%s): that follows when the job store is back",
+                error.detail,
+                extra={"action": "fires-owed"},
+            )
+
+    def _note_success(self) -> None:
+        self._is_away = False
+        if self._is_failing:
+            self._is_failing = False
+            logger.info("the jobs of owed fires are decided", extra={"action": "fires-settled"})
+
+
+def _read_record(record: bytes) -> tuple[str, str, int] | None:
+    """Return key, value and time of a record; None if it is damaged, which is logged."""
+    try:
+        key, value_json, acked_ms = json.loads(record)
+        check_key(key)
+        json.loads(value_json)
+        return key, value_json, operator.index(acked_ms)
+    except (InvalidKeyError, RecursionError, TypeError, ValueError) as exc:
+        # Kept, it would be in the way of all later ones.
+        logger.error(
+            "an owed fire is damaged and dropped, and the jobs on its key are not decided: %d "
+            "bytes (%s)",
+            len(record),
+            type(exc).__name__,
+            extra={"action": "owed-damaged"},
+        )
+        return None

@@ -1,0 +1,187 @@
+"""Steps in the application's own transactions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import Connection, insert
+from sqlalchemy.exc import DBAPIError
+
+from purgatory.jobs.model.errors import JobError, StoreNotReadyError, StoreUnavailableError
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.steps import Add, Added
+from purgatory.jobs.sql.application.session import call_on_commit, connection_of
+from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.database_clock import DatabaseClock
+from purgatory.jobs.sql.database_errors import must_repeat, store_error
+from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
+from purgatory.jobs.sql.tables import outbox
+from purgatory.jobs.sql.unit_of_work import UnitOfWork
+
+T = TypeVar("T")
+
+# Rows of counts apart from those of the stores, which must not wait for the application to commit:
+# as many transactions as this are unlikely to meet in one.
+_FIRST_SHARD: Final = 64
+_SHARDS: Final = 1_024
+_MAX_TRIES: Final = 5
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """What is known of a transaction of the application."""
+
+    handle: object
+    last_fire_ms: int = 0
+    fired_keys: set[str] = field(default_factory=set)
+
+
+class ApplicationSteps:
+    """Adds jobs and stores fires on the connections of the application.
+
+    `announce` is called with the work of a transaction that was committed.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        clock: DatabaseClock,
+        limits: JobLimits,
+        *,
+        announce: Callable[[UnitOfWork], object],
+    ) -> None:
+        self._database = database
+        self._clock = clock
+        self._limits = limits
+        self._announce = announce
+        # {connection: its current transaction}
+        self._transactions: WeakKeyDictionary[Connection, _Transaction] = WeakKeyDictionary()
+        # Engines that were found to lead to the database of jobs.
+        self._known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+
+    async def add(self, session: Any, specs: Sequence[JobSpec]) -> list[Added | JobError]:
+        """Return the result of `Add` for each spec, in the transaction of `session`."""
+        steps = [Add(spec) for spec in specs]
+
+        def add(
+            work: UnitOfWork, known: _Transaction, is_careful: bool
+        ) -> tuple[list[Added | JobError], UnitOfWork]:
+            # Later than the fires of the same transaction, which do not decide it.
+            work.now_ms = max(work.now_ms, known.last_fire_ms + 1)
+            work.fired_keys = known.fired_keys
+            transaction = JobTransaction(work, self._limits, is_careful=is_careful)
+            return list(transaction.run({Add: steps})[Add]), work
+
+        results, work = await self._run(session, add)
+        call_on_commit(session, lambda: self._announce(work))
+        return results
+
+    async def fire(
+        self,
+        session: Any,
+        *,
+        key: str,
+        value_json: str,
+        owner: str | None,
+        origin: str,
+        on_commit: Callable[[], object],
+    ) -> None:
+        """Store a fire in the transaction of `session`."""
+        row = {"origin": origin, "key": key, "value_json": value_json, "owner": owner}
+
+        def fire(work: UnitOfWork, known: _Transaction, is_careful: bool) -> None:
+            work.execute(insert(outbox), {**row, "created_ms": work.now_ms})
+            known.last_fire_ms = work.now_ms
+            known.fired_keys.add(key)
+
+        await self._run(session, fire)
+        call_on_commit(session, on_commit)
+
+    async def _run(self, session: Any, steps: Callable[[UnitOfWork, _Transaction, bool], T]) -> T:
+        connection = await connection_of(session)
+        await self._require_same_database(connection)
+        try:
+            return await connection.run_sync(self._run_in, steps)
+        except DBAPIError as exc:
+            error = store_error(exc)
+            if error is None:
+                raise
+            raise error from exc
+
+    def _run_in(
+        self, connection: Connection, steps: Callable[[UnitOfWork, _Transaction, bool], T]
+    ) -> T:
+        if self._database.statements.dialect.is_sqlite:
+            driver: Any = connection.connection.driver_connection
+            if not driver.in_transaction:
+                # Python's driver begins with the first change only, and a reader that becomes a
+                # writer could not wait for another one.
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            return steps(*self._begin(connection), True)
+        is_careful = False
+        for _ in range(_MAX_TRIES):
+            try:
+                with connection.begin_nested():
+                    return steps(*self._begin(connection), is_careful)
+            except MustLookFirstError:
+                pass
+            except DBAPIError as exc:
+                if not must_repeat(exc):
+                    raise
+            is_careful = True
+        raise StoreUnavailableError(
+            f"other processes changed the same jobs {_MAX_TRIES} times in a row: nothing was "
+            "done; roll the transaction back and try again"
+        )
+
+    def _begin(self, connection: Connection) -> tuple[UnitOfWork, _Transaction]:
+        work = UnitOfWork(
+            connection,
+            self._database.statements,
+            self._clock,
+            self._limits,
+            shard=_FIRST_SHARD + id(connection) // 64 % _SHARDS,
+            is_counting=True,
+            is_ours=False,
+        )
+        handle = connection.get_transaction()
+        known = self._transactions.get(connection)
+        if known is None or known.handle is not handle:
+            known = self._transactions[connection] = _Transaction(handle)
+        return work, known
+
+    async def _require_same_database(self, connection: Any) -> None:
+        engine = connection.engine.sync_engine
+        if engine in self._known:
+            return
+        try:
+            theirs = await connection.run_sync(_identity)
+        except DBAPIError as exc:
+            raise store_error(exc) or exc from exc
+        ours = await self._database.read(_identity)
+        if theirs != ours:
+            raise StoreNotReadyError(
+                "session belongs to another database than the store of jobs, so that one commit "
+                "cannot be for both: give a session of the same database, or leave session out"
+            )
+        self._known[engine] = True
+
+
+def _identity(connection: Connection) -> object:
+    """Return what tells this database, and its tables of jobs, from others."""
+    if connection.dialect.name == "sqlite":
+        files = connection.exec_driver_sql("PRAGMA database_list").all()
+        return next((os.path.realpath(row[2]) for row in files if row[1] == "main"), "")
+    if connection.dialect.name != "postgresql":
+        return connection.dialect.name
+    return tuple(
+        connection.exec_driver_sql(
+            "SELECT current_database(), pg_postmaster_start_time(), "
+            f"to_regclass('{outbox.name}')::oid"
+        ).one()
+    )

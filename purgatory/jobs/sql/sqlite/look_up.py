@@ -1,0 +1,87 @@
+"""Looking for the jobs on a key in a SQLite file, on the event loop."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any, Final
+
+from sqlalchemy import Connection, NullPool, create_engine
+from sqlalchemy.engine import URL
+
+from purgatory.jobs.sql.engine import create_private_files
+from purgatory.jobs.sql.tables import IS_OPEN, job_keys
+from purgatory.timer import SystemClock
+from purgatory.timer.clock import NS_PER_MS
+
+# A look-up takes microseconds, from memory that the processes share. If the disk is in the way of
+# several, the next are left to the threads for a while. One may be slow on a busy machine.
+_MAX_SLOW: Final = 3
+_SLOW_NS: Final = 20 * NS_PER_MS
+_PAUSE_NS: Final = 1_000 * NS_PER_MS
+
+_LOOK_UP: Final = f"SELECT 1 FROM {job_keys.name} WHERE {IS_OPEN} AND key = ? LIMIT 1"  # noqa: S608 - names of ours
+
+
+class SqliteLookUp:
+    """A connection that only looks whether a job is on a key.
+
+    The answer is what is committed at that moment, by any process: SQLite checks by itself whether
+    another connection has written since the last look-up (as `PRAGMA data_version` does). Neither a
+    task nor a thread is needed, which take twenty times as long as the look-up.
+    """
+
+    def __init__(self, url: URL) -> None:
+        """Connect to nothing yet."""
+        self._engine = create_engine(
+            url.set(drivername="sqlite"),
+            isolation_level="AUTOCOMMIT",
+            poolclass=NullPool,
+            # Whoever is in the way is not waited for.
+            connect_args={"check_same_thread": False, "timeout": 0},
+        )
+        create_private_files(self._engine)
+        self._clock = SystemClock()
+        self._connection: Connection | None = None
+        self._cursor: Any = None
+        self._not_before_ns = 0
+        # Slow look-ups in a row.
+        self._slow = 0
+
+    def open(self) -> None:
+        """Connect. Not on the event loop: SQLite may have to recover the file."""
+        self._connection = self._engine.connect()
+        driver: Any = self._connection.connection.driver_connection
+        driver.execute("PRAGMA query_only = ON")
+        self._cursor = driver.cursor()
+        self.may_have_jobs("")
+
+    def close(self) -> None:
+        """Close the connection. Not on the event loop: SQLite may have to write."""
+        connection, self._connection = self._connection, None
+        self._cursor = None
+        if connection is not None:
+            connection.close()
+
+    def may_have_jobs(self, key: str) -> bool:
+        """Return False only if no undecided job is on `key`."""
+        cursor, clock = self._cursor, self._clock
+        if cursor is None:
+            return True
+        started_ns = clock.now_ns()
+        if started_ns < self._not_before_ns:
+            return True
+        try:
+            # All rows: the last one ends the read, which would keep the log of writes from ending.
+            may_have = bool(cursor.execute(_LOOK_UP, (key,)).fetchall())
+        except (sqlite3.Error, UnicodeEncodeError):
+            # Locked, or unreadable: a read by the store waits for it, or says so.
+            may_have = True
+        ended_ns = clock.now_ns()
+        if ended_ns - started_ns <= _SLOW_NS:
+            self._slow = 0
+        else:
+            self._slow += 1
+            if self._slow >= _MAX_SLOW:
+                self._slow = 0
+                self._not_before_ns = ended_ns + _PAUSE_NS
+        return may_have

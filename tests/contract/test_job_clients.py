@@ -1,0 +1,103 @@
+"""Clients of a job store, without a purgatory: on every store, and from threads."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purgatory import Purgatory
+from purgatory.jobs import (
+    InvalidPayloadError,
+    JobContext,
+    JobNotFoundError,
+    JobOutcome,
+    JobState,
+    MemoryJobStore,
+    StoreError,
+)
+from purgatory.jobs.clients import JobClient, SyncJobClient
+from purgatory.jobs.redis import RedisJobStore
+from purgatory.jobs.sql import SqlJobStore
+from tests.valkey_server import ValkeyServer
+
+
+async def test_what_a_client_defers_is_run_by_a_service(redis_server: ValkeyServer) -> None:
+    """In another process, here on another store object; a fire of jobs decides them."""
+    runs: list[Any] = []
+    service = Purgatory(jobs=RedisJobStore(redis_server.url, "clients"))
+
+    @service.handler("note")
+    async def note(job: JobContext, payload: dict[str, int]) -> None:
+        runs.append((payload, job.fired_value))
+
+    async with service, JobClient(RedisJobStore(redis_server.url, "clients")) as client:
+        first = await client.defer("note", {"n": 1}, delay=0)
+        second = await client.defer("note", {"n": 2}, delay=3_600, keys=["paid"])
+        third = await client.defer("note", {"n": 3}, delay=3_600, keys=["paid"], on_fire="cancel")
+        assert await client.fire_jobs("paid", {"by": "card"}) == 2
+        for job in (first, second):
+            assert (await service.job(job.id).wait(20)).state is JobState.DONE
+        assert (await client.job(third.id)).outcome is JobOutcome.FIRED
+    assert sorted(runs, key=str) == [({"n": 1}, None), ({"n": 2}, {"by": "card"})]
+
+
+async def test_a_client_changes_jobs() -> None:
+    """Each method does what that of a purgatory does, and raises what that raises."""
+    async with JobClient(MemoryJobStore()) as client:
+        job = await client.defer("note", delay=60, keys=["k"], concurrency_key="c")
+        assert job.concurrency_key == "c"
+        moved = await client.reschedule(job.id, delay=600, if_version=job.version)
+        assert moved.deadline_ms > job.deadline_ms + 500_000
+        assert (await client.run_now(job.id)).due_ms < moved.due_ms
+        assert (await client.cancel(job.id)).state is JobState.CANCELLED
+        await client.defer("note", delay=60, keys=["k"])
+        assert await client.cancel_for_key("k") == 1
+        with pytest.raises(JobNotFoundError):
+            await client.job("none")
+        with pytest.raises(InvalidPayloadError):
+            await client.defer("note", object(), delay=1)
+
+
+@pytest.mark.parametrize("make", [JobClient, SyncJobClient])
+def test_what_is_no_store_is_said_at_once(make: Any) -> None:
+    """With an example."""
+    for wrong in ("sqlite:///jobs.db", MemoryJobStore, None):
+        with pytest.raises(TypeError, match=r"store is .*: give a job store, such as"):
+            make(wrong)
+
+
+def test_a_client_without_an_event_loop(tmp_path: Path, sqlite_template: Path) -> None:
+    """Of several threads; it ends with its thread, and can be opened again."""
+    path = tmp_path / "jobs.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    client = SyncJobClient(SqlJobStore(f"sqlite:///{path}"))
+    for _ in range(2):
+        with client, ThreadPoolExecutor(4) as threads:
+            jobs = list(threads.map(lambda n: client.defer("note", n, delay=60), range(20)))
+            assert client.fire_jobs("nothing") == 0
+            assert client.cancel(jobs[0].id).state is JobState.CANCELLED
+            assert client.run_now(jobs[1].id).due_ms < jobs[1].due_ms
+            assert client.reschedule(jobs[2].id, delay=99).due_ms > jobs[2].due_ms
+            assert client.cancel_for_key("nothing") == 0
+            assert {client.job(job.id).payload for job in jobs} == set(range(20))
+    with pytest.raises(RuntimeError, match="not open in this process"):
+        client.job(jobs[0].id)
+
+
+def test_a_store_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    """The error is raised as it is."""
+    with pytest.raises(StoreError, match="there is no folder"):
+        SyncJobClient(SqlJobStore(f"sqlite:///{tmp_path}/none/jobs.db")).__enter__()
+
+
+def test_a_client_of_the_parent_of_a_fork_is_refused(tmp_path: Path) -> None:
+    """Its thread runs in the parent only: without the sentence, the call would never return."""
+    with SyncJobClient(MemoryJobStore()) as client:
+        client._process = os.getpid() + 1
+        with pytest.raises(RuntimeError, match="after a fork"):
+            client.defer("note", delay=1)
+        client._process = os.getpid()

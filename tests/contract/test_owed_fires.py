@@ -1,0 +1,181 @@
+"""Fires while a real store is away: acknowledged at once, and decided when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.asyncio import Redis
+
+from purgatory import Limits, Purgatory
+from purgatory.errors import SignalsUnavailableError
+from purgatory.jobs import JobOutcome, JobState, JobStore, owed_fires
+from purgatory.jobs.redis import RedisJobStore
+from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.signals.redis import RedisSignals
+from purgatory.signals.redis import owed_fires as redis_owed_fires
+from purgatory.timer import SystemClock
+from tests.contract.postgresql_server import PostgresqlServer
+from tests.patience import PATIENCE_S
+from tests.valkey_server import ValkeyServer
+
+HOUR_S = 3_600
+
+
+@pytest.fixture
+def own_postgresql() -> Iterator[PostgresqlServer]:
+    """A server that this test may kill."""
+    server = PostgresqlServer()
+    yield server
+    server.stop()
+
+
+@asynccontextmanager
+async def purgatory_on(store: JobStore, **options: Any) -> AsyncIterator[Purgatory]:
+    async with Purgatory(jobs=store, **options) as purgatory:
+        purgatory.handled_elsewhere(["note"])
+        yield purgatory
+
+
+async def fire_in_an_outage(purgatory: Purgatory) -> None:
+    """Who is parked is woken, and the fire is acknowledged, before the store is back."""
+    parked = asyncio.create_task(purgatory.park("k", timeout=PATIENCE_S))
+    await asyncio.sleep(0)
+    fired = await purgatory.fire("k", 7)
+    assert fired.jobs_pending and (await parked).value == 7
+
+
+async def decided(purgatory: Purgatory, job_id: str) -> None:
+    job = await purgatory.job(job_id).get()
+    async with asyncio.timeout(PATIENCE_S):
+        while job.outcome is None:
+            await asyncio.sleep(0.05)
+            job = await purgatory.job(job_id).get()
+    assert (job.outcome, job.fired_json) == (JobOutcome.FIRED, "7")
+
+
+async def test_a_postgresql_that_is_killed(own_postgresql: PostgresqlServer) -> None:
+    """And started again."""
+    await migrate(own_postgresql.url)
+    async with purgatory_on(SqlJobStore(own_postgresql.url)) as purgatory:
+        handle = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
+        await asyncio.to_thread(own_postgresql.kill)
+        await fire_in_an_outage(purgatory)
+        await asyncio.to_thread(own_postgresql.start)
+        await decided(purgatory, handle.id)
+
+
+async def test_a_valkey_that_is_killed(lone_redis_server: ValkeyServer) -> None:
+    """And started again, on the jobs that it had."""
+    async with purgatory_on(RedisJobStore(lone_redis_server.url, timeout=1)) as purgatory:
+        handle = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
+        await asyncio.to_thread(lone_redis_server.kill)
+        await fire_in_an_outage(purgatory)
+        await asyncio.to_thread(lone_redis_server.start)
+        await decided(purgatory, handle.id)
+
+
+async def test_a_sqlite_file_that_is_locked(tmp_path: Path) -> None:
+    """By another process that takes its time; what is deferred afterwards is not decided."""
+    await migrate(f"sqlite:///{tmp_path}/jobs.db")
+    async with purgatory_on(SqlJobStore(f"sqlite:///{tmp_path}/jobs.db")) as purgatory:
+        handle = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
+        other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+        other.execute("BEGIN IMMEDIATE")
+        await fire_in_an_outage(purgatory)
+        other.execute("ROLLBACK")
+        other.close()
+        await decided(purgatory, handle.id)
+        later = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
+        await asyncio.sleep(0.3)
+        assert (await later.get()).outcome is None
+
+
+async def test_many_at_once_share_a_round_trip(lone_redis_server: ValkeyServer) -> None:
+    """Each with a connection of its own, they would leave none for the log of signals."""
+    limits = Limits(max_value_bytes=100)
+    signals = RedisSignals(lone_redis_server.url)
+    async with (
+        Purgatory(signals=signals, limits=limits),
+        Redis.from_url(lone_redis_server.url) as client,
+    ):
+        await signals.owe(b"before", 0)
+        await client.config_resetstat()
+        await asyncio.gather(*(signals.owe(b"%d" % number, 0) for number in range(500)))
+        calls = (await client.info("commandstats"))["cmdstat_evalsha"]["calls"]
+        found = [each.record for each in await signals.owed(1_000)]
+        assert found == [b"before", *(b"%d" % number for number in range(500))]
+        assert calls < 50
+
+
+async def test_no_more_are_owed_than_the_limit(
+    redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that do not fit are refused, each by itself."""
+    monkeypatch.setattr(redis_owed_fires, "MAX_OWED", 3)
+    signals = RedisSignals(redis_server.url, f"owed-{SystemClock().now_ns()}")
+    async with Purgatory(signals=signals):
+        owing = (signals.owe(b"%d" % number, 0) for number in range(5))
+        results = await asyncio.gather(*owing, return_exceptions=True)
+        assert [isinstance(each, SignalsUnavailableError) for each in results] == [
+            False,
+            False,
+            False,
+            True,
+            True,
+        ]
+        assert [each.record for each in await signals.owed(10)] == [b"0", b"1", b"2"]
+
+
+async def test_what_is_owed_at_the_end_is_kept(lone_redis_server: ValkeyServer) -> None:
+    """Closing waits for what is on its way, however slow Redis is."""
+    async with Redis.from_url(lone_redis_server.url) as client:
+        async with Purgatory(signals=(signals := RedisSignals(lone_redis_server.url))):
+            await client.client_pause(500, all=False)
+            owing = [asyncio.create_task(signals.owe(b"%d" % number, 0)) for number in range(5)]
+            await asyncio.sleep(0)
+        await asyncio.gather(*owing)
+    async with Purgatory(signals=RedisSignals(lone_redis_server.url)) as after:
+        assert after.shared_signals is not None
+        assert len(await after.shared_signals.owed(10)) == 5
+
+
+async def test_shared_signals_keep_what_a_process_owed(
+    own_postgresql: PostgresqlServer, redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends before the store of jobs is back, and another process decides.
+
+    What is damaged in Redis is in nobody's way.
+    """
+    monkeypatch.setattr(owed_fires, "POLL_S", 0.2)
+    await migrate(own_postgresql.url)
+    prefix = f"owed-{SystemClock().now_ns()}"
+    async with purgatory_on(
+        SqlJobStore(own_postgresql.url), signals=RedisSignals(redis_server.url, prefix)
+    ) as purgatory:
+        job = await purgatory.defer("note", delay=HOUR_S, keys=["k"], on_fire="cancel")
+        await asyncio.to_thread(own_postgresql.kill)
+        assert purgatory.shared_signals is not None
+        for damaged in (b"", b"\xff", b"[]", b'["k"]', b'["k", 7, "now"]'):
+            await purgatory.shared_signals.owe(damaged, 0)
+        await fire_in_an_outage(purgatory)
+    await asyncio.to_thread(own_postgresql.start)
+    async with purgatory_on(
+        SqlJobStore(own_postgresql.url), signals=RedisSignals(redis_server.url, prefix)
+    ) as another:
+        later = await another.defer("note", delay=HOUR_S, keys=["k"])
+        await decided(another, job.id)
+        assert (await another.job(job.id).get()).state is JobState.CANCELLED
+        assert (await later.get()).outcome is None
+        shared = another.shared_signals
+        assert shared is not None
+        async with asyncio.timeout(PATIENCE_S):
+            left = await shared.owed(10)
+            while left:
+                await asyncio.sleep(0.05)
+                left = await shared.owed(10)

@@ -1,0 +1,61 @@
+"""Settings that no waiting corrects: the start ends with a sentence."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purgatory import Purgatory
+from purgatory.jobs.model import StoreNotReadyError, StoreUnavailableError
+from purgatory.jobs.redis import RedisJobStore
+from purgatory.jobs.sql import SqlJobStore
+from tests.valkey_server import ValkeyServer
+
+
+async def test_a_wrong_password_ends_the_start(lone_redis_server: ValkeyServer) -> None:
+    """So does none, and a database that the server does not have."""
+    with lone_redis_server.client() as client:
+        client.config_set("requirepass", "right")
+        for query, complaint in (
+            ("", "refuses the login"),
+            ("?password=wrong", "refuses the login"),
+            ("?password=right&db=99", "has no such database"),
+        ):
+            with pytest.raises(StoreNotReadyError, match=complaint) as caught:
+                async with Purgatory(jobs=RedisJobStore(lone_redis_server.url + query)):
+                    pass
+            assert "wrong" not in str(caught.value)
+        client.config_set("requirepass", "")
+
+
+async def test_a_missing_folder_ends_the_start(tmp_path: Path) -> None:
+    """SQLite makes a file, and no folder."""
+    with pytest.raises(StoreNotReadyError, match=r"there is no folder .*/none' .*create it"):
+        async with Purgatory(jobs=SqlJobStore(f"sqlite:///{tmp_path}/none/jobs.db")):
+            pass
+
+
+async def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
+    """Its URL may be misspelt, and an empty file has no jobs."""
+    with pytest.raises(StoreNotReadyError, match=r"no SQLite file .*/typo.db'.*purgatory.jobs.sql"):
+        async with Purgatory(jobs=SqlJobStore(f"sqlite:///{tmp_path}/typo.db")):
+            pass
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "url"),
+    [
+        (RedisJobStore, "redis://127.0.0.1:1"),
+        (SqlJobStore, "postgresql://nobody@127.0.0.1:1/none"),
+    ],
+)
+async def test_a_server_out_of_reach_is_the_reason(kind: Callable[[str], Any], url: str) -> None:
+    """Nothing was requested but to open the store, so that nothing is uncertain."""
+    with pytest.raises(StoreUnavailableError, match="check the server") as caught:
+        await kind(url).open()
+    assert "may or may not" not in str(caught.value)

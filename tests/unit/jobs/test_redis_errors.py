@@ -1,0 +1,46 @@
+"""Error replies of Redis, as errors of a store that name the way out."""
+
+from __future__ import annotations
+
+import pytest
+from redis.exceptions import AuthenticationError, NoScriptError
+
+from purgatory.jobs.model import (
+    StoreNotReadyError,
+    StoreOutOfSpaceError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+from purgatory.jobs.redis.errors import no_reply_error, reply_error
+
+
+@pytest.mark.parametrize(
+    ("reply", "way_out"),
+    [
+        ("MISCONF Errors writing to the AOF file: No space left on device", "disk is full"),
+        ("MISCONF Redis is configured to save RDB snapshots, but unable to persist", "its disk"),
+        ("NOREPLICAS Not enough good replicas to write.", "min-replicas-to-write"),
+        ("NOPERM User has no permissions to run the 'evalsha' command", "a user that may write"),
+        ("READONLY You can't write against a read only replica.", "connect to the primary"),
+    ],
+)
+def test_a_server_that_takes_no_writes(reply: str, way_out: str) -> None:
+    """Only a replica is a reason to connect to another server."""
+    error = reply_error(reply)
+    assert isinstance(error, StoreReadOnlyError) and way_out in error.detail
+    assert ("primary" in error.detail) is reply.startswith("READONLY")
+
+
+def test_a_server_without_memory() -> None:
+    """It refuses what needs memory, whatever limits of jobs say."""
+    assert isinstance(reply_error("OOM command not allowed"), StoreOutOfSpaceError)
+
+
+def test_what_the_server_said_to_a_login_is_not_lost() -> None:
+    """The client reports it as a lost connection, which would be tried again for ever."""
+    lost = ConnectionError("invalid username-password pair")
+    lost.__cause__ = AuthenticationError("invalid username-password pair")
+    error = no_reply_error(lost)
+    assert isinstance(error, StoreNotReadyError) and "refuses the login" in error.detail
+    lost.__cause__ = NoScriptError("NOSCRIPT")
+    assert isinstance(no_reply_error(lost), StoreUnavailableError)
