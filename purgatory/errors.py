@@ -36,8 +36,10 @@
         +-- StoreError                       the store cannot do it
             +-- StoreUnavailableError (ConnectionError)  out of reach; may or may not be done
             |   +-- JobsNotFiredError            a key fired, but the jobs on it are not decided
+            |   +-- StoreBusyError               another transaction has locked the job
             +-- StoreReadOnlyError (PermissionError)     takes no writes
             +-- StoreFullError (RuntimeError)            has no room for another job
+            |   +-- StoreOutOfSpaceError             its disk or memory is full
             +-- StoreNotReadyError (RuntimeError)        lacks a migration or a setting
 
 Each also inherits the closest builtin exception. Arguments of the wrong type raise TypeError.

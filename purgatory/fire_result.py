@@ -19,3 +19,5 @@ class FireResult(NamedTuple):
     """
     jobs: int = 0
     """How many delayed jobs it decided, across all processes."""
+    jobs_pending: bool = False
+    """The store of jobs is away: jobs on the key are decided when it is back, as of this fire."""

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast, overload
 from weakref import ref
 
 from purgatory.errors import (
     PurgatoryClosedError,
+    SignalsUnavailableError,
     WrongThreadError,
 )
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
+from purgatory.event_loop.inspection import Inspection
 from purgatory.event_loop.log_listener import LogListener
 from purgatory.event_loop.parked_operations import noted_operations
 from purgatory.event_loop.parking import Parking
+from purgatory.event_loop.signal_history import SignalHistory
 from purgatory.event_loop.sliced_runner import SlicedRunner
 from purgatory.event_loop.thread_calls import ThreadCalls
 from purgatory.fire_result import FireResult
@@ -28,6 +32,7 @@ from purgatory.jobs.end_listeners import on_job_end
 from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.job_service import JobService
 from purgatory.jobs.jobs_mixin import JobsMixin
+from purgatory.jobs.stores.outbox import StoredFire
 from purgatory.jobs.worker import JobStatistics
 from purgatory.json_value import json_value
 from purgatory.limits import Limits
@@ -78,7 +83,10 @@ class Statistics:
     parked_bytes: int
     """About the memory that the keys of operations with several keys take; see
     `Limits.max_parked_bytes`."""
+    fires: int
+    """Signals that this process has fired."""
     fired: int
+    """Operations that a key completed."""
     expired: int
     cancelled: int
     drained: int
@@ -90,7 +98,7 @@ class Statistics:
     """Timers that are pending; one of them ages the signals that are kept."""
     levels: tuple[LevelStatistics, ...]
     wake_ups: int
-    """How often the event loop was woken for the timer, since the purgatory was last opened."""
+    """How often the event loop was woken for the timer."""
     longest_turn_ms: float
     """The longest that expirations have held the event loop at once, since it was last opened."""
     longest_lateness_ms: int
@@ -114,7 +122,7 @@ class Purgatory(JobsMixin):
 
     Once closed it can be opened again, on any loop: waits, timers and the worker of jobs start
     anew. Signals stay in memory, so cursors remain valid. The counts of
-    `statistics` go on too, except `wake_ups` and `longest_turn_ms`, which start anew.
+    `statistics` go on too; `longest_turn_ms` and those of the worker's recovery start anew.
     """
 
     def __init__(
@@ -160,7 +168,7 @@ class Purgatory(JobsMixin):
             else signals.bind(self.clock, self.limits)
         )
         self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock)
-        listeners = tuple(listeners)
+        self._listeners = listeners = tuple(listeners)
         self._operations = DelayedOperationPurgatory(name, self._timer, listeners=listeners)
         max_age_ms = math.ceil(self.limits.max_signal_age * 1000)
         self._trims = [
@@ -171,6 +179,8 @@ class Purgatory(JobsMixin):
         )
         if signals is not None:
             signals.answers["waiting"] = self.waiting
+        # Keys that `cancel` has dropped: an entry of the signals each, as a fire is one.
+        self._drops = 0
         self._reaper: ExpirationReaper | None = None
         self._drained: asyncio.Future[int] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -184,9 +194,12 @@ class Purgatory(JobsMixin):
                 jobs,
                 self.handlers,
                 timer=self._timer,
+                history=SignalHistory(self.signals, signals),
                 park=self.park_operation,
                 require_open=self._parking.require_open,
                 delay_ms=self._parking.delay_ms,
+                fire_all=self._fire_stored,
+                records=signals,
                 settings=job_settings,
                 on_end=on_job_end(listeners),
             )
@@ -221,6 +234,21 @@ class Purgatory(JobsMixin):
         """Say its name, its state and how many are parked."""
         state = "closed" if not self.is_open else "draining" if self.is_draining else "open"
         return f"<Purgatory {self.name!r}: {state}, {self.parked} parked>"
+
+    def add_listener(self, listener: Listener | Recorder) -> None:
+        """Add a listener as those of `Purgatory(listeners=...)`, before it is opened.
+
+        Raises RuntimeError while the purgatory is open.
+        """
+        if self._parking.opened:
+            raise RuntimeError(
+                f"purgatory {self.name!r} is open: add listeners before, or give them to Purgatory("
+                "listeners=[...])"
+            )
+        self._listeners = (*self._listeners, listener)
+        self._operations.add_listener(listener)
+        if self._job_service is not None:
+            self._job_service.set_on_end(on_job_end(self._listeners))
 
     @property
     def missing(self) -> list[str]:
@@ -277,14 +305,16 @@ class Purgatory(JobsMixin):
         self._operations.is_closed = False
         self._parking.begin(loop)
         self._thread_calls.open(loop)
-        self._reaper = ExpirationReaper(self._timer, loop)
+        woken = self._reaper.wake_ups if self._reaper else 0
+        self._reaper = ExpirationReaper(self._timer, loop, wake_ups=woken)
         self._reaper.start()
         if self.signals.statistics().signals:
             # They are still kept from the last time.
-            self._wake_trims()
+            for trim in self._trims:
+                trim.wake()
         if self.shared_signals is not None:
             self.shared_signals.begin(
-                LogListener(self._parking, self._operations, self._run_batch, self._wake_trims)
+                LogListener(self._parking, self._operations, self._run_batch, self._wake_trim)
             )
         if self._job_service is not None:
             self._job_service.begin()
@@ -392,8 +422,16 @@ class Purgatory(JobsMixin):
         assert operation.outcome is not None
         return operation.outcome
 
-    # `owner` may be positional: keyword-only, it would take 4 % of a fire, also if not given.
-    async def fire(self, key: str, value: Any = None, owner: str | None = None) -> FireResult:
+    @overload
+    async def fire(self, key: str, value: Any = None, owner: str | None = None) -> FireResult: ...
+    @overload
+    async def fire(
+        self, key: str, value: Any = None, owner: str | None = None, *, session: object
+    ) -> None: ...
+    # Both may be positional: keyword-only, `owner` would take 4 % of a fire, also if not given.
+    async def fire(
+        self, key: str, value: Any = None, owner: str | None = None, session: object | None = None
+    ) -> FireResult | None:
         """Fire `key`: keep the signal, and try every operation that watches it.
 
         `value` is any JSON value, or a pydantic model, which is dumped as one. Waiters get it as
@@ -402,16 +440,23 @@ class Purgatory(JobsMixin):
         them are even if the caller is cancelled meanwhile.
 
         Delayed jobs on the key are decided too, in whichever process they wait; where certainly
-        there is none, the store of jobs is not asked. Where it fails, JobsNotFiredError says so:
-        the signal is kept and the operations were tried all the same, and another fire decides the
-        jobs that are left.
+        there is none, the store of jobs is not asked. Where it is away, or takes longer than a
+        second, `jobs_pending` says so: those jobs that were deferred before this fire are decided
+        when it is back, by any process where signals are shared, by this one where they are in
+        memory. Where it refuses, or more is pending than there is room for, JobsNotFiredError says
+        so: the signal is kept and the operations were tried all the same, and another fire decides
+        the jobs that are left.
 
         `owner` is on whose behalf the key is fired. Once the memory for signals is full, an owner
         that has more than an equal part of it loses its oldest signals first, so that one who fires
-        very many evicts nobody else's. Fires without an owner are those of one more. Signals that
-        are shared with other processes have no owners.
+        very many evicts nobody else's. Fires without an owner are those of one more.
 
         With shared signals it returns once the signal is in their log, and was applied here.
+
+        `session` is an AsyncSession or AsyncConnection of SQLAlchemy on the database of an
+        SqlJobStore. Then the fire is stored, None is returned, and once the session's transaction
+        is committed this purgatory fires: soon, and if its process ends, another one. If it is
+        rolled back, nothing fires. Raises what `defer` raises, too.
 
         Raises InvalidKeyError, InvalidValueError, PurgatoryClosedError, WrongThreadError and, for
         shared signals, SignalsUnavailableError: then it may or may not have fired.
@@ -420,8 +465,11 @@ class Purgatory(JobsMixin):
             value = json_value(value)
         if owner is not None:
             check_type("owner", owner, str, "a string, such as the id of a user")
+        if session is not None:
+            await self._fire_in(session, key, value, owner)
+            return None
         if self.shared_signals is not None:
-            (fired,) = cast(list[FireResult], await self._append([(key, value)]))
+            (fired,) = cast(list[FireResult], await self._append([(key, value)], owner=owner))
         else:
             fired = self._parking.fire(key, value, owner)
         if fired.completed <= 0:
@@ -432,8 +480,34 @@ class Purgatory(JobsMixin):
                 self._warn_of_waits_elsewhere(key)
         service = self._job_service
         if service is not None and service.may_wait_on(key):
-            fired = fired._replace(jobs=await self._fire_jobs(service, key, value, fired.cursor))
+            return await self._fire_jobs(service, key, value, fired)
         return fired
+
+    async def _fire_in(self, session: object, key: str, value: Any, owner: str | None) -> None:
+        service = self._require_jobs()
+        check_key(key)
+        value_json = self.signals.encode(value).decode()
+        await service.fire_in(session, key, value_json, owner)
+
+    async def _fire_stored(self, fires: Sequence[StoredFire]) -> None:
+        """Fire what was stored, without the jobs: they are decided in the store."""
+        if self.shared_signals is None:
+            for fire in fires:
+                fired = self._parking.fire(fire.key, json.loads(fire.value_json), fire.owner)
+                if fired.completed == UNTRIED:
+                    _ = self._run_batch(self._operations.check_batch(fire.key))
+            return
+        # At the same time, to share the round trips; begun in order, and so in the log.
+        await asyncio.gather(*(self._append_stored(fire) for fire in fires))
+
+    async def _append_stored(self, fire: StoredFire) -> None:
+        assert self.shared_signals is not None
+        await self.shared_signals.append_if(
+            [(EntryType.FIRED, fire.key, fire.value_json.encode())],
+            idempotency=Idempotency(
+                owner="outbox", name=f"{fire.origin}:{fire.number}", fingerprint=fire.key
+            ),
+        )
 
     async def fire_shared(
         self,
@@ -441,25 +515,26 @@ class Purgatory(JobsMixin):
         *,
         unless_after: int | None = None,
         idempotency: Idempotency | None = None,
+        owner: str | None = None,
     ) -> list[FireResult] | bytes:
         """Fire keys with values, all or none, with the conditions of `SharedSignals.append_if`.
 
         Only where signals are shared. Raises what `fire` raises, and SignalsConflictError.
         """
-        fired = await self._append(items, unless_after, idempotency)
+        fired = await self._append(items, unless_after, idempotency, owner)
         service = self._job_service
         if service is None or isinstance(fired, bytes):
             return fired
         # At the same time, to share the round trips to the store.
         asked = [index for index, (key, _) in enumerate(items) if service.may_wait_on(key)]
         decided = await asyncio.gather(
-            *(self._fire_jobs(service, *items[index], fired[index].cursor) for index in asked),
+            *(self._fire_jobs(service, *items[index], fired[index]) for index in asked),
             return_exceptions=True,
         )
-        for index, jobs in zip(asked, decided, strict=True):
-            if isinstance(jobs, BaseException):
-                raise jobs
-            fired[index] = fired[index]._replace(jobs=jobs)
+        for index, result in zip(asked, decided, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            fired[index] = result
         return fired
 
     async def _append(
@@ -467,6 +542,7 @@ class Purgatory(JobsMixin):
         items: Sequence[tuple[str, Any]],
         unless_after: int | None = None,
         idempotency: Idempotency | None = None,
+        owner: str | None = None,
     ) -> list[FireResult] | bytes:
         self._parking.require_open()
         for key, _ in items:
@@ -476,6 +552,7 @@ class Purgatory(JobsMixin):
             [(EntryType.FIRED, key, self.signals.encode(value)) for key, value in items],
             unless_after=unless_after,
             idempotency=idempotency,
+            owner=owner,
         )
         if isinstance(appended, bytes):
             return appended
@@ -488,12 +565,26 @@ class Purgatory(JobsMixin):
         assert shared is not None
         shared.require_loaded()
         if cursor is not None:
-            positions = self._parking.positions(keys, cursor)
+            positions = await self._known_positions(shared, keys, cursor)
             await shared.catch_up(tuple(positions), tuple(positions.values()))
 
-    def _wake_trims(self) -> None:
-        for trim in self._trims:
-            trim.wake()
+    async def _known_positions(
+        self,
+        shared: SharedSignals,
+        keys: tuple[str, ...],
+        cursor: str | Mapping[str, str | None],
+    ) -> dict[str, int]:
+        for _ in range(3):
+            try:
+                return self._parking.positions(keys, cursor)
+            except SignalsUnavailableError:
+                # Of a time of the log that was not read here yet.
+                await shared.refresh()
+        return self._parking.positions(keys, cursor)
+
+    def _wake_trim(self, key: str) -> None:
+        """Age the signals of the log that has `key`; the timers of idle logs stay off."""
+        self._trims[self.signals.part_number(key)].wake()
 
     def _namesakes(self) -> list[Purgatory]:
         """Return the other purgatories that are open under this name, which may be by mistake."""
@@ -515,11 +606,16 @@ class Purgatory(JobsMixin):
             extra={"action": "fired-elsewhere"},
         )
 
-    async def _fire_jobs(self, service: JobService, key: str, value: Any, cursor: str) -> int:
+    async def _fire_jobs(
+        self, service: JobService, key: str, value: Any, fired: FireResult
+    ) -> FireResult:
         try:
-            return await service.fire(key, value, self.limits.max_value_bytes)
+            jobs = await service.fire(key, value, self.limits.max_value_bytes)
         except StoreError as exc:
-            raise JobsNotFiredError(key, cursor, exc.detail) from exc
+            raise JobsNotFiredError(key, fired.cursor, exc.detail) from exc
+        if jobs is None:
+            return fired._replace(jobs_pending=True)
+        return fired._replace(jobs=jobs)
 
     def cursor(self, *keys: str) -> str:
         """Return the cursor of now: `park` with it counts what fires on `keys` from here on.
@@ -566,8 +662,10 @@ class Purgatory(JobsMixin):
         check_key(key)
         if self.shared_signals is not None:
             dropped = await self.shared_signals.append([(EntryType.DROPPED, key, b"")])
+            self._drops += 1
             return sum(each.completed for each in dropped)
         self.signals.drop(key)
+        self._drops += 1
         return await self._run_batch(self._operations.cancel_batch(key))
 
     async def drain(self) -> int:
@@ -631,20 +729,22 @@ class Purgatory(JobsMixin):
     def statistics(self) -> Statistics:
         """Return exact counts of now and since the start."""
         counts = self._operations.statistics()
+        shared = None if self.shared_signals is None else self.shared_signals.statistics()
+        # Each fire and each drop is an entry, so the fast path of a fire counts nothing for this.
+        appended = self.signals.head() if shared is None else shared.appended
         return Statistics(
             parked=counts.delayed,
             keys=counts.keys,
             watched=counts.watched,
             parked_bytes=counts.bytes,
+            fires=appended - self._drops,
             fired=counts.fired,
             expired=counts.expired,
             cancelled=counts.cancelled,
             drained=counts.drained,
             is_draining=self._parking.is_draining,
             signals=self.signals.statistics(),
-            shared_signals=(
-                None if self.shared_signals is None else self.shared_signals.statistics()
-            ),
+            shared_signals=shared,
             timers=len(self._timer),
             levels=tuple(
                 LevelStatistics(
@@ -664,6 +764,10 @@ class Purgatory(JobsMixin):
     def count_refusal(self, limit: str) -> None:
         """Count in `statistics().refused` that a bound of yours was reached, called `limit`."""
         self._parking.count_refusal(limit)
+
+    def inspection(self) -> Inspection:
+        """Return what reads the waits and the wheel for operators, such as the dashboard."""
+        return Inspection(self._operations, self._timer, self.clock)
 
     def watched_keys(self) -> dict[str, int]:
         """Return the keys that are watched and how many operations wait on each."""

@@ -29,15 +29,15 @@ class ExpirationReaper:
         "wake_ups",
     )
 
-    def __init__(self, timer: SystemTimer, loop: AbstractEventLoop) -> None:
-        """Prepare to run `timer` on `loop`; call `start`."""
+    def __init__(self, timer: SystemTimer, loop: AbstractEventLoop, *, wake_ups: int = 0) -> None:
+        """Prepare to run `timer` on `loop`; call `start`. Count on from `wake_ups`."""
         self._timer = timer
         self._loop = loop
         self._is_running = False
         self._handle: Handle | None = None
         # The time for which the handle is armed.
         self._armed_ms: int | None = None
-        self.wake_ups: int = 0
+        self.wake_ups: int = wake_ups
         self.longest_turn_ns: int = 0
 
     def start(self) -> None:

@@ -18,17 +18,17 @@ class LogListener:
         parking: Parking,
         operations: DelayedOperationPurgatory,
         run_batch: Callable[[ResumableBatch], Future[int]],
-        wake_trims: Callable[[], None],
+        wake_trim: Callable[[str], None],
     ) -> None:
         """Work on `operations`; many at once by `run_batch`."""
         self._parking = parking
         self._operations = operations
         self._run_batch = run_batch
-        self._wake_trims = wake_trims
+        self._wake_trim = wake_trim
 
     def check(self, key: str) -> int | Future[int]:
         """Try the operations on `key`; return how many that completed."""
-        self._wake_trims()
+        self._wake_trim(key)
         completed = self._parking.check(key)
         if completed == UNTRIED:
             return self._run_batch(self._operations.check_batch(key))

@@ -172,7 +172,7 @@ class Parking:
         if trim._array is None:
             trim.wake()
         completed = self._operations.check_up_to(key, MAX_UNSLICED)
-        fields = (signals.cursor(signal.offset), signal.seq, completed, 0)
+        fields = (signals.cursor(signal.offset), signal.seq, completed, 0, False)
         if compiled:
             return new_tuple(FireResult, fields)  # type: ignore[name-defined,no-any-return] # noqa: F821 - it is in the .pxd
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ import pyarrow as pa
 
 from purgatory.journal.job_event import JobEvent
 from purgatory.journal.rows import CODES, WATCHED, JobColumns, Row, batch_of
+from purgatory.journal.schema import EVENT_SCHEMA, SAMPLE_KEY
 from purgatory.operations.event_buffer import GAP, RawEvent
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
@@ -53,6 +55,12 @@ class EventRows:
         self._worker = ""
         self._start = ""
         self._sample = sample
+        # Of each batch, and of each file made of them; None for that of EVENT_SCHEMA.
+        self._metadata = (
+            {**(EVENT_SCHEMA.metadata or {}), SAMPLE_KEY: json.dumps(dict(sample)).encode()}
+            if sample
+            else None
+        )
         self._key_rule = keys
         self._clock = clock
         self._kinds: dict[type, str] = {}
@@ -106,7 +114,7 @@ class EventRows:
             return self._batch_of([_as_text(row) for row in self._rows], first_seq)
 
     def _batch_of(self, rows: Sequence[Row], first_seq: int) -> pa.RecordBatch:
-        return batch_of(
+        batch = batch_of(
             rows,
             self._jobs,
             start=self._start,
@@ -114,6 +122,7 @@ class EventRows:
             worker=self._worker,
             offset_us=self._offset_us,
         )
+        return batch if self._metadata is None else batch.replace_schema_metadata(self._metadata)
 
     def note_gap(self) -> None:
         """Record that events are missing from here on, possibly ends.
@@ -169,7 +178,7 @@ class EventRows:
         # The store's clock dates the job, this process its change, which may seem earlier.
         deferred_ns = self._monotonic_ns(job.deferred_at_ms)
         self._jobs[len(self._rows)] = JobColumns(
-            operation_id=f"job:{job.job_id}",
+            operation_id=job.operation_id,
             job_id=job.job_id,
             handler=job.handler,
             attempt=job.attempt,

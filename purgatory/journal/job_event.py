@@ -24,3 +24,11 @@ class JobEvent(NamedTuple):
     """Monotonic, as the times of operations are."""
     lateness_ms: int | None = None
     """Of its first start, by its store; None if unknown."""
+    round_number: int = 0
+    """How often the job had waited again."""
+
+    @property
+    def operation_id(self) -> str:
+        """The id of the operation: each round is one."""
+        number = self.round_number
+        return f"job:{self.job_id}:{number}" if number else f"job:{self.job_id}"

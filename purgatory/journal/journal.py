@@ -201,13 +201,15 @@ class Journal:
         attempt: int = 0,
         error: str | None = None,
         lateness_ms: int | None = None,
+        round_number: int = 0,
     ) -> None:
         """Record that a job was deferred (status "pending") or ended, as kind job:HANDLER.
 
         `Purgatory(listeners=[journal], jobs=...)` calls it for each job that ends in this process.
         Times are milliseconds UTC of the store's clock; `key` is the key that completed the job,
-        and `lateness_ms` how late an expired job started, by default how late this call is. Call it
-        on the purgatory's thread. Never blocks.
+        and `lateness_ms` how late an expired job started, by default how late this call is. A job
+        that waits again has an event for each round, an operation of its own. Call it on the
+        purgatory's thread. Never blocks.
         """
         self._buffer.put(
             JobEvent(
@@ -223,6 +225,7 @@ class Journal:
                 deadline_ms=deadline_ms,
                 at_ns=self._clock.now_ns(),
                 lateness_ms=lateness_ms,
+                round_number=round_number,
             )
         )
 

@@ -153,7 +153,7 @@ class ParquetFiles(Sink):
         if not self._group:
             return
         if self._file is None:
-            self._file = PartFile(self._next_path())
+            self._file = PartFile(self._next_path(), self._group[0].schema.metadata)
         table = pa.Table.from_batches(self._group).unify_dictionaries()
         # Many small chunks cost twice as much to write.
         self._file.write(table.combine_chunks())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
@@ -21,8 +22,11 @@ class PartFile:
     It is locked while it is written, so that another process can see whether its writer is alive.
     """
 
-    def __init__(self, path: Path) -> None:
-        """Create the file that is to become `path`; raises OSError."""
+    def __init__(self, path: Path, metadata: Mapping[bytes, bytes] | None = None) -> None:
+        """Create the file that is to become `path`; raises OSError.
+
+        `metadata` replaces that of EVENT_SCHEMA.
+        """
         self.path = path
         self.rows = 0
         self._temporary = path.with_name(f".{path.stem}{TEMPORARY_SUFFIX}")
@@ -31,7 +35,8 @@ class PartFile:
         try:
             # Written by Arrow rather than Python: it does not hold the interpreter's lock.
             self._file = pa.OSFile(str(self._temporary), "wb")
-            self._writer = pq.ParquetWriter(self._file, EVENT_SCHEMA, **WRITER_OPTIONS)
+            schema = EVENT_SCHEMA.with_metadata(metadata or EVENT_SCHEMA.metadata)
+            self._writer = pq.ParquetWriter(self._file, schema, **WRITER_OPTIONS)
         except BaseException:
             self._remove()
             raise

@@ -12,6 +12,9 @@ SCHEMA_VERSION: Final = "1"
 VERSION_KEY: Final = b"purgatory.schema"
 """Its name in the metadata."""
 
+SAMPLE_KEY: Final = b"purgatory.sample"
+"""The name of the sampled shares, as JSON by kind, in the metadata; absent without sampling."""
+
 EVENTS: Final = ("watched", "fired", "expired", "cancelled", "drained")
 """The values of `event`. Each of the last four is the end of an operation."""
 

@@ -108,6 +108,14 @@ class DelayedOperationPurgatory(OperationOwner):
         """The number of waiting operations."""
         return self._delayed
 
+    def add_listener(self, listener: Listener | Recorder) -> None:
+        """Call `listener` too from now on: for operations that wait already, at their end only."""
+        self._listeners = (*self._listeners, record_of(listener, self.timer))
+
+    def remove_listener(self, recorder: Recorder) -> None:
+        """Call a recorder that was added no more."""
+        self._listeners = tuple(each for each in self._listeners if each != recorder.record)
+
     def statistics(self) -> WatchStatistics:
         """Return the current counts, and the outcomes since the start."""
         return WatchStatistics(
@@ -213,6 +221,13 @@ class DelayedOperationPurgatory(OperationOwner):
         if not isinstance(watchers, Watchers):
             return [watchers]
         return list(watchers.operations)
+
+    def first(self, key: Hashable) -> DelayedOperation | None:
+        """Return the operation that has waited longest on `key`, or None. O(1)."""
+        watchers = self._watchers.get(key)
+        if isinstance(watchers, Watchers):
+            return next(iter(watchers.operations))
+        return watchers
 
     def count(self, key: Hashable) -> int:
         """Return how many operations watch `key`."""

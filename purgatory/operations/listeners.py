@@ -78,8 +78,12 @@ class JobRecorder(Protocol):
         attempt: int = 0,
         error: str | None = None,
         lateness_ms: int | None = None,
+        round_number: int = 0,
     ) -> None:
-        """Handle the end of a job: `state` is final; times are the store's, milliseconds UTC.
+        """Handle the end of a job, or of one of its rounds: `round_number`.
+
+        `state` is final, or "waiting" if the job waits again. Times are the store's, milliseconds
+        UTC; `deferred_at_ms` is when the round began.
 
         `status` is what decided the job, `key` the key that fired, and `lateness_ms` the lateness
         of its first start, None if it never started.

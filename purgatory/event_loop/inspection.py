@@ -1,0 +1,102 @@
+"""What operators look at: the waits themselves, the keys, and the buckets of the wheel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.operations.delayed_operation_purgatory import DelayedOperationPurgatory
+from purgatory.operations.listeners import Recorder
+from purgatory.timer import Clock, SystemTimer
+from purgatory.timer.task import NOT_SCHEDULED
+
+
+@dataclass(frozen=True, slots=True)
+class LevelBuckets:
+    """One level of the timing wheel, with the fill of its buckets."""
+
+    tick_ms: int
+    size: int
+    """Buckets of the level, empty ones included."""
+    position: int
+    """The index of the bucket of now; the level turns through them in order."""
+    tasks: int
+    buckets: list[tuple[int, int]]
+    """Index and number of tasks of each bucket that is not empty."""
+
+
+class Inspection:
+    """Reads a purgatory for operators. Costs it nothing while nobody looks.
+
+    Times are those of the purgatory's timer, in milliseconds. Used on its thread.
+    """
+
+    __slots__ = ("_operations", "_timer", "_wall_offset_ms")
+
+    def __init__(
+        self, operations: DelayedOperationPurgatory, timer: SystemTimer, clock: Clock
+    ) -> None:
+        """Read `operations`, whose deadlines run on `timer`."""
+        self._operations = operations
+        self._timer = timer
+        # Read once: a wait keeps its times, and so its place in a sorted list, from page to page.
+        self._wall_offset_ms = clock.wall_ms() - timer.now_ms()
+
+    def now_ms(self) -> int:
+        """Return the time of the timer."""
+        return self._timer.now_ms()
+
+    def wall_ms(self, time_ms: int) -> int:
+        """Return a time of the timer as milliseconds since 1970, UTC."""
+        return time_ms + self._wall_offset_ms
+
+    def watched(self) -> list[str]:
+        """Return the watched keys, in the order of their first watch: a copy, in one step."""
+        keys: list[Any] = self._operations.keys()
+        return keys
+
+    def count(self, key: str) -> int:
+        """Return how many operations wait on `key`."""
+        return self._operations.count(key)
+
+    def watching(self, key: str) -> list[DelayedOperation]:
+        """Return the operations on `key`, the oldest first."""
+        return self._operations.watching(key)
+
+    def oldest_start_ms(self, key: str) -> int | None:
+        """Return since when the oldest operation on `key` waits; None if there is none. O(1)."""
+        operation = self._operations.first(key)
+        return None if operation is None else started_ms(operation)
+
+    def levels(self) -> list[LevelBuckets]:
+        """Return the levels of the timing wheel, the finest first."""
+        now_ms = self._timer.now_ms()
+        found = []
+        for level in self._timer.wheel.levels():
+            tick_ms, size = level.tick_ms, level.wheel_size
+            buckets = [
+                (bucket.expiration_ms // tick_ms % size, len(bucket)) for bucket in level.buckets()
+            ]
+            tasks = sum(count for _, count in buckets)
+            found.append(
+                LevelBuckets(tick_ms, size, now_ms // tick_ms % size, tasks, sorted(buckets))
+            )
+        return found
+
+    def attach(self, recorder: Recorder) -> None:
+        """Have `recorder` called for operations from now on, until `detach`."""
+        self._operations.add_listener(recorder)
+
+    def detach(self, recorder: Recorder) -> None:
+        """Call `recorder` no more."""
+        self._operations.remove_listener(recorder)
+
+
+def started_ms(operation: DelayedOperation) -> int:
+    """Return since when an operation waits, to a tick, by its timer.
+
+    Nothing is stored for this: it is the deadline less the delay.
+    """
+    deadline_ms = operation.expiration_ms
+    return 0 if deadline_ms == NOT_SCHEDULED else deadline_ms - operation.delay_ms
