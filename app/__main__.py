@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging.config
+import os
 import socket
 import sys
 
@@ -12,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from app.file_limit import raise_file_limit, shortage
 from app.journal import JournalUnavailableError
+from app.json_log import json_line
 from app.log_format import log_config
 from app.main import create_app
 from app.server import serve
@@ -38,17 +40,17 @@ def main() -> int:
         return 0 if {"-h", "--help"} & set(sys.argv) else 2
     try:
         settings = Settings()
-        logging.config.dictConfig(log_config(settings.log_level))
+        logging.config.dictConfig(log_config(settings.log_level, settings.log_format))
         sockets, app = _prepare(settings)
     except ValidationError as exc:
         for error in exc.errors():
-            print(_message(error), file=sys.stderr)
+            _print_refusal(_message(error))
         return 2
     except (JournalUnavailableError, ValueError) as exc:
-        print(exc, file=sys.stderr)
+        _print_refusal(str(exc))
         return 2
     except AddressError as exc:
-        print(exc, file=sys.stderr)
+        _print_refusal(str(exc))
         return 1
     _check_files(settings)
     return serve(app, settings, sockets)
@@ -63,6 +65,15 @@ def _prepare(settings: Settings) -> tuple[list[socket.socket], FastAPI]:
         for listener in sockets:
             listener.close()
         raise
+
+
+def _print_refusal(message: str) -> None:
+    """Print why the service does not start, in the format of the log."""
+    # From the environment itself: there may be no settings, as others of them are wrong.
+    environment = {name.upper(): value for name, value in os.environ.items()}
+    if environment.get("PURGATORY_LOG_FORMAT") == "json":
+        message = json_line(message, level="error", action="start-refused")
+    print(message, file=sys.stderr)
 
 
 def _message(error: ErrorDetails) -> str:

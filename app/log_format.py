@@ -5,7 +5,7 @@ from __future__ import annotations
 from copy import copy
 from datetime import UTC, datetime
 from logging import Formatter, LogRecord
-from typing import Any
+from typing import Any, Literal
 
 from uvicorn.logging import AccessFormatter, DefaultFormatter
 
@@ -13,6 +13,12 @@ from purgatory.printable import printable
 
 LINE = "%(asctime)s %(levelprefix)s %(message)s"
 ACCESS_LINE = '%(asctime)s %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s'
+
+
+def timestamp(record: LogRecord) -> str:
+    """Return the time of a record: RFC 3339 in UTC, as in the responses."""
+    created = datetime.fromtimestamp(record.created, UTC)
+    return created.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class _OneLine(Formatter):
@@ -23,8 +29,7 @@ class _OneLine(Formatter):
     """
 
     def formatTime(self, record: LogRecord, datefmt: str | None = None) -> str:  # noqa: N802 - logging calls it so
-        timestamp = datetime.fromtimestamp(record.created, UTC)
-        return timestamp.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return timestamp(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
         lines = super().formatException(ei).split("\n")
@@ -50,11 +55,12 @@ class AccessLineFormatter(_OneLine, AccessFormatter):
         return super().formatMessage(record)
 
 
-def log_config(level: str) -> dict[str, Any]:
+def log_config(level: str, line_format: Literal["text", "json"] = "text") -> dict[str, Any]:
     """Return a configuration for `logging.config.dictConfig`: our loggers and uvicorn's.
 
-    Warnings and errors of other libraries are included, such as those of asyncio about failed
-    tasks. As in uvicorn, access lines go to standard output, everything else to standard error.
+    Each line is text or, if `line_format` says so, an object of JSON. Warnings and errors of other
+    libraries are included, such as those of asyncio about failed tasks. As in uvicorn, access lines
+    go to standard output, everything else to standard error.
     """
     logger = {"handlers": ["lines"], "level": level.upper(), "propagate": False}
     return {
@@ -63,11 +69,18 @@ def log_config(level: str) -> dict[str, Any]:
         "formatters": {
             "lines": {"()": LineFormatter, "fmt": LINE},
             "access": {"()": AccessLineFormatter, "fmt": ACCESS_LINE},
+        }
+        if line_format == "text"
+        else {
+            "lines": {"()": "app.json_log.JsonFormatter"},
+            "access": {"()": "app.json_log.JsonAccessFormatter"},
         },
         "handlers": {
             "lines": {"class": "logging.StreamHandler", "formatter": "lines"},
             "access": {
-                "class": "logging.StreamHandler",
+                "class": "app.access_lines.AccessLineHandler"
+                if line_format == "text"
+                else "app.json_log.JsonAccessLineHandler",
                 "formatter": "access",
                 "stream": "ext://sys.stdout",
             },

@@ -7,8 +7,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Literal, NoReturn
 
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse
 
 from app.api_docs import add_docs
 from app.journal import create_journal, journal_lifespan
@@ -17,6 +20,9 @@ from app.unknown_settings import unknown_variables
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
 from purgatory.jobs.callbacks import CALLBACK
+
+if TYPE_CHECKING:
+    from purgatory.metrics import PurgatoryCollector
 
 logger = logging.getLogger("purgatory.app")
 
@@ -77,10 +83,39 @@ def create_app(settings: Settings | None = None, *, warns: bool = True) -> FastA
         settings=settings.wait_settings(),
         authorize=authorize,
         problem_details="app",
+        metrics=_collector(settings, purgatory),
     )
+    _add_metrics_routes(app, is_on=settings.metrics)
     app.include_router(create_health_router(purgatory))
     add_docs(app)
     return app
+
+
+def _collector(settings: Settings, purgatory: Purgatory) -> PurgatoryCollector | Literal[False]:
+    if not settings.metrics:
+        return False
+    with _naming_variables("PURGATORY_METRICS"):
+        # Imported here: the service needs prometheus-client only if it has metrics.
+        from purgatory.metrics import PurgatoryCollector
+
+        return PurgatoryCollector(purgatory, directory=settings.metrics_dir)
+
+
+def _add_metrics_routes(app: FastAPI, *, is_on: bool) -> None:
+    """Add `/metrics`, where scrapers look by default; without metrics, an error that says so."""
+    if is_on:
+        app.add_route("/metrics", _redirect_to_metrics, include_in_schema=False)
+    else:
+        for path in ("/metrics", "/purgatory/metrics"):
+            app.add_route(path, _refuse_metrics, include_in_schema=False)
+
+
+async def _redirect_to_metrics(request: Request) -> RedirectResponse:
+    return RedirectResponse("/purgatory/metrics", status_code=308)
+
+
+async def _refuse_metrics(request: Request) -> NoReturn:
+    raise HTTPException(404, "metrics are off: set PURGATORY_METRICS=true to have them here")
 
 
 def _log_warnings(settings: Settings) -> None:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
 from uvicorn.supervisors import Multiprocess
 
+from app.json_log import json_line
 from app.log_format import log_config
 from app.main import create_app
 from app.settings import Settings, service_url
@@ -21,15 +27,19 @@ STARTUP_FAILURE: Final = 3
 def serve(app: FastAPI, settings: Settings, sockets: list[socket.socket]) -> int:
     """Serve until stopped; return the exit status. Several workers make their own applications."""
     if settings.workers > 1:
-        supervisor = _Supervisor(server_config("app.server:create_worker_app", settings), sockets)
-        supervisor.run()
+        config = server_config("app.server:create_worker_app", settings)
+        supervisor = _Supervisor(config, sockets, settings)
+        with _metrics_directory(settings):
+            supervisor.run()
         return supervisor.exit_status
     configure_garbage_collector()
+    # Once it has shut down cleanly, uvicorn raises the signal again, which by default would end
+    # the process with a status other than 0. Both signals become a KeyboardInterrupt.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        _Server(server_config(app, settings)).run(sockets)
+        _Server(server_config(app, settings), settings).run(sockets)
     except KeyboardInterrupt:
-        # uvicorn has shut down cleanly and raises the interrupt again.
-        print("Purgatory has stopped.", flush=True)
+        _say(settings, "Purgatory has stopped.")
     return 0
 
 
@@ -44,7 +54,7 @@ def server_config(app: FastAPI | str, settings: Settings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         # This process has configured its log before, so that earlier messages look the same.
-        log_config=log_config(settings.log_level) if is_factory else None,
+        log_config=log_config(settings.log_level, settings.log_format) if is_factory else None,
         log_level=settings.log_level,
         access_log=settings.access_log,
         timeout_keep_alive=settings.keep_alive,
@@ -70,19 +80,43 @@ def configure_garbage_collector() -> None:
     gc.set_threshold(100_000, 50, 50)
 
 
+@contextmanager
+def _metrics_directory(settings: Settings) -> Iterator[None]:
+    """Have the workers share their metrics through a directory, which is removed at the end."""
+    if not settings.metrics or settings.metrics_dir is not None:
+        yield
+        return
+    with TemporaryDirectory(prefix="purgatory-metrics-") as directory:
+        # The workers read their settings anew, from the environment that they inherit.
+        os.environ["PURGATORY_METRICS_DIR"] = directory
+        try:
+            yield
+        finally:
+            del os.environ["PURGATORY_METRICS_DIR"]
+
+
 class _Server(uvicorn.Server):
     """A server that prints its address once it listens: no sooner can a client reach it."""
+
+    def __init__(self, config: uvicorn.Config, settings: Settings) -> None:
+        super().__init__(config)
+        self._settings = settings
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         assert sockets
-        _print_address(self.config, sockets[0])
+        _print_address(self._settings, sockets[0])
 
 
 class _Supervisor(Multiprocess):
     """The process that starts the workers, and prints their address once one of them listens."""
 
-    _is_printed = False
+    def __init__(
+        self, config: uvicorn.Config, sockets: list[socket.socket], settings: Settings
+    ) -> None:
+        super().__init__(config, sockets)
+        self._settings = settings
+        self._is_printed = False
 
     @property
     def exit_status(self) -> int:
@@ -96,15 +130,22 @@ class _Supervisor(Multiprocess):
             socket.SOL_SOCKET, socket.SO_ACCEPTCONN
         ):
             self._is_printed = True
-            _print_address(self.config, self.sockets[0])
+            _print_address(self._settings, self.sockets[0])
         super().keep_subprocess_alive()
 
 
-def _print_address(config: uvicorn.Config, listener: socket.socket) -> None:
+def _print_address(settings: Settings, listener: socket.socket) -> None:
     # The actual port, if the setting is 0.
-    address = service_url(config.host, listener.getsockname()[1])
-    workers = f", {config.workers} workers" if config.workers > 1 else ""
-    print(
+    address = service_url(settings.host, listener.getsockname()[1])
+    workers = f", {settings.workers} workers" if settings.workers > 1 else ""
+    _say(
+        settings,
         f"Purgatory on {address}{workers} -- API documentation: {address}/docs (Ctrl+C stops it)",
-        flush=True,
+        url=address,
+        workers=settings.workers,
     )
+
+
+def _say(settings: Settings, message: str, **fields: str | int) -> None:
+    """Print to standard output, whatever the log level: as text, or as a line of a JSON log."""
+    print(message if settings.log_format == "text" else json_line(message, **fields), flush=True)

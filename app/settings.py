@@ -49,6 +49,12 @@ class Settings(BaseSettings):
         _WAITS.default_wait, ge=0, description="Seconds; at most the maximum if unset."
     )
     max_wait: float = Field(_WAITS.max_wait, ge=0, le=3600, description="Seconds.")
+    max_stream: float = Field(
+        _WAITS.max_stream, gt=0, le=86400, description="Seconds until a stream of events ends."
+    )
+    heartbeat: float = Field(
+        _WAITS.heartbeat, gt=0, le=3600, description="Seconds between comments in a stream."
+    )
     max_parked: int = Field(_LIMITS.max_parked, ge=1)
     max_parked_bytes: int = Field(
         _LIMITS.max_parked_bytes,
@@ -173,8 +179,18 @@ class Settings(BaseSettings):
         '{"NAME": {"value": "Bearer ...", "hosts": ["shop.example"]}}.',
     )
 
-    access_log: bool = Field(True, description="Log each request; takes 63 us per request.")
+    metrics: bool = Field(
+        False, description="Serve metrics for Prometheus at /metrics; needs the extra metrics."
+    )
+    metrics_dir: Path | None = Field(
+        None,
+        description="The directory through which several workers share their metrics; one that "
+        "is removed at the end if unset.",
+    )
+
+    access_log: bool = Field(True, description="Log each request.")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
+    log_format: Literal["text", "json"] = "text"
     keep_alive: int = Field(
         75,
         ge=1,
@@ -327,6 +343,8 @@ class Settings(BaseSettings):
         return WaitSettings(
             default_wait=self.default_wait,
             max_wait=self.max_wait,
+            max_stream=self.max_stream,
+            heartbeat=self.heartbeat,
             max_parked_per_client=self.max_parked_per_client,
             request_timeout=self.request_timeout,
             max_incomplete_bytes=self.max_incomplete_bytes,

@@ -9,8 +9,8 @@ from difflib import get_close_matches
 from app.settings import Settings
 
 PREFIX = "PURGATORY_"
-# Used by the installation of the library and by the pipeline.
-_USED_ELSEWHERE = {"PURE_PYTHON", "STORE", "TOKEN"}
+# Used by the installation of the library, the pipeline and the command `purgatory`.
+_USED_ELSEWHERE = {"PURE_PYTHON", "STORE", "TOKEN", "URL"}
 # Kubernetes sets these for a Service named purgatory.
 _KUBERNETES = re.compile(r"SERVICE_(HOST|PORT.*)|PORT_\d+_.*")
 

@@ -18,6 +18,7 @@ from purgatory.fastapi.access.trusted_hosts import TrustedHosts
 from purgatory.fastapi.delayed_response import DelayedResponse
 from purgatory.fastapi.dependencies import ParkDep, PurgatoryDep, get_park, get_purgatory
 from purgatory.fastapi.endpoint_groups import EndpointGroup
+from purgatory.fastapi.follow import FollowDep
 from purgatory.fastapi.health import create_health_router
 from purgatory.fastapi.http.permit import ALLOW_ANYONE, Access, Action
 from purgatory.fastapi.http.problems import Problem
@@ -38,6 +39,7 @@ __all__ = [
     "BearerTokens",
     "DelayedResponse",
     "EndpointGroup",
+    "FollowDep",
     "LongPollKey",
     "LongPollMiddleware",
     "ParkDep",

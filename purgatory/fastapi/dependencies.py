@@ -11,9 +11,9 @@ from fastapi import Depends, HTTPException, Request
 from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.types import Receive
 
-from purgatory.errors import WrongThreadError
+from purgatory.errors import CursorExpiredError, WrongThreadError
 from purgatory.fastapi.held_transactions import warn_of_transactions
-from purgatory.fastapi.http.problems import draining_problem
+from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
 from purgatory.fastapi.routing.request_internals import (
     cache_body,
     cached_body,
@@ -78,11 +78,12 @@ class Park:
         a timeout that comes from a client: proxies close connections that are idle for a minute or
         so.
 
-        Raises HTTPException when the client leaves (499, which nobody reads) and when the process
-        drains (503 with Retry-After). In a stream, such as server-sent events, the stream ends
-        instead, as if the client had left: its response is completed, and the generator cancelled.
-        `purgatory.park` does neither, and is for background tasks, which run once the client has
-        its response.
+        Raises HTTPException when the client leaves (499, which nobody reads), when the process
+        drains, and when shared signals were lost during a wait without a cursor (503 with
+        Retry-After). With a cursor, the last is CursorExpiredError. On a drain, a stream, such as
+        server-sent events, ends instead, as if the client had left: its response is completed, and
+        the generator cancelled. `purgatory.park` does neither, and is for background tasks, which
+        run once the client has its response.
 
         Raises WrongThreadError, at once, in a thread, such as that of a `def` endpoint: there, call
         `anyio.from_thread.run(partial(park, "key", timeout=25))`.
@@ -102,6 +103,34 @@ class Park:
         until: Callable[[], object] | None,
         cursor: str | Mapping[str, str | None] | None,
     ) -> Outcome:
+        try:
+            outcome = await self.until_outcome(keys, timeout, until, cursor)
+        except CursorExpiredError as exc:
+            if cursor is not None:
+                raise
+            # The server has lost signals. Nobody gave a cursor that could be too old.
+            raise Problem(
+                "signals-unavailable",
+                "signals were lost while this request waited: make it again",
+                headers=retry_after(),
+            ) from exc
+        if outcome.status is Status.DRAINED:
+            if self._is_streaming and await end_response(self._request):
+                await asyncio.sleep(CANCELLATION_S)
+            raise draining_problem()
+        return outcome
+
+    async def until_outcome(
+        self,
+        keys: tuple[str, ...],
+        timeout: float,
+        until: Callable[[], object] | None,
+        cursor: str | Mapping[str, str | None] | None,
+    ) -> Outcome:
+        """Return the outcome of `park`, also if the process drains.
+
+        Raises HTTPException when the client leaves.
+        """
         await self._read_body()
         warn_of_transactions(self._request.scope)
         waiting = _WaitingEndpoint(self._request.receive)
@@ -112,10 +141,6 @@ class Park:
             if self._is_streaming:
                 await asyncio.sleep(CANCELLATION_S)
             raise HTTPException(CLIENT_CLOSED_REQUEST, "the client left, or has its response")
-        if outcome.status is Status.DRAINED:
-            if self._is_streaming and await end_response(self._request):
-                await asyncio.sleep(CANCELLATION_S)
-            raise draining_problem()
         return outcome
 
     def _begin_stream(self) -> None:

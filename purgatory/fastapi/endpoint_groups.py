@@ -19,7 +19,7 @@ from purgatory.purgatory import Purgatory
 
 logger = logging.getLogger("purgatory.fastapi")
 
-EndpointGroup = Literal["watch", "keys", "jobs", "statistics"]
+EndpointGroup = Literal["watch", "keys", "jobs", "statistics", "dashboard", "metrics"]
 """A group of endpoints that `install(endpoints=)` may offer."""
 Authorize = BearerTokens | TrustedHosts | Callable[..., Any]
 AUTHENTICATORS: Final = (BearerTokens, TrustedHosts)
@@ -48,11 +48,14 @@ class EndpointGroups:
         asked: Collection[EndpointGroup] | None,
         authorize: Authorize | None,
         purgatory: Purgatory,
+        *,
+        has_metrics: bool = False,
     ) -> EndpointGroups:
         """Return the groups that are `asked` for; if None, all that `authorize` allows.
 
-        Raises ValueError for a group that is unknown, that needs `authorize` or a job store;
-        TypeError for a string, and for an `authorize` that cannot be called.
+        With `has_metrics`, those of metrics too. Raises ValueError for a group that is unknown,
+        that needs `authorize`, a job store or metrics; TypeError for a string, and for an
+        `authorize` that cannot be called.
         """
         if authorize is not None and not callable(authorize):
             raise TypeError(f"authorize is {authorize!r}, which cannot be called: {_WAY_OUT}")
@@ -60,6 +63,8 @@ class EndpointGroups:
             possible = frozenset(_GROUPS)
             if purgatory.job_limits is None:
                 possible -= {"jobs"}
+            if not has_metrics:
+                possible -= {"metrics"}
             offered = possible & _OPEN_GROUPS if authorize is None else possible
             return cls(offered, possible - offered, authorize)
         if isinstance(asked, str):
@@ -71,6 +76,10 @@ class EndpointGroups:
             raise ValueError(
                 "endpoints has 'jobs', and the purgatory no job store: Purgatory(jobs=...)"
             )
+        if has_metrics:
+            offered |= {"metrics"}
+        elif "metrics" in offered:
+            raise ValueError("endpoints has 'metrics', and there are none: give metrics=True")
         if authorize is None and (closed := offered - _OPEN_GROUPS):
             raise ValueError(f"endpoints has {_listed(closed)}, not for everyone: {_WAY_OUT}")
         return cls(offered, frozenset(), authorize)
@@ -79,7 +88,8 @@ class EndpointGroups:
         """Respond 403 at the addresses of closed groups, with the way to open them."""
         for group in sorted(self.closed):
             refusal = _Refusal(group, router.prefix)
-            for path in (f"/{group}", f"/{group}/{{rest:path}}", f"/{group}:batch"):
+            more = ("/waits",) if group == "dashboard" else (f"/{group}:batch",)
+            for path in (f"/{group}", f"/{group}/{{rest:path}}", *more):
                 # Starlette takes an ASGI application, too, and then for every method.
                 router.add_route(router.prefix + path, refusal, include_in_schema=False)  # type: ignore[arg-type] # its annotation names functions only
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 
@@ -20,6 +20,9 @@ from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
 from purgatory.wrong_type import check_type
 
+if TYPE_CHECKING:
+    from purgatory.metrics import PurgatoryCollector
+
 
 def install(
     app: FastAPI,
@@ -32,6 +35,7 @@ def install(
     problem_details: ProblemDetailsOf = "purgatory",
     authorize: Authorize | None = None,
     endpoints: Collection[EndpointGroup] | None = None,
+    metrics: bool | PurgatoryCollector = False,
 ) -> None:
     """Install `purgatory` in `app`: endpoints under `prefix`, lifespan, drain, problem details.
 
@@ -49,8 +53,14 @@ def install(
     every client that reaches them. The log says at start what is open
     (level INFO; `logging.basicConfig(level=logging.INFO)` shows it).
 
-    `endpoints` names the groups that exist: "watch", "keys", "jobs" and "statistics"; none of them
-    for an empty set, which is enough for `ParkDep`. By default, all that `authorize` allows.
+    `endpoints` names the groups that exist: "watch", "keys", "jobs", "statistics" and "dashboard";
+    none of them for an empty set, which is enough for `ParkDep`. By default, all that `authorize`
+    allows.
+
+    `metrics` serves metrics for Prometheus at `/metrics` under the prefix, to those whom
+    `authorize` lets read them; True, or a collector of your own. With several workers at one
+    address, PURGATORY_METRICS_DIR in the environment names a directory that they share: then each
+    of them has the metrics of all.
 
     Errors are problem details below `prefix`, and if they are of this library, as those of
     `ParkDep` are, in every endpoint of `app`; all others stay as they are. `problem_details="app"`
@@ -81,6 +91,7 @@ def install(
             bypass_middleware=bypass_middleware,
             authorize=authorize,
             endpoints=endpoints,
+            metrics=metrics,
         )
     )
     app.state.purgatory = purgatory

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.permit import READ, Action
 from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -65,7 +65,7 @@ def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
     purgatory = context.purgatory
 
     async def statistics(raw: RawRequest) -> RawResponse:
-        raw.permit.check(Access(Action.OPERATE))
+        raw.permit.check(READ)
         NO_PARAMETERS.parse(raw)
         document = asdict(purgatory.statistics())
         if document["jobs"] is not None:

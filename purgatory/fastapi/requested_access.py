@@ -6,13 +6,16 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.dashboard.schemas import ActionsBody
+from purgatory.fastapi.http.permit import READ, Access, Action
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint, in_turns, split_lines
 from purgatory.fastapi.jobs.schemas import JobBody
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint
 from purgatory.fastapi.routing.request_internals import cache_body, cached_body
+from purgatory.fastapi.sse.endpoint import StreamEndpoint
+from purgatory.fastapi.sse.parameters import split_keys
 
 
 async def get_accesses(request: Request) -> list[Access]:
@@ -28,10 +31,15 @@ async def get_accesses(request: Request) -> list[Access]:
     key = request.path_params.get("key")
     if key is not None:
         return [Access(action, key)]
-    if "id" in request.path_params and action is Action.DEFER:
+    if "id" in request.path_params and action in (Action.DEFER, Action.OPERATE):
         return [Access(action, job=request.path_params["id"])]
-    if request.method != "POST":
-        return [Access(action)]
+    if isinstance(endpoint.raw, StreamEndpoint):
+        maximum = endpoint.raw.context.purgatory.limits.max_keys_per_operation
+        keys, _ = split_keys(request.scope["query_string"], maximum)
+        return [Access(action, key) for key in keys]
+    has_body = endpoint.spec.body is not None or isinstance(endpoint.raw, JobBatchEndpoint)
+    if request.method != "POST" or not has_body:
+        return [READ if action is Action.OPERATE and request.method == "GET" else Access(action)]
     # The keys are in the body: parsed as the endpoint parses it, so that both see the same.
     if cached_body(request) is None:
         # Request.body() has no bound: it is to return what is read here.
@@ -42,6 +50,8 @@ async def get_accesses(request: Request) -> list[Access]:
         return [Access(action), *await _of_batch(endpoint.raw, body)]
     assert endpoint.spec.body is not None
     parsed = endpoint.spec.body.parse(body)
+    if isinstance(parsed, ActionsBody):
+        return [Access(action), *parsed.accesses()]
     if action is Action.DEFER:
         return [Access(action), *_of_job(parsed)]
     if action is Action.WAIT:

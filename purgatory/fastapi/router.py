@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends
 
 from purgatory.fastapi.access.identity import identified, identifying
+from purgatory.fastapi.dashboard.routes import add_dashboard_routes
 from purgatory.fastapi.endpoint_groups import (
     AUTHENTICATORS,
     Authorize,
@@ -22,17 +23,23 @@ from purgatory.fastapi.http.byte_budgets import (
     UnreadResponses,
 )
 from purgatory.fastapi.http.permit import ALLOW_ANYONE
+from purgatory.fastapi.javascript_route import add_javascript_route
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
 from purgatory.fastapi.lifespan import create_lifespan
+from purgatory.fastapi.metrics_route import add_metrics_route, collecting, metrics_collector
 from purgatory.fastapi.operator_routes import add_problem_route, add_statistics_route
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
 from purgatory.fastapi.routing.request_internals import require_effective_routes
+from purgatory.fastapi.sse.routes import add_stream_routes
 from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.purgatory import Purgatory
 from purgatory.wrong_type import check_type
+
+if TYPE_CHECKING:
+    from purgatory.metrics import PurgatoryCollector
 
 
 def create_router(
@@ -44,6 +51,7 @@ def create_router(
     bypass_middleware: bool = False,
     authorize: Authorize | None = None,
     endpoints: Collection[EndpointGroup] | None = None,
+    metrics: bool | PurgatoryCollector = False,
 ) -> APIRouter:
     """Return a router with endpoints under `prefix`, and the lifespan that opens `purgatory`.
 
@@ -52,7 +60,7 @@ def create_router(
     If no middleware of the application stands before these endpoints, requests reach them by a
     shorter path; with `bypass_middleware` also past middleware, whatever its purpose.
 
-    `authorize` and `endpoints` are as in `install`.
+    `authorize`, `endpoints` and `metrics` are as in `install`.
     """
     if not prefix.startswith("/") or prefix.endswith("/"):
         raise ValueError(f"prefix is {prefix!r}; it must begin with a slash and not end with one")
@@ -60,12 +68,13 @@ def create_router(
     if settings is not None:
         check_type("settings", settings, WaitSettings, "WaitSettings(max_wait=...)")
     require_effective_routes()
-    groups = EndpointGroups.of(endpoints, authorize, purgatory)
+    collector = metrics_collector(purgatory, metrics)
+    groups = EndpointGroups.of(endpoints, authorize, purgatory, has_metrics=collector is not None)
     opened = create_lifespan(purgatory, allow_separate_workers=allow_separate_workers)
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
-        async with opened(app) as state:
+        async with collecting(collector), opened(app) as state:
             groups.log(prefix, purgatory)
             yield {**state, STATE_KEY: context.incoming, UNREAD_STATE_KEY: context.unread}
 
@@ -89,6 +98,8 @@ def create_router(
     )
     registry = WaitRegistry(context, settings)
     if "watch" in groups.offered:
+        add_stream_routes(router, registry)
+        add_javascript_route(router, context)
         add_watch_routes(router, registry)
     if "keys" in groups.offered:
         add_key_routes(router, context)
@@ -96,6 +107,10 @@ def create_router(
         add_job_routes(router, registry, purgatory.job_limits)
     if "statistics" in groups.offered:
         add_statistics_route(router, context)
+    if "dashboard" in groups.offered:
+        add_dashboard_routes(router, registry, groups.offered)
+    if collector is not None and "metrics" in groups.offered:
+        add_metrics_route(router, context, collector)
     if groups.offered:
         add_problem_route(router, context)
     groups.add_refusals(router)

@@ -8,6 +8,15 @@ from __future__ import annotations
 from pydantic import BaseModel, Field
 
 
+class ShardStatistics(BaseModel):
+    """How this process follows one log of shared signals."""
+
+    applied: int = Field(description="Signals and drops of this log that were applied here.")
+    lag: int = Field(description="Those that were not applied here when it was last read.")
+    gaps: int = Field(description="How often some were lost before they were applied here.")
+    reconnects: int = Field(description="How often the server of this log was out of reach.")
+
+
 class SharedSignalStatistics(BaseModel):
     """How this process follows the log of signals that several processes share."""
 
@@ -16,6 +25,9 @@ class SharedSignalStatistics(BaseModel):
     lag: int = Field(description="Those that were not applied here when the log was last read.")
     gaps: int = Field(description="How often some were lost before they were applied here.")
     reconnects: int = Field(description="How often the server was out of reach.")
+    shards: list[ShardStatistics] = Field(
+        description="The same for each log, in the order of their numbers."
+    )
 
 
 class WheelLevel(BaseModel):
@@ -63,6 +75,7 @@ class JobStatisticsResponse(BaseModel):
     done: int = Field(description="Runs that succeeded.")
     failed: int = Field(description="Jobs that failed and are not retried.")
     retried: int = Field(description="Runs that failed and are retried.")
+    again: int = Field(description="Runs after which the job waits again.")
     given_back: int = Field(
         description="Jobs left to other processes: on shutdown, or for lack of their handler."
     )
@@ -95,6 +108,7 @@ class StatisticsResponse(BaseModel):
     parked_bytes: int = Field(
         description="Bytes that the keys of operations with several keys take, about."
     )
+    fires: int = Field(description="Signals that this process has fired.")
     fired: int = Field(description="Operations that a key completed.")
     expired: int = Field(description="Operations that reached their deadline.")
     cancelled: int = Field(description="Operations that were cancelled, or whose client left.")

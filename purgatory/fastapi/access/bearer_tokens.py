@@ -18,7 +18,9 @@ from purgatory.fastapi.http.raw_request import RawRequest
 
 MAX_TOKENS: Final = 10_000
 MIN_TOKEN_LENGTH: Final = 16
-_SCOPE: Final = re.compile(r"(wait|fire):(\S*?)(\*?)|(defer):(\S+)\*|operate|defer|\*")
+_SCOPE: Final = re.compile(
+    r"(wait|fire):(\S*?)(\*?)|(defer):(\S+)\*|observe|operate|metrics|defer|\*"
+)
 _HASH: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _TOKEN: Final = r"[A-Za-z0-9._~+/=-]{1,512}"  # noqa: S105 - what a token looks like
 _CREDENTIALS: Final = re.compile(rf"bearer +({_TOKEN})", re.IGNORECASE)
@@ -29,8 +31,9 @@ _PAIRS: Final = 'give pairs of strings, such as [("a-long-random-token", "wait:o
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a token allows: `wait:orders:*`, `fire:orders:42`, `operate`, `defer` or `*`.
+    """What a token allows: `wait:orders:*`, `fire:orders:42`, `operate`, `metrics`, `defer` or `*`.
 
+    `observe` is the part of `operate` that changes nothing.
     `defer:PREFIX*` is `defer` with the dedupe keys that begin with the prefix, which all tokens of
     such a scope share. Other dedupe keys belong to the token.
     """
@@ -49,7 +52,7 @@ class Scope:
         if match is None:
             raise ValueError(
                 "that is not a scope: write wait:PREFIX* or fire:PREFIX*, or either with a key and "
-                "no star; operate, defer, defer:PREFIX*, or * for everything"
+                "no star; observe, operate, metrics, defer, defer:PREFIX*, or * for everything"
             )
         if match[4] is not None:
             return cls(match[4], match[5])
@@ -61,6 +64,10 @@ class Scope:
         """Return True iff `access` is within this scope."""
         if self.action == "*":
             return True
+        if access.action is Action.METRICS:
+            return self.action in (Action.METRICS, "observe", Action.OPERATE)
+        if self.action == "observe":
+            return access.action is Action.OPERATE and access.is_read_only
         if self.action != access.action:
             return False
         key = access.dedupe_key if access.action is Action.DEFER else access.key
@@ -103,7 +110,7 @@ class TokenPermit(Permit):
         raise Problem(
             "forbidden",
             f"the token does not allow {access.action} here: use one with a scope that does, "
-            f"such as {_example_of(access.action)}",
+            f"such as {_example_of(access)}",
             headers={"WWW-Authenticate": 'Bearer error="insufficient_scope"'},
         )
 
@@ -184,8 +191,11 @@ def new_token() -> tuple[str, str]:
     return token, f"sha256:{hashlib.sha256(token.encode()).hexdigest()}"
 
 
-def _example_of(action: Action) -> str:
-    """Return a scope for `action`, without the key, which a 403 does not reveal."""
+def _example_of(access: Access) -> str:
+    """Return a scope for `access`, without the key, which a 403 does not reveal."""
+    action = access.action
+    if access.is_read_only:
+        return "observe"
     if action in (Action.WAIT, Action.FIRE):
         return f"{action}:PREFIX* with a prefix of the key"
     return str(action)

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, ParamSpec, TypeVar
 from urllib.parse import parse_qsl
 
-from purgatory.fastapi.http.problems import Problem, bad_parameter
+from purgatory.errors import InvalidKeyError
+from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest, only_line
+from purgatory.fastapi.http.schemas import KEY_PATTERN
+from purgatory.operations.watch_key import MAX_KEY_LENGTH, check_key
 
 Args = ParamSpec("Args")
 Result = TypeVar("Result")
@@ -97,6 +101,8 @@ class Parameter(Generic[Value]):
     """Bounds and examples in OpenAPI, as keywords of FastAPI's `Query`, `Path` and `Header`."""
     is_list: bool = False
     """True iff several header lines make one value, as if joined by commas (RFC 9110, 5.3)."""
+    is_required: bool = False
+    """True iff OpenAPI says that it must be given, as it does of those in the path."""
 
     def join(self, lines: Sequence[str]) -> str:
         """Return several header lines as one text; raise Problem unless it is a list."""
@@ -204,6 +210,35 @@ def whole_number(
     )
 
 
+def key_filter(name: str, description: str) -> Parameter[str | None]:
+    """Declare a filter by a key, or by what is written as keys are: None if it is not given."""
+    return Parameter(
+        name=name,
+        location="query",
+        description=description,
+        parse=partial(_parse_key, name=name),
+        default=None,
+        schema={"min_length": 1, "max_length": MAX_KEY_LENGTH, "pattern": KEY_PATTERN},
+    )
+
+
+def prefix_filter(description: str) -> Parameter[str]:
+    """Declare a filter by the beginning of keys, `prefix`: empty if it is not given."""
+    return Parameter(
+        name="prefix",
+        location="query",
+        description=description,
+        parse=_parse_prefix,
+        default="",
+        documented_default="",
+        schema={
+            "max_length": MAX_KEY_LENGTH,
+            "pattern": KEY_PATTERN.replace("+$", "*$"),
+            "examples": ["order:"],
+        },
+    )
+
+
 def read_query(
     query_string: bytes, allowed: frozenset[str], errors: ParameterErrors
 ) -> dict[str, str]:
@@ -264,3 +299,20 @@ def _query_fields(query_string: bytes) -> list[tuple[str, str]]:
             f"the query cannot be read ({exc})",
             "name=value pairs joined by &, UTF-8, percent-encoded",
         ) from None
+
+
+def _parse_key(text: str, name: str) -> str:
+    try:
+        check_key(text)
+    except InvalidKeyError as exc:
+        raise bad_parameter(name, f"{name}: {exc.detail}", ALLOWED_KEY) from exc
+    return text
+
+
+def _parse_prefix(text: str) -> str:
+    try:
+        check_key(text or "any")
+    except InvalidKeyError as exc:
+        allowed = "up to 256 characters, none of them control"
+        raise bad_parameter("prefix", f"no key begins with it: {exc.detail}", allowed) from exc
+    return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from purgatory.fastapi.http.raw_request import RawRequest
@@ -21,7 +21,10 @@ class Action(StrEnum):
     DEFER = "defer"
     """Add a job; get one by its id, reschedule, run or cancel it. Its keys need WAIT besides."""
     OPERATE = "operate"
-    """Drop a key, list keys and jobs, read statistics."""
+    """Drop a key, retry, pause and resume jobs, act from the dashboard; and read-only: list keys,
+    waits, jobs, statistics."""
+    METRICS = "metrics"
+    """Read the metrics, which OPERATE allows too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,12 @@ class Access:
     """The id of the job, if it is about one."""
     dedupe_key: str | None = None
     """The dedupe key of the job to be added, if it has one."""
+    is_read_only: bool = False
+    """True iff it is an OPERATE that changes nothing, as the dashboard's view is."""
+
+
+READ: Final = Access(Action.OPERATE, is_read_only=True)
+"""What operators read: statistics, lists, the dashboard."""
 
 
 class Permit:

@@ -39,6 +39,7 @@ from purgatory.jobs.model.errors import (
     JobsNotFiredError,
     StoreError,
     StoreFullError,
+    StoreOutOfSpaceError,
     UnknownHandlerError,
 )
 
@@ -124,6 +125,8 @@ _ALLOWED: Final = {
     "handler": ALLOWED_KEY,
     "keys": "watch keys, up to 100 by default",
     "on_conflict": "replace or keep with a `dedupe_key`; error, or left out, without one",
+    "since": "a cursor, or one for some of the job's `keys`",
+    "until": "any, all or a count, from 1 to the number of `keys`; any, or left out, without keys",
     "payload": "JSON of up to 64 KiB by default, as the handler expects it",
 }
 
@@ -150,7 +153,9 @@ def _of_job_error(error: JobError) -> Problem:
 
 
 def _of_store_error(error: StoreError) -> Problem:
-    slug = "jobs-full" if isinstance(error, StoreFullError) else "store-unavailable"
+    # A full disk refuses everything, not only new jobs.
+    is_limit = isinstance(error, StoreFullError) and not isinstance(error, StoreOutOfSpaceError)
+    slug = "jobs-full" if is_limit else "store-unavailable"
     if type(error) is StoreError:
         # Unlike an outage, no worker logs it.
         logger.warning(

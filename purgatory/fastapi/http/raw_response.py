@@ -60,8 +60,13 @@ class RawResponse:
     def empty(cls, status: int, more: bytes = b"") -> RawResponse:
         """Return a response without a body; `more` are header lines."""
         response = cls(status, (_NO_STORE,), b"")
-        response._lines += more
+        response.add_lines(more)
         return response
+
+    def add_lines(self, lines: bytes) -> None:
+        """Add header lines, before the response is sent."""
+        self._lines += lines
+        self._headers = None
 
     @property
     def headers(self) -> Headers:

@@ -28,8 +28,8 @@ from purgatory.fastapi.jobs.schemas import (
     max_batch_bytes,
 )
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.jobs import JobError, JobLimits
-from purgatory.jobs.model import AddStatus, JobSpec
+from purgatory.jobs import JobLimits
+from purgatory.jobs.model import Added, AddStatus, JobSpec
 
 # Lines that are stored and reported together: one step of a store.
 CHUNK = 250
@@ -132,7 +132,7 @@ class JobBatchEndpoint:
             return {number: self._refused(raw, number, problem) for number in specs}
         path = raw.address.removesuffix(":batch")
         for number, result in zip(specs, added, strict=True):
-            if isinstance(result, JobError):
+            if not isinstance(result, Added):
                 results[number] = self._refused(raw, number, add_problem(result, path))
             else:
                 status = 201 if result.status is AddStatus.ADDED else 200

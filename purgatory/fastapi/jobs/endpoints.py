@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from purgatory.errors import InvalidKeyError
+from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
 from purgatory.fastapi.http.body_schema import Location
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import RepeatedRequests, key_reused, request_name
 from purgatory.fastapi.http.json_bodies import bad_field
-from purgatory.fastapi.http.permit import Access, Action, Permit
+from purgatory.fastapi.http.parameters import NO_PARAMETERS
+from purgatory.fastapi.http.permit import READ, Access, Action, Permit
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -24,6 +25,8 @@ from purgatory.fastapi.jobs.schemas import (
     CallbackBody,
     JobBody,
     JobsResponse,
+    PausedResponse,
+    RetriedResponse,
     job_json,
     reschedule_json,
 )
@@ -31,12 +34,11 @@ from purgatory.jobs import (
     DuplicateJobError,
     InvalidPayloadError,
     Job,
-    JobError,
     JobLimits,
     JobNotFoundError,
 )
 from purgatory.jobs.callbacks import CALLBACK, Callback
-from purgatory.jobs.model import AddStatus, JobSpec
+from purgatory.jobs.model import Added, AddStatus, JobSpec
 from purgatory.jobs.model.dedupe_key import owned_dedupe_key, shown_dedupe_key
 from purgatory.jobs.model.owner import owner_of
 from purgatory.operations.watch_key import check_key
@@ -74,7 +76,7 @@ class JobEndpoints:
             name = json.dumps(["POST jobs", *request_name(raw, key)])
             spec = spec.of_request(name, wall_ms=wall_ms)
         [added] = await self._purgatory.add_jobs([spec])
-        if isinstance(added, JobError):
+        if not isinstance(added, Added):
             raise add_problem(added, raw.address)
         is_repeat = added.status is AddStatus.KEPT and added.job.id in spec.ids
         if key is not None and is_repeat and not spec.may_be(added.job, self._limits):
@@ -98,8 +100,68 @@ class JobEndpoints:
         raw.permit.check(Access(Action.DEFER, job=raw.tail))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         if_version = await self._version(raw, tags)
+        # Before the change: a store that fails in between must not hide that the job is due.
+        paused = await self._purgatory.paused()
         job = await self._purgatory.run_now(raw.tail, if_version=if_version)
+        return job_response(job, raw.permit, is_paused=paused.covers(job.handler))
+
+    async def retry(self, raw: RawRequest) -> RawResponse:
+        """Have a failed job run again."""
+        raw.permit.check(Access(Action.OPERATE, job=raw.tail))
+        tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
+        if_version = await self._version(raw, tags)
+        job = await self._purgatory.retry_job(raw.tail, if_version=if_version)
         return job_response(job, raw.permit)
+
+    async def retry_batch(self, raw: RawRequest) -> RawResponse:
+        """Have a batch of the failed jobs run again."""
+        raw.permit.check(Access(Action.OPERATE))
+        values = parameters.parse_retry(raw)
+        after = values[parameters.AFTER]
+        if after is not None:
+            await self._check_after(after)
+        page = await self._purgatory.retry_jobs(
+            handler=values[parameters.HANDLER],
+            key=values[parameters.KEY],
+            after=after,
+            limit=values[parameters.LIMIT],
+        )
+        following = None
+        if page.next is not None:
+            chosen = {**values.by_name(), "after": page.next}
+            if "all" in chosen:
+                chosen["all"] = "true" if values[parameters.ALL_FAILED] else "false"
+            following = f"{raw.address}?{urlencode(chosen)}"
+        document = RetriedResponse(retried=page.retried, next=following)
+        return RawResponse.from_json(200, document.model_dump_json().encode())
+
+    async def pause(self, raw: RawRequest) -> RawResponse:
+        """Pause a handler, or all."""
+        raw.permit.check(Access(Action.OPERATE))
+        await self._purgatory.pause(parameters.parse_paused_handler(raw))
+        return await self._paused()
+
+    async def resume(self, raw: RawRequest) -> RawResponse:
+        """Resume a handler, or all."""
+        raw.permit.check(Access(Action.OPERATE))
+        await self._purgatory.resume(parameters.parse_paused_handler(raw))
+        return await self._paused()
+
+    async def paused(self, raw: RawRequest) -> RawResponse:
+        """Show which handlers are paused."""
+        raw.permit.check(READ)
+        NO_PARAMETERS.parse(raw)
+        return await self._paused()
+
+    async def _paused(self) -> RawResponse:
+        paused = await self._purgatory.paused()
+        document = PausedResponse(
+            handlers=list(paused.handlers),
+            all=paused.is_all,
+            parked=paused.parked,
+            unknown=[name for name in paused.handlers if not self._purgatory.handlers.knows(name)],
+        )
+        return RawResponse.from_json(200, document.model_dump_json().encode())
 
     async def cancel(self, raw: RawRequest) -> RawResponse:
         """Cancel a job."""
@@ -111,7 +173,7 @@ class JobEndpoints:
 
     async def list_jobs(self, raw: RawRequest) -> RawResponse:
         """List jobs, a page at a time."""
-        raw.permit.check(Access(Action.OPERATE))
+        raw.permit.check(READ)
         values = parameters.LIST.parse(raw)
         after = values[parameters.AFTER]
         if after is not None:
@@ -194,36 +256,43 @@ def job_spec(purgatory: Purgatory, body: JobBody, permit: Permit) -> JobSpec:
         assert body.handler is not None
         handler = body.handler
     purgatory.handlers.require_http(handler)
-    spec = purgatory.job_spec(
-        handler,
-        payload,
-        delay=body.delay,
-        at=body.at,
-        keys=body.keys,
-        on_fire=body.on_fire,
-        dedupe_key=_dedupe_key(body.dedupe_key, permit),
-        on_conflict=body.on_conflict,
-        max_attempts=body.max_attempts,
-        misfire=body.misfire,
-        ceiling=body.ceiling,
-    )
+    try:
+        spec = purgatory.job_spec(
+            handler,
+            payload,
+            delay=body.delay,
+            at=body.at,
+            keys=body.keys,
+            since=body.since,
+            until=body.until if isinstance(body.until, str) else body.until.count,
+            on_fire=body.on_fire,
+            dedupe_key=_owned_key("dedupe_key", body.dedupe_key, permit),
+            on_conflict=body.on_conflict,
+            concurrency_key=_owned_key("concurrency_key", body.concurrency_key, permit),
+            max_attempts=body.max_attempts,
+            misfire=body.misfire,
+            ceiling=body.ceiling,
+        )
+    except BadCursorError as exc:
+        raise problem_of_error(exc, "since") from exc
     identity = permit.identity
     return spec if identity is None else replace(spec, owner=owner_of(identity))
 
 
-def _dedupe_key(dedupe_key: str | None, permit: Permit) -> str | None:
-    if dedupe_key is None:
+def _owned_key(name: str, key: str | None, permit: Permit) -> str | None:
+    """Return a key as it is stored: that of the client, apart from equal keys of others."""
+    if key is None:
         return None
-    owner = permit.dedupe_owner(dedupe_key)
+    owner = permit.dedupe_owner(key)
     if owner is not None:
-        return owned_dedupe_key(dedupe_key, owner)
-    if shown_dedupe_key(dedupe_key) != dedupe_key:
+        return owned_dedupe_key(key, owner)
+    if shown_dedupe_key(key) != key:
         raise bad_field(
-            ("dedupe_key",),
-            "it begins like the stored dedupe key of another client",
+            (name,),
+            "it begins like the stored key of another client",
             "a key that does not begin with ~, 16 hexadecimal digits and ~",
         )
-    return dedupe_key
+    return key
 
 
 def _callback(body: CallbackBody, payload: Any) -> Callback:
@@ -240,7 +309,11 @@ def _check_keys(body: JobBody) -> None:
     named: list[tuple[Location, str]] = [
         (("keys", index), key) for index, key in enumerate(body.keys)
     ]
-    for name, key in (("dedupe_key", body.dedupe_key), ("handler", body.handler)):
+    for name, key in (
+        ("dedupe_key", body.dedupe_key),
+        ("concurrency_key", body.concurrency_key),
+        ("handler", body.handler),
+    ):
         if key is not None:
             named.append(((name,), key))
     for path, key in named:
@@ -250,7 +323,7 @@ def _check_keys(body: JobBody) -> None:
             raise bad_field(path, exc.detail, ALLOWED_KEY) from exc
 
 
-def add_problem(error: JobError, path: str) -> Problem:
+def add_problem(error: PurgatoryError, path: str) -> Problem:
     """Return the problem of a job that was not added, with the address of its duplicate."""
     problem = problem_of_error(error)
     if isinstance(error, DuplicateJobError):

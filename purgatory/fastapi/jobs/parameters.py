@@ -5,16 +5,20 @@ from __future__ import annotations
 from functools import partial
 from typing import Final
 
-from purgatory.errors import InvalidKeyError
 from purgatory.fastapi.http.etag import ENTITY_TAGS_PATTERN, EntityTags, parse_entity_tags
 from purgatory.fastapi.http.idempotency import idempotency_key
-from purgatory.fastapi.http.parameters import Parameter, Parameters, whole_number
+from purgatory.fastapi.http.parameters import (
+    Parameter,
+    Parameters,
+    ParameterValues,
+    key_filter,
+    whole_number,
+)
 from purgatory.fastapi.http.preferences import Preferences, parse_prefer
-from purgatory.fastapi.http.problems import ALLOWED_KEY, bad_parameter
-from purgatory.fastapi.http.schemas import KEY_PATTERN
+from purgatory.fastapi.http.problems import bad_parameter
+from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.jobs.schemas import State
 from purgatory.jobs import JobState
-from purgatory.operations.watch_key import MAX_KEY_LENGTH, check_key
 
 
 def _parse_state(text: str) -> JobState:
@@ -24,22 +28,21 @@ def _parse_state(text: str) -> JobState:
     return JobState(text)
 
 
-def _parse_key(text: str, name: str) -> str:
-    try:
-        check_key(text)
-    except InvalidKeyError as exc:
-        raise bad_parameter(name, f"{name}: {exc.detail}", ALLOWED_KEY) from exc
-    return text
+def _parse_all(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise bad_parameter("all", f"all is {text[:64]!r}", "true, false")
+    return text == "true"
 
 
-def _filter(name: str, description: str) -> Parameter[str | None]:
+def _all(description: str) -> Parameter[bool]:
     return Parameter(
-        name=name,
+        name="all",
         location="query",
         description=description,
-        parse=partial(_parse_key, name=name),
-        default=None,
-        schema={"min_length": 1, "max_length": MAX_KEY_LENGTH, "pattern": KEY_PATTERN},
+        parse=_parse_all,
+        default=False,
+        documented_default=False,
+        type=bool,
     )
 
 
@@ -85,8 +88,17 @@ STATE: Final[Parameter[JobState | None]] = Parameter(
     default=None,
     type=State,
 )
-HANDLER: Final = _filter("handler", "Only jobs of this handler.")
-KEY: Final = _filter("key", "Only jobs with this watch key.")
+HANDLER: Final = key_filter("handler", "Only jobs of this handler.")
+PAUSED_HANDLER: Final = key_filter(
+    "handler",
+    "The handler. Its name is not checked, as another service may have it: see `unknown`. Exactly "
+    "one of `handler` and `all=true` is needed.",
+)
+ALL_HANDLERS: Final = _all("`true`: all handlers.")
+KEY: Final = key_filter("key", "Only jobs with this watch key.")
+ALL_FAILED: Final = _all(
+    "`true`: all failed jobs, or all that match. One of `handler`, `key` and `all=true` is needed."
+)
 LIMIT: Final = whole_number("limit", default=100, description="Jobs in the response.")
 AFTER: Final[Parameter[str | None]] = Parameter(
     name="after",
@@ -101,3 +113,44 @@ ADD: Final = Parameters(IDEMPOTENCY_KEY)
 GET: Final = Parameters(JOB_ID, IF_NONE_MATCH, PREFER)
 CHANGE: Final = Parameters(JOB_ID, IF_MATCH)
 LIST: Final = Parameters(STATE, HANDLER, KEY, LIMIT, AFTER)
+PAUSE: Final = Parameters(PAUSED_HANDLER, ALL_HANDLERS)
+RETRY: Final = Parameters(HANDLER, KEY, ALL_FAILED, LIMIT, AFTER)
+
+
+def parse_paused_handler(raw: RawRequest) -> str | None:
+    """Return the handler to pause or resume, None for all; raise Problem unless one is chosen."""
+    _refuse_body(raw, "?handler=NAME or ?all=true")
+    values = PAUSE.parse(raw)
+    handler = values[PAUSED_HANDLER]
+    if values[ALL_HANDLERS] == (handler is not None):
+        given = "neither is" if handler is None else "both are"
+        raise bad_parameter(
+            "handler",
+            f"exactly one of handler and all=true is needed, and {given} given",
+            "?handler=NAME, ?all=true",
+        )
+    return handler
+
+
+def parse_retry(raw: RawRequest) -> ParameterValues:
+    """Return which failed jobs to retry; raise Problem unless the request chooses some, or all."""
+    _refuse_body(raw, "?handler=NAME, ?key=KEY or ?all=true")
+    values = RETRY.parse(raw)
+    if values[HANDLER] is None and values[KEY] is None and not values[ALL_FAILED]:
+        raise bad_parameter(
+            "handler",
+            "nothing says which failed jobs",
+            "?handler=NAME, ?key=KEY, both, ?all=true",
+        )
+    return values
+
+
+def _refuse_body(raw: RawRequest, parameters: str) -> None:
+    """Raise Problem for a request with a body: ignored, it would not choose what it names."""
+    lengths = raw.headers_named(b"content-length")
+    if raw.headers_named(b"transfer-encoding") or any(length.strip("0") for length in lengths):
+        raise bad_parameter(
+            "body",
+            f"the request has a body, which this endpoint does not read: choose with {parameters}",
+            "no body",
+        )

@@ -7,7 +7,8 @@ from typing import Any
 
 from purgatory.fastapi.http.permit import Access, Action, Permit
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
-from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob
+from purgatory.fastapi.jobs.schemas import JobResponse, ListedJob, RunJobResponse
+from purgatory.fastapi.watch.schemas import CountOfKeys
 from purgatory.jobs import Job
 from purgatory.jobs.callbacks import CALLBACK
 from purgatory.jobs.model.dedupe_key import shown_dedupe_key
@@ -20,14 +21,22 @@ def entity_tag(job: Job) -> str:
 
 
 def job_response(
-    job: Job, permit: Permit, status: int = 200, headers: Mapping[str, str] | None = None
+    job: Job,
+    permit: Permit,
+    status: int = 200,
+    headers: Mapping[str, str] | None = None,
+    *,
+    is_paused: bool | None = None,
 ) -> RawResponse:
     """Return the response with a job, its ETag and `headers`.
 
-    The fired value is for those who may wait for its key.
+    It says whether the handler is paused, unless `is_paused` is None. The fired value is
+    for those who may wait for its key.
     """
     more = header_lines({"ETag": entity_tag(job), **(headers or {})})
     document = JobResponse(**_listed(job), **_large(job))
+    if is_paused is not None:
+        document = RunJobResponse(**document.model_dump(), paused=is_paused)
     if job.fired_key is not None and not permit.allows(Access(Action.WAIT, job.fired_key)):
         document.fired_value = None
     return RawResponse.from_json(status, document.model_dump_json().encode(), more)
@@ -52,12 +61,17 @@ def _listed(job: Job) -> dict[str, Any]:
         "finished": _timestamp(job.finished_ms),
         "ceiling": _timestamp(job.ceiling_ms),
         "keys": list(job.keys),
+        "until": _until(job),
         "on_fire": str(job.on_fire),
-        "dedupe_key": None if job.dedupe_key is None else shown_dedupe_key(job.dedupe_key),
+        "dedupe_key": _shown(job.dedupe_key),
+        "concurrency_key": _shown(job.concurrency_key),
+        "blocked_by": job.blocked_by,
         "misfire": str(job.misfire),
+        "round": job.round,
         "attempt": job.attempt,
         "max_attempts": job.max_attempts,
         "fired_key": job.fired_key,
+        "fired_keys": list(job.fired_keys),
         "lateness_ms": job.lateness_ms,
         "error": job.error,
     }
@@ -74,6 +88,16 @@ def _large(job: Job) -> dict[str, Any]:
         }
         payload = payload.get("payload")
     return {"payload": payload, "callback": callback, "fired_value": job.fired_value}
+
+
+def _shown(key: str | None) -> str | None:
+    return None if key is None else shown_dedupe_key(key)
+
+
+def _until(job: Job) -> str | CountOfKeys:
+    if job.needed == 1:
+        return "any"
+    return "all" if job.needed == len(job.keys) else CountOfKeys(count=job.needed)
 
 
 def _timestamp(wall_ms: int | None) -> str | None:

@@ -14,6 +14,9 @@ from purgatory.fastapi.jobs.schemas import (
     BatchLine,
     JobResponse,
     JobsResponse,
+    PausedResponse,
+    RetriedResponse,
+    RunJobResponse,
     job_json,
     reschedule_json,
 )
@@ -47,6 +50,11 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         (reschedule, TaskEndpoint(context, reschedule, endpoints.change)),
         (_CANCEL, TaskEndpoint(context, _CANCEL, endpoints.cancel)),
         (_RUN, TaskEndpoint(context, _RUN, endpoints.run)),
+        (_RETRY, TaskEndpoint(context, _RETRY, endpoints.retry)),
+        (_RETRY_BATCH, TaskEndpoint(context, _RETRY_BATCH, endpoints.retry_batch)),
+        (_PAUSED, TaskEndpoint(context, _PAUSED, endpoints.paused)),
+        (_PAUSE, TaskEndpoint(context, _PAUSE, endpoints.pause)),
+        (_RESUME, TaskEndpoint(context, _RESUME, endpoints.resume)),
     ):
         add_endpoint(router, spec, raw)
 
@@ -85,6 +93,9 @@ def _add(limits: JobLimits) -> EndpointSpec:
             "unknown-handler",
             "idempotency-conflict",
             "jobs-full",
+            "bad-cursor",
+            "cursor-expired",
+            "signals-unavailable",
         ),
     )
 
@@ -186,11 +197,80 @@ _RUN: Final = EndpointSpec(
     summary="Run a job now",
     description="""Run a waiting job at once, in whichever process.
 
-    Its outcome is `expired`, as at its deadline, and `by_hand` is true.""",
+    Its outcome is `expired`, as at its deadline, and `by_hand` is true. If its handler is paused,
+    `paused` is true, and it starts once that is resumed.""",
     action=Action.DEFER,
+    parameters=parameters.CHANGE,
+    response=RunJobResponse,
+    response_description="The job, which is due now.",
+    responses={200: {"headers": _ETAG}},
+    problems=(*_CHANGING, "unsupported-media-type"),
+)
+_RETRY: Final = EndpointSpec(
+    name="retry_job",
+    method="POST",
+    path="/jobs/{id}/retry",
+    summary="Retry a failed job",
+    description="Run a failed job again, at once and with all its attempts.",
+    action=Action.OPERATE,
     parameters=parameters.CHANGE,
     response=JobResponse,
     response_description="The job, which is due now.",
     responses={200: {"headers": _ETAG}},
     problems=(*_CHANGING, "unsupported-media-type"),
+)
+_RETRY_BATCH: Final = EndpointSpec(
+    name="retry_jobs",
+    method="POST",
+    path="/jobs:retry",
+    summary="Retry failed jobs",
+    description="""Run failed jobs again, a batch at a time, about the newest first.
+
+    At least one of `handler`, `key` and `all=true` is needed; a body is refused. Continue with
+    `next`: then each is retried once, even if it fails again meanwhile.""",
+    action=Action.OPERATE,
+    parameters=parameters.RETRY,
+    response=RetriedResponse,
+    response_description="How many run again.",
+    problems=("not-open", "store-unavailable", "unsupported-media-type"),
+)
+_PAUSED: Final = EndpointSpec(
+    name="paused_handlers",
+    method="GET",
+    path="/jobs:paused",
+    summary="List paused handlers",
+    description="Return the handlers that are paused, and how many jobs wait for that to end.",
+    action=Action.OPERATE,
+    response=PausedResponse,
+    response_description="What is paused.",
+    problems=("not-open", "store-unavailable"),
+)
+_PAUSE: Final = EndpointSpec(
+    name="pause_handler",
+    method="POST",
+    path="/jobs:pause",
+    summary="Pause a handler",
+    description="""Start no more jobs of a handler, or of all, in any process. What runs goes on.
+
+    Exactly one of `handler` and `all=true` is needed; a body is refused.""",
+    action=Action.OPERATE,
+    parameters=parameters.PAUSE,
+    response=PausedResponse,
+    response_description="What is paused.",
+    problems=("not-open", "store-unavailable", "unsupported-media-type"),
+)
+_RESUME: Final = EndpointSpec(
+    name="resume_handler",
+    method="POST",
+    path="/jobs:resume",
+    summary="Resume a handler",
+    description="""End the pause of that handler, or of all: what was due meanwhile runs now.
+
+    Exactly one of `handler` and `all=true` is needed; a body is refused. A handler that is paused
+    by name stays so when all are resumed.""",
+    action=Action.OPERATE,
+    parameters=parameters.PAUSE,
+    response=PausedResponse,
+    response_description="What is paused.",
+    problems=("not-open", "store-unavailable", "unsupported-media-type"),
 )

@@ -10,13 +10,16 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StrictFloat, S
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import (
     ESCAPED,
+    KEY_PATTERN,
     KEY_ROOM,
+    Cursor,
     Key,
     RequestBody,
     Timestamp,
     any_json,
     with_fields,
 )
+from purgatory.fastapi.watch.schemas import CountOfKeys
 from purgatory.jobs import JobLimits
 from purgatory.jobs.callbacks import CALLBACK
 
@@ -35,6 +38,11 @@ At = Annotated[
         description="A time, RFC 3339 with a zone. This or `delay`.",
         examples=["2026-11-21T15:04:05Z"],
     ),
+]
+
+_CursorOfKeys = Annotated[
+    dict[str, Cursor],
+    Field(json_schema_extra={"propertyNames": {"maxLength": 256, "pattern": KEY_PATTERN}}),
 ]
 
 
@@ -81,7 +89,15 @@ class JobBody(RequestBody):
     delay: Delay = None
     at: At = None
     keys: list[Key] = Field(
-        default_factory=list, description="Watch keys that decide the job when one of them fires."
+        default_factory=list, description="Watch keys that decide the job when they fire."
+    )
+    since: Cursor | _CursorOfKeys | None = Field(
+        None,
+        description="A cursor, for all keys or for some: what fired since then counts. Without, "
+        "what fires once the job is stored.",
+    )
+    until: Literal["any", "all"] | CountOfKeys = Field(
+        "any", description="How many of the keys must fire to decide the job."
     )
     on_fire: Literal["run", "cancel"] = Field("run", description="What happens to the job then.")
     dedupe_key: Key | None = Field(None, description="One job waits with it at a time.")
@@ -89,6 +105,11 @@ class JobBody(RequestBody):
         "error",
         description="What to do while another job waits with that dedupe key; `replace` and "
         "`keep` need one.",
+    )
+    concurrency_key: Key | None = Field(
+        None,
+        description="As many jobs of the handler as it allows run with it at once, in all "
+        "processes; others that are due wait. Without such a bound it has no effect.",
     )
     max_attempts: Annotated[StrictInt, Field(ge=1)] = Field(
         10, description="How often it is started at most, if it fails."
@@ -117,6 +138,10 @@ def job_body(limits: JobLimits) -> type[JobBody]:
     return with_fields(
         JobBody,
         payload=any_json(limits.max_payload_bytes),
+        since=(
+            Cursor | Annotated[_CursorOfKeys, Field(max_length=limits.max_keys)] | None,
+            Field(None, description=declared["since"].description),
+        ),
         keys=(
             list[Key],
             Field(
@@ -155,7 +180,8 @@ def max_batch_bytes(limits: JobLimits) -> int:
 
 
 def _max_job_bytes(limits: JobLimits) -> int:
-    return ESCAPED * limits.max_payload_bytes + limits.max_keys * KEY_ROOM + JOB_ENVELOPE
+    # Each key, and again with its cursor.
+    return ESCAPED * limits.max_payload_bytes + 2 * limits.max_keys * KEY_ROOM + JOB_ENVELOPE
 
 
 class JobCallback(BaseModel):
@@ -183,12 +209,16 @@ _LISTED_EXAMPLE: dict[str, Any] = {
     "finished": "2026-11-21T15:06:10.567Z",
     "ceiling": "2026-11-21T16:04:05.678Z",
     "keys": ["order:42:paid"],
+    "until": "any",
     "on_fire": "run",
     "dedupe_key": "order:42",
+    "concurrency_key": "customer:7",
     "misfire": "run",
+    "round": 0,
     "attempt": 2,
     "max_attempts": 10,
     "fired_key": "order:42:paid",
+    "fired_keys": ["order:42:paid"],
     "lateness_ms": 2,
     "error": "POST https://shop.example/hook returned 503",
 }
@@ -224,15 +254,31 @@ class ListedJob(BaseModel):
     created: Timestamp = Field(description="When it was added.")
     finished: Timestamp | None = Field(description="When it was done, failed or cancelled.")
     ceiling: Timestamp | None = Field(description="The deadline is never moved beyond this.")
-    keys: list[str] = Field(description="The watch keys that decide it when one of them fires.")
+    keys: list[str] = Field(description="The watch keys that decide it when they fire.")
+    until: Literal["any", "all"] | CountOfKeys = Field(
+        description="How many of the keys must fire to decide it."
+    )
     on_fire: Literal["run", "cancel"] = Field(description="What happens to the job then.")
     dedupe_key: str | None = Field(description="One job waits with it at a time.")
+    concurrency_key: str | None = Field(
+        description="As many jobs of the handler as it allows run with it at once."
+    )
+    blocked_by: Literal["max_running", "max_running_per_key"] | None = Field(
+        None,
+        description="The bound of its handler for which it waits: it is due, and as many jobs run "
+        "as that allows, in all or with its concurrency key. Null if nothing but time and keys is "
+        "in its way.",
+    )
     misfire: Literal["run", "skip", "spread"] = Field(
         description="What happens to it if no process ran at its deadline."
     )
-    attempt: int = Field(description="How often it was started.")
+    round: int = Field(description="How often it has waited again, as its handler asked.")
+    attempt: int = Field(description="How often it was started, in this round.")
     max_attempts: int = Field(description="How often it is started before a failure ends it.")
     fired_key: str | None = Field(description="The key that decided it; null if none did.")
+    fired_keys: list[str] = Field(
+        description="The keys that fired and count, in that order; one that decided it is the last."
+    )
     lateness_ms: int | None = Field(
         description="Milliseconds from its due time to its first start."
     )
@@ -266,12 +312,44 @@ class JobResponse(ListedJob):
     fired_value: Any = Field(description="The value with which `fired_key` was fired.")
 
 
+class RunJobResponse(JobResponse):
+    """A job that was run by hand."""
+
+    paused: bool = Field(
+        description="Its handler is paused: the job is due, and starts once that is resumed."
+    )
+
+
 class JobsResponse(BaseModel):
     """A page of jobs, about the newest first."""
 
     jobs: list[ListedJob] = Field(description="About the newest first.")
     next: str | None = Field(
         description="The address of the next page; null at the end. A page before it may be short."
+    )
+
+
+class RetriedResponse(BaseModel):
+    """A batch of failed jobs that run again."""
+
+    retried: int = Field(description="How many of the batch run again.", examples=[100])
+    next: str | None = Field(
+        description="The address of the next batch: POST there. Null after the last one.",
+        examples=[
+            "/purgatory/jobs:retry?all=true&limit=100&after=019aa6d0f48b3f6c2e9d1a7b4c5d6e7f"
+        ],
+    )
+
+
+class PausedResponse(BaseModel):
+    """The handlers that are paused, in all processes."""
+
+    handlers: list[str] = Field(description="Paused by their names.", examples=[["cancel-order"]])
+    all: bool = Field(description="All handlers are paused.")
+    parked: int = Field(description="Jobs that are due and wait for that to end.", examples=[12])
+    unknown: list[str] = Field(
+        description="Those of `handlers` that this process neither has nor expects of another "
+        "service (`handled_elsewhere`): misspelt, unless another service has them."
     )
 
 

@@ -10,9 +10,15 @@ from purgatory.errors import InvalidKeyError, InvalidValueError, PurgatoryError
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import RepeatedRequests
 from purgatory.fastapi.http.json_bodies import bad_field
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.permit import READ, Access, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_error
-from purgatory.fastapi.http.problems import ALLOWED_KEY, ALLOWED_VALUE, Problem, draining_problem
+from purgatory.fastapi.http.problems import (
+    ALLOWED_KEY,
+    ALLOWED_VALUE,
+    Problem,
+    bad_parameter,
+    draining_problem,
+)
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.keys.fired import fired_json, has_fired
@@ -34,6 +40,8 @@ from purgatory.purgatory import Purgatory
 
 # Keys fired in one turn of the event loop.
 FIRED_TOGETHER: Final = 100
+
+_CONDITIONS: Final = frozenset({b"if-match"})
 
 
 class KeyEndpoints:
@@ -86,6 +94,7 @@ class KeyEndpoints:
     async def fire_batch(self, raw: RawRequest) -> RawResponse:
         """Fire several keys: all of them or, if one is invalid, none."""
         values = FIRE_BATCH.parse(raw)
+        _refuse_condition(raw)
         # Before a kept response: a client without permission gets none.
         items = self._batch.parse(raw.body)
         raw.permit.check_keys(Action.FIRE, (item.key for item in items))
@@ -147,7 +156,7 @@ class KeyEndpoints:
 
     async def list_watched(self, raw: RawRequest) -> RawResponse:
         """List the watched keys, in order."""
-        raw.permit.check(Access(Action.OPERATE))
+        raw.permit.check(READ)
         values = LIST.parse(raw)
         limit, prefix = values[LIMIT], values[PREFIX]
         watched = self._purgatory.watched_keys()
@@ -196,3 +205,13 @@ class KeyEndpoints:
             raise bad_field((index, "key"), exc.detail, ALLOWED_KEY) from exc
         except InvalidValueError as exc:
             raise bad_field((index, "value"), exc.detail, ALLOWED_VALUE) from exc
+
+
+def _refuse_condition(raw: RawRequest) -> None:
+    # A client whose condition is ignored takes the response for "nothing had fired since".
+    if raw.has_any(_CONDITIONS):
+        raise bad_parameter(
+            "If-Match",
+            "a batch has no condition, since each key has a cursor of its own",
+            "left out; to fire one key only if nothing has fired since, send it alone",
+        )

@@ -9,11 +9,12 @@ from purgatory.purgatory import Purgatory
 
 def fired_json(fired: FireResult) -> bytes:
     """Return the JSON of what a fire did."""
-    return b'{"cursor":"%b","seq":%d,"completed":%d%b}' % (
+    return b'{"cursor":"%b","seq":%d,"completed":%d%b%b}' % (
         fired.cursor.encode(),
         fired.seq,
         fired.completed,
         b',"jobs":%d' % fired.jobs if fired.jobs else b"",
+        b',"jobs_pending":true' if fired.jobs_pending else b"",
     )
 
 

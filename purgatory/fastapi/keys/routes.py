@@ -81,7 +81,9 @@ def _fire_batch(limits: Limits) -> EndpointSpec:
         method="POST",
         path="/keys",
         summary="Fire several keys",
-        description="Fire several keys: all of them or, if one is refused, none.",
+        description="""Fire several keys: all of them or, if one is refused, none.
+
+        `If-Match` is refused, since each key has a cursor of its own.""",
         action=Action.FIRE,
         parameters=FIRE_BATCH,
         body=batch_json(limits),

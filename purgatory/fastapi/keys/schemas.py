@@ -78,6 +78,12 @@ class FireResponse(BaseModel):
     seq: int = Field(description="The signal's number: counts up within its key.")
     completed: int = Field(description="Operations of this process that it completed.")
     jobs: int = Field(0, description="Delayed jobs that it decided; left out if 0.")
+    jobs_pending: bool = Field(
+        False,
+        description="The job store is away: the delayed jobs on the key that were deferred before "
+        "this fire are decided when it is back. With shared signals this survives the process, "
+        "otherwise it does not. Left out if false.",
+    )
 
 
 class FireBatchResponse(BaseModel):

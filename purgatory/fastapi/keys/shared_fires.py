@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from purgatory.errors import SignalsConflictError, SignalsError
 from purgatory.fastapi.http.idempotency import fingerprint_of, key_reused, request_name
@@ -15,6 +15,9 @@ from purgatory.purgatory import Purgatory
 from purgatory.signals.shared import Idempotency
 
 logger = logging.getLogger("purgatory.fastapi")
+
+# Larger responses are not stored: 10,000 of each client are, for ten minutes.
+MAX_STORED_BYTES: Final = 8 * 1024
 
 
 class SharedFires:
@@ -45,7 +48,10 @@ class SharedFires:
             )
         try:
             fired = await self._purgatory.fire_shared(
-                items, unless_after=unless_after, idempotency=idempotency
+                items,
+                unless_after=unless_after,
+                idempotency=idempotency,
+                owner=raw.permit.identity,
             )
         except SignalsConflictError as exc:
             if exc.is_name_reused:
@@ -60,6 +66,9 @@ class SharedFires:
         return RawResponse.from_json(201, body)
 
     async def _remember(self, idempotency: Idempotency, body: bytes) -> None:
+        if len(body) > MAX_STORED_BYTES:
+            # The log has what a repeat needs besides the counts.
+            return
         assert self._purgatory.shared_signals is not None
         try:
             await self._purgatory.shared_signals.remember(idempotency, body)

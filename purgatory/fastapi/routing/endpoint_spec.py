@@ -104,7 +104,7 @@ def _parameter_argument(parameter: Parameter[Any]) -> inspect.Parameter:
     info = _LOCATIONS[parameter.location](description=parameter.description, **parameter.schema)
     # FastAPI makes the name of a header of that of its argument.
     name = parameter.name.lower().replace("-", "_")
-    if parameter.location == "path":
+    if parameter.location == "path" or parameter.is_required:
         return _argument(name, parameter.type, info, inspect.Parameter.empty)
     is_nullable = parameter.documented_default is None
     annotation = parameter.type | None if is_nullable else parameter.type

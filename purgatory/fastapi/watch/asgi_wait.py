@@ -32,18 +32,29 @@ class AsgiWait(DisconnectListener, ParkedRequest):
     only waited, finds nothing left to do.
     """
 
-    __slots__ = ("_cancelling", "_early", "_receive", "_send", "_task")
+    __slots__ = ("_address", "_cancelling", "_early", "_receive", "_send", "_task")
 
     def __init__(
-        self, request: WatchRequest, registry: WaitRegistry, receive: Receive, send: Send
+        self,
+        request: WatchRequest,
+        registry: WaitRegistry,
+        receive: Receive,
+        send: Send,
+        address: str = "",
     ) -> None:
-        """Prepare to respond to `request` through `send`."""
+        """Prepare to respond to `request` through `send`, to the client at `address`."""
         ParkedRequest.__init__(self, request, registry)
+        self._address = address
         self._receive = receive
         self._send = send
         self._task = None
         # A response before the task waits, which is for the task to send.
         self._early: RawResponse | None = None
+
+    @property
+    def address(self) -> str | None:
+        """The client's address as the server says it; None if it does not."""
+        return self._address or None
 
     def begin(self) -> Awaitable[Any]:
         """Return what completes the request, for its own task; call it once it is parked."""

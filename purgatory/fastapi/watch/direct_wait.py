@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.routing.connection import Connection
+from purgatory.fastapi.routing.connection import Responder
 from purgatory.fastapi.watch.parked_request import ParkedRequest
 from purgatory.fastapi.watch.request import WatchRequest
 
@@ -20,11 +20,16 @@ class DirectWait(ParkedRequest):
     __slots__ = ("_connection",)
 
     def __init__(
-        self, request: WatchRequest, registry: WaitRegistry, connection: Connection
+        self, request: WatchRequest, registry: WaitRegistry, connection: Responder
     ) -> None:
         """Prepare to respond to `request` on `connection`."""
         ParkedRequest.__init__(self, request, registry)
         self._connection = connection
+
+    @property
+    def address(self) -> str | None:
+        """The address at the other end of the connection."""
+        return self._connection.address
 
     def respond(self, response: RawResponse) -> None:
         """Send the response."""

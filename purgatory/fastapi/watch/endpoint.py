@@ -15,6 +15,7 @@ from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 from purgatory.fastapi.routing.raw_endpoint import path_parameter
 from purgatory.fastapi.watch.asgi_wait import AsgiWait
 from purgatory.fastapi.watch.direct_wait import DirectWait
+from purgatory.fastapi.watch.parked_request import ParkedRequest
 from purgatory.fastapi.watch.request import WatchRequest
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 
@@ -61,13 +62,13 @@ class WatchEndpoint(AdmittingEndpoint):
     def _respond(self, raw: RawRequest, receive: Receive, send: Send) -> Awaitable[None]:
         registry = self.registry
         try:
-            wait = AsgiWait(self._parse(raw), registry, receive, send)
+            wait = AsgiWait(self._parse(raw), registry, receive, send, raw.client)
             registry.park(wait, registry.client(raw))
         except Exception as exc:
             return send_response(send, self.error_response(raw, exc))
         return wait.begin()
 
-    def begin(self, raw: RawRequest, connection: Connection) -> DirectWait | None:
+    def begin(self, raw: RawRequest, connection: Connection) -> ParkedRequest | None:
         """Respond on `connection` to an admitted request with its body, now or later.
 
         Returns its wait, None if it was refused: call `abandon` when the client leaves.

@@ -65,7 +65,7 @@ class Interruptible:
 
 
 class DisconnectListener(Interruptible):
-    """Waits in `receive()` on behalf of an operation, so that a client that leaves ends it.
+    """Waits in `receive()`, so that a client that leaves is noticed, and ends an operation.
 
     Subclasses define the slots of Interruptible, and `_receive`.
     """
@@ -75,10 +75,10 @@ class DisconnectListener(Interruptible):
     _receive: Receive
 
     # What a parked request keeps of its application: this frame, and no other of ours.
-    async def until_disconnect(self, operation: Abandonable) -> bool:
+    async def until_disconnect(self, operation: Abandonable | None = None) -> bool:
         """Return True once the client has left or has its response, False if interrupted.
 
-        `operation` is pending no more then.
+        `operation`, if given, is pending no more then.
         """
         self._begin_wait()
         try:
@@ -90,7 +90,8 @@ class DisconnectListener(Interruptible):
                 raise
             return False
         finally:
-            operation.abandon()
+            if operation is not None:
+                operation.abandon()
         self._end_wait()
         return True
 

@@ -57,6 +57,21 @@ class ParkedRequest(WaitOperation):
         """The client's name for this wait, if it gave one."""
         return self._registration.wait_id
 
+    @property
+    def client(self) -> str | None:
+        """The client as far as it is known: its identity, or the address of its connection.
+
+        The identity is kept only where it is needed, for a Wait-Id or a limit per client.
+        """
+        registration = self._registration
+        owner = (registration.wait_id or "").rpartition("/")[0]
+        return registration.client or owner or self.address
+
+    @property
+    def address(self) -> str | None:
+        """The address of the client's connection, or of the proxy's; None if unknown."""
+        return None
+
     def count_for(self, client: str) -> None:
         """Count this request for `client` until it ends."""
         registration = self._registration

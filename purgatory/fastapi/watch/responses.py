@@ -181,10 +181,13 @@ class WatchResponses:
         # Lists compare identity first, so that the same signals compare quickly.
         if signals != self._last_signals:
             self._last_signals = signals
-            self._last_encoded = b"[%b]" % b",".join([self._encode(signal) for signal in signals])
+            self._last_encoded = b"[%b]" % b",".join(
+                [self.signal_json(signal) for signal in signals]
+            )
         return self._last_encoded
 
-    def _encode(self, signal: Signal) -> bytes:
+    def signal_json(self, signal: Signal) -> bytes:
+        """Return one signal as JSON."""
         return b'{"seq":%d,"cursor":"%b","at":"%b","value":%b}' % (
             signal.seq,
             self._cursor(signal.offset),

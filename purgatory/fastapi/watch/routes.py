@@ -1,4 +1,4 @@
-"""The routes under `/watch` and `/waits`."""
+"""The routes of waits for several keys, and of ending a wait."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from purgatory.fastapi.routing.raw_route import add_endpoint
 from purgatory.fastapi.watch.endpoint import WatchEndpoint
 from purgatory.fastapi.watch.parameters import END_WAIT, WATCH_SEVERAL
 from purgatory.fastapi.watch.request_parser import WatchParser, parse_ended_wait
-from purgatory.fastapi.watch.schemas import WatchManyResponse, WatchResponse
+from purgatory.fastapi.watch.schemas import WatchManyResponse
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 
-_ETAG: Final = response_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
-_PREFERENCE_APPLIED: Final = response_header(
+ETAG: Final = response_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
+PREFERENCE_APPLIED: Final = response_header(
     "Preference-Applied", "What was made of Prefer, or of a longer wait."
 )
-_PURGATORY_CURSOR: Final = response_header("Purgatory-Cursor", "The cursor for the next wait.")
-_PROBLEMS: Final = (
+PURGATORY_CURSOR: Final = response_header("Purgatory-Cursor", "The cursor for the next wait.")
+PROBLEMS: Final = (
     "bad-cursor",
     "superseded",
     "cursor-expired",
@@ -51,8 +51,7 @@ _END_WAIT: Final = EndpointSpec(
 def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
     """Add the routes of waits to `router`."""
     parser = WatchParser(registry.purgatory, registry.settings)
-    one, several = _watch_one(parser), _watch_several(parser)
-    add_endpoint(router, one, WatchEndpoint(registry, one, parser.parse))
+    several = _watch_several(parser)
     add_endpoint(router, several, WatchEndpoint(registry, several, parser.parse_several))
 
     async def end_wait(raw: RawRequest) -> RawResponse:
@@ -62,36 +61,6 @@ def add_watch_routes(router: APIRouter, registry: WaitRegistry) -> None:
         return RawResponse.empty(204)
 
     add_endpoint(router, _END_WAIT, RawEndpoint(registry.context, _END_WAIT, end_wait))
-
-
-def _watch_one(parser: WatchParser) -> EndpointSpec:
-    return EndpointSpec(
-        name="watch_key",
-        method="GET",
-        path="/watch/{key:watch_key}",
-        summary="Wait for a key",
-        description="""Park until the key fires, or the wait is over.
-
-        The response is 200 however the wait ended. It comes after 90-100 % of a wait of 5 s and
-        more, and never before a shorter one is over. Continue with the cursor of the response:
-        what fires between two requests is in the next response.""",
-        action=Action.WAIT,
-        parameters=parser.parameters.all,
-        response=WatchResponse,
-        response_description="How the wait ended: always this, whatever ended it.",
-        responses={
-            200: {"headers": _ETAG | _PREFERENCE_APPLIED},
-            204: {
-                "description": "Nothing fired, with `Prefer: return=minimal`.",
-                "headers": _ETAG | _PREFERENCE_APPLIED | _PURGATORY_CURSOR,
-            },
-            304: {
-                "description": "Nothing fired, with `If-None-Match`.",
-                "headers": _ETAG | _PREFERENCE_APPLIED,
-            },
-        },
-        problems=_PROBLEMS,
-    )
 
 
 def _watch_several(parser: WatchParser) -> EndpointSpec:
@@ -108,11 +77,11 @@ def _watch_several(parser: WatchParser) -> EndpointSpec:
         response=WatchManyResponse,
         response_description="How the wait ended, with an entry for each key that fired.",
         responses={
-            200: {"headers": _PREFERENCE_APPLIED},
+            200: {"headers": PREFERENCE_APPLIED},
             204: {
                 "description": "Nothing fired, with `Prefer: return=minimal`.",
-                "headers": _PREFERENCE_APPLIED | _PURGATORY_CURSOR,
+                "headers": PREFERENCE_APPLIED | PURGATORY_CURSOR,
             },
         },
-        problems=("bad-json", *_PROBLEMS, "body-too-large", "unsupported-media-type"),
+        problems=("bad-json", *PROBLEMS, "body-too-large", "unsupported-media-type"),
     )

@@ -22,6 +22,10 @@ class WaitSettings:
     default_wait: float = DEFAULT_WAIT
     """Seconds, if the client names none: 25, or `max_wait` if that is less."""
     max_wait: float = 55.0
+    max_stream: float = 3600.0
+    """Seconds until a stream of events ends; its client reconnects, and is authorized again."""
+    heartbeat: float = 15.0
+    """Seconds between comments in a stream: less than the idle timeouts of proxies."""
     max_parked_per_client: int = 100_000
     """Parked requests of one client: a token, or else an address."""
     request_timeout: float = DEFAULT_TIMEOUT
@@ -58,7 +62,7 @@ class WaitSettings:
             raise ValueError(
                 f"max_parked_per_client is {self.max_parked_per_client!r}; the minimum is 1"
             )
-        for name in ("request_timeout", "response_timeout"):
+        for name in ("heartbeat", "max_stream", "request_timeout", "response_timeout"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(
                     f"{name} is {getattr(self, name)!r}; needed: a number of seconds above 0"

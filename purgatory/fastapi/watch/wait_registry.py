@@ -29,7 +29,7 @@ class WaitRegistry:
         self.settings = settings
         # The registration of every request without a Wait-Id whose client is not counted.
         self.unnamed = Registration(self)
-        self._responses = WatchResponses(purgatory.signals, settings.max_response_bytes)
+        self.responses = WatchResponses(purgatory.signals, settings.max_response_bytes)
         # {wait id: the request that is parked under it, and since when}
         self._named: dict[str, tuple[ParkedRequest, int]] = {}
         shared = purgatory.shared_signals
@@ -77,7 +77,7 @@ class WaitRegistry:
         self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
     ) -> RawResponse:
         """Return the response to a wait that ended with `status`: 410 if a signal was trimmed."""
-        response = self._responses.known(keys, positions, terms, status)
+        response = self.responses.known(keys, positions, terms, status)
         if response is not None:
             return response
         if status is Status.FIRED or status is Status.EXPIRED:
@@ -86,7 +86,7 @@ class WaitRegistry:
             for index, key in enumerate(keys):
                 if positions[index] < signals.earliest(key):
                     return self._expired(key, positions[index])
-        return self._responses.response(keys, positions, terms, status)
+        return self.responses.response(keys, positions, terms, status)
 
     def failed(self, keys: tuple[str, ...], error: Exception) -> RawResponse:
         """Return the response to a wait whose response could not be made, and log why."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from starlette.types import Scope
@@ -20,15 +20,33 @@ AccessEntry = tuple[str, str, str, str]
 _logger = logging.getLogger("uvicorn.access")
 
 
-class AccessLog:
-    """Writes the lines of one server, and finds the clients behind its proxies."""
+@runtime_checkable
+class LineHandler(Protocol):
+    """A handler of the access log that needs no record."""
 
-    __slots__ = ("_proxy_headers", "is_enabled")
+    def add_line(self, client: str, method: str, target: str, version: str, status: int) -> None:
+        """Add the line of a response."""
+        ...
+
+    def write_lines(self) -> None:
+        """Write the lines that were added."""
+        ...
+
+
+class AccessLog:
+    """Writes the lines of one server, and finds the clients behind its proxies.
+
+    A LineHandler that is the logger's only handler is given the lines of each turn of the event
+    loop together: making a record of each would take more time than all else about a request.
+    """
+
+    __slots__ = ("_line_handler", "_proxy_headers", "is_enabled")
 
     def __init__(self, config: Config) -> None:
         """Log as uvicorn does with `config`, once that is loaded."""
         # uvicorn asks this for each connection.
         self.is_enabled = _logger.hasHandlers()
+        self._line_handler = _only_line_handler()
         self._proxy_headers: ProxyHeadersMiddleware | None = None
         app: Any = config.loaded_app
         if isinstance(app, ProxyHeadersMiddleware):
@@ -54,8 +72,17 @@ class AccessLog:
         return _address(scope.get("client")), scope["method"], target, scope["http_version"]
 
     def write(self, entry: AccessEntry, status: int) -> None:
-        """Log a response with that status."""
+        """Log a response with that status: once `flush` is called, at the latest."""
+        if self._line_handler is not None:
+            if _logger.isEnabledFor(logging.INFO):
+                self._line_handler.add_line(*entry, status)
+            return
         _logger.info('%s - "%s %s HTTP/%s" %d', *entry, status)
+
+    def flush(self) -> None:
+        """Write every line, before the responses are sent."""
+        if self._line_handler is not None:
+            self._line_handler.write_lines()
 
     def client(
         self, request: DirectRequest, transport: asyncio.Transport
@@ -72,6 +99,16 @@ class AccessLog:
                 pass
         client: tuple[str, int] | None = scope["client"]
         return client
+
+
+def _only_line_handler() -> LineHandler | None:
+    """Return the handler that gets the records of the access log, if that is a LineHandler."""
+    if _logger.filters or (_logger.propagate and logging.getLogger().handlers):
+        return None
+    if len(_logger.handlers) != 1 or _logger.handlers[0].filters:
+        return None
+    handler: object = _logger.handlers[0]
+    return handler if isinstance(handler, LineHandler) else None
 
 
 def _peer(transport: asyncio.Transport) -> tuple[str, int] | None:

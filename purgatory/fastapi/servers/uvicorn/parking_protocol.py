@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, Final
 
 from starlette.responses import Response
@@ -57,16 +58,18 @@ class ParkingProtocol(asyncio.Protocol):
     __slots__ = (
         "_entry",
         "_fallback",
+        "_is_chunked",
         "_is_read_paused",
         "_is_reading",
         "_is_responding",
-        "_is_write_paused",
         "_keeps_alive",
+        "_on_readable",
         "_parked",
         "_receiving",
         "_server",
         "_transport",
         "_unread",
+        "is_write_paused",
     )
 
     def __init__(
@@ -94,7 +97,11 @@ class ParkingProtocol(asyncio.Protocol):
         self._is_responding = False
         self._is_reading = False
         self._is_read_paused = False
-        self._is_write_paused = False
+        self.is_write_paused: bool = False
+        """True while the client has not read what was sent."""
+        # Of a response that is a stream: what sends more of it, and its framing.
+        self._on_readable: Callable[[], object] | None = None
+        self._is_chunked = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as in uvicorn
         """Register with uvicorn."""
@@ -109,7 +116,7 @@ class ParkingProtocol(asyncio.Protocol):
         server = self._server
         server.state.connections.discard(self)
         server.idle.discard(self)
-        if self._is_write_paused:
+        if self.is_write_paused:
             server.unread.release(self)
         if self._receiving is not None or self._unread:
             self._receiving = None
@@ -117,6 +124,7 @@ class ParkingProtocol(asyncio.Protocol):
         self._unread = b""
         if self._fallback is not None:
             self._fallback.connection_lost(exc)
+        self._on_readable = None
         parked, self._parked = self._parked, None
         if parked is not None:
             parked.abandon()
@@ -149,7 +157,7 @@ class ParkingProtocol(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Begin no request while the client does not read its responses."""
-        self._is_write_paused = True
+        self.is_write_paused = True
         self._server.unread.hold(self, self.unread_bytes)
         self._track(is_another=False)
         if self._fallback is not None:
@@ -157,12 +165,20 @@ class ParkingProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         """Begin the requests that are unread."""
-        self._is_write_paused = False
+        self.is_write_paused = False
         self._server.unread.release(self)
         self._track(is_another=False)
         if self._fallback is not None:
             self._fallback.resume_writing()
+        if self._on_readable is not None:
+            self._on_readable()
         self._read_soon()
+
+    @property
+    def address(self) -> str | None:
+        """The address of the other end; None for a socket without one."""
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if isinstance(peer, tuple) and peer else None
 
     @property
     def unread_bytes(self) -> int:
@@ -197,20 +213,38 @@ class ParkingProtocol(asyncio.Protocol):
         server.writes.write(
             transport, server.encoder.encode(response, keeps_alive=self._keeps_alive)
         )
-        server.state.total_requests += 1
-        if not self._keeps_alive or response.is_last:
-            server.writes.flush()
-            if self._receiving is None:
-                transport.close()
-            else:
-                self._linger()
-        elif self._is_reading:
-            # The caller further up reads on by itself.
-            pass
-        elif self._unread:
-            self._read_soon()
-        else:
-            server.idle.add(self)
+        self._finish_response(is_last=response.is_last)
+
+    def begin_stream(
+        self, head: RawResponse, chunked_head: RawResponse, on_readable: Callable[[], object]
+    ) -> None:
+        """Send the head of a response whose body comes in pieces; its end is `end_stream`.
+
+        Without chunks if the connection closes after it: HTTP/1.0 has none.
+        """
+        server = self._server
+        self._on_readable = on_readable
+        self._is_chunked = self._keeps_alive
+        self._log_response(head.status)
+        head = chunked_head if self._is_chunked else head
+        data = server.encoder.encode(head, keeps_alive=self._keeps_alive)
+        server.writes.write(self._transport, data)
+
+    def send_piece(self, piece: bytes) -> None:
+        """Send a part of the body of a stream, which is not empty."""
+        if self._is_chunked:
+            piece = b"%x\r\n%b\r\n" % (len(piece), piece)
+        self._server.writes.write(self._transport, piece)
+
+    def end_stream(self, piece: bytes) -> None:
+        """Send the last part of the body of a stream, which is not empty."""
+        self._on_readable = None
+        if not self._end_request(200):
+            return
+        if self._is_chunked:
+            piece = b"%x\r\n%b\r\n0\r\n\r\n" % (len(piece), piece)
+        self._server.writes.write(self._transport, piece)
+        self._finish_response(is_last=False)
 
     def refuse(self, problem: Problem) -> None:
         """Refuse the incomplete request, which is late or has to make room."""
@@ -246,6 +280,7 @@ class ParkingProtocol(asyncio.Protocol):
             return
         if not self._end_request(response.status_code):
             return
+        self._server.access_log.flush()
         fallback = self._make_fallback()
         fallback.respond(response, keeps_alive=self._keeps_alive)
         # The next requests are for uvicorn's protocol, which waits for the end of this response.
@@ -263,13 +298,34 @@ class ParkingProtocol(asyncio.Protocol):
         self._parked = None
         if self._transport.is_closing():
             return False
+        self._log_response(status)
+        return True
+
+    def _log_response(self, status: int) -> None:
         if self._entry is not None:
             self._server.access_log.write(self._entry, status)
             self._entry = None
-        return True
+
+    def _finish_response(self, *, is_last: bool) -> None:
+        """Close after a whole response that is the last one, or go on to the next request."""
+        transport, server = self._transport, self._server
+        server.state.total_requests += 1
+        if not self._keeps_alive or is_last:
+            server.writes.flush()
+            if self._receiving is None:
+                transport.close()
+            else:
+                self._linger()
+        elif self._is_reading:
+            # The caller further up reads on by itself.
+            pass
+        elif self._unread:
+            self._read_soon()
+        else:
+            server.idle.add(self)
 
     def _keep_or_read(self, data: bytes | bytearray) -> None:
-        if self._is_responding or self._is_write_paused:
+        if self._is_responding or self.is_write_paused:
             self._keep(data)
         else:
             self._read(bytes(data))
@@ -307,7 +363,7 @@ class ParkingProtocol(asyncio.Protocol):
             if data:
                 # So that a client which sends much and reads nothing pauses the writing.
                 server.writes.flush()
-            if self._is_responding or self._is_write_paused or transport.is_closing():
+            if self._is_responding or self.is_write_paused or transport.is_closing():
                 break
         self._is_reading = False
         if self._receiving is not None:
@@ -380,7 +436,7 @@ class ParkingProtocol(asyncio.Protocol):
         is_another = True
         if isinstance(receiving, DroppedRest):
             self._transport.close()
-        elif self._is_write_paused:
+        elif self.is_write_paused:
             self._keep(rest)
         else:
             is_another = self._read(rest, receiving.request)
@@ -392,7 +448,7 @@ class ParkingProtocol(asyncio.Protocol):
         With a deadline of its own if `is_another`.
         """
         incoming, receiving = self._server.incoming, self._receiving
-        unread = len(self._unread) if self._is_write_paused else 0
+        unread = len(self._unread) if self.is_write_paused else 0
         if is_another or (receiving is None and not unread):
             incoming.release(self)
         if receiving is not None:
@@ -413,10 +469,10 @@ class ParkingProtocol(asyncio.Protocol):
         if len(data) > MAX_READ_AHEAD:
             if self._parked is not None:
                 self._parked.run()
-            if (self._is_responding or self._is_write_paused) and not self._is_read_paused:
+            if (self._is_responding or self.is_write_paused) and not self._is_read_paused:
                 self._is_read_paused = True
                 self._transport.pause_reading()
-        if self._is_write_paused:
+        if self.is_write_paused:
             self._track(is_another=False)
 
     def _read_soon(self) -> None:
@@ -424,7 +480,7 @@ class ParkingProtocol(asyncio.Protocol):
         self._server.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if self._is_responding or self._is_write_paused or self._transport.is_closing():
+        if self._is_responding or self.is_write_paused or self._transport.is_closing():
             return
         if self._is_read_paused:
             self._is_read_paused = False
@@ -448,6 +504,6 @@ class ParkingProtocol(asyncio.Protocol):
         fallback.connection_made(self._transport)
         # uvicorn calls each connection when it stops: this one passes that on.
         self._server.state.connections.discard(fallback)
-        if self._is_write_paused:
+        if self.is_write_paused:
             fallback.pause_writing()
         return fallback

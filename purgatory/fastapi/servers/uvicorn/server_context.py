@@ -49,9 +49,9 @@ class ServerContext:
         self.idle: Deadlines[asyncio.Protocol] = Deadlines(
             loop, config.timeout_keep_alive, methodcaller("close")
         )
-        self.writes = WriteBatcher(loop)
-        self.encoder = ResponseEncoder(state)
         self.access_log = AccessLog(config)
+        self.writes = WriteBatcher(loop, before=self.access_log.flush)
+        self.encoder = ResponseEncoder(state)
         # False if `is_full` need not be asked.
         self.is_limited = config.limit_concurrency is not None
         self._config = config

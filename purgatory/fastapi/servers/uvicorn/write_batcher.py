@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, Transport
+from collections.abc import Callable
 from typing import Final
 
 # So many bytes are not kept for the end of the turn: very many long responses may be in one.
@@ -17,11 +18,12 @@ class WriteBatcher:
     """
 
     # Invariant: a flush is scheduled unless there is nothing to write, and _size is the sum of it.
-    __slots__ = ("_loop", "_size", "_written")
+    __slots__ = ("_before", "_loop", "_size", "_written")
 
-    def __init__(self, loop: AbstractEventLoop) -> None:
-        """Begin empty."""
+    def __init__(self, loop: AbstractEventLoop, *, before: Callable[[], object]) -> None:
+        """Begin empty; `before` is called before responses are written."""
         self._loop = loop
+        self._before = before
         self._written: list[tuple[Transport, bytes]] = []
         self._size = 0
 
@@ -36,6 +38,9 @@ class WriteBatcher:
 
     def flush(self) -> None:
         """Write everything now: call it before anything else is done with a transport."""
+        if not self._written:
+            return
+        self._before()
         written, self._written = self._written, []
         self._size = 0
         for transport, data in written:

@@ -1,0 +1,260 @@
+"""What is wrong with an installation: the library, the server, its stores."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+import os
+import platform
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Final
+
+import httpx
+import typer
+
+from purgatory.cli.exit_status import OK, REFUSED
+from purgatory.cli.finding import Finding
+from purgatory.cli.output import print_rows
+from purgatory.cli.session import Session, session_of
+from purgatory.cli.store_url import StoreUrl, store_at
+from purgatory.cli.unknown_variables import unknown_variables
+from purgatory.cli.worker_findings import worker_findings
+from purgatory.client import RefusedError
+from purgatory.errors import PurgatoryError, SignalsUnavailableError
+from purgatory.jobs.stores.protocol import JobStore
+from purgatory.purgatory import Purgatory
+from purgatory.timer import SystemClock, compiled
+
+# Of the server's time and ours: Date has whole seconds.
+MAX_SKEW_S: Final = 2.0
+# Descriptors besides connections: stores, logs, the event loop.
+_SPARE_FILES: Final = 100
+_EXTRAS: Final = {
+    "fastapi": "fastapi",
+    "sql": "sqlalchemy",
+    "postgresql": "asyncpg",
+    "redis": "redis",
+    "journal": "pyarrow",
+    "pipeline": "pyspark",
+    "metrics": "prometheus_client",
+}
+
+
+def doctor(
+    context: typer.Context,
+    store: StoreUrl = None,
+    signals: Annotated[
+        str | None,
+        typer.Option(
+            envvar="PURGATORY_SIGNALS", show_envvar=True, help="The URL of the shared signals."
+        ),
+    ] = None,
+) -> int:
+    """Look for what is wrong: library, settings, server, job store, signals, clocks.
+
+    Exit with 1 if anything failed. What is not given is not looked at.
+
+    Example: purgatory --url https://shop.example doctor --store redis://localhost
+    """
+    session = session_of(context)
+    # Refuses what is no URL before anything is looked at.
+    session.client().close()
+    findings = [*_library(), *_settings(), *_server(session)]
+    if store is not None:
+        findings += _reported("job store", asyncio.run(_store(store)))
+    if signals is not None:
+        findings += _reported("signals", asyncio.run(_signals(signals)))
+    rows = (asdict(finding) for finding in findings)
+    print_rows(("result", "what", "detail"), rows, as_json=session.as_json)
+    return REFUSED if any(finding.result == "failed" for finding in findings) else OK
+
+
+def _library() -> Iterator[Finding]:
+    yield Finding("ok", "python", f"{platform.python_implementation()} {platform.python_version()}")
+    try:
+        installed = version("fastapi-purgatory")
+    except PackageNotFoundError:
+        installed = "not installed, imported from a checkout"
+    yield Finding("ok", "fastapi-purgatory", installed)
+    yield (
+        Finding("ok", "core", "compiled")
+        if compiled
+        else Finding(
+            "warning",
+            "core",
+            "plain Python: timers are several times slower; install a wheel for this platform, or "
+            "a C compiler before pip",
+        )
+    )
+    extras = [name for name, module in _EXTRAS.items() if importlib.util.find_spec(module)]
+    yield Finding("ok", "extras", ", ".join(extras) or "none")
+    try:
+        version("purgatory")
+    except PackageNotFoundError:
+        pass
+    else:
+        yield Finding(
+            "failed",
+            "purgatory",
+            "the distribution purgatory, a circuit breaker, has a package of the same name: "
+            "uninstall it, then install fastapi-purgatory again",
+        )
+
+
+def _settings() -> Iterator[Finding]:
+    unknown = unknown_variables(os.environ)
+    for sentence in unknown:
+        yield Finding("warning", "settings", sentence)
+    if not unknown:
+        yield Finding("ok", "settings", "each PURGATORY_ variable of the environment is known")
+
+
+def _server(session: Session) -> Iterator[Finding]:
+    base = session.url.rstrip("/")
+    try:
+        alive = httpx.get(f"{base}/healthz", timeout=5)
+        ready = httpx.get(f"{base}/readyz", timeout=5)
+    except (httpx.HTTPError, httpx.InvalidURL) as exc:
+        yield Finding("failed", "server", f"{base} cannot be reached: {exc}")
+        return
+    if alive.status_code == 404:
+        yield Finding("ok", "server", f"{base} responds, and has no /healthz")
+    elif ready.status_code == 200:
+        yield Finding("ok", "server", f"{base} is ready")
+    else:
+        missing = "; ".join(_missing(ready)) or f"/readyz responded with {ready.status_code}"
+        yield Finding("failed", "server", f"{base} is not ready: {missing}")
+    yield from _skew(alive)
+    yield from worker_findings(session)
+    try:
+        with session.client() as client:
+            statistics = client.call("GET", "/statistics")
+    except RefusedError as exc:
+        yield Finding("warning", "statistics", f"{exc} (a token with the scope observe reads them)")
+        return
+    except PurgatoryError as exc:
+        yield Finding("failed", "statistics", str(exc))
+        return
+    yield Finding(
+        "ok" if statistics["is_compiled"] else "warning",
+        "server's core",
+        "compiled" if statistics["is_compiled"] else "plain Python",
+    )
+    yield from _files(statistics["parked"])
+    shared = statistics["shared_signals"]
+    detail = "in the memory of one process" if shared is None else "shared through Redis"
+    yield Finding(
+        "ok", "server's signals", f"{detail}; {statistics['signals']['signals']} are kept"
+    )
+
+
+def _missing(ready: httpx.Response) -> list[str]:
+    try:
+        found = ready.json()["missing"]
+    except (ValueError, KeyError, TypeError):
+        return []
+    return [str(each) for each in found] if isinstance(found, list) else []
+
+
+def _skew(response: httpx.Response) -> Iterator[Finding]:
+    try:
+        said = parsedate_to_datetime(response.headers["Date"])
+        skew_s = (datetime.now(UTC) - said).total_seconds()
+    except (KeyError, TypeError, ValueError):
+        return
+    is_near = abs(skew_s) <= MAX_SKEW_S
+    yield Finding(
+        "ok" if is_near else "warning",
+        "server's clock",
+        "agrees with the one here" if is_near else f"differs from the one here by {skew_s:.0f} s",
+    )
+
+
+def _files(parked: int) -> Iterator[Finding]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    is_enough = soft == resource.RLIM_INFINITY or soft > parked + _SPARE_FILES
+    yield Finding(
+        "ok" if is_enough else "warning",
+        "descriptors",
+        f"{soft} here (ulimit -n), {parked} requests parked at the server; each needs one",
+    )
+
+
+async def _store(url: str) -> list[str | Exception]:
+    try:
+        store = store_at(url)
+        await store.open()
+    except typer.BadParameter as exc:
+        # Of a variable, perhaps: what else is wrong is of interest, too.
+        return [ValueError(exc.message)]
+    except (PurgatoryError, ImportError, ValueError, OSError) as exc:
+        return [exc]
+    try:
+        warnings: list[str | Exception] = [*await store.check()]
+        skew_ms = await _skew_ms(store)
+    except PurgatoryError as exc:
+        return [exc]
+    finally:
+        await store.close()
+    if abs(skew_ms) > MAX_SKEW_S * 1000:
+        warnings.append(f"its clock differs from the one here by {skew_ms / 1000:.1f} s")
+    return warnings
+
+
+async def _skew_ms(store: JobStore) -> int:
+    store_ms = await store.now_ms()
+    return store_ms - SystemClock().wall_ms()
+
+
+async def _signals(url: str) -> list[str | Exception]:
+    try:
+        from purgatory.signals.redis import RedisSignals
+
+        with _logged("purgatory.signals") as warnings:
+            shared = RedisSignals(url)
+            async with Purgatory(signals=shared) as purgatory:
+                # Opening an unreachable server only logs: a worker would try again.
+                shared.require_loaded()
+                missing = [SignalsUnavailableError(each) for each in purgatory.missing]
+    except (PurgatoryError, ImportError, ValueError, OSError) as exc:
+        return [exc]
+    return [*warnings, *missing]
+
+
+@contextmanager
+def _logged(name: str) -> Iterator[list[str]]:
+    """Collect the warnings of a logger in place of writing them."""
+    logger, collector = logging.getLogger(name), _Collector(logging.WARNING)
+    propagates, logger.propagate = logger.propagate, False
+    logger.addHandler(collector)
+    try:
+        yield collector.sentences
+    finally:
+        logger.removeHandler(collector)
+        logger.propagate = propagates
+
+
+class _Collector(logging.Handler):
+    """Keeps the messages of log records."""
+
+    def __init__(self, level: int) -> None:
+        super().__init__(level)
+        self.sentences: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.sentences.append(record.getMessage().removeprefix("signals: "))
+
+
+def _reported(what: str, problems: list[str | Exception]) -> Iterator[Finding]:
+    for problem in problems:
+        is_failure = isinstance(problem, Exception)
+        yield Finding("failed" if is_failure else "warning", what, str(problem))
+    if not problems:
+        yield Finding("ok", what, "can be used, with its settings")

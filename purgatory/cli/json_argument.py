@@ -1,0 +1,24 @@
+"""Values on the command line."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import typer
+
+
+def json_argument(text: str | None, *, name: str) -> Any:
+    """Return a JSON value, `-` for standard input; refuse other text."""
+    if text is None:
+        return None
+    if text == "-":
+        text = sys.stdin.read()
+    try:
+        return json.loads(text)
+    except ValueError as exc:
+        example = json.dumps(text[:40])
+        raise typer.BadParameter(
+            f"{name} is {text[:40]!r}, not JSON ({exc}): a text has quotes of its own, '{example}'"
+        ) from None

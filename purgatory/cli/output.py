@@ -1,0 +1,151 @@
+"""What commands print: tables for people, JSON lines for scripts."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from purgatory.printable import printable
+
+# Characters; output that is no terminal is not wrapped.
+_UNLIMITED: Final = 1_000_000
+_MIN_WIDTH: Final = 80
+# Columns that are never wrapped: people copy from them, or compare them.
+_WHOLE: Final = frozenset({"id", "state", "outcome", "deadline", "attempt", "wait_id"})
+# Columns that are cut, as one line a row is easier to read.
+_CUT: Final = frozenset({"handler", "keys", "error"})
+# A JSON pointer and a sentence.
+_POINTER: Final = re.compile(r"/(\S+): (.*)", re.DOTALL)
+
+
+def print_json(document: Any) -> None:
+    """Print a line of JSON at once: a script may be reading."""
+    line = json.dumps(document, ensure_ascii=False, default=str)
+    if not line.isprintable():
+        # Half a character could not be written, and others would control the terminal.
+        line = json.dumps(document, default=str).replace("\x7f", "\\u007f")
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def print_line(text: str) -> None:
+    """Print a line at once, without what would control the terminal."""
+    sys.stdout.write(printable(text) + "\n")
+    sys.stdout.flush()
+
+
+def print_error(text: str) -> None:
+    """Print a sentence for people, beside the output."""
+    sys.stderr.write(printable(text) + "\n")
+
+
+def without_pointer(text: str) -> str:
+    """Return a sentence of the server with the place in the request that it is about in words."""
+    match = _POINTER.fullmatch(text)
+    if match is None:
+        return text
+    parts = [part.replace("~1", "/").replace("~0", "~") for part in match[1].split("/")]
+    place = f"key {parts[1]}" if len(parts) == 2 and parts[0] == "keys" else " ".join(parts)
+    return f"{place}: {match[2]}"
+
+
+def is_terminal() -> bool:
+    """Return True iff the output goes to a terminal."""
+    return sys.stdout.isatty()
+
+
+def new_console() -> Console:
+    """Return the console for the output, as wide as a line may be."""
+    if not is_terminal():
+        return Console(width=_UNLIMITED)
+    console = Console()
+    # In a narrower one, rich would cut ids: the terminal itself breaks the lines.
+    console.width = max(console.width, _MIN_WIDTH)
+    return console
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Mapping[str, Any]], *, as_json: bool) -> int:
+    """Print a table, or each row as a line of JSON; return how many there were."""
+    count = 0
+    if as_json:
+        for row in rows:
+            print_json(row)
+            count += 1
+        return count
+    table = new_table(columns)
+    for row in rows:
+        table.add_row(*(_cell_of(name, row.get(name)) for name in columns))
+        count += 1
+    new_console().print(table)
+    return count
+
+
+def print_fields(fields: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print one thing: a field a line, or JSON."""
+    if as_json:
+        print_json(fields)
+        return
+    table = Table.grid(padding=(0, 2))
+    for name, value in fields.items():
+        if value is not None:
+            table.add_row(Text(name, style="bold"), cell(value))
+    new_console().print(table)
+
+
+def new_table(columns: Sequence[str]) -> Table:
+    """Return a table whose headers are the names of its columns."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in columns:
+        table.add_column(name.replace("_", " "), overflow="fold", no_wrap=name in _WHOLE)
+    return table
+
+
+def _cell_of(column: str, value: Any) -> Text:
+    text = cell(value)
+    if column in _CUT:
+        # Of the text, as rich does not narrow a column that has it.
+        text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def cell(value: Any) -> Text:
+    """Return a value as text: never as markup, which keys and payloads could contain."""
+    if value is None:
+        return Text("-", style="dim")
+    if isinstance(value, str):
+        return Text(printable(value))
+    if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
+        return Text(printable(", ".join(value)))
+    return Text(printable(json.dumps(value, ensure_ascii=False, default=str)))
+
+
+def duration(milliseconds: float) -> str:
+    """Return a duration for people."""
+    seconds = milliseconds / 1000
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, whose plural has an s."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def local_time(at: datetime | int | str) -> str:
+    """Return a time, in milliseconds or as the server has it, in the zone of this machine."""
+    if isinstance(at, int):
+        at = datetime.fromtimestamp(at / 1000, UTC)
+    elif isinstance(at, str):
+        at = datetime.fromisoformat(at)
+    return at.astimezone().isoformat(sep=" ", timespec="seconds")

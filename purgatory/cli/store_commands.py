@@ -1,0 +1,119 @@
+"""Job stores: their tables, and what a worker would do after an outage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from purgatory.cli.output import print_error, print_line, print_rows
+from purgatory.cli.session import session_of
+from purgatory.cli.store_url import VARIABLE, StoreUrl, store_at
+from purgatory.jobs.model.job import Job, JobState, Misfire
+from purgatory.jobs.model.queries import JobFilter
+from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.worker.recovery import is_missed
+from purgatory.jobs.worker.settings import WorkerSettings
+from purgatory.redacted_url import redacted
+
+db = typer.Typer(no_args_is_help=True, help="The tables of delayed jobs in a SQL database.")
+
+_COLUMNS: Final = ("handler", "run", "skip", "spread", "interrupted")
+
+
+@db.callback()
+def _db() -> None:
+    # Keeps `upgrade` a command of a group while it is the only one.
+    return
+
+
+@db.command()
+def upgrade(url: StoreUrl = None) -> None:
+    """Create the tables, or bring them to the revision of this version. Safe to repeat.
+
+    Example: PURGATORY_JOBS_URL=postgresql://user@host/name purgatory db upgrade
+    """
+    if not url:
+        raise typer.BadParameter(f"give the database: --store URL, or set {VARIABLE}")
+    from purgatory.jobs.sql import migrate
+
+    asyncio.run(migrate(url))
+    print_line(f"the tables in {redacted(url)} are those of this version")
+
+
+def recover(
+    context: typer.Context,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Required: recovery itself is done by workers.")
+    ] = False,
+    url: StoreUrl = None,
+) -> None:
+    """Show what a worker that starts now would do with the jobs that are overdue.
+
+    By handler: how many would run, be skipped or spread by their misfire policy, and how many were
+    interrupted, as the worker that ran them is gone. Changes nothing.
+
+    Example: purgatory recover --dry-run --store sqlite:///data/jobs.sqlite3
+    """
+    if not dry_run:
+        raise typer.BadParameter(
+            "a worker recovers by itself when it starts: give --dry-run to see what it would do"
+        )
+    session = session_of(context)
+    found = asyncio.run(_overdue(store_at(url)))
+    rows = [
+        {"handler": handler} | {name: counts[name] for name in _COLUMNS[1:]}
+        for handler, counts in sorted(found.items())
+    ]
+    if not print_rows(_COLUMNS, rows, as_json=session.as_json):
+        print_error("no job is overdue")
+
+
+async def _overdue(store: JobStore) -> Mapping[str, Counter[str]]:
+    found: dict[str, Counter[str]] = {}
+    await store.open()
+    try:
+        now_ms = await store.now_ms()
+        progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.completed} jobs read"),
+            TimeElapsedColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        with progress:
+            task = progress.add_task("")
+            for state in (JobState.WAITING, JobState.RUNNING):
+                after: str | None = None
+                while True:
+                    page = await store.query(
+                        JobFilter(state=state), after=after, limit=store.limits.max_batch
+                    )
+                    for job in page.jobs:
+                        fate = _fate(job, now_ms)
+                        if fate is not None:
+                            found.setdefault(job.handler, Counter())[fate] += 1
+                    progress.advance(task, len(page.jobs))
+                    if page.next is None:
+                        break
+                    after = page.next
+    finally:
+        await store.close()
+    return found
+
+
+def _fate(job: Job, now_ms: int) -> str | None:
+    """Return what a worker that starts now does with a job; None if it is not overdue."""
+    if job.state is JobState.RUNNING:
+        return "interrupted" if job.lease_until_ms <= now_ms else None
+    if job.due_ms > now_ms or job.lease_until_ms > now_ms:
+        return None
+    if not is_missed(job, now_ms - WorkerSettings().misfire_after_ms):
+        return "run"
+    fates: dict[Any, str] = {Misfire.SKIP: "skip", Misfire.SPREAD: "spread"}
+    return fates.get(job.misfire, "run")

@@ -1,0 +1,267 @@
+"""The client for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from purgatory.client.commands import Command, Emit, Failure, Read, Request, Result, Sleep
+from purgatory.client.flows import Flow, Flows
+from purgatory.client.follow_flow import FollowFlow, check_keys
+from purgatory.client.requests import (
+    DEFAULT_PREFIX,
+    auth_headers,
+    base_url,
+    cursors_of,
+    follow_cursor,
+    job_body,
+    job_query,
+    reply_of,
+    send_arguments,
+)
+from purgatory.client.values import Fired, Job, Signal, WaitResult
+from purgatory.timer import Clock, SystemClock
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A client of one server, for one event loop: `async with AsyncClient(url) as client`.
+
+    Every method repeats its request while the server cannot be reached, for `retry_for` seconds,
+    and does so as one request: what fires or defers is done once. Raises ServerUnavailableError
+    after that, RefusedError for a request that the server refuses, and errors of the library, such
+    as BadCursorError, where they say more.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        retry_for: float = 30.0,
+        http: httpx.AsyncClient | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Reach the server at `url`; `http` is a client of httpx of your own, which you close.
+
+        `clock` is the one of a test in virtual time.
+        """
+        self._base = base_url(url, prefix)
+        self._flows = Flows(retry_for=retry_for, clock=clock or SystemClock())
+        self._headers = auth_headers(token)
+        self._owns_http = http is None
+        # A stream or a wait holds its connection: httpx's limit of 100 would be reached soon.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        self._http = httpx.AsyncClient(limits=limits) if http is None else http
+
+    async def __aenter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        """Close all connections."""
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._owns_http:
+            await self._http.aclose()
+
+    async def wait(
+        self,
+        *keys: str,
+        timeout: float = 25.0,
+        cursor: str | Mapping[str, str | None] | None = None,
+    ) -> WaitResult:
+        """Wait until one of `keys` fires, for `timeout` seconds; a result without signals is false.
+
+        `cursor` is from an earlier result (`result.cursors`), for all keys or one for each: what
+        fired since counts. "0" is from the earliest stored signal; without it, from now.
+        Raises CursorExpiredError.
+        """
+        check_keys(keys)
+        return await self._run(self._flows.wait(keys, timeout, cursors_of(keys, cursor)))
+
+    def follow(
+        self, *keys: str, cursor: str | Mapping[str, str | None] | None = None
+    ) -> AsyncGenerator[Signal, None]:
+        """Yield every signal of `keys` once, each key's in order, for as long as the server is.
+
+        `cursor` is that of a signal of an earlier `follow` of these keys; "0" is the earliest
+        stored position of all of them; without it, from now. The `cursors` of a wait for one key
+        are accepted, too. It reconnects by itself, with backoff, when connections break and
+        processes end. The iterator ends if a key is deleted.
+
+        Raises CursorExpiredError when signals were lost: read the state anew, then follow from its
+        `head`, or from its `earliest`. Raises ValueError at once if several keys have different
+        cursors: a stream has one for all of them.
+        """
+        check_keys(keys)
+        flow = FollowFlow(self._flows, keys, follow_cursor(keys, cursor))
+        return self._stream(flow.run())
+
+    async def fire(
+        self, key: str, value: Any = None, *, idempotency_key: str | None = None
+    ) -> Fired:
+        """Fire `key` with any JSON value, once: repeats have the same Idempotency-Key."""
+        return await self._run(self._flows.fire(key, value, idempotency_key))
+
+    async def defer(
+        self,
+        handler: str,
+        payload: Any = None,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> AsyncJobHandle:
+        """Add a job, once, `delay` seconds from now or at a time; `options` are other fields.
+
+        Such as `keys`, `on_fire`, `dedupe_key`, `on_conflict`, `concurrency_key`, `max_attempts`
+        and `misfire`.
+        """
+        body = job_body(handler, payload, delay, at, options)
+        job = await self._run(self._flows.defer(body, idempotency_key))
+        return AsyncJobHandle(self, job.id, job)
+
+    def job(self, job_id: str) -> AsyncJobHandle:
+        """Return the handle of a job by its id, without a request."""
+        return AsyncJobHandle(self, job_id)
+
+    async def jobs(
+        self, *, state: str | None = None, handler: str | None = None, key: str | None = None
+    ) -> AsyncIterator[Job]:
+        """Yield jobs, approximately newest first, without their payloads."""
+        after: str | None = None
+        while True:
+            query = job_query(state=state, handler=handler, key=key, after=after)
+            jobs, after = await self._run(self._flows.job_page(query))
+            for job in jobs:
+                yield job
+            if after is None:
+                return
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+    ) -> Any:
+        """Return the JSON of an endpoint without a method here; `path` is below the prefix.
+
+        Percent-encode what is put into `path`. It is repeated as all requests are: call only what
+        may be done twice.
+        """
+        items = tuple((query or {}).items())
+        request = Request(method=method, path=path, query=items, body=body)
+        return (await self._run(self._flows.ask(request))).json()
+
+    async def _run(self, flow: Flow[T]) -> T:
+        result: Result = None
+        while True:
+            try:
+                command = flow.send(result)
+            except StopIteration as finished:
+                value: T = finished.value
+                return value
+            if isinstance(command, Sleep):
+                await asyncio.sleep(command.seconds)
+                result = None
+            else:
+                assert isinstance(command, Request)
+                result = await self._send(command)
+
+    async def _send(self, request: Request) -> Result:
+        try:
+            response = await self._http.send(self._built(request))
+        except httpx.TransportError as exc:
+            return Failure(exc)
+        return reply_of(response, response.content)
+
+    async def _stream(self, flow: Generator[Command, Result, None]) -> AsyncGenerator[Signal, None]:
+        result: Result = None
+        async with AsyncExitStack() as stack:
+            pieces: AsyncIterator[bytes] | None = None
+            while True:
+                try:
+                    command = flow.send(result)
+                except StopIteration:
+                    return
+                result = None
+                if isinstance(command, Emit):
+                    yield command.signal
+                elif isinstance(command, Read):
+                    assert pieces is not None
+                    result = await _next(pieces)
+                elif isinstance(command, Sleep):
+                    await asyncio.sleep(command.seconds)
+                else:
+                    await stack.aclose()
+                    result, pieces = await self._open(command, stack)
+
+    async def _open(
+        self, request: Request, stack: AsyncExitStack
+    ) -> tuple[Result, AsyncIterator[bytes] | None]:
+        try:
+            response = await self._http.send(self._built(request), stream=True)
+            stack.push_async_callback(response.aclose)
+            if response.status_code == 200:
+                return reply_of(response, b""), response.aiter_raw()
+            return reply_of(response, await response.aread()), None
+        except httpx.TransportError as exc:
+            return Failure(exc), None
+
+    def _built(self, request: Request) -> httpx.Request:
+        built = self._http.build_request(**send_arguments(request, self._base))
+        built.headers.update(self._headers)
+        return built
+
+
+class AsyncJobHandle:
+    """A job by its id. No request until a method is called, and the job need not exist.
+
+    Every method raises JobNotFoundError if it does not.
+    """
+
+    def __init__(self, client: AsyncClient, job_id: str, job: Job | None = None) -> None:
+        """Name a job. Called by `AsyncClient.defer` and `AsyncClient.job`."""
+        self._client = client
+        self.id = job_id
+        self.job = job
+        """The job as it was deferred; None for one that was named by its id."""
+
+    def __repr__(self) -> str:
+        """Return the kind of handle and the id."""
+        return f"<AsyncJobHandle {self.id!r}>"
+
+    async def get(self) -> Job:
+        """Return the job as it is now."""
+        return await self._client._run(self._client._flows.job(self.id))
+
+    async def cancel(self) -> Job:
+        """Cancel the job; raise RefusedError (`job-decided`) if it runs or has run."""
+        return await self._client._run(self._client._flows.job(self.id, "DELETE"))
+
+    async def wait(self, timeout: float | None = None) -> Job:
+        """Return the job once it is done, failed or cancelled; raise TimeoutError."""
+        return await self._client._run(self._client._flows.job_end(self.id, timeout))
+
+
+async def _next(pieces: AsyncIterator[bytes]) -> bytes | Failure:
+    try:
+        async for piece in pieces:
+            if piece:
+                return piece
+    except httpx.TransportError as exc:
+        return Failure(exc)
+    return b""

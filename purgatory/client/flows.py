@@ -1,0 +1,231 @@
+"""What clients do, without I/O: generators that yield commands and are sent the results."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs, quote
+
+from purgatory.client.commands import Command, Failure, Reply, Request, Result, Sleep
+from purgatory.client.errors import RefusedError, ServerUnavailableError, error_of_problem
+from purgatory.client.values import Fired, Job, Signal, WaitResult
+from purgatory.retry_policy import RetryPolicy
+from purgatory.timer import Clock, SystemClock
+
+T = TypeVar("T")
+Flow = Generator[Command, Result, T]
+
+# These pass by themselves: of the server, or of a proxy before it.
+UNAVAILABLE: Final = frozenset({429, 502, 503, 504})
+# Seconds: a server cannot put a client off for longer.
+MAX_RETRY_AFTER_S: Final = 60.0
+# The maximum of a wait at the server, by default, and what a response may take beyond.
+MAX_WAIT_S: Final = 55.0
+MARGIN_S: Final = 15.0
+
+_NS_PER_SECOND: Final = 1_000_000_000
+_NOT_OURS: Final = "the response is not one of a purgatory: check the URL and the prefix"
+_BACKOFF: Final = RetryPolicy(first_ms=100, max_ms=10_000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flows:
+    """The flows of one client."""
+
+    retry_for: float = 30.0
+    """Seconds for which a request is repeated, from its first failure."""
+    backoff: RetryPolicy = _BACKOFF
+    clock: Clock = field(default_factory=SystemClock)
+
+    def ask(self, request: Request) -> Flow[Reply]:
+        """Return the reply to a request that may be repeated; raise what reports its problem.
+
+        Connections that fail, and servers that are not available, are tried again after a pause.
+        Raises ServerUnavailableError once that has taken `retry_for` seconds.
+        """
+        return (yield from self._asked(lambda: request))
+
+    def _asked(self, make: Callable[[], Request]) -> Flow[Reply]:
+        """Return the reply to the request of `make`, which is called for each attempt."""
+        until_ns: int | None = None
+        attempt = 0
+        while True:
+            reply = yield make()
+            if isinstance(reply, Reply) and reply.status not in UNAVAILABLE:
+                if reply.status >= 400:
+                    raise error_of_problem(reply.status, _problem(reply))
+                if reply.status != 304 and not reply.is_json:
+                    raise RefusedError(reply.status, {"detail": _NOT_OURS})
+                return reply
+            attempt += 1
+            pause = self.pause(attempt, reply)
+            now_ns = self.clock.now_ns()
+            if until_ns is None:
+                # From the first failure: a wait may have taken longer before it broke.
+                until_ns = now_ns + int(self.retry_for * _NS_PER_SECOND)
+            if now_ns + int(pause * _NS_PER_SECOND) > until_ns:
+                raise unavailable(reply)
+            yield Sleep(pause)
+
+    def pause(self, attempt: int, reply: Result) -> float:
+        """Return how long to wait after so many failures, in seconds."""
+        pause = self.backoff.delay_s(attempt)
+        if isinstance(reply, Reply):
+            pause = max(pause, retry_after_s(reply))
+        return pause
+
+    def fire(self, key: str, value: Any, idempotency_key: str | None) -> Flow[Fired]:
+        """Fire a key, once however often the request is repeated."""
+        reply = yield from self.ask(
+            Request(
+                method="POST",
+                path=f"/keys/{quote(key, safe='')}",
+                headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+                body={"value": value},
+            )
+        )
+        fired = reply.json()
+        return Fired(fired["cursor"], fired["seq"], fired["completed"], fired.get("jobs", 0))
+
+    def wait(
+        self, keys: Sequence[str], timeout: float, cursors: Mapping[str, str | None]
+    ) -> Flow[WaitResult]:
+        """Wait for any of several keys, over as many requests as it takes.
+
+        From now on means from the first reply, which has the cursors: a wait that breaks, such as
+        when its server is killed, would begin at a later "now" if it were repeated without them.
+        """
+        positions = {key: cursors.get(key) for key in keys}
+        until_ns = self.clock.now_ns() + int(timeout * _NS_PER_SECOND)
+
+        def request() -> Request:
+            left = max(0.0, (until_ns - self.clock.now_ns()) / _NS_PER_SECOND)
+            asked = min(left, MAX_WAIT_S) if has_cursors() else 0.0
+            return Request(
+                method="POST",
+                path="/watch",
+                body={"keys": dict(positions), "wait": round(asked, 3)},
+                read_timeout=asked + MARGIN_S,
+            )
+
+        def has_cursors() -> bool:
+            return None not in positions.values()
+
+        while True:
+            is_first = not has_cursors()
+            reply = yield from self._asked(request)
+            found = reply.json()
+            positions.update(found["cursors"])
+            signals = [
+                signal_of(key, document)
+                for key, entry in found["keys"].items()
+                for document in entry["signals"]
+            ]
+            reason = found["reason"]
+            is_late = self.clock.now_ns() >= until_ns - _NS_PER_SECOND // 10
+            is_over = reason == "expired" and is_late and not is_first
+            if signals or reason == "cancelled" or is_over or timeout == 0:
+                kept = {key: cursor for key, cursor in positions.items() if cursor is not None}
+                return WaitResult("fired" if signals else reason, tuple(signals), kept)
+            if reason == "drained":
+                yield Sleep(found["poll_after_ms"] / 1000)
+
+    def defer(self, body: Mapping[str, Any], idempotency_key: str | None) -> Flow[Job]:
+        """Add a job, once however often the request is repeated."""
+        reply = yield from self.ask(
+            Request(
+                method="POST",
+                path="/jobs",
+                headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
+                body=dict(body),
+            )
+        )
+        return job_of(reply)
+
+    def job(self, job_id: str, method: str = "GET", suffix: str = "") -> Flow[Job]:
+        """Read a job, or cancel or run it, which changes nothing the second time."""
+        path = f"/jobs/{quote(job_id, safe='')}{suffix}"
+        return job_of((yield from self.ask(Request(method=method, path=path))))
+
+    def job_page(self, query: Sequence[tuple[str, str]]) -> Flow[tuple[list[Job], str | None]]:
+        """Return a page of jobs, and `after` of the next one."""
+        found = (yield from self.ask(Request(method="GET", path="/jobs", query=query))).json()
+        jobs = [Job(each["id"], each["state"], "", each) for each in found["jobs"]]
+        return jobs, _after_of(found["next"])
+
+    def job_end(self, job_id: str, timeout: float | None) -> Flow[Job]:
+        """Return a job once it is done, failed or cancelled; raise TimeoutError."""
+        now_ns = self.clock.now_ns
+        until_ns = None if timeout is None else now_ns() + int(timeout * _NS_PER_SECOND)
+        path = f"/jobs/{quote(job_id, safe='')}"
+        job = yield from self.job(job_id)
+
+        def left() -> float:
+            return MAX_WAIT_S if until_ns is None else (until_ns - now_ns()) / _NS_PER_SECOND
+
+        def request() -> Request:
+            asked = min(max(0.0, left()), MAX_WAIT_S)
+            headers = {"If-None-Match": job.etag, "Prefer": f"wait={asked:.3f}"}
+            return Request(method="GET", path=path, headers=headers, read_timeout=asked + MARGIN_S)
+
+        while not job.is_final:
+            if left() <= 0:
+                raise TimeoutError(f"job {job_id} is still {job.state} after {timeout:g} seconds")
+            reply = yield from self._asked(request)
+            if reply.status == 304:
+                # Also at once, of a process that drains.
+                yield Sleep(self.backoff.delay_s(1))
+                continue
+            job = job_of(reply)
+        return job
+
+
+def retry_after_s(reply: Reply) -> float:
+    """Return the seconds of Retry-After (RFC 9110, 10.2.3), which may be a date; 0 without."""
+    text = reply.headers.get("Retry-After", "")
+    if text.isascii() and text.isdigit():
+        return min(float(text), MAX_RETRY_AFTER_S)
+    try:
+        until, now = parsedate_to_datetime(text), parsedate_to_datetime(reply.headers["Date"])
+        return min(max(0.0, (until - now).total_seconds()), MAX_RETRY_AFTER_S)
+    except (KeyError, TypeError, ValueError):
+        return 0.0
+
+
+def unavailable(result: Result) -> ServerUnavailableError:
+    """Return the error of a server that is not available."""
+    if isinstance(result, Failure):
+        error = ServerUnavailableError(f"the server could not be reached: {result.error!r}")
+        error.__cause__ = result.error
+        return error
+    assert isinstance(result, Reply)
+    detail = _problem(result).get("detail", "")
+    return ServerUnavailableError(f"the server responded with {result.status}: {detail}")
+
+
+def signal_of(key: str, document: Mapping[str, Any], cursor: str | None = None) -> Signal:
+    """Return a signal from its JSON."""
+    at = datetime.fromisoformat(document["at"])
+    return Signal(key, document["seq"], at, document["value"], cursor or document["cursor"])
+
+
+def job_of(reply: Reply) -> Job:
+    """Return the job in a response."""
+    found = reply.json()
+    return Job(found["id"], found["state"], reply.headers.get("ETag", ""), found)
+
+
+def _problem(reply: Reply) -> Mapping[str, Any]:
+    found = reply.json()
+    return found if isinstance(found, dict) else {}
+
+
+def _after_of(address: str | None) -> str | None:
+    if address is None:
+        return None
+    _, _, query = address.partition("?")
+    return parse_qs(query)["after"][0]

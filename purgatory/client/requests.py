@@ -1,0 +1,105 @@
+"""The arguments of clients as requests: checked, and joined with the address of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import httpx
+
+from purgatory.client.commands import Reply, Request
+
+DEFAULT_PREFIX: Final = "/purgatory"
+CONNECT_TIMEOUT_S: Final = 10.0
+
+
+def base_url(url: str, prefix: str) -> str:
+    """Return the address before each path; raise ValueError unless it is one of HTTP."""
+    try:
+        has_host = bool(httpx.URL(url).host)
+    except httpx.InvalidURL:
+        has_host = False
+    if not has_host or not url.startswith(("http://", "https://")):
+        raise ValueError(f"url is {url!r}: give the address of the server, http://host:port")
+    if prefix and not prefix.startswith("/"):
+        raise ValueError(f"prefix is {prefix!r}: give one that begins with a slash, or none")
+    base = url.rstrip("/") + prefix
+    try:
+        httpx.URL(base)
+    except httpx.InvalidURL as exc:
+        raise ValueError(f"url is {url!r}: {exc}") from exc
+    return base
+
+
+def auth_headers(token: str | None) -> dict[str, str]:
+    """Return the headers of a client with a bearer token, or without."""
+    return {} if token is None else {"Authorization": f"Bearer {token}"}
+
+
+def send_arguments(request: Request, base: str) -> dict[str, Any]:
+    """Return the arguments of `httpx.Client.build_request`."""
+    return {
+        "method": request.method,
+        "url": base + request.path,
+        "params": list(request.query) or None,
+        "headers": dict(request.headers),
+        "json": request.body,
+        "timeout": httpx.Timeout(CONNECT_TIMEOUT_S, read=request.read_timeout),
+    }
+
+
+def reply_of(response: httpx.Response, body: bytes) -> Reply:
+    """Return a response of httpx as a reply."""
+    return Reply(response.status_code, response.headers, body)
+
+
+def cursors_of(
+    keys: Sequence[str], cursor: str | Mapping[str, str | None] | None
+) -> Mapping[str, str | None]:
+    """Return a cursor for each key."""
+    return cursor if isinstance(cursor, Mapping) else dict.fromkeys(keys, cursor)
+
+
+def follow_cursor(keys: Sequence[str], cursor: str | Mapping[str, str | None] | None) -> str | None:
+    """Return the cursor of a stream of `keys`; raise ValueError unless there is one for all."""
+    if isinstance(cursor, Mapping):
+        # Cursors are opaque: nothing here can tell which of two is the earlier one.
+        found = {cursor.get(key) for key in keys}
+        if len(found) > 1:
+            raise ValueError(
+                f"cursor has {len(found)} different positions for {len(set(keys))} keys, and a "
+                "stream has one cursor for all its keys: follow each key by itself with its own "
+                "cursor, or pass the cursor of a signal of an earlier follow of these keys, or '0'"
+            )
+        cursor = found.pop()
+    if cursor is not None and not isinstance(cursor, str):
+        raise TypeError(f"cursor is {cursor!r}: give a string, or cursors by their keys")
+    return cursor
+
+
+def job_body(
+    handler: str,
+    payload: Any,
+    delay: float | None,
+    at: datetime | None,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the body of `POST /jobs`; raise TypeError or ValueError for an `at` without a zone."""
+    body: dict[str, Any] = {"handler": handler, "payload": payload}
+    if delay is not None:
+        body["delay"] = delay
+    if at is not None:
+        if not isinstance(at, datetime):
+            raise TypeError(
+                f"at is {at!r}: give a datetime with its zone, datetime(2027, 1, 31, tzinfo=UTC)"
+            )
+        if at.tzinfo is None:
+            raise ValueError(f"at is {at!r}: give a time with its zone")
+        body["at"] = at.isoformat()
+    return body | {name: value for name, value in options.items() if value is not None}
+
+
+def job_query(**filters: str | None) -> list[tuple[str, str]]:
+    """Return the filters of `GET /jobs` that are set."""
+    return [(name, value) for name, value in filters.items() if value is not None]

@@ -1,0 +1,262 @@
+"""The client for threads, without an event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack
+from datetime import datetime
+from typing import Any, Self, TypeVar
+
+import httpx
+
+from purgatory.client.commands import Command, Emit, Failure, Read, Request, Result, Sleep
+from purgatory.client.flows import Flow, Flows
+from purgatory.client.follow_flow import FollowFlow, check_keys
+from purgatory.client.requests import (
+    DEFAULT_PREFIX,
+    auth_headers,
+    base_url,
+    cursors_of,
+    follow_cursor,
+    job_body,
+    job_query,
+    reply_of,
+    send_arguments,
+)
+from purgatory.client.values import Fired, Job, Signal, WaitResult
+
+T = TypeVar("T")
+
+
+class Client:
+    """A client of one server, for any number of threads: `with Client(url) as client`.
+
+    Every method repeats its request while the server cannot be reached, for `retry_for` seconds,
+    and does so as one request: what fires or defers is done once. Raises ServerUnavailableError
+    after that, RefusedError for a request that the server refuses, and errors of the library, such
+    as BadCursorError, where they say more.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        prefix: str = DEFAULT_PREFIX,
+        retry_for: float = 30.0,
+        http: httpx.Client | None = None,
+    ) -> None:
+        """Reach the server at `url`; `http` is a client of httpx of your own, which you close."""
+        self._base = base_url(url, prefix)
+        self._flows = Flows(retry_for=retry_for)
+        self._headers = auth_headers(token)
+        self._owns_http = http is None
+        # A stream or a wait holds its connection: httpx's limit of 100 would be reached soon.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
+        self._http = httpx.Client(limits=limits) if http is None else http
+
+    def __enter__(self) -> Self:
+        """Return the client."""
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Close all connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        if self._owns_http:
+            self._http.close()
+
+    def wait(
+        self,
+        *keys: str,
+        timeout: float = 25.0,
+        cursor: str | Mapping[str, str | None] | None = None,
+    ) -> WaitResult:
+        """Wait until one of `keys` fires, for `timeout` seconds; a result without signals is false.
+
+        `cursor` is from an earlier result (`result.cursors`), for all keys or one for each: what
+        fired since counts. "0" is from the earliest stored signal; without it, from now.
+        Raises CursorExpiredError.
+        """
+        check_keys(keys)
+        return self._run(self._flows.wait(keys, timeout, cursors_of(keys, cursor)))
+
+    def follow(
+        self, *keys: str, cursor: str | Mapping[str, str | None] | None = None
+    ) -> Generator[Signal, None, None]:
+        """Yield every signal of `keys` once, each key's in order, for as long as the server is.
+
+        `cursor` is that of a signal of an earlier `follow` of these keys; "0" is the earliest
+        stored position of all of them; without it, from now. The `cursors` of a wait for one key
+        are accepted, too. It reconnects by itself, with backoff, when connections break and
+        processes end. The iterator ends if a key is deleted.
+
+        Raises CursorExpiredError when signals were lost: read the state anew, then follow from its
+        `head`, or from its `earliest`. Raises ValueError at once if several keys have different
+        cursors: a stream has one for all of them.
+        """
+        check_keys(keys)
+        flow = FollowFlow(self._flows, keys, follow_cursor(keys, cursor))
+        return self._stream(flow.run())
+
+    def fire(self, key: str, value: Any = None, *, idempotency_key: str | None = None) -> Fired:
+        """Fire `key` with any JSON value, once: repeats have the same Idempotency-Key."""
+        return self._run(self._flows.fire(key, value, idempotency_key))
+
+    def defer(
+        self,
+        handler: str,
+        payload: Any = None,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        idempotency_key: str | None = None,
+        **options: Any,
+    ) -> JobHandle:
+        """Add a job, once, `delay` seconds from now or at a time; `options` are other fields.
+
+        Such as `keys`, `on_fire`, `dedupe_key`, `on_conflict`, `concurrency_key`, `max_attempts`
+        and `misfire`.
+        """
+        body = job_body(handler, payload, delay, at, options)
+        job = self._run(self._flows.defer(body, idempotency_key))
+        return JobHandle(self, job.id, job)
+
+    def job(self, job_id: str) -> JobHandle:
+        """Return the handle of a job by its id, without a request."""
+        return JobHandle(self, job_id)
+
+    def jobs(
+        self, *, state: str | None = None, handler: str | None = None, key: str | None = None
+    ) -> Iterator[Job]:
+        """Yield jobs, approximately newest first, without their payloads."""
+        after: str | None = None
+        while True:
+            query = job_query(state=state, handler=handler, key=key, after=after)
+            jobs, after = self._run(self._flows.job_page(query))
+            yield from jobs
+            if after is None:
+                return
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+    ) -> Any:
+        """Return the JSON of an endpoint without a method here; `path` is below the prefix.
+
+        Percent-encode what is put into `path`. It is repeated as all requests are: call only what
+        may be done twice.
+        """
+        items = tuple((query or {}).items())
+        request = Request(method=method, path=path, query=items, body=body)
+        return (self._run(self._flows.ask(request))).json()
+
+    def _run(self, flow: Flow[T]) -> T:
+        result: Result = None
+        while True:
+            try:
+                command = flow.send(result)
+            except StopIteration as finished:
+                value: T = finished.value
+                return value
+            if isinstance(command, Sleep):
+                _sleep(command.seconds)
+                result = None
+            else:
+                assert isinstance(command, Request)
+                result = self._send(command)
+
+    def _send(self, request: Request) -> Result:
+        try:
+            response = self._http.send(self._built(request))
+        except httpx.TransportError as exc:
+            return Failure(exc)
+        return reply_of(response, response.content)
+
+    def _stream(self, flow: Generator[Command, Result, None]) -> Generator[Signal, None, None]:
+        result: Result = None
+        with ExitStack() as stack:
+            pieces: Iterator[bytes] | None = None
+            while True:
+                try:
+                    command = flow.send(result)
+                except StopIteration:
+                    return
+                result = None
+                if isinstance(command, Emit):
+                    yield command.signal
+                elif isinstance(command, Read):
+                    assert pieces is not None
+                    result = _next(pieces)
+                elif isinstance(command, Sleep):
+                    _sleep(command.seconds)
+                else:
+                    stack.close()
+                    result, pieces = self._open(command, stack)
+
+    def _open(self, request: Request, stack: ExitStack) -> tuple[Result, Iterator[bytes] | None]:
+        try:
+            response = self._http.send(self._built(request), stream=True)
+            stack.callback(response.close)
+            if response.status_code == 200:
+                return reply_of(response, b""), response.iter_raw()
+            return reply_of(response, response.read()), None
+        except httpx.TransportError as exc:
+            return Failure(exc), None
+
+    def _built(self, request: Request) -> httpx.Request:
+        built = self._http.build_request(**send_arguments(request, self._base))
+        built.headers.update(self._headers)
+        return built
+
+
+class JobHandle:
+    """A job by its id. No request until a method is called, and the job need not exist.
+
+    Every method raises JobNotFoundError if it does not.
+    """
+
+    def __init__(self, client: Client, job_id: str, job: Job | None = None) -> None:
+        """Name a job. Called by `Client.defer` and `Client.job`."""
+        self._client = client
+        self.id = job_id
+        self.job = job
+        """The job as it was deferred; None for one that was named by its id."""
+
+    def __repr__(self) -> str:
+        """Return the kind of handle and the id."""
+        return f"<JobHandle {self.id!r}>"
+
+    def get(self) -> Job:
+        """Return the job as it is now."""
+        return self._client._run(self._client._flows.job(self.id))
+
+    def cancel(self) -> Job:
+        """Cancel the job; raise RefusedError (`job-decided`) if it runs or has run."""
+        return self._client._run(self._client._flows.job(self.id, "DELETE"))
+
+    def wait(self, timeout: float | None = None) -> Job:
+        """Return the job once it is done, failed or cancelled; raise TimeoutError."""
+        return self._client._run(self._client._flows.job_end(self.id, timeout))
+
+
+def _next(pieces: Iterator[bytes]) -> bytes | Failure:
+    try:
+        for piece in pieces:
+            if piece:
+                return piece
+    except httpx.TransportError as exc:
+        return Failure(exc)
+    return b""
+
+
+def _sleep(seconds: float) -> None:
+    # Nothing sets the event.
+    threading.Event().wait(seconds)

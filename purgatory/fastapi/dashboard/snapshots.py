@@ -1,0 +1,212 @@
+"""Snapshots of the statistics: one each second while somebody looks, for all who look."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, Final
+
+from purgatory.errors import PurgatoryError
+from purgatory.event_loop.inspection import Inspection
+from purgatory.fastapi.dashboard.key_ranking import KeyRanking
+from purgatory.fastapi.dashboard.outcome_times import OutcomeTimes
+from purgatory.fastapi.dashboard.worker_name import WorkerName
+from purgatory.purgatory import Purgatory
+
+logger = logging.getLogger("purgatory.dashboard")
+
+INTERVAL_S: Final = 1.0
+# How soon viewers hear of a drain.
+_TICK_S: Final = 0.1
+# For so long after the last question of another worker, snapshots are made for its viewers.
+_REMOTE_S: Final = 5.0
+_STORE_S: Final = 2.0
+# Counting jobs may be expensive: it takes at most this part of the time.
+_STORE_SHARE: Final = 0.05
+# Bytes of the texts of other workers, together.
+_MAX_TEXTS: Final = 8 * 1024 * 1024
+
+
+class Snapshots:
+    """Makes snapshots of this process, and gathers those of the other workers.
+
+    Runs a task while there are viewers, here or in another worker, and attaches OutcomeTimes for
+    as long: without viewers there is neither.
+    """
+
+    def __init__(self, purgatory: Purgatory, worker: WorkerName, prefix: str) -> None:
+        """Make snapshots of `purgatory`, whose endpoints are under `prefix`."""
+        self._purgatory = purgatory
+        self._worker = worker
+        self._question = f"snapshot {prefix}"
+        self._viewers: set[Callable[[], object]] = set()
+        self._remote_until_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._job_states: dict[str, int] | None = None
+        self._jobs_due_s = 0.0
+        self._own: dict[str, Any] | None = None
+        # Set once the task has made a snapshot, or ended without one.
+        self._has_begun = asyncio.Event()
+        self.latest: bytes | None = None
+        """The last snapshot of all workers, as JSON; None before the first for those who look."""
+        self.is_over = False
+        """The process drains, or closes: the last snapshot was made."""
+        self._shared = purgatory.shared_signals
+        if self._shared is not None:
+            self._shared.text_answers[self._question] = self._answer
+
+    def enter(self, on_snapshot: Callable[[], object]) -> None:
+        """Call `on_snapshot` for each new `latest`, until `leave`."""
+        self._viewers.add(on_snapshot)
+        self._ensure_running()
+
+    def leave(self, on_snapshot: Callable[[], object]) -> None:
+        """Call a viewer no more; the last one leaves nothing running."""
+        self._viewers.discard(on_snapshot)
+        if not self._viewers:
+            # The task may go on for other workers, and the next viewer come much later.
+            self.latest = None
+
+    async def _answer(self, argument: str) -> str:
+        """Return the last snapshot of this process, for the viewers of another worker.
+
+        The first question waits for one, so that their first snapshot has all workers.
+        """
+        self._remote_until_s = asyncio.get_running_loop().time() + _REMOTE_S
+        self._ensure_running()
+        await self._has_begun.wait()
+        return "" if self._own is None else json.dumps(self._own)
+
+    def _ensure_running(self) -> None:
+        if self._task is None:
+            self.is_over = False
+            self.latest = None
+            self._own = None
+            # Another one each time: an event belongs to the event loop that waits for it first.
+            self._has_begun = asyncio.Event()
+            self._task = asyncio.create_task(self._run(), name="purgatory-dashboard")
+            self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        self._has_begun.set()
+        if not task.cancelled() and task.exception() is None and self._viewers:
+            purgatory = self._purgatory
+            if purgatory.is_open and not purgatory.is_draining:
+                # A viewer came when the task had just decided to end.
+                self._ensure_running()
+                return
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("the dashboard failed", exc_info=error, extra={"action": "failed"})
+        self.is_over = True
+        self._notify()
+
+    def _notify(self) -> None:
+        for on_snapshot in list(self._viewers):
+            on_snapshot()
+
+    @property
+    def _is_viewed(self) -> bool:
+        return bool(self._viewers) or asyncio.get_running_loop().time() < self._remote_until_s
+
+    async def _run(self) -> None:
+        loop = asyncio.get_running_loop()
+        purgatory = self._purgatory
+        inspection = purgatory.inspection()
+        times = OutcomeTimes(purgatory.clock)
+        ranking = KeyRanking(inspection)
+        inspection.attach(times)
+        try:
+            due_s, lag_ms = loop.time(), 0.0
+            while self._is_viewed and purgatory.is_open:
+                is_last = purgatory.is_draining
+                self._own = await self._snapshot(inspection, times, ranking, lag_ms)
+                self._has_begun.set()
+                if self._viewers:
+                    gathered = await self._gathered(self._own)
+                    # All may have left meanwhile.
+                    self.latest = gathered if self._viewers else None
+                    self._notify()
+                if is_last:
+                    return
+                due_s = max(due_s + INTERVAL_S, loop.time())
+                lag_ms = 0.0
+                while (left_s := due_s - loop.time()) > 0 and self._is_viewed:
+                    if purgatory.is_draining:
+                        break
+                    planned_s = loop.time() + min(left_s, _TICK_S)
+                    await asyncio.sleep(min(left_s, _TICK_S))
+                    lag_ms = max(lag_ms, (loop.time() - planned_s) * 1000)
+        finally:
+            inspection.detach(times)
+
+    async def _snapshot(
+        self, inspection: Inspection, times: OutcomeTimes, ranking: KeyRanking, lag_ms: float
+    ) -> dict[str, Any]:
+        keys = await ranking.rows()
+        purgatory = self._purgatory
+        statistics = asdict(purgatory.statistics())
+        del statistics["levels"]
+        return {
+            "worker": self._worker.name,
+            "token": self._worker.token,
+            "at_ms": purgatory.clock.wall_ms(),
+            "loop_lag_ms": round(lag_ms, 1),
+            "statistics": statistics,
+            "levels": [asdict(level) for level in inspection.levels()],
+            "keys": keys,
+            "times": times.summary(),
+            "missing": purgatory.missing,
+        }
+
+    async def _gathered(self, own: dict[str, Any]) -> bytes:
+        workers, notes = [own], []
+        if self._shared is not None:
+            try:
+                texts = await self._shared.ask_texts(self._question, "")
+            except PurgatoryError as exc:
+                notes.append(f"The other workers cannot be shown: {exc}")
+            else:
+                workers += _parsed(texts)
+        document = {
+            "workers": workers,
+            "job_states": await self._counted_jobs(),
+            "notes": notes,
+            "is_draining": self._purgatory.is_draining,
+        }
+        return json.dumps(document, separators=(",", ":")).encode("ascii")
+
+    async def _counted_jobs(self) -> dict[str, int] | None:
+        """Return how many jobs are in each state; None without a store that responds."""
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        if self._purgatory.job_limits is None or begun_s < self._jobs_due_s:
+            return self._job_states
+        try:
+            async with asyncio.timeout(_STORE_S):
+                self._job_states = asdict(await self._purgatory.job_counts())
+        except (PurgatoryError, TimeoutError):
+            self._job_states = None
+        took_s = loop.time() - begun_s
+        self._jobs_due_s = begun_s + took_s / _STORE_SHARE
+        return self._job_states
+
+
+def _parsed(texts: list[str]) -> list[dict[str, Any]]:
+    """Return the snapshots of other workers; what is none is left out."""
+    found = []
+    room = _MAX_TEXTS
+    for text in texts:
+        room -= len(text)
+        if room < 0:
+            break
+        try:
+            snapshot = json.loads(text or "null")
+        except ValueError:
+            continue
+        if isinstance(snapshot, dict):
+            found.append(snapshot)
+    return sorted(found, key=lambda each: str(each.get("worker")))

@@ -1,0 +1,208 @@
+// The page: signing in, the live stream, and which view is shown.
+
+import { $, applyPermissions, announce, h, keepToken, reason, Refusal, request, session, token } from "./parts.js";
+import { drawOverview, drawWorkers, mergedKeys, note } from "./overview.js";
+import { drawKeys, hideWaits, showWaits } from "./waits.js";
+import { hideJobs, noteJobs, showJobs } from "./jobs.js";
+import { hidePaused, showPaused } from "./paused.js";
+
+const VIEWS = ["overview", "waits", "jobs", "workers"];
+// Without a snapshot for so long the connection is taken for lost.
+const SILENCE_MS = 8000;
+let latest = null, isOpen = false, attempt = 0, current = null, retry = null, aborter = null;
+
+function setState(state, text) {
+  $("state").dataset.state = state;
+  $("state").querySelector("b").textContent = text;
+  document.querySelector("main").classList.toggle("stale", state === "lost");
+}
+
+function trouble(text) {
+  $("trouble").hidden = !text;
+  if (text) $("trouble").querySelector("p").textContent = text;
+}
+
+function signIn(why) {
+  isOpen = false;
+  setState("off", "Signed out");
+  trouble("");
+  for (const view of VIEWS) $(view).hidden = true;
+  for (const id of ["sign-out", "role", "notes", "views"]) $(id).hidden = true;
+  $("sign-in").hidden = false;
+  $("worker").parentElement.hidden = true;
+  hidePaused();
+  if (why) $("sign-in-why").textContent = why;
+  $("token").value = "";
+  $("token").focus();
+}
+
+function opened(data) {
+  Object.assign(session, data);
+  attempt = 0;
+  trouble("");
+  const was_lost = $("state").dataset.state === "lost";
+  setState("live", "Live");
+  $("sign-in").hidden = true;
+  $("views").hidden = false;
+  $("sign-out").hidden = !token();
+  $("role").hidden = session.may.operate;
+  $("jobs-link").hidden = !session.groups.includes("jobs");
+  applyPermissions();
+  if (!isOpen) {
+    isOpen = true;
+    route();
+  } else if (was_lost) announce("Connected again.");
+}
+
+function workersShown() {
+  const chosen = $("worker").value;
+  const found = latest.workers.filter((worker) => !chosen || worker.token === chosen);
+  return found.length ? found : latest.workers;
+}
+
+function drawWorkerChoice() {
+  const select = $("worker"), chosen = select.value;
+  const tokens = latest.workers.map((worker) => worker.token).join();
+  $("worker").parentElement.hidden = latest.workers.length < 2;
+  if (select.dataset.tokens === tokens) return;
+  select.dataset.tokens = tokens;
+  select.replaceChildren(h("option", { value: "" }, `All ${latest.workers.length} workers`),
+    ...latest.workers.map((worker) => h("option", { value: worker.token }, worker.worker)));
+  select.value = latest.workers.some((worker) => worker.token === chosen) ? chosen : "";
+}
+
+function drawNotes() {
+  const found = [...latest.notes];
+  if (latest.is_draining) found.push("This worker is shutting down.");
+  for (const worker of latest.workers) found.push(...worker.missing.map((text) => `${worker.worker}: ${text}`));
+  $("notes").hidden = !found.length;
+  const text = found.join("\n");
+  if ($("notes").dataset.text === text) return;
+  $("notes").dataset.text = text;
+  $("notes").replaceChildren(...found.map((each) => h("li", {}, each)));
+}
+
+function draw() {
+  if (!latest || !isOpen || document.hidden) return;
+  drawWorkerChoice();
+  drawNotes();
+  const workers = workersShown();
+  if (current === "overview") drawOverview(latest, workers);
+  if (current === "workers") drawWorkers(latest.workers);
+  if (current === "waits") drawKeys(mergedKeys(workers).slice(0, 50), workers.reduce((sum, worker) => sum + worker.statistics.keys, 0));
+}
+
+function route() {
+  if (!isOpen) return;
+  const [name, query] = location.hash.slice(1).split("?");
+  const view = VIEWS.includes(name) && !(name === "jobs" && !session.groups.includes("jobs")) ? name : "overview";
+  const parameters = new URLSearchParams(query || "");
+  const is_other = view !== current;
+  current = view;
+  for (const each of VIEWS) $(each).hidden = each !== view;
+  for (const link of $("views").children) {
+    if (link.hash === `#${view}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${view[0].toUpperCase()}${view.slice(1)} · Purgatory`;
+  if (view === "waits") showWaits(parameters);
+  else hideWaits();
+  if (view === "jobs") showJobs(parameters);
+  else hideJobs();
+  if (view === "jobs" || view === "overview") showPaused();
+  else hidePaused();
+  draw();
+  if (is_other) scrollTo(0, 0);
+}
+
+function received(event, data) {
+  if (event === "session") opened(JSON.parse(data));
+  else if (event === "snapshot") {
+    latest = JSON.parse(data);
+    note(latest);
+    noteJobs(latest);
+    draw();
+  } else if (event === "drained") throw new Drained();
+  else if (event === "again") throw new Again();
+}
+
+class Drained extends Error {}
+// Streams are not endless: the next one begins at once.
+class Again extends Error {}
+
+async function follow() {
+  aborter = new AbortController();
+  const { signal } = aborter;
+  let silence = setTimeout(() => aborter.abort(), SILENCE_MS);
+  try {
+    const response = await request("dashboard/stream", { signal, headers: { Accept: "text/event-stream" } });
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    let text = "";
+    for (;;) {
+      const { value, done } = await reader.read();
+      if (done) throw new Error("the stream has ended");
+      clearTimeout(silence);
+      silence = setTimeout(() => aborter.abort(), SILENCE_MS);
+      text += value;
+      for (let end = text.indexOf("\n\n"); end >= 0; end = text.indexOf("\n\n")) {
+        const lines = text.slice(0, end).split("\n");
+        text = text.slice(end + 2);
+        const field = (name) => lines.find((line) => line.startsWith(`${name}: `))?.slice(name.length + 2);
+        received(field("event"), field("data"));
+      }
+    }
+  } finally {
+    clearTimeout(silence);
+    aborter.abort();
+  }
+}
+
+async function connect() {
+  clearTimeout(retry);
+  try {
+    await follow();
+  } catch (error) {
+    if (error instanceof Refusal && error.status === 401) {
+      const known = token();
+      keepToken(null);
+      signIn(known ? "The token is not known here. Enter another one." : "");
+      return;
+    }
+    if (error instanceof Refusal && error.status === 403) {
+      keepToken(null);
+      signIn(`You may not see the dashboard: it needs the scope observe or operate. Enter a token that has it. (${error.message})`);
+      return;
+    }
+    if (error instanceof Again && isOpen) {
+      retry = setTimeout(connect, 0);
+      return;
+    }
+    attempt++;
+    const seconds = Math.min(15, error instanceof Drained ? 1 : 2 ** Math.min(attempt, 4)) * (0.75 + Math.random() / 2);
+    const why = error instanceof Drained ? "The worker behind this page is shutting down." : error instanceof Refusal ? reason(error) : "The connection to the server is lost.";
+    setState("lost", "Not live");
+    if (!isOpen) $("sign-in").hidden = true;
+    trouble(`${why} ${latest ? `What you see is from ${new Date(latest.workers[0].at_ms).toLocaleTimeString()}. ` : ""}Trying again in ${Math.max(1, Math.round(seconds))} s.`);
+    retry = setTimeout(connect, seconds * 1000);
+  }
+}
+
+$("trouble").querySelector("button").addEventListener("click", () => {
+  trouble("Trying again now.");
+  connect();
+});
+$("sign-in").querySelector("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  keepToken($("token").value.trim());
+  setState("off", "Connecting");
+  connect();
+});
+$("sign-out").addEventListener("click", () => {
+  keepToken(null);
+  location.reload();
+});
+$("worker").addEventListener("change", draw);
+addEventListener("hashchange", route);
+addEventListener("resize", draw);
+document.addEventListener("visibilitychange", draw);
+connect();

@@ -1,0 +1,243 @@
+"""The list of waits, a page at a time, and ending a wait by its id in the list."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from binascii import Error as BinasciiError
+from collections.abc import AsyncIterator, Hashable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from heapq import nsmallest
+from typing import Any, Final
+
+from purgatory.event_loop.inspection import Inspection, started_ms
+from purgatory.fastapi.dashboard.worker_name import WorkerName
+from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.purgatory import Purgatory
+
+# Keys or operations that are looked at in one turn of the event loop: less than a millisecond.
+SLICE: Final = 500
+# Characters of the ids in one message to the other processes.
+_MAX_MESSAGE: Final = 64 * 1024
+_ID: Final = re.compile(
+    r"([0-9a-f]{12})\.([0-9a-f]{1,16})\.(\d{1,18})\.(\d{1,18})\.([A-Za-z0-9_-]{2,1400})"
+)
+_AFTER: Final = re.compile(r"(-?\d{1,18})\.([0-9a-f]{12})\.([0-9a-f]{1,16})")
+
+SortKey = tuple[int, str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitFilter:
+    """Which waits a page has."""
+
+    key: str | None = None
+    """Only those on this key."""
+    prefix: str = ""
+    """Only those on keys that begin with this."""
+    is_by_deadline: bool = False
+    """By deadline, the first ones to expire first; otherwise by age, the oldest first."""
+    limit: int = 100
+    after: SortKey | None = None
+    """The last wait of the page before."""
+
+
+class WaitList:
+    """Lists the waits of a purgatory in all processes that share its signals, and ends them.
+
+    A page sorts the waits of this process in slices, so that it does not hold up the event loop.
+    """
+
+    def __init__(self, purgatory: Purgatory, worker: WorkerName, prefix: str) -> None:
+        """List the waits of `purgatory`, whose endpoints are under `prefix`."""
+        self._purgatory = purgatory
+        self._worker = worker
+        self._prefix = prefix
+        self._shared = purgatory.shared_signals
+        self._inspection: Inspection = purgatory.inspection()
+        if self._shared is not None:
+            self._shared.text_answers[f"waits {prefix}"] = self._answer
+            self._shared.text_answers[f"cancel-listed-waits {prefix}"] = self._answer_cancel
+
+    async def page(self, where: WaitFilter) -> tuple[list[dict[str, Any]], str | None]:
+        """Return the rows of a page, and the `after` of the next one, None if there is none.
+
+        A process that does not answer within a second is left out. Raises SignalsUnavailableError.
+        """
+        rows = await self.rows(where)
+        if self._shared is not None:
+            texts = await self._shared.ask_texts(f"waits {self._prefix}", json.dumps(asdict(where)))
+            rows += [row for text in texts for row in json.loads(text)]
+        rows = nsmallest(where.limit + 1, rows, key=lambda row: tuple(row["sort"]))
+        is_last = len(rows) <= where.limit
+        rows = rows[: where.limit]
+        following = None if is_last else after_text(rows[-1]["sort"])
+        for row in rows:
+            del row["sort"]
+        return rows, following
+
+    async def rows(self, where: WaitFilter) -> list[dict[str, Any]]:
+        """Return the first rows of this process, and one more than the limit if there are more."""
+        wall_offset_ms = self._inspection.wall_ms(0)
+        # Later ones are not among the first, of which there are enough.
+        last_ms = sys.maxsize
+        found: list[tuple[SortKey, str, DelayedOperation]] = []
+        looked_at = 0
+        for key, operation in self._matching(where):
+            looked_at += 1
+            if looked_at % SLICE == 0:
+                await asyncio.sleep(0)
+            if operation is None or operation.is_completed:
+                continue
+            at_ms = operation.expiration_ms + wall_offset_ms
+            if not where.is_by_deadline:
+                at_ms -= operation.delay_ms
+            if at_ms > last_ms:
+                continue
+            sort = (at_ms, self._worker.token, id(operation))
+            if where.after is None or sort > where.after:
+                found.append((sort, key, operation))
+            if len(found) >= 4 * (where.limit + 1):
+                found = nsmallest(where.limit + 1, found, key=_sort_of)
+                last_ms = found[-1][0][0]
+        first = nsmallest(where.limit + 1, found, key=_sort_of)
+        return [
+            self._row(sort, key, operation)
+            for sort, key, operation in first
+            if not operation.is_completed
+        ]
+
+    async def cancel_here(self, ids: Iterable[str]) -> set[str]:
+        """End waits of this process by their ids in the list; return the ids of those it ended.
+
+        The waits of a key are looked at once for all ids on it, in slices.
+        """
+        wanted: dict[str, dict[tuple[int, int, int], str]] = {}
+        for wait_id in ids:
+            found = self._parsed_id(wait_id)
+            if found is not None:
+                key, operation = found
+                wanted.setdefault(key, {})[operation] = wait_id
+        ended: set[str] = set()
+        for key, by_operation in wanted.items():
+            for number, each in enumerate(self._inspection.watching(key), 1):
+                # The address alone may belong to another operation by now.
+                wait_id = by_operation.get((id(each), each.expiration_ms, each.delay_ms), "")
+                if wait_id and each.cancel():
+                    ended.add(wait_id)
+                if number % SLICE == 0:
+                    await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        return ended
+
+    async def cancel_elsewhere(self, ids: Iterable[str]) -> AsyncIterator[set[str]]:
+        """End waits of other processes by their ids in the list; yield the ids of those it ended.
+
+        It asks for a part of them at a time. Raises SignalsUnavailableError.
+        """
+        if self._shared is None:
+            return
+        question = f"cancel-listed-waits {self._prefix}"
+        others = (each for each in ids if not each.startswith(self._worker.token))
+        for batch in _batches(others):
+            for text in await self._shared.ask_texts(question, json.dumps(batch)):
+                yield set(json.loads(text))
+
+    def _parsed_id(self, wait_id: str) -> tuple[str, tuple[int, int, int]] | None:
+        """Return key and operation of a wait of this process; None for any other text."""
+        match = _ID.fullmatch(wait_id)
+        if match is None or match[1] != self._worker.token:
+            return None
+        try:
+            key = urlsafe_b64decode(match[5] + "=" * (-len(match[5]) % 4)).decode()
+        except (BinasciiError, UnicodeDecodeError):
+            return None
+        return key, (int(match[2], 16), int(match[3]), int(match[4]))
+
+    def _matching(self, where: WaitFilter) -> Iterator[tuple[str, DelayedOperation | None]]:
+        """Yield each wait once, under the first of its keys that matches; None to give way."""
+        inspection, prefix = self._inspection, where.prefix
+        if where.key is not None:
+            for operation in inspection.watching(where.key):
+                yield where.key, operation
+            return
+        for key in inspection.watched():
+            if not key.startswith(prefix):
+                yield "", None
+                continue
+            for operation in inspection.watching(key):
+                keys = operation.keys
+                if len(keys) == 1 or key == _first(keys, prefix):
+                    yield key, operation
+
+    def _row(self, sort: SortKey, key: str, operation: DelayedOperation) -> dict[str, Any]:
+        inspection = self._inspection
+        now_ms, start_ms = inspection.now_ms(), started_ms(operation)
+        named = getattr(operation, "wait_id", None)
+        return {
+            "sort": sort,
+            "id": self._id(key, operation),
+            "worker": self._worker.name,
+            "key": key,
+            "keys": len(operation.keys),
+            "kind": str(getattr(operation, "kind", type(operation).__name__)),
+            "client": getattr(operation, "client", None),
+            # Without its owner, as the client gave it.
+            "wait_id": None if named is None else str(named).rpartition("/")[2],
+            "since_ms": inspection.wall_ms(start_ms),
+            "deadline_ms": inspection.wall_ms(operation.expiration_ms),
+            "age_ms": max(0, now_ms - start_ms),
+            "remaining_ms": operation.expiration_ms - now_ms,
+        }
+
+    def _id(self, key: str, operation: DelayedOperation) -> str:
+        encoded = urlsafe_b64encode(key.encode()).decode().rstrip("=")
+        times = f"{operation.expiration_ms}.{operation.delay_ms}"
+        return f"{self._worker.token}.{id(operation):x}.{times}.{encoded}"
+
+    async def _answer(self, argument: str) -> str:
+        fields = json.loads(argument)
+        if fields["after"] is not None:
+            fields["after"] = tuple(fields["after"])
+        return json.dumps(await self.rows(WaitFilter(**fields)))
+
+    async def _answer_cancel(self, argument: str) -> str:
+        return json.dumps(sorted(await self.cancel_here(json.loads(argument))))
+
+
+def after_text(sort: SortKey) -> str:
+    """Return the `after` of the page that follows a row."""
+    at_ms, token, address = sort
+    return f"{at_ms}.{token}.{address:x}"
+
+
+def parse_after(text: str) -> SortKey | None:
+    """Return what `after_text` was made of; None if it was not."""
+    match = _AFTER.fullmatch(text)
+    return None if match is None else (int(match[1]), match[2], int(match[3], 16))
+
+
+def _batches(ids: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the ids, as many at once as a message between processes should have."""
+    batch: list[str] = []
+    size = 0
+    for each in ids:
+        size += len(each)
+        if batch and size > _MAX_MESSAGE:
+            yield batch
+            batch, size = [], len(each)
+        batch.append(each)
+    if batch:
+        yield batch
+
+
+def _first(keys: tuple[Hashable, ...], prefix: str) -> Hashable:
+    """Return the first key that begins with `prefix`; None if the wait has just ended."""
+    return next((each for each in keys if str(each).startswith(prefix)), None)
+
+
+def _sort_of(item: tuple[SortKey, str, DelayedOperation]) -> SortKey:
+    return item[0]

@@ -1,0 +1,59 @@
+"""Whether a request asks for a stream of events: its Accept header (RFC 9110, 12.5.1)."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from purgatory.fastapi.http.raw_request import RawRequest
+
+_EVENT_STREAM: Final = "text/event-stream"
+
+# Characters of a header: longer ones are parsed each time.
+_MAX_CACHED: Final = 256
+_ACCEPT: Final = frozenset({b"accept"})
+# The ranges that cover the other response at the same address, the most specific first.
+_JSON_RANGES: Final = ("application/json", "application/*", "*/*")
+# Commas and semicolons within a quoted string separate nothing. One that does not end is taken up
+# to the end of the line: to look for its end from each quote in it would take quadratic time.
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_WEIGHT: Final = re.compile(r"(?:0(?:\.[0-9]{0,3})?|1(?:\.0{0,3})?)")
+
+
+def wants_events(raw: RawRequest) -> bool:
+    """Return True iff Accept names `text/event-stream`, and prefers nothing else here to it."""
+    if not raw.has_any(_ACCEPT):
+        return False
+    line = ",".join(raw.headers_named(b"accept")).lower()
+    return line == _EVENT_STREAM or (_EVENT_STREAM in line and _are_preferred(line))
+
+
+def are_preferred(line: str) -> bool:
+    """Return True iff an Accept header of lower case names events, and not below JSON.
+
+    A range such as `text/*` names nothing: clients that write it expect no stream without an end.
+    """
+    weights: dict[str, float] = {}
+    for item in _QUOTED.sub("", line).split(","):
+        name, *parameters = (part.strip() for part in item.split(";"))
+        weights[name] = max(weights.get(name, 0.0), _weight(parameters))
+    events = weights.get(_EVENT_STREAM, 0.0)
+    json = next((weights[name] for name in _JSON_RANGES if name in weights), 0.0)
+    return events > 0 and events >= json
+
+
+_are_preferred_cached = lru_cache(maxsize=256)(are_preferred)
+
+
+def _are_preferred(line: str) -> bool:
+    return (_are_preferred_cached if len(line) <= _MAX_CACHED else are_preferred)(line)
+
+
+def _weight(parameters: list[str]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition("=")
+        if name.strip() == "q":
+            # What is no weight is ignored, as if there were none.
+            return float(value) if _WEIGHT.fullmatch(value.strip()) else 1.0
+    return 1.0

@@ -1,0 +1,158 @@
+"""The wait of a stream: parked once, on its keys until it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from purgatory.fastapi.http.problem_mapping import problem_of_exception
+from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.sse.event_bytes import begin_event, end_event, problem_event
+from purgatory.fastapi.sse.stream_positions import (
+    Positions,
+    Reading,
+    cursor_of_positions,
+    lost_signals,
+    unread_signals,
+)
+from purgatory.fastapi.sse.stream_request import StreamRequest
+from purgatory.fastapi.watch.parked_request import ParkedRequest
+from purgatory.status import Status
+
+if TYPE_CHECKING:
+    from purgatory.fastapi.sse.event_streams import EventStreams
+
+# Bytes that are sent at once: what is behind them is read from the history, once they are sent.
+PIECE = 64 * 1024
+
+
+class ParkedStream(ParkedRequest):
+    """A stream of events, which never completes by its keys: a key that fires has it send.
+
+    It holds the positions up to which it has sent, and reads what follows from the history when the
+    client reads: a slow one costs no more memory than a piece, and loses nothing until the history
+    is trimmed, which is its last event then.
+
+    Subclasses send, for a server interface, in `wake` and `end`. Call `abandon` when the client
+    leaves.
+    """
+
+    kind: ClassVar[str] = "stream"
+
+    __slots__ = ("_is_begun", "_reached", "streams")
+
+    def __init__(self, request: StreamRequest, streams: EventStreams) -> None:
+        """Prepare to stream as `request` says; nothing is sent before it is parked."""
+        ParkedRequest.__init__(self, request.watch, streams.registry)
+        self.streams = streams
+        self._reached: Positions = request.watch.positions
+        self._is_begun = False
+
+    @property
+    def cursor(self) -> str:
+        """The cursor after what was sent."""
+        return cursor_of_positions(self.signals, self.watched_keys, self._reached)
+
+    def wake(self) -> None:
+        """Send what there is, unless the client has yet to read what was sent before."""
+        raise NotImplementedError(f"{type(self).__name__} does not define wake()")
+
+    def beat(self) -> None:
+        """Send a comment, unless the client has yet to read what was sent before."""
+        raise NotImplementedError(f"{type(self).__name__} does not define beat()")
+
+    def end(self, last: bytes) -> None:
+        """Send `last`, and complete the response. Called once, unless the client has left."""
+        raise NotImplementedError(f"{type(self).__name__} does not define end()")
+
+    def try_complete(self) -> bool:
+        """Send what there is; False, as a stream goes on."""
+        # Before that, it is being parked: what fires meanwhile is found when it begins.
+        if self._is_begun:
+            self.wake()
+        return False
+
+    def on_complete(self) -> None:
+        """End the stream with an event that says why, unless the client has left."""
+        self.streams.discard(self)
+        registration = self._registration
+        registry = registration.registry
+        if registration is not registry.unnamed:
+            registry.forget(self, registration)
+        if self.is_abandoned:
+            return
+        try:
+            self.end(self._last_events())
+        except Exception as exc:
+            # A fault of ours: the response ends all the same.
+            self.end(self._problem_event(exc))
+
+    def _last_events(self) -> bytes:
+        signals, keys = self.signals, self.watched_keys
+        if self.status is not Status.CANCELLED:
+            # A stream that only asks, with `wait=0`, gets as much as a wait; others a little more.
+            room = PIECE if self.delay_ms else self.streams.registry.settings.max_response_bytes
+            last = self._next_events(room)
+            return last + end_event(self.status, self.cursor)
+        if lost_signals(signals, keys, self._reached) is not None:
+            # The history was dropped, which is why the stream ends.
+            self._reached = tuple(signals.head_of(key) for key in keys)
+        return end_event(self.status, self.cursor)
+
+    def refuse(self, response: RawResponse) -> bool:
+        """End the stream, superseded by another one; return True iff it was pending."""
+        return self._fail(problem_event("superseded", response.body))
+
+    def begin_bytes(self, is_from_now: bool) -> bytes:
+        """Return the first event, for a stream that has no cursor yet; nothing for others."""
+        self._is_begun = True
+        return begin_event(self.cursor) if is_from_now else b""
+
+    def next_piece(self) -> bytes:
+        """Return the next events, which count as sent; empty if there are none.
+
+        Up to PIECE bytes but for the last event. The stream ends here if it has lost signals.
+        """
+        try:
+            return self._next_events(PIECE)
+        except Exception as exc:
+            self._fail(self._problem_event(exc))
+            return b""
+
+    def _next_events(self, room: int) -> bytes:
+        signals, keys, reached = self.signals, self.watched_keys, self._reached
+        lost = lost_signals(signals, keys, reached)
+        if lost is not None:
+            raise lost
+        encoder, size = self.streams.encoder, 0
+        events: list[bytes] = []
+        unread = unread_signals(signals, keys, reached)
+        if not unread:
+            return b""
+        reading = Reading(signals, keys, reached)
+        for signal in unread:
+            event = encoder.event(signal, reading.read(signal))
+            events.append(event)
+            size += len(event)
+            if size >= room:
+                break
+        self._reached = reading.positions
+        return b"".join(events)
+
+    @property
+    def has_more(self) -> bool:
+        """True iff there are signals that were not sent."""
+        pairs = zip(self.watched_keys, self._reached, strict=True)
+        return any(self.signals.last(key) > position for key, position in pairs)
+
+    def _problem_event(self, error: Exception) -> bytes:
+        problem = problem_of_exception(error)
+        prefix = self.streams.registry.context.prefix
+        keys = self.watched_keys
+        path = f"{prefix}/watch/{keys[0]}" if len(keys) == 1 else f"{prefix}/watch"
+        return problem_event(problem.kind.slug, problem.response(prefix, path).body)
+
+    def _fail(self, last: bytes) -> bool:
+        if not self.abandon():
+            return False
+        self.end(last)
+        return True
