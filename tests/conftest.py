@@ -3,15 +3,39 @@
 import gc
 import logging
 import os
-from collections.abc import Iterator
+import signal
+import sys
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # Services that tests start keep their jobs to themselves, and leave no files behind.
 os.environ.setdefault("PURGATORY_JOBS_URL", "memory://")
 
 from tests.scheduling import TogetherScheduling, is_late
+
+# Tests start hundreds of processes, each of which would compile all sources anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# A shell ignores SIGINT for what it starts in the background, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# HYPOTHESIS_PROFILE=thorough tries much harder. No deadlines: the machine may be busy.
+settings.register_profile(
+    "quick",
+    deadline=None,
+    max_examples=100,
+    stateful_step_count=40,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile(
+    "thorough", settings.get_profile("quick"), max_examples=2_000, stateful_step_count=100
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 # Both loops on purpose: uvloop keeps timers in its own way, and a timer is what we are.
@@ -38,6 +62,16 @@ def logging_of_uvicorn() -> Iterator[None]:
         logger.setLevel(level)
         logger.propagate = propagate
         logger.handlers[:] = handlers
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Leave garbage alone: what collection makes is kept, and was looked at again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -19,7 +19,8 @@ TOGETHER = tuple(
             # A wheel.
             r"(.+/test_packaging\.py)::test_the_wheel_",
             # A Spark session.
-            r"(.+/pipeline)/test_(?:bad_files|commands|folder|live|outcomes)\.py::",
+            r"(.+/pipeline)/test_(?:bad_files|commands|engines|folder|live|outcomes)\.py::",
+            r"(.+/pipeline)/test_(?:future_records|missing_records)\.py::",
             r"(.+/pipeline)/test_(?:replay|schedule|sources|truth|waits)\.py::",
         ),
     )

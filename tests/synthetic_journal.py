@@ -363,7 +363,9 @@ class _Chunk:
     def _identifiers(self) -> pa.Array:
         """One for each operation: the start of its worker, and a number."""
         start = self.run * self.journal.workers + self.worker
-        starts = [f"{self.journal.seed:04x}{number:08x}" for number in range(int(start.max()) + 1)]
+        # Chunks do not know how many rows others have: each has starts of its own.
+        prefix = f"{self.journal.seed:04x}{self.index:04x}"
+        starts = [f"{prefix}{number:04x}" for number in range(int(start.max()) + 1)]
         numbers = pa.array(np.arange(self.first_id, self.first_id + self.size)).cast(pa.string())
         return pc.binary_join_element_wise(pa.array(starts).take(pa.array(start)), numbers, "-")
 
@@ -383,14 +385,14 @@ class _Chunk:
         return pa.ListArray.from_arrays(pa.array(offsets), strings)
 
     def _seq(self, rows: Integers) -> Integers:
-        """Number the rows of each start of a worker; with a gap between chunks, as of drops."""
+        """Number the rows of each start of a worker."""
         start = (self.run * self.journal.workers + self.worker)[rows]
         order = np.argsort(start, kind="stable")
         sorted_start = start[order]
         first = np.searchsorted(sorted_start, sorted_start, side="left")
         seq = np.empty(len(rows), np.int64)
         seq[order] = np.arange(len(rows)) - first + 1
-        return seq + 2 * self.first_id
+        return seq
 
     def _write_hour(self, directory: Path, hour: int, table: pa.Table) -> None:
         moment = datetime.fromtimestamp(hour * 3600, UTC)

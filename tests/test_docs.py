@@ -18,8 +18,23 @@ from tests.house.picture import PAGE, redrawn, reduced
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FOLDERS = ("purgatory", "app", "docs", "examples", "migrations", "tests")
 
-# Names with dots that are no modules: handlers, keys of metadata.
-DATA = {"purgatory.callback", "purgatory.schema"}
+# Names with dots that are no modules: handlers, keys of metadata, spans and attributes, loggers.
+DATA = {
+    "purgatory.audit",
+    "purgatory.callback",
+    "purgatory.fired_key",
+    "purgatory.job",
+    "purgatory.job.attempt",
+    "purgatory.job.handler",
+    "purgatory.job.id",
+    "purgatory.keys",
+    "purgatory.kind",
+    "purgatory.outcome",
+    "purgatory.sample",
+    "purgatory.schema",
+    "purgatory.timeout_ms",
+    "purgatory.wait",
+}
 # Files that are the reader's own.
 OTHERS = {
     "app.py",

@@ -153,7 +153,7 @@ def test_the_event_loop_begins_on_floor_3(importer: str) -> None:
         ("purgatory.purgatory", "import orjson", "name this vendor"),
         ("purgatory.fastapi.router", "import uvloop", "only for app, examples"),
         ("purgatory.bench.command", "import time", "only for purgatory.bench.measurements"),
-        ("purgatory.testing", "from purgatory.fastapi import install", "sideways from testing"),
+        ("purgatory.testing", "import purgatory.metrics", "sideways from testing"),
         ("app.main", "import examples.join_group", "sideways from app"),
         ("app.main", "import tests.conftest", "name this vendor"),
         ("purgatory.helpers", "", "name its floor and room"),

@@ -17,12 +17,13 @@ NAMES = {
     """,
     "purgatory.fastapi": """
         ALLOW_ANYONE Access AccessesDep Action BearerTokens DelayedResponse EndpointGroup
-        LongPollKey LongPollMiddleware ParkDep Problem PurgatoryDep TrustedHosts
+        FollowDep LongPollKey LongPollMiddleware ParkDep Problem PurgatoryDep TrustedHosts
         WaitSettings create_health_router create_lifespan create_router get_park get_purgatory
         install new_token
     """,
     "purgatory.jobs": """
-        DuplicateJobError FailJobError InvalidDeadlineError InvalidJobError InvalidPayloadError
+        Again DuplicateJobError FailJobError InvalidDeadlineError InvalidJobError
+        InvalidPayloadError
         Job JobChangedError JobConflictError JobContext JobError JobHandle JobLimits
         JobNotFoundError JobOutcome JobState JobStore JobsNotFiredError MemoryJobStore
         RetryJobError RetryPolicy StoreError StoreUnavailableError UnknownHandlerError
@@ -30,10 +31,11 @@ NAMES = {
     """,
     "purgatory.testing": "AutojumpEventLoop DeadlockError MockClock",
 }
-MAXIMUM = {"purgatory": 25, "purgatory.fastapi": 21, "purgatory.jobs": 25, "purgatory.testing": 5}
+MAXIMUM = {"purgatory": 25, "purgatory.fastapi": 22, "purgatory.jobs": 25, "purgatory.testing": 5}
 ROOMS = [
     "purgatory.errors",
     "purgatory.jobs.callbacks",
+    "purgatory.jobs.clients",
     "purgatory.jobs.handlers",
     "purgatory.jobs.model",
     "purgatory.jobs.stores",

@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import WaitSettings
 from tests.acceptance.process_server import ProcessServer
+from tests.pages.blocks import patient
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent
@@ -107,7 +108,8 @@ def test_the_example_for_the_service_works_as_it_stands(tmp_path: Path) -> None:
 
 def run_commands(lines: list[str], address: str, server: ProcessServer) -> str:
     """Run a block of the README against a server, and return what it printed."""
-    script = "\n".join(lines).replace(address, f"localhost:{server.address[1]}") + "\nwait"
+    port = str(server.address[1])
+    script = patient("\n".join(lines).replace(address, f"localhost:{port}"), port) + "\nwait"
     return subprocess.run(
         ["bash", "-c", script],
         capture_output=True,
@@ -121,7 +123,9 @@ def test_commands_need_no_new_curl() -> None:
     """Those of curl 7.68, which Ubuntu 20.04 has: `--json` came with 7.82."""
     for page in PAGES:
         blocks = code(page.read_text(), "bash") + code(page.read_text(), "console")
-        assert [block for block in blocks if re.search(r"--(json|url-query|rate)\b", block)] == []
+        assert [
+            block for block in blocks if re.search(r"curl .*--(json|url-query|rate)\b", block)
+        ] == []
 
 
 async def test_the_database_case_of_the_readme_misses_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -39,6 +40,16 @@ class ValkeyServer:
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
+
+    @property
+    def port(self) -> int:
+        """The port; 0 if it has none."""
+        return self._port
+
+    @property
+    def bus_port(self) -> int:
+        """The port on which the nodes of a cluster talk."""
+        return int(self._settings["cluster_port"])
 
     @property
     def url(self) -> str:
@@ -78,6 +89,16 @@ class ValkeyServer:
         if process is not None:
             process.kill()
             process.wait(PATIENCE_S)
+
+    def suspend(self) -> None:
+        """Stop it as it is: its connections stay open, and nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Have it go on."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """End it for good."""

@@ -21,7 +21,7 @@ from tests.acceptance.thread_server import ServerKind, ThreadServer
 from tests.patience import GENEROUS_S
 
 CURSOR = re.compile(r"[0-9a-f]{12}-[0-9]+")
-CROWD = 1000
+CROWD = 500
 
 
 def _check_drained(answer: Reply) -> None:
@@ -33,7 +33,7 @@ def _check_drained(answer: Reply) -> None:
 
 
 async def test_sigterm_answers_every_parked_request(process_server: ProcessServer) -> None:
-    """1,000 parked requests get their 200 "drained"; the process ends within about a second."""
+    """500 parked requests get their 200 "drained"; the process ends within about a second."""
     address = process_server.address
     async with Crowd(address, CROWD) as members:
         for number, member in enumerate(members):

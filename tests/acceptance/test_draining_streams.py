@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
-from fastapi.sse import EventSourceResponse
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.middleware.gzip import GZipMiddleware
 
 from purgatory import Purgatory
-from purgatory.fastapi import ParkDep, install
+from purgatory.fastapi import FollowDep, ParkDep, install
+from tests.acceptance import event_client
 from tests.acceptance.client import Crowd, replies
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 
 CLIENTS = 5
-STREAMS = ["/stream", "/events", "/lines"]
+STREAMS = ["/stream", "/events", "/lines", "/followed"]
 
 
 @dataclass
@@ -60,6 +61,15 @@ def app(request: pytest.FixtureRequest, ended: Ended) -> FastAPI:
     async def lines(park: ParkDep) -> AsyncIterator[str]:
         async for value in values(park):
             yield value
+
+    @app.get("/followed", response_class=EventSourceResponse)
+    async def followed(follow: FollowDep) -> AsyncIterator[ServerSentEvent]:
+        try:
+            yield ServerSentEvent(data="begun")
+            async for signal in follow("k"):
+                yield ServerSentEvent(data=signal.value, id=signal.cursor)
+        finally:
+            ended.count += 1
 
     if request.param == "http middleware":
 
@@ -118,6 +128,20 @@ async def test_clients_that_leave(
     await server.call(server.until, lambda: ended.count == CLIENTS)
     await server.until_parked(0)
     assert complaints(caplog) == []
+
+
+async def test_following_resumes(server: ThreadServer) -> None:
+    """After the Last-Event-ID of the request, one signal after the other."""
+    fired = [await server.call(server.purgatory.fire, "k", number) for number in range(5)]
+    cursors = [server.purgatory.signals.cursor(0), *(each.cursor for each in fired)]
+    for begun, cursor in enumerate(cursors[:-1]):
+        async with event_client.follow(
+            server.address, "/followed", **{"Last-Event-ID": cursor}
+        ) as stream:
+            assert (await stream.event()).json() == "begun"
+            events = [await stream.event() for _ in range(begun, 5)]
+        assert [event.json() for event in events] == list(range(begun, 5))
+        assert [event.id for event in events] == cursors[begun + 1 :]
 
 
 async def test_compressed_and_late(

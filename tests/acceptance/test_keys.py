@@ -114,6 +114,15 @@ async def test_a_batch_fires_nothing_if_one_is_refused(
     assert server.purgatory.signals.statistics().signals == 0
 
 
+async def test_a_batch_refuses_a_condition(server: ThreadServer, connection: Connection) -> None:
+    """Not ignored: the client would take 201 for "nothing had fired since"."""
+    cursor = (await connection.get(f"{KEYS}/a")).json()["cursor"]
+    condition = {"If-Match": f'"{cursor}"'}
+    answer = await connection.request("POST", KEYS, [{"key": "a"}], headers=condition)
+    assert (answer.status, answer.json()["param"]) == (422, "If-Match")
+    assert server.purgatory.signals.statistics().signals == 0
+
+
 async def test_describing_a_key(server: ThreadServer, connection: Connection) -> None:
     """Its cursors, and how many wait on it; nothing is parked for it."""
     assert (await connection.get(f"{KEYS}/unheard-of")).json()["waiting"]["here"] == 0

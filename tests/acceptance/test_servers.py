@@ -21,6 +21,7 @@ from tests.acceptance.client import (
     replies,
     until_parked,
 )
+from tests.acceptance.event_client import follow
 from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.server_commands import SERVERS, ServerCommand, serve_by_command
 from tests.patience import GENEROUS_S
@@ -95,6 +96,24 @@ async def test_nothing_is_lost_between_two_polls(address: Address) -> None:
         assert [signal["value"] for signal in after.json()["signals"]] == [0, 1, 2]
         nothing = await connection.get(f"/purgatory/watch/between?wait=0&cursor={after.cursor}")
         assert nothing.json()["signals"] == []
+
+
+async def test_streams(address: Address) -> None:
+    """Events arrive as they are fired, resume by their ids, and clients that leave are noticed."""
+    async with follow(address, "/purgatory/watch/streamed") as stream:
+        await stream.event()
+        await until_parked(address, 1)
+        for value in range(2):
+            await ask(address, "POST", "/purgatory/keys/streamed", {"value": value})
+            event = await stream.event()
+            assert (event.type, event.json()["value"]) == ("signal", value)
+    await _check_nothing_left(address)
+    await ask(address, "POST", "/purgatory/keys/streamed", {"value": 2})
+    headers = {"Last-Event-ID": event.id or ""}
+    async with follow(address, "/purgatory/watch?key=streamed&wait=500ms", **headers) as stream:
+        found = [event.json().get("value") for event in await stream.rest()]
+    assert found == [2, None]
+    await _check_nothing_left(address)
 
 
 async def test_who_leaves_takes_the_operation_along(address: Address) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import logging.config
 import os
 import re
 import socket
 import sys
 from pathlib import Path
 
+import pytest
+
+from app.__main__ import main
 from tests.acceptance.client import ask
 from tests.acceptance.process_server import ProcessServer
 
@@ -31,14 +36,60 @@ async def test_each_line_has_its_time(tmp_path: Path) -> None:
     finally:
         server.kill()
     # To whoever started it, and not a line of the log.
-    lines = [line for line in server.log if not line.startswith("Purgatory on http://127.0.0.1:")]
-    assert len(lines) == len(server.log) - 1
+    lines = [line for line in server.log if not re.match("Purgatory (on http:|has stopped)", line)]
+    assert len(lines) == len(server.log) - 2
+    assert server.process.returncode == 0
     for line in lines:
         assert re.match(f"{TIME}(INFO|WARNING): ", line), line
     log = "".join(lines)
     assert "PURGATORY_MAX_PARKD is not a setting and is ignored: did you mean PURGATORY_M" in log
     assert re.search(f'{TIME}INFO: +127.0.0.1:[0-9]+ - "POST /purgatory/keys/k HTTP/1.1" 201', log)
     assert "hunter2" not in log
+
+
+async def test_every_line_of_a_json_log_is_an_object(tmp_path: Path) -> None:
+    """The address and the end too; each has the process that wrote it, which ends with 0."""
+    server = ProcessServer(
+        [sys.executable, "-m", "app"],
+        PORT="0",
+        PURGATORY_DATA_DIR=str(tmp_path),
+        PURGATORY_LOG_FORMAT="json",
+    )
+    try:
+        server.wait_started()
+        metrics = await ask(server.address, "GET", "/metrics")
+        server.terminate()
+        server.wait()
+    finally:
+        server.kill()
+    assert server.process.returncode == 0
+    lines = [json.loads(line) for line in server.log]
+    assert {line["pid"] for line in lines} == {server.process.pid}
+    [started] = [line for line in lines if "url" in line]
+    assert started["url"] == f"http://127.0.0.1:{server.address[1]}"
+    assert started["message"].startswith("Purgatory on http://")
+    [asked] = [line for line in lines if line.get("target") == "/metrics"]
+    assert asked["status"] == metrics.status == 404
+    assert "PURGATORY_METRICS=true" in metrics.json()["detail"]
+    assert lines[-1]["message"] == "Purgatory has stopped."
+
+
+async def test_a_response_that_arrived_has_its_line(tmp_path: Path) -> None:
+    """Even if the process is killed at that moment: lines are written before the responses."""
+    server = ProcessServer(
+        [sys.executable, "-m", "app"], PORT="0", PURGATORY_DATA_DIR=str(tmp_path)
+    )
+    try:
+        server.wait_started()
+        asked = [
+            ask(server.address, "POST", f"/purgatory/keys/key-{index}", {"value": index})
+            for index in range(50)
+        ]
+        assert [response.status for response in await asyncio.gather(*asked)] == [201] * 50
+    finally:
+        server.kill()
+    log = "".join(server.log)
+    assert all(f'"POST /purgatory/keys/key-{index} HTTP/1.1" 201' in log for index in range(50))
 
 
 async def test_the_lines_of_what_it_uses_have_their_time_too() -> None:
@@ -73,3 +124,30 @@ async def test_a_port_in_use_is_an_error_before_anything_is_opened(tmp_path: Pat
     assert said.decode().count("\n") == 1
     assert f"port {port}: " in said.decode() and f"make run PORT={port + 1}" in said.decode()
     assert not (tmp_path / "data").exists()
+
+
+def test_a_refused_start_is_a_line_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In JSON, too: a port in use, a journal that cannot be written, several wrong settings."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(sys, "argv", ["app"])
+    monkeypatch.setattr(logging.config, "dictConfig", lambda config: None)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        refused = [
+            (1, {"PORT": str(listener.getsockname()[1])}, ["in use"]),
+            (2, {"PORT": "0", "PURGATORY_JOURNAL_DIR": f"{tmp_path}/file"}, ["JOURNAL_DIR"]),
+            (2, {"PORT": "x", "PURGATORY_MAX_WAIT": "y"}, ["PORT", "MAX_WAIT"]),
+        ]
+        for status, variables, reasons in refused:
+            with monkeypatch.context() as patch:
+                patch.setenv("PURGATORY_DATA_DIR", str(tmp_path / "data"))
+                patch.setenv("PURGATORY_LOG_FORMAT", "json")
+                for name, value in variables.items():
+                    patch.setenv(name, value)
+                assert main() == status
+            lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+            found = {(line["level"], line["action"], line["logger"]) for line in lines}
+            assert found == {("error", "start-refused", "purgatory.app")}
+            for reason, line in zip(reasons, lines, strict=True):
+                assert reason in line["message"]

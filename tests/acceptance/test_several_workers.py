@@ -49,6 +49,7 @@ def test_they_are_refused(name: str, tmp_path: Path) -> None:
         assert 'Purgatory(signals=RedisSignals("redis://localhost:6379"))' in said[0]
         assert "allow_separate_workers=True" in said[0]
         assert "Application startup complete" not in log
-        assert name in LONG or "Traceback" not in log, log
+        # gunicorn shows one of its own if both workers end at the same time.
+        assert name in LONG or "Traceback" not in log or "gunicorn.errors.HaltServer" in log, log
     finally:
         server.kill()

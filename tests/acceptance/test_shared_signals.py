@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import httpx_sse
 import pytest
+from fastapi import FastAPI
 
 from purgatory import Purgatory
+from purgatory.fastapi import ParkDep, install
 from purgatory.signals.redis import RedisSignals
 from tests.acceptance.application import create_app
 from tests.acceptance.thread_server import KINDS, serve
@@ -163,3 +166,53 @@ def test_a_wait_id_is_of_all_workers(workers: list[httpx.Client]) -> None:
 def until_parked(client: httpx.Client, wait: Future[httpx.Response]) -> None:
     while not client.get("/purgatory/keys/key").json()["waiting"]["here"]:
         assert not wait.done(), wait.result().text
+
+
+def test_a_stream_resumes_in_any_worker(workers: list[httpx.Client]) -> None:
+    """Each signal of keys in several logs once, in the order of its key, by one short cursor."""
+    keys = [f"key:{number}" for number in range(5)]
+    target = "/purgatory/watch?" + "&".join(f"key={key}" for key in keys)
+    seen: dict[str, list[int]] = {key: [] for key in keys}
+    cursor = ""
+    for number in range(20):
+        for count, key in enumerate(keys):
+            workers[count % 2].post(f"/purgatory/keys/{key}", json={"value": number})
+    for turn in range(25):
+        reader = workers[turn % 2]
+        headers = {"Last-Event-ID": cursor} if cursor else {}
+        with httpx_sse.connect_sse(reader, "GET", f"{target}&cursor=0", headers=headers) as stream:
+            for _, event in zip(range(4), stream.iter_sse(), strict=False):
+                seen[event.json()["key"]].append(event.json()["value"])
+                cursor = event.id
+                assert len(cursor) < 50
+    assert seen == {key: list(range(20)) for key in keys}
+
+
+@pytest.mark.parametrize(("cursor", "status"), [(None, 503), ("now", 410)])
+async def test_an_endpoint_whose_signals_are_lost(
+    tmp_path: Path, cursor: str | None, status: int
+) -> None:
+    """Without a cursor there is none that has expired: the same request is made again."""
+    with ValkeyServer(tmp_path) as valkey:
+        purgatory = Purgatory(signals=RedisSignals(valkey.url))
+        app = FastAPI()
+        install(app, purgatory)
+
+        @app.get("/wait")
+        async def wait(park: ParkDep) -> None:
+            await park("key", timeout=PATIENCE_S, cursor=park.cursor("key") if cursor else None)
+
+        transport = httpx.ASGITransport(app=app)
+        async with (
+            purgatory,
+            httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+        ):
+            await purgatory.fire("other")
+            task = asyncio.create_task(client.get("/wait"))
+            while not purgatory.waiting("key"):  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0)
+            with valkey.client() as server:
+                server.flushall()
+            response = await task
+        assert response.status_code == status
+        assert ("Retry-After" in response.headers) == (status == 503)

@@ -35,6 +35,7 @@ CONTEXT = JobContext(
     handler=CALLBACK,
     attempt=2,
     max_attempts=5,
+    epoch=3,
     outcome=JobOutcome.FIRED,
     fired_key="k",
     fired_value={"by": "card"},

@@ -10,7 +10,7 @@ import pytest
 from purgatory import Purgatory
 from purgatory.jobs import MemoryJobStore
 from tests.acceptance.client import Connection
-from tests.acceptance.test_jobs import JOBS, add, create_app, post_lines
+from tests.acceptance.jobs.application import JOBS, add, create_app, post_lines
 from tests.acceptance.thread_server import KINDS, ThreadServer, serve
 from tests.bad_input.refusals import check_refusal
 
@@ -82,6 +82,16 @@ async def test_batches_that_are_none(
         ({"keys": [""]}, "/keys/0"),
         ({"keys": ["a\x00"]}, "control"),
         ({"on_fire": "explode"}, "/on_fire"),
+        ({"keys": ["k"], "until": "some"}, "/until"),
+        ({"keys": ["k"], "until": 1}, "/until"),
+        ({"keys": ["k"], "until": {"count": 0}}, "/until"),
+        ({"keys": ["k"], "until": {"count": 2}}, "1 to 1"),
+        ({"until": "all"}, "no keys"),
+        ({"since": "0"}, "no keys"),
+        ({"keys": ["k"], "since": 5}, "/since"),
+        ({"keys": ["k"], "since": {"k": None}}, "/since"),
+        ({"keys": ["k"], "since": {"other": "0"}}, "'other'"),
+        ({"keys": ["k"], "since": {f"k{n}": "0" for n in range(101)}}, "/since"),
         ({"on_conflict": "fight"}, "/on_conflict"),
         ({"misfire": "later"}, "/misfire"),
         ({"max_attempts": 0}, "/max_attempts"),

@@ -246,7 +246,7 @@ async def test_a_wait_id_that_is_no_uuid(connection: Connection, wait_id: str) -
 
 METHODS = {
     "/purgatory/watch/k": {"GET"},
-    "/purgatory/watch": {"POST"},
+    "/purgatory/watch": {"GET", "POST"},
     "/purgatory/keys/k": {"GET", "POST", "DELETE"},
     "/purgatory/keys": {"GET", "POST"},
     "/purgatory/waits/0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c": {"DELETE"},
@@ -270,7 +270,7 @@ async def test_a_method_that_an_address_does_not_take(
         check_refusal(reply, 405, "method-not-allowed", method, *METHODS[target])
 
 
-@pytest.mark.parametrize("target", ["/purgatory", "/purgatory/nothing", "/purgatory/waits"])
+@pytest.mark.parametrize("target", ["/purgatory", "/purgatory/nothing", "/purgatory/wait"])
 async def test_an_address_that_is_not_there(connection: Connection, target: str) -> None:
     """404 as problem details, that names the address."""
     reply = await connection.get(target)

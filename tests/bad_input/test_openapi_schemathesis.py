@@ -21,11 +21,13 @@ from tests.acceptance.thread_server import KINDS, serve
 from tests.bad_input.openapi_cases import operations_of
 from tests.patience import PATIENCE_S
 
-# No schema can say which cursors are good, which Idempotency-Key was used for something else, or
-# which jobs there are: a request that fits it need not be accepted. How it may be refused is
+# No schema can say which cursors are good, which Idempotency-Key was used for something else, which
+# jobs there are, or that one of several parameters is needed: a request that fits it need not be
+# accepted. How it may be refused is
 # documented, and checked.
 NEEDS_MORE = {
     "GET /purgatory/watch/{key}",
+    "GET /purgatory/watch",
     "POST /purgatory/watch",
     "POST /purgatory/keys/{key}",
     "POST /purgatory/keys",
@@ -36,10 +38,14 @@ NEEDS_MORE = {
     "PATCH /purgatory/jobs/{id}",
     "DELETE /purgatory/jobs/{id}",
     "POST /purgatory/jobs/{id}/run",
+    "POST /purgatory/jobs/{id}/retry",
+    "POST /purgatory/jobs:retry",
+    "POST /purgatory/jobs:pause",
+    "POST /purgatory/jobs:resume",
 }
 ACCEPTANCE: list[Any] = [CHECKS.get_one("positive_data_acceptance")]
 
-APP = create_app(Settings(default_wait=0.0, max_wait=0.01))
+APP = create_app(Settings(default_wait=0.0, max_wait=0.01, max_stream=0.01))
 OPERATIONS = operations_of(APP)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,7 +38,32 @@ def pictured(url: str, profile: Path, picture: Path, *, is_dark: bool, height: i
     )
 
 
+@contextmanager
+def start_browser(url: str, profile: Path) -> Iterator[None]:
+    """Have a browser show the page, in real time, until the end."""
+    command = _command("--remote-debugging-port=0", url, profile=profile)
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        try:
+            yield
+        finally:
+            # With the processes that it has started.
+            os.killpg(process.pid, signal.SIGKILL)
+
+
 def _run(*arguments: str, profile: Path) -> str:
+    done = subprocess.run(
+        _command(*arguments, profile=profile),
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    return done.stdout
+
+
+def _command(*arguments: str, profile: Path) -> list[str]:
     assert CHROMIUM is not None, "Chromium is not installed"
     options = [
         "--headless",
@@ -50,7 +78,4 @@ def _run(*arguments: str, profile: Path) -> str:
         # No name but this address leads anywhere: a page that needs the internet stays blank.
         "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
     ]
-    done = subprocess.run(
-        [CHROMIUM, *options, *arguments], check=True, capture_output=True, text=True, timeout=120
-    )
-    return done.stdout
+    return [CHROMIUM, *options, *arguments]

@@ -38,7 +38,7 @@ async def test_the_page_shows_what_becomes_of_an_order(tmp_path: Path, is_paid: 
         page = asyncio.create_task(
             asyncio.to_thread(rendered, f"{url}/#{order['id']}", tmp_path / "profile")
         )
-        await until(lambda: shop.purgatory.parked == 2 or page.done())
+        await until(lambda: shop.purgatory.parked == 1 or page.done())
         if is_paid:
             await http.post(f"/orders/{order['id']}/payment")
         text = await page

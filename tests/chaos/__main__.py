@@ -19,12 +19,18 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--service-kills", type=int, default=20)
     parser.add_argument("--store-kills", type=int, default=5)
+    parser.add_argument("--freezes", type=int, default=10)
+    parser.add_argument("--cuts", type=int, default=10)
+    parser.add_argument("--pauses", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     plan = Plan(
         jobs=options.jobs,
         service_kills=options.service_kills,
         store_kills=options.store_kills,
+        freezes=options.freezes,
+        cuts=options.cuts,
+        pauses=options.pauses,
         seed=options.seed,
     )
     faults = 0

@@ -8,6 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+AGAIN_MS = 300
+# A job that its worker left behind is with another after this.
+LEASE_MS = 2_000
+# Of the handler "charge", in all processes.
+MAX_RUNNING = 4
+MAX_RUNNING_PER_KEY = 2
+
 
 def wall_ms() -> int:
     """Return UTC milliseconds, rounded down."""
@@ -22,18 +29,47 @@ class Run(NamedTuple):
     attempt: int
     outcome: str
     at_ms: int
+    round: int = 0
+
+
+class MendBook:
+    """Jobs that fail until they are noted here."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def mend(self, job_id: str) -> None:
+        """Let a job succeed from now on."""
+        (self._folder / f"mended-{job_id}").touch()
+
+    def is_mended(self, job_id: str) -> bool:
+        """Return True iff a job is to succeed."""
+        return (self._folder / f"mended-{job_id}").exists()
 
 
 class RunBook:
     """The handlers' part, a file for each process. A line is written before the handler works."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / f"runs-{os.getpid()}-{time.monotonic_ns()}"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        name = f"{os.getpid()}-{time.monotonic_ns()}"
+        self._file = _appended(folder / f"runs-{name}")
+        self._ends = _appended(folder / f"ends-{name}")
 
-    def note(self, number: int, job_id: str, attempt: int, outcome: str) -> None:
+    def note(self, run: Run) -> None:
         """Write a run down: one system call, which a kill does not take back."""
-        os.write(self._file, f"{number} {job_id} {attempt} {outcome} {wall_ms()}\n".encode())
+        os.write(self._file, (" ".join(map(str, run)) + "\n").encode())
+
+    def note_end(self, run: Run) -> None:
+        """Write down that a run is about to end."""
+        line = f"{run.job_id} {run.at_ms} {wall_ms()}\n"
+        os.write(self._ends, line.encode())
+
+    @staticmethod
+    def read_spans(folder: Path) -> list[tuple[str, int, int]]:
+        """Return the job, the beginning and the end of each run that ended."""
+        lines = [path.read_text().splitlines() for path in folder.glob("ends-*")]
+        parts = [line.split() for several in lines for line in several]
+        return [(job_id, int(began), int(ended)) for job_id, began, ended in parts]
 
     @staticmethod
     def read(folder: Path) -> list[Run]:
@@ -41,9 +77,14 @@ class RunBook:
         runs = []
         for path in sorted(folder.glob("runs-*")):
             for line in path.read_text().splitlines():
-                number, job_id, attempt, outcome, at_ms = line.split()
-                runs.append(Run(int(number), job_id, int(attempt), outcome, int(at_ms)))
+                number, job_id, attempt, outcome, at_ms, round_ = line.split()
+                times = (int(at_ms), int(round_))
+                runs.append(Run(int(number), job_id, int(attempt), outcome, *times))
         return runs
+
+
+def _appended(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 
 @dataclass(slots=True)
@@ -65,6 +106,14 @@ class Deferred:
     job_id: str | None = None
     deadline_ms: int = 0
     cancels: list[Request] = field(default_factory=list)
+    needed: int = 1
+    """How many of its keys have to fire."""
+    fails: bool = False
+    """Its handler fails for good until it is mended, and then the job is retried."""
+    rounds: int = 0
+    """How often it waits again, without keys, for `AGAIN_MS`."""
+    since_ms: int | None = None
+    """When the client had the cursor since which fires count; None without one."""
     is_missing: bool = False
     """The service said 404 of a job that it had acknowledged."""
 
@@ -89,3 +138,12 @@ class Ledger:
     """Requests that were answered with 503, or not at all."""
     service_kills: int = 0
     store_kills: int = 0
+    freezes: int = 0
+    """Services that were stopped (SIGSTOP) for a while."""
+    cuts: int = 0
+    stalls: int = 0
+    retried: int = 0
+    pauses: list[tuple[int, int]] = field(default_factory=list)
+    """From the answer to a pause until it was asked to end."""
+    disturbances: list[tuple[int, int]] = field(default_factory=list)
+    """While a service or its link to the store stood still: what it began before may end later."""

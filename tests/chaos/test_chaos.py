@@ -7,7 +7,17 @@ import pytest
 from tests.chaos.storm import Plan
 from tests.chaos.trial import MACHINES, run_trial
 
-PLAN = Plan(jobs=600, service_kills=4, store_kills=2, seed=20, longest_delay=5.0)
+PLAN = Plan(
+    jobs=400,
+    service_kills=3,
+    store_kills=1,
+    freezes=2,
+    cuts=1,
+    pauses=1,
+    seed=20,
+    keys=60,
+    longest_delay=5.0,
+)
 
 
 @pytest.fixture(
@@ -30,3 +40,4 @@ async def test_every_promise_is_kept(kind: str, tmp_path: Path) -> None:
     # The storm was one: jobs of every outcome went through it.
     assert verdict.acknowledged >= PLAN.jobs
     assert verdict.outcomes.keys() >= {"expired", "fired", "cancelled"}
+    assert verdict.retried

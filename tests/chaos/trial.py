@@ -12,6 +12,7 @@ from tests.chaos.machines import Machine, PostgresMachine, SqliteMachine, Valkey
 from tests.chaos.service import make_store
 from tests.chaos.storm import Plan, Storm
 from tests.chaos.verdict import Verdict, judge
+from tests.valkey_server import ValkeyServer
 
 MACHINES: dict[str, Callable[[Path], Machine]] = {
     "sqlite": SqliteMachine,
@@ -25,7 +26,10 @@ async def run_trial(kind: str, plan: Plan, folder: Path, say: Callable[[str], ob
     """Let `plan` blow over a new store of a kind; keep everything under `folder`."""
     machine = MACHINES[kind](folder)
     machine.start()
-    storm = Storm(plan, machine, folder, say)
+    # Of its own, and not killed: tests/chaos/signals does that.
+    (folder / "signals").mkdir()
+    signals = ValkeyServer(folder / "signals").start()
+    storm = Storm(plan, machine, signals.url, folder, say)
     try:
         await storm.blow()
         await storm.calm_down()
@@ -36,14 +40,17 @@ async def run_trial(kind: str, plan: Plan, folder: Path, say: Callable[[str], ob
         finally:
             await store.close()
     finally:
-        storm.close()
+        await storm.close()
+        signals.close()
         machine.close()
     ledger = storm.ledger
     say(
         f"{kind}: {ledger.service_kills} services and {ledger.store_kills} stores killed, "
+        f"{ledger.freezes} services stopped, {ledger.cuts} links cut, {ledger.stalls} stalled, "
+        f"{len(ledger.pauses)} pauses, {ledger.retried} jobs retried, "
         f"{ledger.refused} requests refused"
     )
-    return judge(ledger, RunBook.read(folder), stored)
+    return judge(ledger, RunBook.read(folder), stored, RunBook.read_spans(folder))
 
 
 async def _all_jobs(store: JobStore) -> list[Job]:

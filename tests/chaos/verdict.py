@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from purgatory.jobs import Job, JobOutcome, JobState
-from tests.chaos.ledger import Deferred, Ledger, Request, Run
+from tests.chaos.ledger import (
+    AGAIN_MS,
+    LEASE_MS,
+    MAX_RUNNING,
+    MAX_RUNNING_PER_KEY,
+    Deferred,
+    Ledger,
+    Request,
+    Run,
+)
 
 # Between a client's clock and the store's there may be a millisecond, and a request takes a moment
 # to where its effect is.
@@ -26,6 +36,7 @@ class Verdict:
     """Jobs that are stored though nobody was told: the answer was lost."""
     outcomes: Counter[str] = field(default_factory=Counter)
     cancelled: int = 0
+    retried: int = 0
 
     def __str__(self) -> str:
         """Sum it up in a line."""
@@ -37,9 +48,17 @@ class Verdict:
         )
 
 
-def judge(ledger: Ledger, runs: list[Run], stored: list[Job]) -> Verdict:
-    """Hold the promises of docs/reference/jobs.md against what happened."""
-    verdict = Verdict(runs=len(runs))
+def judge(
+    ledger: Ledger,
+    runs: list[Run],
+    stored: list[Job],
+    spans: Sequence[tuple[str, int, int]] = (),
+) -> Verdict:
+    """Hold the promises of docs/reference/jobs.md against what happened.
+
+    `spans` are the jobs, beginnings and ends of runs that ended.
+    """
+    verdict = Verdict(runs=len(runs), retried=ledger.retried)
     by_id = {job.id: job for job in stored}
     runs_of: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -56,10 +75,36 @@ def judge(ledger: Ledger, runs: list[Run], stored: list[Job]) -> Verdict:
         if job is not None:
             verdict.outcomes[str(job.outcome)] += 1
         verdict.cancelled += deferred.cancelled_ms is not None
+    verdict.faults += _paused(ledger, runs)
     for job_id, each in runs_of.items():
         if job_id not in by_id:
             verdict.faults.append(f"job {job_id}: ran {len(each)} times, and is not stored")
+    verdict.faults += _too_many_at_once(ledger, spans, by_id)
     return verdict
+
+
+def _too_many_at_once(
+    ledger: Ledger, spans: Sequence[tuple[str, int, int]], by_id: dict[str, Job]
+) -> Iterator[str]:
+    """Yield where more jobs ran at once than their handler allows, each by its lease."""
+    changes = []
+    for job_id, began_ms, ended_ms in spans:
+        # When its handler began, more than half of its lease was left.
+        until_ms = min(ended_ms, began_ms + LEASE_MS // 2)
+        job = by_id.get(job_id)
+        if job is not None and job.handler == "charge" and began_ms < until_ms:
+            changes += [(until_ms, False, job_id), (began_ms, True, job_id)]
+    running: Counter[str] = Counter()
+    # What ended in the same millisecond as another began was before it, for all we know.
+    for at_ms, is_begin, job_id in sorted(changes):
+        running[job_id] += 1 if is_begin else -1
+        at_once = [by_id[each] for each, count in running.items() if count]
+        keys = Counter(job.concurrency_key for job in at_once if job.concurrency_key is not None)
+        if any(begin <= at_ms <= end + LEASE_MS for begin, end in ledger.disturbances):
+            # One that stood still may have lost its lease before its handler began.
+            continue
+        if len(at_once) > MAX_RUNNING or max(keys.values(), default=0) > MAX_RUNNING_PER_KEY:
+            yield f"{len(at_once)} jobs ran at once at {at_ms}, with keys {keys}"
 
 
 def _faults(
@@ -72,13 +117,19 @@ def _faults(
         faults.append("was acknowledged, and the service did not know it")
     if not job.state.is_final:
         faults.append(f"is still {job.state}")
+    if job.state is JobState.FAILED:
+        faults.append(f"is failed ({job.error}), though it was retried")
     if job.outcome is None:
         faults.append("has no outcome")
-    if len({run.outcome for run in runs}) > 1:
+    if job.placed_ms is not None or job.blocked_by is not None:
+        faults.append(f"holds a place since {job.placed_ms}, or waits for {job.blocked_by}")
+    if len({(run.round, run.outcome) for run in runs}) > len({run.round for run in runs}):
         faults.append(f"its runs were told of several outcomes: {runs}")
-    faults += _early(deferred, job, runs, fires)
+    faults += _early(deferred, job, [run for run in runs if run.round == 0], fires)
+    faults += _rounds(deferred, job, runs)
     faults += _cancelled(deferred, job, runs)
-    faults += _fired(deferred, job, fires)
+    if job.round == 0:
+        faults += _fired(deferred, job, fires)
     should_run = job.outcome is JobOutcome.EXPIRED or (
         job.outcome is JobOutcome.FIRED and deferred.on_fire == "run"
     )
@@ -94,10 +145,22 @@ def _early(
 ) -> list[str]:
     asked = [fire.asked_ms for key in deferred.keys for fire in fires.get(key, [])]
     allowed_ms = min([deferred.deadline_ms, *asked], default=deferred.deadline_ms)
-    if job.outcome is JobOutcome.EXPIRED:
+    if job.outcome is JobOutcome.EXPIRED and job.round == 0:
         allowed_ms = deferred.deadline_ms
     # The store's clock and ours may round to neighbouring milliseconds.
     return [f"ran {allowed_ms - run.at_ms} ms early" for run in runs if run.at_ms < allowed_ms - 1]
+
+
+def _rounds(deferred: Deferred, job: Job, runs: list[Run]) -> list[str]:
+    ran = {run.round for run in runs}
+    faults = []
+    if job.state is JobState.DONE and (job.round != deferred.rounds or len(ran) != job.round + 1):
+        faults.append(f"waits again {deferred.rounds} times, is done in {job.round}, ran in {ran}")
+    for run in runs:
+        before = [each.at_ms for each in runs if each.round == run.round - 1]
+        if run.round and (not before or run.at_ms < min(before) + AGAIN_MS - 1):
+            faults.append(f"round {run.round} ran early: {runs}")
+    return faults
 
 
 def _cancelled(deferred: Deferred, job: Job, runs: list[Run]) -> list[str]:
@@ -114,20 +177,48 @@ def _cancelled(deferred: Deferred, job: Job, runs: list[Run]) -> list[str]:
     return faults
 
 
+def _paused(ledger: Ledger, runs: list[Run]) -> list[str]:
+    """Return the runs that began while their handler was paused."""
+    faults = []
+    for begun_ms, ended_ms in ledger.pauses:
+        # A start that was under way may be committed a moment later, and the worker may take half
+        # of its lease to call the handler; one that stood still, until it goes on.
+        still_ms = [
+            end for begin, end in ledger.disturbances if begin < ended_ms and end > begun_ms
+        ]
+        since_ms = max([begun_ms, *still_ms]) + LEASE_MS // 2 + SLACK_MS
+        faults += [
+            f"job {run.number} ({run.job_id}): ran at {run.at_ms}, paused from {begun_ms}"
+            for run in runs
+            if since_ms < run.at_ms < ended_ms
+        ]
+    return faults
+
+
 def _fired(deferred: Deferred, job: Job, fires: dict[str, list[Request]]) -> list[str]:
-    asked = [fire for key in deferred.keys for fire in fires.get(key, [])]
+    asked = {key for key in deferred.keys if fires.get(key)}
+    if not set(job.fired_keys) <= asked:
+        return [f"was fired by {job.fired_keys}, and only {asked} of its keys were"]
     if job.outcome is JobOutcome.FIRED:
-        return [] if asked else ["has fired, though none of its keys did"]
+        is_enough = len(set(job.fired_keys)) == len(job.fired_keys) == deferred.needed
+        return [] if is_enough else [f"needs {deferred.needed} keys, fired by {job.fired_keys}"]
     if job.outcome is not JobOutcome.EXPIRED:
         return []
+    begun_ms = deferred.since_ms or deferred.added.answered_ms
     added_ms = deferred.added.answered_ms
-    assert added_ms is not None
+    assert begun_ms is not None and added_ms is not None
+    if added_ms > deferred.deadline_ms - SLACK_MS:
+        # What fired since its cursor is looked at once it is stored.
+        return []
     # One that was fired and acknowledged well within its time must not expire.
-    return [
-        f"expired at {deferred.deadline_ms}, though its key fired from {fire.asked_ms} to "
-        f"{fire.answered_ms}"
-        for fire in asked
+    in_time = {
+        key
+        for key in deferred.keys
+        for fire in fires.get(key, [])
         if fire.answered_ms is not None
-        and fire.asked_ms > added_ms
+        and fire.asked_ms > begun_ms
         and fire.answered_ms < deferred.deadline_ms - SLACK_MS
-    ]
+    }
+    if len(in_time) < deferred.needed:
+        return []
+    return [f"expired at {deferred.deadline_ms}, though {in_time} of its keys fired in time"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ _FENCE = re.compile(
 )
 _FILE = re.compile(r"# ([a-z]\w*\.py)\n")
 _PORT = "8000"
+_SETTLED = Path(__file__).parent / "settled.py"
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,8 @@ def run_shell(page: Path, folder: Path) -> list[tuple[str, str]]:
     port = str(free_port())
     runs = [block for block in parts if block.language == "bash" and block.reason is None]
     script = "\n".join(
-        f"exec > {number}.out\n{_ported(block.text, port)}" for number, block in enumerate(runs)
+        f"exec > {number}.out\n{patient(_ported(block.text, port), port)}"
+        for number, block in enumerate(runs)
     )
     for block in parts:
         if block.file is not None:
@@ -118,6 +121,13 @@ def run_shell(page: Path, folder: Path) -> list[tuple[str, str]]:
 
 def _ported(text: str, port: str) -> str:
     return re.sub(rf"(localhost:|--port |PORT=){_PORT}\b", rf"\g<1>{port}", text)
+
+
+def patient(script: str, port: str) -> str:
+    """Return a script that waits for its servers and requests as long as a busy machine takes."""
+    settled = shlex.join([sys.executable, "-I", "-S", str(_SETTLED), port])
+    script = re.sub(r"(?m)(^|& )sleep \d$", lambda found: found[1] + settled, script)
+    return script.replace("--retry 20 ", f"--retry {PATIENCE_S:.0f} ")
 
 
 def _run(script: str, folder: Path) -> None:

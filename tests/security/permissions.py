@@ -18,6 +18,7 @@ KEY: Final = "victim:paid"
 OWN_KEY: Final = "low:paid"
 JSON: Final = "application/json"
 JSON_LINES: Final = "application/jsonl"
+EVENTS: Final = {"Accept": "text/event-stream"}
 
 # The attackers, each by the scopes of its token.
 ANONYMOUS: Final = ("no token", "unknown token")
@@ -26,7 +27,8 @@ _OTHER_WAIT: Final = frozenset({"wait:low:*", "wait:victim:pai", "wait:paid"})
 _FIRE: Final = frozenset({"fire:victim:*", "fire:victim:paid", "fire:*"})
 _OTHER_FIRE: Final = frozenset({"fire:low:*", "fire:victim:pai"})
 _DEFER: Final = frozenset({"defer", "defer:victim-*", "defer:low-*", "defer wait:victim:*"})
-SCOPES: Final = tuple(sorted({"*", "operate"} | _WAIT | _OTHER_WAIT | _FIRE | _OTHER_FIRE | _DEFER))
+_OPERATORS: Final = frozenset({"observe", "operate", "*"})
+SCOPES: Final = tuple(sorted(_OPERATORS | _WAIT | _OTHER_WAIT | _FIRE | _OTHER_FIRE | _DEFER))
 
 _EVERYTHING: Final = frozenset({"*"})
 NOBODY: Final[frozenset[str]] = frozenset()
@@ -36,11 +38,12 @@ ANY_WAIT: Final = WAIT | _OTHER_WAIT
 FIRE: Final = _FIRE | _EVERYTHING
 OWN_FIRE: Final = frozenset({"fire:low:*", "fire:*", "*"})
 OPERATE: Final = frozenset({"operate", "*"})
+READ: Final = _OPERATORS
 DEFER: Final = _DEFER | _EVERYTHING
 DEFER_AND_WAIT: Final = frozenset({"defer wait:victim:*", "*"})
 OF_VICTIMS_PREFIX: Final = DEFER - {"defer:low-*"}
 
-Thing = Literal["nothing", "key", "wait", "job", "shared job", "fired job", "handler"]
+Thing = Literal["nothing", "key", "wait", "job", "shared job", "fired job", "failed job", "handler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,32 @@ CASES: Final = (
         is_documented=False,
     ),
     Case(
+        operation="watch_key",
+        name="follow a key",
+        thing="key",
+        allowed=WAIT,
+        sees=WAIT,
+        query="?cursor=0&wait=0",
+        headers=lambda target: EVENTS,
+    ),
+    Case(
+        operation="follow_keys",
+        name="follow several keys",
+        thing="key",
+        allowed=WAIT,
+        sees=WAIT,
+        query=f"?key={KEY}&cursor=0&wait=0",
+    ),
+    Case(
+        operation="follow_keys",
+        name="follow one's own key and another",
+        thing="key",
+        allowed=frozenset({"wait:*", "*"}),
+        sees=frozenset({"wait:*", "*"}),
+        query=f"?key={OWN_KEY}&key={KEY}&cursor=0&wait=0",
+        is_documented=False,
+    ),
+    Case(
         operation="watch_keys",
         name="watch several keys",
         thing="key",
@@ -218,8 +247,8 @@ CASES: Final = (
         operation="list_keys",
         name="list watched keys",
         thing="wait",
-        allowed=OPERATE,
-        sees=OPERATE,
+        allowed=READ,
+        sees=READ,
     ),
     *_added("add a job", "job", DEFER, lambda target: _job()),
     *_added(
@@ -305,18 +334,56 @@ CASES: Final = (
     _of_job("cancel_job", "cancel a job by its id", thing="job", changes=DEFER),
     _of_job("run_job", "run a job by its id", thing="job", changes=DEFER),
     Case(
+        operation="retry_job",
+        name="retry a failed job by its id",
+        thing="failed job",
+        allowed=OPERATE,
+        sees=OPERATE,
+        changes=OPERATE,
+    ),
+    Case(
+        operation="retry_jobs",
+        name="retry failed jobs",
+        thing="failed job",
+        query="?all=true",
+        allowed=OPERATE,
+        sees=OPERATE,
+        changes=OPERATE,
+    ),
+    Case(
+        operation="paused_handlers",
+        name="list paused handlers",
+        thing="job",
+        allowed=READ,
+    ),
+    Case(
+        operation="pause_handler",
+        name="pause a handler, or all",
+        thing="job",
+        allowed=OPERATE,
+        # Of no job here: its effect would outlast the test.
+        query="?handler=none",
+    ),
+    Case(
+        operation="resume_handler",
+        name="resume a handler, or all",
+        thing="job",
+        allowed=OPERATE,
+        query="?handler=none",
+    ),
+    Case(
         operation="list_jobs",
         name="list jobs, without payloads",
         thing="job",
-        allowed=OPERATE,
-        sees=OPERATE,
+        allowed=READ,
+        sees=READ,
     ),
     Case(
         operation="list_jobs",
         name="list the jobs of a key",
         thing="job",
-        allowed=OPERATE,
-        sees=OPERATE,
+        allowed=READ,
+        sees=READ,
         query=f"?key={KEY}",
         is_documented=False,
     ),
@@ -324,8 +391,64 @@ CASES: Final = (
         operation="statistics",
         name="read the statistics",
         thing="wait",
+        allowed=READ,
+        sees=READ,
+    ),
+    Case(
+        operation="list_waits",
+        name="list waits",
+        thing="wait",
+        allowed=READ,
+        sees=READ,
+    ),
+    Case(
+        operation="javascript",
+        name="read the JavaScript client",
+        thing="nothing",
+        allowed=EVERYONE,
+    ),
+    Case(
+        operation="dashboard_stream",
+        name="follow the statistics of the dashboard",
+        thing="wait",
+        allowed=READ,
+        sees=READ,
+        query="?limit=1",
+    ),
+    Case(
+        operation="dashboard_actions",
+        name="drop a key from the dashboard",
+        thing="wait",
         allowed=OPERATE,
         sees=OPERATE,
+        changes=OPERATE,
+        body=lambda target: {"action": "drop-key", "targets": [KEY]},
+    ),
+    Case(
+        operation="dashboard_actions",
+        name="fire a key, cancel or run a job from the dashboard",
+        thing="wait",
+        allowed=_EVERYTHING,
+        sees=_EVERYTHING,
+        changes=_EVERYTHING,
+        body=lambda target: {"action": "fire", "targets": [KEY]},
+    ),
+    Case(
+        operation="dashboard_actions",
+        name="cancel a job from the dashboard",
+        thing="job",
+        allowed=_EVERYTHING,
+        sees=_EVERYTHING,
+        changes=_EVERYTHING,
+        body=lambda target: {"action": "cancel-job", "targets": [target.job]},
+        is_documented=False,
+    ),
+    Case(operation="dashboard", name="load the page", thing="nothing", allowed=EVERYONE),
+    Case(
+        operation="dashboard_file",
+        name="load a file of the page",
+        thing="nothing",
+        allowed=EVERYONE,
     ),
     Case(
         operation="problem",

@@ -9,13 +9,15 @@ from tests.security.victims_world import create_service, operations
 
 PAGE = Path(__file__).parents[2] / "docs/security.md"
 HEAD = """\
-| request | to | `wait:P*` | `fire:P*` | `operate` | `defer` | `defer:P*` | `*` | others |
-|---|---|---|---|---|---|---|---|---|
+| request | to | `wait:P*` | `fire:P*` | `observe` | `operate` | `defer` | `defer:P*` | `*` | \
+others |
+|---|---|---|---|---|---|---|---|---|---|
 """
 # The scopes of a column, with the victim's prefix and with another one.
 COLUMNS = (
     ("wait:victim:*", "wait:low:*"),
     ("fire:victim:*", "fire:low:*"),
+    ("observe", "observe"),
     ("operate", "operate"),
     ("defer", "defer"),
     ("defer:victim-*", "defer:low-*"),
@@ -26,6 +28,8 @@ COLUMNS = (
 def _cell(case: Case, scope: str, other: str) -> str:
     if scope in case.allowed:
         return "yes" if other in case.allowed else "its keys"
+    if scope == "operate" and case.allowed == {"*"}:
+        return "with `fire:P*` or `defer`"
     if scope.startswith("defer") and case.allowed == DEFER_AND_WAIT:
         return "with `wait:P*`"
     return "no"

@@ -30,6 +30,7 @@ from purgatory.jobs.model import (
     Miss,
     Prune,
     Renew,
+    RunNow,
     Start,
 )
 from purgatory.jobs.model.steps import Result, Step
@@ -169,6 +170,7 @@ class World:
             key=case.key,
             id=target.wait if case.operation == "cancel_wait" else target.job,
             slug="full",
+            file="dashboard.js",
         )
         headers = dict(case.headers(target))
         content = case.content(target)
@@ -220,11 +222,20 @@ class World:
             body = b'{"value":"%b"}' % SECRET.encode()
             fired = await self.ask("POST", f"/keys/{KEY}", VICTIM, body)
             assert fired.json()["jobs"] == 1
+        if thing == "failed job":
+            await self._call(self._fail, added.json()["id"])
         return Target(
             job=added.json()["id"],
             idempotency_key=target.idempotency_key,
             dedupe_key=target.dedupe_key,
         )
+
+    async def _fail(self, job_id: str) -> None:
+        await self.store.run([RunNow(job_id)])
+        [claimed] = await self.store.run([Claim("w", within_ms=0, limit=100, lease_ms=60_000)])
+        [claim] = [job.claim for job in claimed.jobs if job.id == job_id]
+        await self.store.run([Start(claim, 60_000)])
+        await self.store.run([Finish(claim, JobState.FAILED, "broken")])
 
     async def snapshot(self, target: Target) -> object:
         """Return what the victim has."""

@@ -19,7 +19,7 @@ def test_settings_are_known() -> None:
         for name, field in Settings.model_fields.items()
     ]
     environment = dict.fromkeys([*map(str, names), "purgatory_max_wait", "PATH"], "")
-    of_others = [f"PURGATORY_{name}" for name in ("PURE_PYTHON", "STORE", "TOKEN")]
+    of_others = [f"PURGATORY_{name}" for name in ("PURE_PYTHON", "STORE", "TOKEN", "URL")]
     assert unknown_variables(environment | dict.fromkeys(of_others, "1")) == []
 
 

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import logging
 import sys
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.access_lines import AccessLineHandler
 from app.log_format import ACCESS_LINE, LINE, AccessLineFormatter, LineFormatter
 from purgatory.printable import printable
 
 FORGED = "x\n2026-11-21T15:04:05.678Z INFO:     all is well\x1b[2K\u2028\u202e"
 
+# Of 2026-11-21T15:04:05.678Z.
+TIME_LENGTH = 24
+
 
 def record(message: str, *args: object) -> logging.LogRecord:
     return logging.LogRecord("purgatory", logging.ERROR, __file__, 1, message, args, None)
+
+
+def access_record(*args: object) -> logging.LogRecord:
+    """Return a record as uvicorn makes them."""
+    message = '%s - "%s %s HTTP/%s" %d'
+    return logging.LogRecord("uvicorn.access", logging.INFO, __file__, 1, message, args, None)
 
 
 @given(st.text())
@@ -77,3 +88,80 @@ def test_settings_of_callbacks(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ValueError, match="PURGATORY_CALLBACK_SECRETS") as caught:
             Settings().webhook()
         assert "hunter2" not in str(caught.value)
+
+
+TARGETS = st.text(st.characters(max_codepoint=255), max_size=3000)
+
+
+@given(
+    entries=st.lists(
+        st.tuples(
+            st.sampled_from(["", "127.0.0.1:80", "[::1]:8000", FORGED]),
+            st.sampled_from(["GET", "POST", "DELETE"]),
+            TARGETS,
+            st.sampled_from(["1.0", "1.1"]),
+            st.sampled_from([200, 201, 304, 404, 503, 599]),
+        ),
+        max_size=40,
+    ),
+    colors=st.booleans(),
+)
+def test_lines_from_templates_are_those_of_the_formatter(
+    entries: list[tuple[str, str, str, str, int]], colors: bool
+) -> None:
+    """In order, whole lines in each write, and no write is longer than a pipe takes at once."""
+    stream = Writes()
+    handler = AccessLineHandler(stream)
+    handler.setFormatter(AccessLineFormatter(ACCESS_LINE, use_colors=colors))
+    for entry in entries:
+        handler.add_line(*entry)
+    assert not stream.writes
+    handler.write_lines()
+    text = "".join(stream.writes)
+    assert [line[TIME_LENGTH:] for line in text.splitlines()] == [
+        handler.format(access_record(*entry))[TIME_LENGTH:] for entry in entries
+    ]
+    assert all(write.endswith("\n") for write in stream.writes)
+    assert all(len(write.encode()) <= 4096 or write.count("\n") == 1 for write in stream.writes)
+
+
+def test_a_line_has_the_time_of_its_response() -> None:
+    """In the format of all other lines."""
+    stream = Writes()
+    handler = AccessLineHandler(stream)
+    handler.setFormatter(AccessLineFormatter(ACCESS_LINE, use_colors=False))
+    before = datetime.now(UTC)
+    handler.add_line("", "GET", "/", "1.1", 200)
+    handler.flush()
+    handler.emit(access_record("", "GET", "/", "1.1", 200))
+    first, second = (write.partition(" ")[0] for write in stream.writes if write.strip())
+    assert len(first) == len(second) == TIME_LENGTH
+    at = datetime.fromisoformat(first)
+    assert before - timedelta(milliseconds=1) <= at <= datetime.now(UTC)
+
+
+def test_a_stream_that_fails_ends_no_request(capsys: pytest.CaptureFixture[str]) -> None:
+    """As with any handler of logging: the error is on standard error."""
+    stream = Writes()
+    stream.is_full = True
+    handler = AccessLineHandler(stream)
+    handler.setFormatter(AccessLineFormatter(ACCESS_LINE, use_colors=False))
+    handler.add_line("", "GET", "/", "1.1", 200)
+    handler.write_lines()
+    assert "No space left on device" in capsys.readouterr().err
+
+
+class Writes:
+    """A stream that notes each write."""
+
+    def __init__(self) -> None:
+        self.writes: list[str] = []
+        self.is_full = False
+
+    def write(self, text: str) -> None:
+        if self.is_full:
+            raise OSError(28, "No space left on device")
+        self.writes.append(text)
+
+    def flush(self) -> None:
+        pass

@@ -107,7 +107,7 @@ async def test_a_client_that_does_not_read(app: FastAPI) -> None:
             connection.write(request * count)
             await server.call(
                 server.until,
-                lambda: [one._is_write_paused for one in server.connections()] == [True],
+                lambda: [one.is_write_paused for one in server.connections()] == [True],
             )
             [protocol] = server.connections()
             assert protocol._transport.get_write_buffer_size() < 5_000_000

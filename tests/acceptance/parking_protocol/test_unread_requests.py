@@ -120,7 +120,7 @@ async def test_unread_requests_have_a_deadline(kind: ServerKind) -> None:
             connection.write(get(f"{WATCH}?wait=0&cursor=0") * 200)
             await server.call(
                 server.until,
-                lambda: [each._is_write_paused for each in server.connections()] == [True],
+                lambda: [each.is_write_paused for each in server.connections()] == [True],
             )
             [protocol] = server.connections()
             await server.call(server.until, lambda: not server.connections())

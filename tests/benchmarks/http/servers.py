@@ -19,9 +19,7 @@ class ServerKind:
 
 
 BARE: Final = ServerKind("bare", "bare asyncio protocol on uvloop (the floor)")
-SERVICE: Final = ServerKind(
-    "service", "the service as `make run` starts it: all defaults, access log, SQLite store"
-)
+SERVICE: Final = ServerKind("service", "`make run`, all defaults: access log, SQLite store")
 PROTOCOL: Final = ServerKind("protocol", "purgatory, ParkingProtocol", uses_protocol=True)
 ROUTER: Final = ServerKind("router", "purgatory, any ASGI server")
 OWN_PROTOCOL: Final = ServerKind(

@@ -1,4 +1,4 @@
-"""`make bench-jobs`: delayed jobs beside what one would write by hand, and beside a peer."""
+"""`make bench-jobs`: delayed jobs beside what one would write by hand, and beside peers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ ZADD and an HSET for each job, pipelined by the same group commit. A bare timer:
 own, in another process at the same time, so that what the machine makes late is in both. The
 horizon alone: the same recovery without the backlog. Turns of the loop are CPU time, everything
 else is time on the wall. Memory is what a process takes at its peak beyond what it took before.
-SAQ: 100 jobs at once, as ours. A row below 80 % of its target is not met.
+SAQ and Procrastinate: 100 jobs at once, as ours; Procrastinate polls each second. A row below 80 %
+of its target is not met.
 """
 
 

@@ -1,4 +1,4 @@
-"""Enqueue with a delay and run: SAQ and ours, on the same server."""
+"""Enqueue with a delay and run: SAQ or Procrastinate, and ours, on the same server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
+from procrastinate import App, PsycopgConnector
 from redis.asyncio import Redis
 from saq import Worker
 from saq.queue.redis import RedisQueue
@@ -25,6 +26,10 @@ from tests.benchmarks.jobs.lateness import Latenesses
 RUNNING = 100
 EACH_SECOND = 50
 LOOK_S = 0.005
+# Procrastinate finds scheduled jobs by polling only, each 5 s by default. Ours asks once a second.
+POLL_S = 1.0
+# As many connections as ours may take.
+POOL = 15
 
 Defer = Callable[[int], Awaitable[object]]
 """Takes the second at which the job is due: SAQ knows no smaller unit."""
@@ -74,6 +79,38 @@ async def saq(database: Database, url: str, *, jobs: int, spread_s: int) -> Samp
     await working
     await queue.disconnect()
     return {"SAQ": figures}
+
+
+async def procrastinate(database: Database, url: str, *, jobs: int, spread_s: int) -> Samples:
+    """Defer, scheduled, and run through a worker of Procrastinate."""
+    latenesses = Latenesses(jobs)
+    app = App(connector=PsycopgConnector(conninfo=url, min_size=4, max_size=POOL))
+
+    @app.task(name="note")
+    async def note(due_s: int) -> None:
+        latenesses.note(due_s)
+
+    async def defer(due_s: int) -> None:
+        at = datetime.fromtimestamp(due_s, UTC)
+        await note.configure(schedule_at=at).defer_async(due_s=due_s)
+
+    async def count_done() -> int:
+        done = "SELECT count(*) AS count FROM procrastinate_jobs WHERE status = 'succeeded'"
+        return int((await app.connector.execute_query_one_async(done))["count"])
+
+    async with app.open_async():
+        await app.schema_manager.apply_schema_async()
+        working = asyncio.create_task(
+            app.run_worker_async(
+                concurrency=RUNNING,
+                fetch_job_polling_interval=POLL_S,
+                install_signal_handlers=False,
+            )
+        )
+        figures = await _figures(defer, count_done, latenesses, jobs, spread_s)
+        working.cancel()
+        await asyncio.wait([working])
+    return {"Procrastinate": figures}
 
 
 async def _figures(

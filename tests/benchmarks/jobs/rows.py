@@ -92,14 +92,22 @@ def _recovery(database: Database) -> tuple[Row, ...]:
     )
 
 
-def _peer(title: str, measure: str, unit: str) -> Row:
-    return Row(
-        title=title,
-        stage="peer",
-        measure=measure,
-        unit=unit,
-        baseline="SAQ",
-        target=_at_least(1),
+def _peer(database: Database, peer: str) -> tuple[Row, ...]:
+    def row(title: str, measure: str, unit: str) -> Row:
+        return Row(
+            title=f"{title}, {database}",
+            stage=f"peer, {database}",
+            measure=measure,
+            unit=unit,
+            baseline=peer,
+            target=_at_least(1),
+        )
+
+    return (
+        row(f"defer, {CALLERS} callers", "defer", "us"),
+        row("run {peer} jobs, due together", "run", "us"),
+        row("late at p50, 50 due each second", "late at p50", "ms"),
+        row("late at p99, 50 due each second", "late at p99", "ms"),
     )
 
 
@@ -107,8 +115,6 @@ ROWS: tuple[Row, ...] = (
     *(_deferring(database) for database in Database),
     *(row for database in Database for row in _lateness(database)),
     *(row for database in Database for row in _recovery(database)),
-    _peer(f"defer, {CALLERS} callers, Redis", "defer", "us"),
-    _peer("run {peer} jobs, due together, Redis", "run", "us"),
-    _peer("late at p50, 50 due each second, Redis", "late at p50", "ms"),
-    _peer("late at p99, 50 due each second, Redis", "late at p99", "ms"),
+    *_peer(Database.REDIS, "SAQ"),
+    *_peer(Database.POSTGRESQL, "Procrastinate"),
 )

@@ -12,6 +12,9 @@ from tests.benchmarks.jobs.worker import measured
 
 Stage = Callable[[JobsPlan], Awaitable[Samples]]
 
+# The measurement of the peer on a database.
+PEERS = {Database.REDIS: "saq", Database.POSTGRESQL: "procrastinate"}
+
 
 async def _deferring(database: Database, plan: JobsPlan) -> Samples:
     with database.served() as url:
@@ -43,12 +46,12 @@ async def _recovery(database: Database, plan: JobsPlan) -> Samples:
     return samples
 
 
-async def _peer(plan: JobsPlan) -> Samples:
+async def _peer(database: Database, plan: JobsPlan) -> Samples:
     samples: Samples = {}
-    for name in ("saq", "ours"):
-        with Database.REDIS.served() as url:
+    for name in (PEERS[database], "ours"):
+        with database.served() as url:
             samples |= await measured(
-                name, database=Database.REDIS, url=url, jobs=plan.peer, spread_s=plan.peer_s
+                name, database=database, url=url, jobs=plan.peer, spread_s=plan.peer_s
             )
     return samples
 
@@ -61,5 +64,5 @@ STAGES: dict[str, Stage] = {
     **{f"deferring, {database}": _of(_deferring, database) for database in Database},
     **{f"lateness, {database}": _of(_lateness, database) for database in Database},
     **{f"recovery, {database}": _of(_recovery, database) for database in Database},
-    "peer": _peer,
+    **{f"peer, {database}": _of(_peer, database) for database in PEERS},
 }

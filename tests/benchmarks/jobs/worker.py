@@ -24,6 +24,7 @@ MEASUREMENTS: dict[str, Callable[..., Awaitable[Samples]]] = {
     "bare_lateness": bare_lateness,
     "recovery": recovery.recovery,
     "ours": peer.ours,
+    "procrastinate": peer.procrastinate,
     "saq": peer.saq,
 }
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable, spark_session
+from purgatory.pipeline.cli.engine import SparkEngine
 from purgatory.pipeline.console.progress import OnProgress, Progress
 from purgatory.pipeline.spark.tables import Tables
-from purgatory.pipeline.waits import wait_tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.known_truth import KnownTruth
 
@@ -22,14 +22,14 @@ def differences(
 
     The late files are taken away again.
     """
-    table, tables = OutcomeTable(spark, f"{out}/outcomes"), Tables(spark, str(out))
+    table, tables = OutcomeTable(spark, f"{out}/outcomes"), Tables(str(out))
     late = journal.deliver_late()
     try:
         update = table.update(str(journal.files), on_progress=on_progress)
     finally:
         for path in late:
             path.unlink()
-    wait_tables.run(table, tables, on_progress)
+    SparkEngine(spark).write_waits(str(out), on_progress)
     return KnownTruth.read(journal.truth).differences(update, table, tables)
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import duckdb
 
 from purgatory.pipeline import spark_session
+from purgatory.pipeline.cli.engine import SparkEngine
 from purgatory.pipeline.console.progress import Progress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
-from purgatory.pipeline.waits import wait_tables
 from tests.benchmarks.pipeline.spark_memory import SparkMemory
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -54,13 +54,13 @@ def run_spark(journal: str, out: str) -> MeasuredRun:
     process_id = gateway.proc.pid
     table, tables, on_progress = (
         OutcomeTable(spark, f"{out}/outcomes"),
-        Tables(spark, out),
+        Tables(out),
         Progress(),
     )
     memory = SparkMemory(spark)
     cpu_s = _cpu_s(process_id) + _cpu_s(os.getpid())
     outcomes_s = _timed(lambda: table.update(journal, on_progress=on_progress))
-    waits_s = _timed(lambda: wait_tables.run(table, tables, on_progress))
+    waits_s = _timed(lambda: SparkEngine(spark).write_waits(out, on_progress))
     found = MeasuredRun(
         outcomes_s,
         waits_s,

@@ -70,7 +70,9 @@ def test_a_star_allows_everything_and_operate_operates(action: Action, key: str 
     """Whatever key it is about; a scope without a key allows its action on all of them."""
     access = Access(action, key)
     assert Scope.parse("*").allows(access)
-    assert Scope.parse("operate").allows(access) == (action is Action.OPERATE)
+    is_of_operators = action in (Action.OPERATE, Action.METRICS)
+    assert Scope.parse("operate").allows(access) == is_of_operators
+    assert Scope.parse("metrics").allows(access) == (action is Action.METRICS)
     assert Scope.parse("defer").allows(access) == (action is Action.DEFER)
 
 

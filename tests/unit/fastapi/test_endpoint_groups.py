@@ -35,17 +35,38 @@ CLOSED = [
     ("DELETE", "/jobs/0123", "jobs"),
     ("POST", "/jobs/0123/run", "jobs"),
     ("GET", "/statistics", "statistics"),
+    ("GET", "/waits", "dashboard"),
+    ("GET", "/dashboard", "dashboard"),
+    ("GET", "/dashboard/stream", "dashboard"),
+    ("POST", "/dashboard/actions", "dashboard"),
 ]
 GROUP_PATHS = {
-    "watch": {"/purgatory/watch/{key}", "/purgatory/watch", "/purgatory/waits/{id}"},
+    "watch": {
+        "/purgatory/purgatory.js",
+        "/purgatory/watch/{key}",
+        "/purgatory/watch",
+        "/purgatory/waits/{id}",
+    },
     "keys": {"/purgatory/keys/{key}", "/purgatory/keys"},
     "jobs": {
         "/purgatory/jobs",
         "/purgatory/jobs:batch",
         "/purgatory/jobs/{id}",
         "/purgatory/jobs/{id}/run",
+        "/purgatory/jobs/{id}/retry",
+        "/purgatory/jobs:pause",
+        "/purgatory/jobs:paused",
+        "/purgatory/jobs:resume",
+        "/purgatory/jobs:retry",
     },
     "statistics": {"/purgatory/statistics"},
+    "dashboard": {
+        "/purgatory/waits",
+        "/purgatory/dashboard",
+        "/purgatory/dashboard/stream",
+        "/purgatory/dashboard/actions",
+        "/purgatory/dashboard/static/{file}",
+    },
 }
 PROBLEMS = {"/purgatory/problems/{slug}"}
 
@@ -134,7 +155,7 @@ def test_choices_that_make_no_sense() -> None:
     choices: list[tuple[Any, type[Exception], str]] = [
         ({"keys", "jobs"}, ValueError, r"'jobs', 'keys', not for everyone: give authorize="),
         ({"statistics"}, ValueError, "BearerTokens, a dependency .* or ALLOW_ANYONE"),
-        ({"watch", "fire"}, ValueError, "'fire'; the groups are 'jobs', 'keys', 'statistics', 'w"),
+        ({"watch", "fire"}, ValueError, "'fire'; the groups are 'dashboard', 'jobs', 'keys', 'me"),
         ("watch", TypeError, r"string 'watch': give a set, \{'watch'\}"),
     ]
     for asked, kind, words in choices:
@@ -192,16 +213,21 @@ async def test_the_log_says_at_the_start_what_is_open(caplog: pytest.LogCaptureF
     """One line; a warning if anyone may add jobs."""
     [(level, line)] = await startup_log(caplog, with_jobs())
     assert level == "INFO"
-    assert line.startswith("/purgatory: watch open to anyone, jobs, keys, statistics closed: give")
+    assert line.startswith(
+        "/purgatory: watch open to anyone, dashboard, jobs, keys, statistics closed: give"
+    )
     [(level, line)] = await startup_log(caplog, Purgatory(), prefix="/p", authorize=TOKENS)
-    assert (level, line) == ("INFO", "/p: keys, statistics, watch open to 1 tokens")
+    assert (level, line) == ("INFO", "/p: dashboard, keys, statistics, watch open to 1 tokens")
 
     async def my_check() -> None: ...
 
     [(level, line)] = await startup_log(caplog, Purgatory(), authorize=my_check)
     assert level == "INFO" and "my_check" in line
     [(level, line)] = await startup_log(caplog, Purgatory(), authorize=ALLOW_ANYONE)
-    assert (level, line) == ("INFO", "/purgatory: keys, statistics, watch open to anyone")
+    assert (level, line) == (
+        "INFO",
+        "/purgatory: dashboard, keys, statistics, watch open to anyone",
+    )
     purgatory = with_jobs()
 
     @purgatory.handler(http=True)

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, create_router, install
-from purgatory.fastapi.servers.fast_routes import FastRouteStack, find_fast_routes
+from purgatory.fastapi.servers.fast_routes import FastRoute, FastRouteStack, find_fast_routes
 from tests.needs import BODY_LIMIT, TELEMETRY
 
 ALL = {
@@ -215,14 +215,21 @@ def test_a_prefix_with_a_parameter() -> None:
 ROOT_PATHS = ["", "/", "/a", "/a/", "/b", "/purgatory", "/purgatory/watch", "/purgatory/watch/k"]
 
 
-@pytest.mark.parametrize("of_server", ROOT_PATHS)
-@pytest.mark.parametrize("root_path", ROOT_PATHS)
-def test_root_paths(of_server: str, root_path: str) -> None:
-    """A route is fast only if Starlette finds it, whatever follows."""
+@pytest.fixture(scope="module")
+def fast_routes() -> list[FastRoute]:
+    """Those of an application with every endpoint, once for all root paths."""
     app = FastAPI()
     install(app, Purgatory(), authorize=ALLOW_ANYONE)
     app.middleware_stack = app.build_middleware_stack()
-    for route in find_fast_routes(app):
+    return find_fast_routes(app)
+
+
+@pytest.mark.parametrize("of_server", ROOT_PATHS)
+@pytest.mark.parametrize("root_path", ROOT_PATHS)
+def test_root_paths(fast_routes: list[FastRoute], of_server: str, root_path: str) -> None:
+    """A route is fast only if Starlette finds it, whatever follows."""
+    assert fast_routes
+    for route in fast_routes:
         paths = [
             route.path + tail for tail in (("k", "k/l", "kl") if route.endpoint.tail else ("",))
         ]

@@ -32,6 +32,8 @@ METHODS = {"get", "post", "put", "patch", "delete", "options", "head"}
 # What each operation may refuse; 422 stands for all of them.
 REFUSALS = {
     "get /purgatory/watch/{key}": {400, 409, 410, 422, 429, 503},
+    "get /purgatory/watch": {400, 409, 410, 422, 429, 503},
+    "get /purgatory/purgatory.js": {422},
     "post /purgatory/watch": {400, 409, 410, 413, 415, 422, 429, 503},
     "delete /purgatory/waits/{id}": {404, 422},
     "post /purgatory/keys/{key}": {400, 413, 415, 422, 503},
@@ -39,13 +41,23 @@ REFUSALS = {
     "get /purgatory/keys/{key}": {422},
     "delete /purgatory/keys/{key}": {422, 503},
     "get /purgatory/keys": {422},
-    "post /purgatory/jobs": {400, 409, 413, 415, 422, 503},
+    "post /purgatory/jobs": {400, 409, 410, 413, 415, 422, 503},
     "get /purgatory/jobs": {422, 503},
     "post /purgatory/jobs:batch": {413, 415, 422, 503},
     "get /purgatory/jobs/{id}": {404, 422, 429, 503},
     "patch /purgatory/jobs/{id}": {400, 404, 409, 412, 413, 415, 422, 503},
     "delete /purgatory/jobs/{id}": {404, 409, 422, 503},
     "post /purgatory/jobs/{id}/run": {404, 409, 412, 415, 422, 503},
+    "post /purgatory/jobs/{id}/retry": {404, 409, 412, 415, 422, 503},
+    "post /purgatory/jobs:retry": {415, 422, 503},
+    "get /purgatory/jobs:paused": {422, 503},
+    "post /purgatory/jobs:pause": {415, 422, 503},
+    "post /purgatory/jobs:resume": {415, 422, 503},
+    "get /purgatory/waits": {401, 403, 422, 503},
+    "get /purgatory/dashboard": {422},
+    "get /purgatory/dashboard/stream": {401, 403, 422, 503},
+    "post /purgatory/dashboard/actions": {400, 401, 403, 413, 415, 422},
+    "get /purgatory/dashboard/static/{file}": {404, 422},
     "get /purgatory/statistics": {422},
     "get /purgatory/problems/{slug}": {404, 422},
 }
@@ -104,6 +116,8 @@ def test_operation_ids_are_names_that_a_person_would_give(document: dict[str, An
     ids = {name: operation["operationId"] for name, operation in _operations(document)}
     assert ids == {
         "get /purgatory/watch/{key}": "watch_key",
+        "get /purgatory/watch": "follow_keys",
+        "get /purgatory/purgatory.js": "javascript",
         "post /purgatory/watch": "watch_keys",
         "delete /purgatory/waits/{id}": "cancel_wait",
         "post /purgatory/keys/{key}": "fire_key",
@@ -118,7 +132,17 @@ def test_operation_ids_are_names_that_a_person_would_give(document: dict[str, An
         "patch /purgatory/jobs/{id}": "reschedule_job",
         "delete /purgatory/jobs/{id}": "cancel_job",
         "post /purgatory/jobs/{id}/run": "run_job",
+        "post /purgatory/jobs/{id}/retry": "retry_job",
+        "post /purgatory/jobs:retry": "retry_jobs",
+        "get /purgatory/jobs:paused": "paused_handlers",
+        "post /purgatory/jobs:pause": "pause_handler",
+        "post /purgatory/jobs:resume": "resume_handler",
         "get /purgatory/statistics": "statistics",
+        "get /purgatory/waits": "list_waits",
+        "get /purgatory/dashboard": "dashboard",
+        "get /purgatory/dashboard/stream": "dashboard_stream",
+        "post /purgatory/dashboard/actions": "dashboard_actions",
+        "get /purgatory/dashboard/static/{file}": "dashboard_file",
         "get /purgatory/problems/{slug}": "problem",
         "get /healthz": "healthz",
         "get /readyz": "readyz",
@@ -223,6 +247,7 @@ def test_the_parameters_of_watching_a_key(document: dict[str, Any]) -> None:
         "if-none-match": "header",
         "prefer": "header",
         "wait-id": "header",
+        "last-event-id": "header",
     }
     for name, parameter in parameters.items():
         assert parameter.get("description"), name

@@ -15,7 +15,12 @@ from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import draining_problem
 from purgatory.jobs import StoreError, StoreUnavailableError
-from purgatory.jobs.model import StoreFullError, StoreNotReadyError, StoreReadOnlyError
+from purgatory.jobs.model import (
+    StoreFullError,
+    StoreNotReadyError,
+    StoreOutOfSpaceError,
+    StoreReadOnlyError,
+)
 
 ERRORS = [
     kind
@@ -36,11 +41,21 @@ def app() -> FastAPI:
     return app
 
 
+@pytest.fixture(scope="module")
+def shared_app() -> FastAPI:
+    """The same for tests that leave it as it is: making it takes longer than any of them."""
+    app = FastAPI()
+    install(app, Purgatory(), problem_details="app", authorize=ALLOW_ANYONE)
+    return app
+
+
 @pytest.mark.parametrize("slug", KINDS)
-async def test_every_kind_is_described_where_its_type_points(app: FastAPI, slug: str) -> None:
+async def test_every_kind_is_described_where_its_type_points(
+    shared_app: FastAPI, slug: str
+) -> None:
     """The address answers with the title, the status, and what to do."""
     document = json.loads(Problem(slug, "x").response("/purgatory", "/purgatory/watch/k").body)
-    async with _client(app) as client:
+    async with _client(shared_app) as client:
         answer = await client.get(document["type"])
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
@@ -103,6 +118,14 @@ def test_clients_are_not_told_why_a_store_fails(kind: type[PurgatoryError]) -> N
     problem = problem_of_error(kind(reason))
     assert problem.status == 503 and len(problem.detail) > 15
     assert b"10.1.2.3" not in problem.response("/p", "/p/jobs").body
+
+
+def test_a_full_disk_is_not_a_limit_of_jobs() -> None:
+    """It refuses a cancellation, too, and waiting for jobs to end is no way out."""
+    assert problem_of_error(StoreFullError.of_limit(1)).kind.slug == "jobs-full"
+    problem = problem_of_error(StoreOutOfSpaceError("disk full"))
+    assert problem.kind.slug == "store-unavailable"
+    assert "another job" not in problem.detail
 
 
 @pytest.mark.parametrize("kind", ERRORS, ids=lambda kind: kind.__name__)

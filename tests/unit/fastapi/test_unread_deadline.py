@@ -80,7 +80,7 @@ class _Sink:
 async def test_long_responses_do_not_wait_for_the_end_of_the_turn() -> None:
     """Very many may be written in one; short ones wait, and the order is kept."""
     sink: Any = _Sink()
-    writes = WriteBatcher(asyncio.get_running_loop())
+    writes = WriteBatcher(asyncio.get_running_loop(), before=list)
     for size in (10, 20, MAX_BATCH - 30, 1, 5, MAX_BATCH):
         writes.write(sink, b"x" * size)
     assert sink.written == [10, 20, MAX_BATCH - 30, 1, 5, MAX_BATCH]

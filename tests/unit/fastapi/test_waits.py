@@ -29,6 +29,8 @@ WAIT_ID = str(uuid.UUID(int=1))
 class Connection:
     """Keeps what it is to send."""
 
+    address = None
+
     def __init__(self) -> None:
         self.responses: list[RawResponse] = []
 
@@ -250,7 +252,7 @@ async def test_a_response_that_cannot_be_made_is_a_500(
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(registry._responses, "response", fail)
+    monkeypatch.setattr(registry.responses, "response", fail)
     connection = Connection()
     _park(registry, connection)
     await purgatory.fire("k")

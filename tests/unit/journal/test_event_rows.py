@@ -1,5 +1,6 @@
 """What becomes of events: identifiers, pairs, samples, keys and times."""
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from purgatory import DelayedOperation, Status
 from purgatory.journal import EVENT_SCHEMA, HashedKeys, KeyPrefixes
 from purgatory.journal.event_rows import EventRows
 from purgatory.journal.job_event import JobEvent
+from purgatory.journal.schema import SAMPLE_KEY, SCHEMA_VERSION, VERSION_KEY
 from purgatory.operations.event_buffer import RawEvent
 from purgatory.testing import MockClock
 
@@ -58,7 +60,8 @@ def event(
 
 def as_list(batch: pa.RecordBatch | None) -> list[dict[str, Any]]:
     assert batch is not None
-    assert batch.schema.equals(EVENT_SCHEMA, check_metadata=True)
+    assert batch.schema.equals(EVENT_SCHEMA)
+    assert batch.schema.metadata[VERSION_KEY] == SCHEMA_VERSION.encode()
     rows: list[dict[str, Any]] = batch.cast(_with_integers(batch.schema)).to_pylist()
     return rows
 
@@ -165,7 +168,11 @@ def test_sampling_leaves_out_both_rows_or_neither(clock: MockClock) -> None:
     watched = [event(n, WATCHED) for n in numbers]
     ended = [event(n, FIRED) for n in numbers]
     others = [event(n, status, cls=HasOwn) for n in numbers for status in (WATCHED, FIRED)]
-    found = as_list(rows.batch(watched + ended)) + as_list(rows.batch(others))
+    batch = rows.batch(watched + ended)
+    assert batch is not None
+    # Readers scale by it.
+    assert json.loads(batch.schema.metadata[SAMPLE_KEY]) == {"order": 0.5}
+    found = as_list(batch) + as_list(rows.batch(others))
     beginnings = [row["operation_id"] for row in found if row["event"] == "watched"]
     ends = [row["operation_id"] for row in found if row["event"] == "fired"]
     assert beginnings == ends

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from purgatory.journal import EVENT_SCHEMA, ParquetFiles
+from purgatory.journal.schema import SAMPLE_KEY
 from purgatory.testing import MockClock
 from tests.journal_batches import (
     batch_at,
@@ -50,6 +51,17 @@ def test_a_file_lies_in_the_folder_of_its_hour(tmp_path: Path, clock: MockClock)
     assert [pq.ParquetFile(path).metadata.num_rows for path in complete_files(tmp_path)] == [3, 2]
     assert (files.written, files.files) == (5, 2)
     assert files.bytes == sum(path.stat().st_size for path in complete_files(tmp_path))
+
+
+def test_a_file_says_what_was_sampled(tmp_path: Path, clock: MockClock) -> None:
+    """In its metadata, as its batches do; readers scale by it."""
+    files = opened(tmp_path, clock)
+    batch = batch_at(rows_of(clock), clock, 3)
+    metadata = {**(EVENT_SCHEMA.metadata or {}), SAMPLE_KEY: b'{"park": 0.1}'}
+    files.write(batch.replace_schema_metadata(metadata))
+    files.roll()
+    found = [pq.read_schema(path).metadata for path in complete_files(tmp_path)]
+    assert [{key: one[key] for key in metadata} for one in found] == [metadata]
 
 
 def test_files_are_for_their_user_only(tmp_path: Path, clock: MockClock) -> None:

@@ -1,7 +1,7 @@
 """Cases 21-29 of Kafka's DelayedOperationPurgatory."""
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from contextlib import suppress
 
 import pytest
@@ -59,11 +59,12 @@ def test_cancel_for_key(core: DelayedOperationPurgatory) -> None:
     assert (core.cancel_for_key("test2"), third.calls) == ([third], ["cancellation"])
 
 
-def test_no_keys_are_refused(core: DelayedOperationPurgatory) -> None:
+@pytest.mark.parametrize("keys", [[], ()])
+def test_no_keys_are_refused(core: DelayedOperationPurgatory, keys: Sequence[str]) -> None:
     """Case 24: an operation without a key could never be completed by one; it is not tried."""
     operation = Operation()
     with pytest.raises(ValueError, match="at least one key"):
-        core.try_complete_else_watch(operation, [])
+        core.try_complete_else_watch(operation, keys)
     assert operation.tries == 0
 
 

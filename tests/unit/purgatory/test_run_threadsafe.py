@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from purgatory import InvalidKeyError, Purgatory, PurgatoryClosedError, Status, WrongThreadError
+from purgatory.event_loop.thread_calls import ThreadCalls
 from tests.patience import PATIENCE_S
 from tests.unit.purgatory.waiting import Make, parked
 
@@ -175,6 +176,17 @@ async def test_a_purgatory_that_is_not_open(make_purgatory: Make) -> None:
             purgatory.run_threadsafe(purgatory.fire("a"))
         async with purgatory:
             pass
+
+
+async def test_calls_that_have_not_begun_fail_as_closed() -> None:
+    """Also beside one that its caller has given up."""
+    calls = ThreadCalls("p")
+    calls.open(asyncio.get_running_loop())
+    given_up, waiting = calls.run(asyncio.sleep(0)), calls.run(asyncio.sleep(0))
+    given_up.cancel()
+    calls.close()
+    assert isinstance(waiting.exception(0), PurgatoryClosedError)
+    assert given_up.cancelled()
 
 
 def test_a_loop_that_ends_before_the_call_begins() -> None:

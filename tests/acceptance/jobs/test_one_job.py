@@ -1,0 +1,205 @@
+"""One job over HTTP, on real sockets: from `defer` to its end, and waits for that."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+
+from purgatory import Limits, Purgatory
+from purgatory.jobs import (
+    MemoryJobStore,
+)
+from purgatory.timer import SystemClock
+from tests.acceptance.client import Connection
+from tests.acceptance.jobs.application import JOBS, Store, add, create_app, post_lines, until
+from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.bad_input.refusals import check_refusal
+
+
+async def test_a_job_from_beginning_to_end(connection: Connection) -> None:
+    """201 with its address and ETag; it runs, and whoever waits is told of each change."""
+    added = await add(connection, payload={"n": 1}, delay=0.3, keys=["a", "b"], dedupe_key="d")
+    assert added.status == 201
+    job = added.json()
+    assert added.headers["location"] == f"{JOBS}/{job['id']}"
+    assert added.headers["etag"] == '"1"'
+    assert (job["state"], job["outcome"], job["payload"]) == ("waiting", None, {"n": 1})
+    assert (job["keys"], job["dedupe_key"], job["max_attempts"]) == (["a", "b"], "d", 10)
+    states: list[str] = []
+    etag = added.headers["etag"]
+    while not states or states[-1] != "done":
+        headers = {"If-None-Match": etag, "Prefer": "wait=50"}
+        seen = await connection.request("GET", added.headers["location"], headers=headers)
+        assert seen.status == 200
+        assert seen.headers["preference-applied"] == "wait=50"
+        etag = seen.headers["etag"]
+        states.append(seen.json()["state"])
+    assert states in (["running", "done"], ["done"])
+    noted = await connection.get("/purgatory/watch/noted?cursor=0&wait=0")
+    assert noted.json()["signals"][0]["value"] == [job["id"], {"n": 1}]
+    # A job that is over changes no more: nobody is kept waiting.
+    last = await connection.request(
+        "GET", added.headers["location"], headers=headers | {"If-None-Match": etag}
+    )
+    assert (last.status, last.body) == (304, b"")
+
+
+async def test_a_wait_for_a_job_ends(connection: Connection, server: ThreadServer) -> None:
+    """304 when the time is up, and nothing is left when the client goes."""
+    address = (await add(connection)).headers["location"]
+    headers = {"If-None-Match": '"1"', "Prefer": "wait=0.2"}
+    expired = await connection.request("GET", address, headers=headers)
+    assert (expired.status, expired.headers["etag"]) == (304, '"1"')
+    assert (await connection.get(address)).status == 200
+    headers["Prefer"] = "wait=50"
+    async with await Connection.open(server.address) as leaving:
+        leaving.send("GET", address, headers=headers)
+        await server.until_parked(1)
+    await server.until_parked(0)
+
+
+async def test_a_drain_answers_who_waits_for_a_job(kind: ServerKind) -> None:
+    """At once, with Retry-After: another process has the job."""
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    server = ThreadServer(create_app(purgatory), purgatory, kind)
+    server.start()
+    try:
+        async with await Connection.open(server.address) as connection:
+            address = (await add(connection)).headers["location"]
+            headers = {"If-None-Match": '"1"', "Prefer": "wait=50"}
+            connection.send("GET", address, headers=headers)
+            await server.until_parked(1)
+            await server.call(purgatory.drain)
+            drained = await connection.reply()
+            assert drained.status == 304
+            assert "retry-after" in drained.headers
+    finally:
+        server.stop()
+
+
+async def test_moving_a_deadline(connection: Connection) -> None:
+    """PATCH, and only if it has not changed since, with If-Match."""
+    address = (await add(connection)).headers["location"]
+    moved = await connection.request("PATCH", address, {"delay": 200}, {"If-Match": '"1"'})
+    assert (moved.status, moved.headers["etag"]) == (200, '"2"')
+    for tag in ('"1"', '"other"', '"99"'):
+        again = await connection.request("PATCH", address, {"delay": 300}, {"If-Match": tag})
+        assert (
+            check_refusal(
+                again, 412, "job-changed", tag.strip('"') if tag != '"other"' else "other"
+            )["etag"]
+            == '"2"'
+        )
+    for tag in ('W/"2"', '"02"', '"1", W/"2"', '"1", "3"'):
+        again = await connection.request("PATCH", address, {"delay": 300}, {"If-Match": tag})
+        assert check_refusal(again, 412, "job-changed")["etag"] == '"2"'
+    for tag in ("2", '"2', '*, "2"', ""):
+        again = await connection.request("PATCH", address, {"delay": 300}, {"If-Match": tag})
+        check_refusal(again, 422, "bad-parameter", "If-Match")
+    for version, tag in ((3, '"1", "2"'), (4, 'W/"1" ,"3"'), (5, "*")):
+        moved = await connection.request("PATCH", address, {"delay": version}, {"If-Match": tag})
+        assert (moved.status, moved.headers["etag"]) == (200, f'"{version}"')
+    at = datetime.fromtimestamp(SystemClock().wall_ms() // 1000 + 500, UTC)
+    moved = await connection.request("PATCH", address, {"at": at.isoformat()})
+    assert datetime.fromisoformat(moved.json()["deadline"]) == at
+    check_refusal(await connection.request("PATCH", address, {}), 422, "bad-parameter", "delay")
+
+
+async def test_cancelling(connection: Connection) -> None:
+    """200 with the job, again and again; 409 once it is done; 404 for none."""
+    address = (await add(connection)).headers["location"]
+    for tag in ('"7"', '"other"'):
+        changed = await connection.request("DELETE", address, headers={"If-Match": tag})
+        assert check_refusal(changed, 412, "job-changed", tag.strip('"'))["etag"] == '"1"'
+    for _ in range(2):
+        cancelled = await connection.request("DELETE", address)
+        assert cancelled.status == 200
+        assert (cancelled.json()["state"], cancelled.json()["outcome"]) == ("cancelled",) * 2
+    for method, target, body in (
+        ("PATCH", address, {"delay": 1}),
+        ("POST", f"{address}/run", None),
+    ):
+        refused = check_refusal(
+            await connection.request(method, target, body), 409, "job-decided", "cancelled"
+        )
+        assert (refused["state"], refused["outcome"]) == ("cancelled", "cancelled")
+    done = (await add(connection, delay=0)).headers["location"]
+    await connection.get("/purgatory/watch/noted?cursor=0&wait=50s")
+    await until(connection, done, "done")
+    check_refusal(await connection.request("DELETE", done), 409, "job-decided", "done")
+    for method, target, body in (
+        ("GET", "", None),
+        ("DELETE", "", None),
+        ("PATCH", "", {"delay": 1}),
+        ("POST", "/run", None),
+    ):
+        unknown = await connection.request(method, f"{JOBS}/{'0' * 32}{target}", body)
+        check_refusal(unknown, 404, "unknown-job", "no job")
+
+
+async def test_waits_for_jobs_have_their_bound(kind: ServerKind, store: Store) -> None:
+    """That on all that is parked; and the statistics count those that were refused."""
+    purgatory = Purgatory(limits=Limits(max_parked=1), jobs=store)
+    with serve(create_app(purgatory), purgatory, kind) as server:
+        async with await Connection.open(server.address) as parked:
+            address = (await add(parked)).headers["location"]
+            headers = {"If-None-Match": '"1"', "Prefer": "wait=50"}
+            parked.send("GET", address, headers=headers)
+            await server.until_parked(1)
+            async with await Connection.open(server.address) as other:
+                check_refusal(await other.request("GET", address, headers=headers), 503, "full")
+                statistics = (await other.get("/purgatory/statistics")).json()
+                assert statistics["refused"] == {"max_parked": 1}
+                await other.request("DELETE", address)
+            assert (await parked.reply()).json()["state"] == "cancelled"
+
+
+async def test_running_now(connection: Connection) -> None:
+    """It does not wait for its deadline, and tells that it was by hand."""
+    address = (await add(connection, payload=7)).headers["location"]
+    assert (await connection.get(address)).json()["by_hand"] is False
+    ran = await connection.request("POST", f"{address}/run")
+    assert (ran.status, ran.json()["by_hand"], ran.json()["paused"]) == (200, True, False)
+    job = await until(connection, address, "done")
+    assert (job["outcome"], job["by_hand"]) == ("expired", True)
+    for options, decide in (
+        ({"delay": 0}, None),
+        ({"keys": ["k"]}, ("POST", "/purgatory/keys/k")),
+    ):
+        other = (await add(connection, **options)).headers["location"]
+        if decide is not None:
+            await connection.request(*decide)
+        assert (await until(connection, other, "done"))["by_hand"] is False
+
+
+async def test_all_json_is_written_alike(connection: Connection) -> None:
+    """Without spaces, and times in UTC to the millisecond, wherever they come from."""
+    added = await add(connection, keys=["k"], payload="x", delay=60, ceiling=90)
+    await connection.request("POST", "/purgatory/keys/k", {"value": "x"})
+    await until(connection, added.headers["location"], "done")
+    # Beyond the worker's horizon: no timer of it may be left at the end.
+    batch = await post_lines(connection, b'{"handler": "note", "delay": 900, "payload": "x"}\n')
+    replies = [
+        added,
+        batch,
+        await connection.get(added.headers["location"]),
+        await connection.get(JOBS),
+        await connection.get(f"{JOBS}?after=x"),
+        await connection.get("/purgatory/watch/k?cursor=0&wait=0"),
+        await connection.request("POST", "/purgatory/watch", {"keys": {"k": "0"}, "wait": 0}),
+        await connection.get("/purgatory/keys/k"),
+        await connection.get("/purgatory/keys"),
+        await connection.request("DELETE", "/purgatory/keys/k"),
+        await connection.get("/purgatory/statistics"),
+        await connection.get("/readyz"),
+    ]
+    moments: list[str] = []
+    for reply in replies:
+        for line in reply.body.splitlines():
+            document = json.loads(line)
+            assert line == json.dumps(document, separators=(",", ":")).encode()
+        moments += re.findall(r'"(\d{4}-\d\d-\d\d[^"]*)"', reply.body.decode())
+    assert len(moments) >= 2 + 4 * 3
+    for moment in moments:
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", moment), moment

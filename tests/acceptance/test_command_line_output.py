@@ -1,0 +1,206 @@
+"""What the command `purgatory` shows to people, in a terminal and without one."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+
+from purgatory import Purgatory
+from purgatory.__main__ import main
+from purgatory.cli.output import counted, local_time, without_pointer
+from purgatory.cli.unknown_variables import KNOWN, unknown_variables
+from purgatory.client import Client
+from purgatory.fastapi import ALLOW_ANYONE, install
+from purgatory.jobs import JobContext, MemoryJobStore
+from tests.acceptance.thread_server import KINDS, ThreadServer, serve
+from tests.patience import PATIENCE_S
+from tests.valkey_server import ValkeyServer
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@pytest.fixture
+def server() -> Iterator[ThreadServer]:
+    """A server with jobs and a dashboard."""
+    app = FastAPI()
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    purgatory.handled_elsewhere(["send-a-reminder-by-mail"], http=True)
+    install(app, purgatory, authorize=ALLOW_ANYONE)
+    with serve(app, purgatory, KINDS[2]) as running:
+        yield running
+
+
+def _in_terminal(columns: int, *arguments: str) -> list[str]:
+    """Return the lines that a command writes to a terminal of so many columns."""
+    leader, follower = pty.openpty()
+    environment = os.environ | {"COLUMNS": str(columns), "LINES": "24", "TERM": "xterm"}
+    command = [sys.executable, "-m", "purgatory", *arguments]
+    with subprocess.Popen(command, stdout=follower, stdin=follower, env=environment) as process:
+        os.close(follower)
+        said = b""
+        try:
+            while piece := os.read(leader, 65536):
+                said += piece
+        except OSError:
+            # As Linux ends the output of a terminal.
+            pass
+        assert process.wait(PATIENCE_S) == 0
+    os.close(leader)
+    return _CONTROL.sub("", said.decode()).splitlines()
+
+
+def test_a_list_of_jobs_has_one_line_for_each(
+    server: ThreadServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In a terminal of 80 columns whole ids and cut keys; without a terminal, all of it."""
+    keys = [f"order:{number:030}" for number in range(3)]
+    with Client(server.url) as client:
+        for _ in range(3):
+            client.defer("send-a-reminder-by-mail", delay=900, keys=keys)
+        created = {job.id: job.fields["created"] for job in client.jobs()}
+    ids = list(created)
+    _, *rows = _in_terminal(80, "--url", server.url, "jobs", "list")
+    assert sorted(row.split()[0] for row in rows) == sorted(ids)
+    assert all(len(row) <= 80 and "…" in row for row in rows)
+    narrow = "".join(_in_terminal(40, "--url", server.url, "jobs", "list"))
+    assert all(job_id in narrow for job_id in ids)
+    capfd.readouterr()
+    assert main(["--url", server.url, "jobs", "list"]) == 0
+    _, *rows = capfd.readouterr().out.splitlines()
+    shown = [row.split()[0] for row in rows]
+    assert sorted(shown) == sorted(ids)
+    # The newest first, though their ids have only the hour.
+    assert [created[job_id] for job_id in shown] == sorted(created.values(), reverse=True)
+    assert all(", ".join(keys) in row for row in rows)
+
+
+def test_a_list_of_jobs_names_what_blocks_them(capfd: pytest.CaptureFixture[str]) -> None:
+    """The bound of its handler in place of the state, of jobs that are due and wait for it."""
+    app, purgatory, is_over = FastAPI(), Purgatory(jobs=MemoryJobStore()), threading.Event()
+
+    @purgatory.handler("by-handler", http=True, max_running=1)
+    @purgatory.handler("by-key", http=True, max_running_per_key=1)
+    def hold(job: JobContext) -> None:
+        assert is_over.wait(PATIENCE_S)
+
+    install(app, purgatory, authorize=ALLOW_ANYONE)
+    with serve(app, purgatory, KINDS[2]) as running, Client(running.url) as client:
+        for handler in ("by-handler", "by-key") * 2:
+            client.defer(handler, delay=0, concurrency_key="customer:7")
+        deadline_s = time.monotonic() + PATIENCE_S
+        while [job.fields["blocked_by"] for job in client.jobs()].count(None) != 2:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        capfd.readouterr()
+        assert main(["--url", running.url, "jobs", "list", "--state", "waiting"]) == 0
+        _, *rows = capfd.readouterr().out.splitlines()
+        is_over.set()
+    assert all(re.search(r" blocked by (handler|key) .* by-\1 ", row) for row in rows)
+    assert len(rows) == 2
+
+
+def test_a_list_that_was_cut_says_so(
+    server: ThreadServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the output, with --json, too."""
+    with Client(server.url) as client:
+        for _ in range(3):
+            client.defer("send-a-reminder-by-mail", delay=900)
+    for options in ([], ["--json"]):
+        shown = []
+        for limit in ("2", "3"):
+            capfd.readouterr()
+            assert main(["--url", server.url, *options, "jobs", "list", "--limit", limit]) == 0
+            said = capfd.readouterr()
+            shown.append((len(said.out.splitlines()), "more than 2 jobs" in said.err, said.err))
+        assert shown[0][:2] == (2 + (not options), True)
+        assert shown[1] == (3 + (not options), False, "")
+
+
+def test_help_has_the_time_for_which_the_store_knows_a_repeat(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """For a job it is that of docs/reference/http.md, and not that of a fire."""
+    monkeypatch.setenv("COLUMNS", "200")
+    for command, words in (("defer", "within 24 hours"), ("fire", "within ten minutes")):
+        assert main([command, "--help"]) == 0
+        assert words in capfd.readouterr().out
+
+
+def test_statistics_without_a_terminal(server: ThreadServer) -> None:
+    """A line for each second."""
+    command = [sys.executable, "-m", "purgatory", "--url", server.url, "stats", "--watch"]
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+        # Or a failure would wait for it.
+        ExitStack() as stack,
+    ):
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        for _ in range(2):
+            assert "parked 0" in process.stdout.readline()
+        process.send_signal(2)
+        assert process.wait(PATIENCE_S) == 130
+
+
+def test_a_place_in_the_request_in_words() -> None:
+    """Not as a JSON pointer."""
+    assert without_pointer("/keys/order:43: cursor 'x' is bad") == "key order:43: cursor 'x' is bad"
+    assert without_pointer("/keys/a~1b: no: never") == "key a/b: no: never"
+    assert without_pointer("/delay: 1; allowed: 2") == "delay: 1; allowed: 2"
+    assert without_pointer("no such key") == "no such key"
+    assert (counted(1, "job"), counted(0, "job")) == ("1 job", "0 jobs")
+    assert local_time("2027-01-01T00:00:00.000Z") == local_time(1_798_761_600_000)
+
+
+def test_a_bad_cursor_names_its_key(
+    server: ThreadServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As people write it."""
+    assert main(["--url", server.url, "wait", "order:43", "--cursor", "x", "--timeout", "0"]) == 1
+    assert capfd.readouterr().err.startswith("key order:43: cursor 'x'")
+
+
+def test_doctor_names_what_is_wrong(
+    server: ThreadServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """Warnings of the shared signals are in the table; workers and unknown variables too."""
+    monkeypatch.delenv("PURGATORY_JOBS_URL", raising=False)
+    monkeypatch.setenv("PURGATORY_MAX_PARKD", "7")
+    with ValkeyServer(tmp_path, maxmemory="100mb") as valkey:
+        main(["--url", server.url, "doctor", "--signals", valkey.url])
+    said = capfd.readouterr()
+    rows = [row for row in said.out.splitlines() if row]
+    assert not said.err
+    assert any(
+        row.startswith("warning  settings") and "PURGATORY_MAX_PARKED?" in row for row in rows
+    )
+    assert any("worker" in row and f":{os.getpid()}" in row for row in rows)
+    assert any("server's signals" in row for row in rows)
+    assert any(row.startswith("warning  signals") for row in rows)
+
+
+def test_the_known_variables_are_those_of_the_service() -> None:
+    """Besides what the command itself, the installation and the pipeline read."""
+    settings = pytest.importorskip("app.settings").Settings.model_fields
+    names = {
+        str(field.validation_alias or f"PURGATORY_{name.upper()}")
+        for name, field in settings.items()
+    }
+    ours = {name.removeprefix("PURGATORY_") for name in names if name.startswith("PURGATORY_")}
+    assert ours | {"PURE_PYTHON", "STORE", "TOKEN", "URL"} == KNOWN
+    assert unknown_variables({"PURGATORY_PORT": "tcp://1", "PATH": "", "PURGATORY_URL": ""}) == []

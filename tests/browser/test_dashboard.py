@@ -1,0 +1,427 @@
+"""The dashboard in a real browser: what it shows, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+
+from purgatory import Purgatory
+from purgatory.fastapi import BearerTokens, install
+from purgatory.jobs import JobContext, MemoryJobStore
+from purgatory.uvicorn import ParkingProtocol
+from tests.browser.chromium import needs_chromium
+from tests.browser.devtools import Page, browser
+from tests.free_port import free_port
+from tests.patience import PATIENCE_S, until
+
+pytestmark = [needs_chromium, pytest.mark.anyio]
+
+ALL, OBSERVER, WAITER = "token-of-all-rights", "token-of-an-observer", "token-of-a-waiter"
+TOKENS = f"{ALL} *; {OBSERVER} observe; {WAITER} wait:*"
+VIEWS = ("overview", "waits", "jobs", "workers")
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The loop of the server; the browser has its own."""
+    return "asyncio", {"use_uvloop": False}
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.has_begun = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.has_begun.set()
+
+
+@asynccontextmanager
+async def serving(port: int, tokens: str = TOKENS) -> AsyncIterator[Purgatory]:
+    """Serve a purgatory with jobs on `port`."""
+    app, purgatory = FastAPI(), Purgatory(jobs=MemoryJobStore())
+
+    @purgatory.handler("remind", http=True)
+    async def remind(job: JobContext) -> None:
+        await asyncio.sleep(0)
+
+    install(app, purgatory, authorize=BearerTokens.from_text(tokens))
+    config = uvicorn.Config(app, port=port, log_level="warning", http=ParkingProtocol)
+    server = _Server(config)
+    running = asyncio.create_task(server.serve())
+    await server.has_begun.wait()
+    try:
+        yield purgatory
+    finally:
+        if purgatory.is_open:
+            await purgatory.drain()
+        server.should_exit = True
+        await running
+
+
+@asynccontextmanager
+async def parked(purgatory: Purgatory, key: str, count: int) -> AsyncIterator[None]:
+    """Have the application itself wait on a key."""
+    before = purgatory.parked
+    tasks = [asyncio.create_task(purgatory.park(key, timeout=600)) for _ in range(count)]
+    await until(lambda: purgatory.parked == before + count)
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def sign_in(page: Page, token: str) -> None:
+    await page.until("!!document.querySelector('#sign-in:not([hidden])')")
+    await page.run(f"document.querySelector('#token').value = {token!r}")
+    await page.run("document.querySelector('#sign-in button').click()")
+
+
+async def opened(page: Page, port: int, token: str = ALL) -> None:
+    await page.open(f"http://127.0.0.1:{port}/purgatory/dashboard")
+    await sign_in(page, token)
+    await page.until("document.querySelector('#state').dataset.state === 'live'")
+    await page.until("!!document.querySelector('#tile-parked')")
+
+
+async def show(page: Page, view: str) -> None:
+    await page.run(f"location.hash = '#{view}'")
+    await page.until(f"!document.getElementById('{view.partition('?')[0]}').hidden")
+
+
+async def text(page: Page, selector: str) -> str:
+    found: str = await page.run(f"document.querySelector({selector!r}).textContent")
+    return found
+
+
+async def test_what_it_shows_under_load_is_the_statistics(tmp_path: Path) -> None:
+    """Each figure, once the load pauses: parked, keys, outcomes, timers, jobs, each key."""
+    port = free_port()
+    async with serving(port) as purgatory, browser(tmp_path) as page:
+        await page.look(width=1280, height=900)
+        await opened(page, port)
+
+        async def load(number: int) -> None:
+            for turn in range(20):
+                await purgatory.park(f"k:{number}", timeout=0.001 if turn % 4 == 0 else 30)
+
+        loading = [asyncio.create_task(load(number)) for number in range(50)]
+        while not all(task.done() for task in loading):
+            for number in range(50):
+                await purgatory.fire(f"k:{number}")
+            await asyncio.sleep(0.005)
+        for delay in (900, 901, 902):
+            await purgatory.defer("remind", delay=delay)
+        async with parked(purgatory, "crowd", 321), parked(purgatory, "few", 12):
+            statistics = purgatory.statistics()
+            assert (statistics.parked, statistics.keys) == (333, 2)
+            await page.until("document.querySelector('#tile-parked dd').textContent === '333'")
+            await page.until("document.querySelector('#tile-keys dd').textContent === '2'")
+            since = f"{statistics.fired:,} woken, {statistics.expired:,} expired, 0 cancelled"
+            await page.until(
+                f"document.querySelector('#parked-legend').textContent.endsWith('{since}')"
+            )
+            timers = purgatory.statistics().timers
+            assert await text(page, "#wheel .total") == str(timers)
+            levels = await page.run(
+                "[...document.querySelectorAll('.levels b')].map((each) => +each.textContent)"
+            )
+            assert sum(levels) == timers
+            await page.until("document.querySelector('#job-states b').textContent === '3'")
+            await show(page, "waits")
+            rows = "[...document.querySelectorAll('#keys-table tbody tr')]"
+            cells = "[...each.cells].slice(0, 2).map((cell) => cell.textContent)"
+            shown = f"JSON.stringify({rows}.map((each) => {cells}))"
+            await page.until(f'{shown} === \'[["crowd","321"],["few","12"]]\'')
+            await show(page, "workers")
+            assert "333 on 2 keys" in await text(page, "#workers-list")
+        assert page.errors == []
+
+
+async def test_a_worker_counts_once_in_each_second(tmp_path: Path) -> None:
+    """Though its snapshots come as they can, two in one second and none in the next."""
+    port = free_port()
+    async with serving(port), browser(tmp_path) as page:
+        await opened(page, port)
+        script = """import("/purgatory/dashboard/static/overview.js").then(({ history, note }) => {
+          const statistics = { parked: 5, keys: 1, fired: 0, expired: 0, cancelled: 0, drained: 0 };
+          const worker = { token: "t", loop_lag_ms: 1, statistics };
+          for (let at_ms = 1; at_ms < 9; at_ms++) note({ workers: [{ ...worker, at_ms }] });
+          return history(["t"]).map((each) => each.parked);
+        })"""
+        assert set(await page.run(script)) == {5}
+        assert page.errors == []
+
+
+async def test_a_rate_is_unknown_before_the_second_snapshot(tmp_path: Path) -> None:
+    """The first one of a worker has totals only; "0 /s" would be wrong under load."""
+    port = free_port()
+    async with serving(port), browser(tmp_path) as page:
+        await opened(page, port)
+        script = """(async () => {
+          const { request } = await import("/purgatory/dashboard/static/parts.js");
+          const { drawOverview, note } = await import("/purgatory/dashboard/static/overview.js");
+          const text = await (await request("dashboard/stream?limit=1")).text();
+          const snapshot = JSON.parse(/event: snapshot\\ndata: (.*)/.exec(text)[1]);
+          const [worker] = snapshot.workers;
+          return [0, 1].map((second) => {
+            const statistics = { ...worker.statistics, fired: 1000 + 50 * second };
+            const shown = { ...worker, token: "t", statistics, at_ms: 1 + 1000 * second };
+            note({ workers: [shown] });
+            drawOverview(snapshot, [shown]);
+            return document.querySelector("#tile-fired dd").textContent;
+          });
+        })()"""
+        assert await page.run(script) == ["\u2013 /s", "50 /s"]
+        assert page.errors == []
+
+
+async def test_a_key_with_10_000_waits_is_drawn_a_page_at_a_time(tmp_path: Path) -> None:
+    """What the browser draws is bounded, and so is how long it takes: it asks for one page."""
+    port = free_port()
+    async with serving(port) as purgatory, browser(tmp_path) as page:
+        await page.look(width=1280, height=900)
+        await opened(page, port)
+        async with parked(purgatory, "crowd", 10_000), parked(purgatory, "other", 1):
+            await show(page, "waits?key=other")
+            rows = "document.querySelectorAll('#waits-table tbody tr').length"
+            await page.until(f"{rows} === 1")
+            elements = "document.querySelectorAll('*').length"
+            asked = (
+                "performance.getEntriesByType('resource').filter(e => /waits/.test(e.name)).length"
+            )
+            before = await page.run(elements), await page.run(asked)
+            await page.run("location.hash = '#waits?key=crowd'")
+            await page.until(f"{rows} === 100")
+            after = await page.run(elements), await page.run(asked)
+            assert after[0] - before[0] < 100 * 20
+            assert after[1] - before[1] == 1
+            assert "100 on this page" in await text(page, "#waits-hint")
+            await page.until(f"{rows} === 100 && !document.querySelector('#waits-next').hidden")
+        assert page.errors == []
+
+
+async def test_a_lost_connection_a_restart_and_the_way_back(tmp_path: Path) -> None:
+    """A sentence and a button; when the server is there again, the page goes on by itself."""
+    port = free_port()
+    async with browser(tmp_path) as page, AsyncExitStack() as stack:
+        await stack.enter_async_context(serving(port))
+        await opened(page, port)
+        await stack.aclose()
+        await page.until("!document.querySelector('#trouble').hidden")
+        said = await text(page, "#trouble p")
+        assert "shutting down" in said or "connection to the server is lost" in said
+        assert "What you see is from" in said and "Trying again in" in said
+        assert await text(page, "#state b") == "Not live"
+        async with serving(port) as purgatory, parked(purgatory, "after", 7):
+            await page.run("document.querySelector('#trouble button').click()")
+            await page.until("document.querySelector('#state').dataset.state === 'live'")
+            assert await page.run("document.querySelector('#trouble').hidden")
+            await page.until("document.querySelector('#tile-parked dd').textContent === '7'")
+        # The token is no longer known: the page asks for another one.
+        async with serving(port, "another-token-altogether *"):
+            await page.until("!document.querySelector('#sign-in').hidden")
+            assert "not known here" in await text(page, "#sign-in-why")
+
+
+async def test_without_permission(tmp_path: Path) -> None:
+    """A sentence that names the scope; who may only look is shown no button that acts."""
+    port = free_port()
+    async with serving(port) as purgatory, browser(tmp_path) as page:
+        await page.open(f"http://127.0.0.1:{port}/purgatory/dashboard")
+        await sign_in(page, "no-token-of-anyone")
+        await page.until("document.querySelector('#sign-in-why').textContent.includes('not known')")
+        await sign_in(page, WAITER)
+        await page.until("document.querySelector('#sign-in-why').textContent.includes('observe')")
+        assert await page.run("sessionStorage.length") == 0
+        await purgatory.defer("remind", delay=900)
+        async with parked(purgatory, "a", 3):
+            await sign_in(page, OBSERVER)
+            await page.until("document.querySelector('#state').dataset.state === 'live'")
+            assert await page.run("!document.querySelector('#role').hidden")
+            assert await page.run("[sessionStorage.length, localStorage.length]") == [1, 0]
+            for view, table in (("waits", "waits-table"), ("jobs", "jobs-table")):
+                await show(page, view)
+                await page.until(f"!!document.querySelector('#{table} tbody tr')")
+                visible = (
+                    "[...document.querySelectorAll('main [data-needs]')]"
+                    ".filter((each) => each.offsetParent !== null).length"
+                )
+                assert await page.run(visible) == 0
+        assert page.errors == []
+
+
+async def test_waits_are_fired_and_cancelled_by_keyboard(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also several at once; each is in the audit log."""
+    port = free_port()
+    caplog.set_level(logging.INFO, "purgatory.audit")
+    async with serving(port) as purgatory, browser(tmp_path) as page:
+        await page.look(width=1280, height=900)
+        await opened(page, port)
+        async with parked(purgatory, "a", 3), parked(purgatory, "b", 2):
+            await show(page, "waits")
+            button = "document.querySelector('[aria-label=\"Fire a\"]')"
+            await page.until(f"!!{button}")
+            await page.run(f"{button}.focus()")
+            await page.press("Enter", 13)
+            await page.until("document.querySelector('#fire-dialog').open")
+            await page.run("document.querySelector('#fire-value').value = '{\"by\": 1}'")
+            await page.run("document.querySelector('#fire-dialog .primary').focus()")
+            await page.press("Enter", 13)
+            await until(lambda: purgatory.parked == 2)
+            await page.until("document.querySelectorAll('#waits-table tbody tr').length === 2")
+            await page.run("document.querySelector('#waits-table thead input').click()")
+            await page.run("document.querySelector('#cancel-waits').click()")
+            await page.until("document.querySelector('#confirm-dialog').open")
+            await page.run("document.querySelector('#confirm-dialog .danger').click()")
+            await until(lambda: purgatory.parked == 0)
+        job = await purgatory.defer("remind", delay=900)
+        await show(page, "jobs")
+        await page.until("!!document.querySelector('#jobs-table tbody button')")
+        await page.run("document.querySelector('#jobs-table tbody button').click()")
+        await page.until("document.querySelector('#job-dialog').open")
+        await page.run("document.querySelector('#job-dialog .row button').click()")
+        await job.wait()
+        assert page.errors == []
+    lines = [each.getMessage() for each in caplog.records if each.name == "purgatory.audit"]
+    assert [line.split()[1] for line in lines] == ["fire", "cancel-wait", "cancel-wait", "run-job"]
+
+
+async def test_a_pause_is_shown_until_it_is_resumed(tmp_path: Path) -> None:
+    """A banner with a button in Overview and Jobs; pausing asks for the handler in a dialog."""
+    port = free_port()
+    async with serving(port) as purgatory, browser(tmp_path) as page:
+        await page.look(width=1280, height=900)
+        await page.open(f"http://127.0.0.1:{port}/purgatory/dashboard")
+        await page.until("!!document.querySelector('#sign-in:not([hidden])')")
+        assert await page.run("document.querySelector('#worker').offsetParent === null")
+        await sign_in(page, ALL)
+        await show(page, "jobs")
+        await page.run("document.querySelector('#pause-handler').click()")
+        await page.until("document.querySelector('#pause-dialog').open")
+        await page.run("document.querySelector('#pause-name').value = 'remind'")
+        await page.run("document.querySelector('#pause-dialog [data-close]').click()")
+        await page.until("!document.querySelector('#pause-dialog').open")
+        assert not (await purgatory.paused()).handlers
+        await page.run("document.querySelector('#pause-handler').click()")
+        await page.run("document.querySelector('#pause-name').value = 'remind'")
+        await page.run("document.querySelector('#pause-name').focus()")
+        await page.press("Enter", 13)
+        banner = "document.querySelector('#paused:not([hidden]) span')?.textContent"
+        await page.until(f"{banner} === 'Paused: remind (0 parked)'")
+        job = await purgatory.defer("remind", delay=0)
+        await until_parked(purgatory)
+        await purgatory.pause()
+        await show(page, "overview")
+        await page.until(f"{banner} === 'All handlers are paused (1 parked). By name: remind'")
+        await page.run("document.querySelector('#paused button').click()")
+        await page.until(f"{banner} === 'Paused: remind (1 parked)'")
+        await page.run("document.querySelector('#paused button').click()")
+        await page.until("document.querySelector('#paused').hidden")
+        await job.wait()
+        assert page.errors == []
+
+
+async def until_parked(purgatory: Purgatory) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not (await purgatory.paused()).parked:  # noqa: ASYNC110 - stored, not signalled
+            await asyncio.sleep(0.01)
+
+
+async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them(
+    tmp_path: Path,
+) -> None:
+    """A job that was cancelled an hour before has its due time; a blocked one its bound."""
+    port, is_over = free_port(), asyncio.Event()
+    async with serving(port) as purgatory, browser(tmp_path) as page:
+
+        @purgatory.handler("charge", max_running_per_key=1)
+        @purgatory.handler("mail", max_running=1)
+        async def hold(job: JobContext) -> None:
+            await is_over.wait()
+
+        cancelled = await purgatory.defer("remind", delay=3600)
+        await cancelled.cancel()
+        jobs = [
+            await purgatory.defer(handler, delay=0, concurrency_key="customer:7")
+            for handler in ("charge", "mail", "charge", "mail")
+        ]
+        await page.look(width=1280, height=900)
+        await opened(page, port)
+        await show(page, "jobs")
+        cell = "(row, label) => row.querySelector(`[data-label=${label}]`).textContent"
+        script = f"""(() => {{ const cell = {cell};
+          return [...document.querySelectorAll('#jobs-table tbody tr')].map((row) =>
+            ["Handler", "State", "Due", "Finished"].map((label) => cell(row, label))); }})()"""
+        await page.until(f"{script}.filter((row) => row[1].startsWith('blocked')).length === 2")
+        rows = {(handler, state): times for handler, state, *times in await page.run(script)}
+        assert set(rows) == {
+            ("remind", "cancelled"),
+            ("charge", "running"),
+            ("charge", "blocked by key"),
+            ("mail", "running"),
+            ("mail", "blocked by handler"),
+        }
+        due, finished = rows["remind", "cancelled"]
+        assert due.startswith(("in 59 min", "in 58 min")) and finished.endswith(" ago")
+        due, finished = rows["charge", "blocked by key"]
+        assert due.endswith(" overdue") and finished == "\u2013"
+        due, finished = rows["mail", "running"]
+        assert due.endswith(" ago") and finished == "\u2013"
+        is_over.set()
+        for job in jobs:
+            await job.wait()
+        assert page.errors == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+async def test_axe_finds_nothing_serious(tmp_path: Path, width: int, is_dark: bool) -> None:
+    """In every view and dialog; and nothing is wider than the screen."""
+    axe = (files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
+    port = free_port()
+    async with serving(port) as purgatory, browser(tmp_path) as page:
+        await page.look(width=width, height=844, is_dark=is_dark)
+        await page.open(f"http://127.0.0.1:{port}/purgatory/dashboard")
+        await page.until("!!document.querySelector('#sign-in:not([hidden])')")
+        await page.run(f"{axe}\n;0")
+        found: dict[str, Any] = {"sign-in": await _violations(page)}
+        await purgatory.defer("remind", delay=900, keys=["order:42:paid"])
+        async with parked(purgatory, "order:42:paid", 5), parked(purgatory, "k" * 200, 2):
+            await sign_in(page, ALL)
+            await page.until("!!document.querySelector('#tile-parked')")
+            for view in VIEWS:
+                await show(page, view)
+                if view == "jobs":
+                    await page.until("!!document.querySelector('#jobs-table tbody tr')")
+                found[view] = await _violations(page)
+                wide = await page.run("document.documentElement.scrollWidth")
+                assert wide <= width, (view, wide)
+            await page.run("document.querySelector('#jobs-table tbody button').click()")
+            await page.run("location.hash = '#jobs'")
+            found["dialog"] = await _violations(page)
+        assert {view: each for view, each in found.items() if each} == {}
+
+
+async def _violations(page: Page) -> list[str]:
+    found: list[str] = await page.run(
+        "axe.run(document, {resultTypes: ['violations']}).then((all) => all.violations"
+        ".filter((each) => each.impact === 'serious' || each.impact === 'critical')"
+        ".map((each) => `${each.id}: ${each.nodes.map((node) => node.html).slice(0, 3)}`))"
+    )
+    return found

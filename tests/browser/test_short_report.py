@@ -1,0 +1,99 @@
+"""The report of less than a minute, in a real browser: the first that a new user sees."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purgatory.pipeline.__main__ import main
+from tests.browser.chromium import needs_chromium
+from tests.browser.devtools import Page, browser
+from tests.pipeline.rolled import START, write_outcomes
+
+pytestmark = [needs_chromium, pytest.mark.anyio]
+
+# The number of pixels in one of the colours of the lines of a chart.
+COLOURED = """(name => {{
+  const chart = sections[1].charts.find(chart => chart.name === name);
+  const canvas = chart.plot.querySelector('canvas');
+  const {{ data }} = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+  const colours = chart.chart.keys.map(({{ colour }}) => parseInt(colour.slice(1), 16));
+  let found = 0;
+  for (let at = 0; at < data.length; at += 4)
+    found += colours.includes((data[at] << 16) | (data[at + 1] << 8) | data[at + 2]);
+  return found;
+}})({!r})"""
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+def outcome(second: float, wait_s: float, **more: Any) -> dict[str, Any]:
+    """Return an operation that began at a second."""
+    at = START + timedelta(seconds=second)
+    return {"watched_at": at, "completed_at": at + timedelta(seconds=wait_s), **more}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a report on requests and a job within a minute."""
+    out = tmp_path_factory.mktemp("short")
+    # Each duration once: cells of the heat map have one operation.
+    rows = [outcome(place, 2.0**place / 100) for place in range(10)]
+    rows.append(outcome(5, 10, kind="job:mail", handler="mail", state="done"))
+    write_outcomes(out, rows, as_of=START + timedelta(seconds=40))
+    for name in ("waits", "advise", "report"):
+        assert main([name, "--engine", "duckdb", "--out", str(out)]) == 0
+    return (out / "report" / "report.html").as_uri()
+
+
+async def opened(page: Page, report: str, width: int) -> None:
+    await page.look(width=width, height=900)
+    await page.open(report)
+    await page.until("document.readyState === 'complete' && !!document.querySelector('canvas')")
+
+
+async def test_a_minute_can_be_read(report: str, tmp_path: Path) -> None:
+    """Ticks differ, the one point of the job is visible, and the legend has one colour."""
+    async with browser(tmp_path) as page:
+        await opened(page, report, 1280)
+        labels = await page.run("sections[0].charts[0].u.axes[0]._values")
+        assert len(labels) > 2 and len(set(labels)) == len(labels)
+        assert labels[1].count(":") == 2
+        assert await page.run(COLOURED.format("percentiles")) > 20
+        legend = await page.run("document.querySelector('#heat-figure .keys').textContent")
+        assert legend == "1 operation"
+        assert await page.run("document.querySelectorAll('#heat-figure .shades i').length") == 1
+        assert page.errors == []
+
+
+async def test_the_first_cards_use_the_width(report: str, tmp_path: Path) -> None:
+    """Two columns of which neither is half empty; on a phone no setting scrolls sideways."""
+    setting = "Purgatory(tick_ms=1, wheel_size=1024, and_so_on=1234567890)"
+    async with browser(tmp_path) as page:
+        await opened(page, report, 1280)
+        ends = await page.run(
+            "[...new Set([...document.querySelectorAll('.two > *')].map(one => one.offsetLeft))]"
+            ".map(left => Math.max(...[...document.querySelectorAll('.two > *')]"
+            ".filter(one => one.offsetLeft === left).map(one => one.offsetTop + one.offsetHeight)))"
+        )
+        top = await page.run("document.querySelector('.two').offsetTop")
+        assert len(ends) == 2 and (min(ends) - top) > (max(ends) - top) / 2
+        words = await page.run("document.querySelector('#read').textContent")
+        assert "Lostno operation is without an end" in words
+        assert "Still waitingnone" in words
+        tiles = await page.run("document.querySelector('.tiles').textContent")
+        assert "fired, of all100.0%" in tiles
+        await opened(page, report, 390)
+        await page.run(
+            "document.querySelector('#verdict').insertAdjacentElement('beforeend', made('ol', "
+            f"{{class: 'verdict'}}, made('pre', {{}}, made('code', {{}}, {setting!r}))))"
+        )
+        pre = "document.querySelector('.verdict pre')"
+        assert await page.run(f"{pre}.scrollWidth <= {pre}.clientWidth")
+        assert await page.run("document.documentElement.scrollWidth") == 390

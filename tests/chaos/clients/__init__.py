@@ -1,0 +1,1 @@
+"""Clients that follow keys while the workers of a service are killed and drained."""

@@ -1,0 +1,21 @@
+"""The short form: every signal once for each client, in order, whatever happens to workers."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.clients.storm import run_storm
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, bool]]:
+    """The services have loops of their own; the one here is that of the clients."""
+    return "asyncio", {"use_uvloop": False}
+
+
+async def test_clients_lose_nothing(tmp_path: Path) -> None:
+    """Neither by streams nor by long polls, async, in threads, and in JavaScript."""
+    report = await run_storm(8.0, tmp_path)
+    assert report.faults == [], str(report)
+    assert report.kills + report.drains >= 2
+    assert len(report.fired["a"]) > 10

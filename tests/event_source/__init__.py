@@ -1,0 +1,1 @@
+"""Clients of event streams that others wrote, against our streams."""

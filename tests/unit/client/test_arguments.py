@@ -1,0 +1,73 @@
+"""What clients make of their arguments, and of problems: without a server."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from purgatory.client import AsyncClient, Client, Job, JobNotFoundError
+from purgatory.client.errors import error_of_problem
+from purgatory.client.requests import base_url, follow_cursor, job_body
+
+URL = "http://127.0.0.1:1"
+
+
+@given(
+    job_id=st.text(min_size=1, max_size=64).filter(lambda text: text not in ("run", "retry")),
+    suffix=st.sampled_from(["", "/run", "/retry"]),
+    prefix=st.sampled_from(["", "/purgatory", "/jobs/purgatory"]),
+)
+def test_an_unknown_job_is_named_by_its_id(job_id: str, suffix: str, prefix: str) -> None:
+    """Whatever the request was to do with it."""
+    instance = f"{prefix}/jobs/{quote(job_id, safe='')}{suffix}"
+    problem = {"type": "/purgatory/problems/unknown-job", "instance": instance}
+    error = error_of_problem(404, problem)
+    assert isinstance(error, JobNotFoundError) and error.job_id == job_id
+
+
+def test_the_cursor_of_a_stream() -> None:
+    """One for all keys, also out of a mapping; else the error says so before any request."""
+    assert follow_cursor(("a", "b"), None) is None
+    assert follow_cursor(("a",), {"a": "c-1", "b": "c-2"}) == "c-1"
+    assert follow_cursor(("a", "b"), {"a": "c-1", "b": "c-1"}) == "c-1"
+    assert follow_cursor(("a", "b"), {}) is None
+    wrong: Any = 7
+    for kind in (Client, AsyncClient):
+        with pytest.raises(ValueError, match="follow each key by itself"):
+            kind(URL).follow("a", "b", cursor={"a": "c-1", "b": "c-2"})
+        with pytest.raises(ValueError, match="follow each key by itself"):
+            kind(URL).follow("a", "b", cursor={"a": "c-1"})
+        with pytest.raises(TypeError, match="give a string"):
+            kind(URL).follow("a", cursor=wrong)
+
+
+def test_a_time_has_a_zone() -> None:
+    """A text is a TypeError that says what to pass."""
+    text: Any = "2027-01-01"
+    with pytest.raises(TypeError, match="datetime with its zone"):
+        job_body("note", None, None, text, {})
+    with pytest.raises(ValueError, match="zone"):
+        job_body("note", None, None, datetime(2027, 1, 1), {})
+    assert job_body("note", None, None, datetime(2027, 1, 1, tzinfo=UTC), {})["at"]
+
+
+@pytest.mark.parametrize("url", ["localhost", "localhost:80", "http://", "http://a:b", "ftp://a"])
+def test_an_address_has_a_host(url: str) -> None:
+    """The error names the form."""
+    with pytest.raises(ValueError, match="http://host:port"):
+        base_url(url, "/purgatory")
+
+
+def test_jobs_and_handles_for_people() -> None:
+    """What the fields say, as Python has it."""
+    fields = {"handler": "note", "outcome": None, "deadline": "2027-01-01T00:00:00.000Z"}
+    job = Job("x", "waiting", "", fields)
+    assert (job.handler, job.outcome) == ("note", None)
+    assert job.deadline == datetime(2027, 1, 1, tzinfo=UTC)
+    assert repr(AsyncClient(URL).job("x")) == "<AsyncJobHandle 'x'>"
+    assert repr(Client(URL).job("x")) == "<JobHandle 'x'>"

@@ -1,0 +1,175 @@
+"""Spans of waits and jobs, by a provider that keeps them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, Tracer, TracerProvider
+
+from purgatory import Purgatory
+from purgatory.jobs import JobContext, MemoryJobStore
+from purgatory.tracing import PurgatoryTracing
+
+
+class Span(NonRecordingSpan):
+    """A span that keeps what it is given."""
+
+    def __init__(self, context: SpanContext, parent: SpanContext, name: str) -> None:
+        super().__init__(context)
+        self.parent = parent
+        self.name = name
+        self.attributes: dict[str, Any] = {}
+        self.links: list[SpanContext] = []
+        self.has_ended = False
+
+    def is_recording(self) -> bool:
+        return not self.has_ended
+
+    def set_attribute(self, key: str, value: Any) -> None:
+        self.attributes[key] = value
+
+    def add_link(self, context: SpanContext, attributes: Any = None) -> None:
+        self.links.append(context)
+
+    def end(self, end_time: int | None = None) -> None:
+        assert not self.has_ended
+        self.has_ended = True
+
+
+class Provider(TracerProvider, Tracer):
+    """A provider of one tracer, itself."""
+
+    def __init__(self) -> None:
+        self.spans: list[Span] = []
+        self._ids = itertools.count(1)
+
+    def get_tracer(self, *args: Any, **options: Any) -> Tracer:
+        return self
+
+    def start_span(self, name: str, context: Any = None, *args: Any, **options: Any) -> Span:
+        number = next(self._ids)
+        own = SpanContext(number, number, is_remote=False, trace_flags=TraceFlags(1))
+        span = Span(own, trace.get_current_span(context).get_span_context(), name)
+        span.attributes |= options.get("attributes") or {}
+        links: Sequence[trace.Link] = options.get("links") or ()
+        span.links += [link.context for link in links]
+        self.spans.append(span)
+        return span
+
+    @contextmanager
+    def start_as_current_span(  # type: ignore[override] # a generator is what it makes of one, too
+        self, name: str, *args: Any, **options: Any
+    ) -> Iterator[Span]:
+        span = self.start_span(name, None, *args, **options)
+        with trace.use_span(span, end_on_exit=True):
+            yield span
+
+    def named(self, name: str) -> list[Span]:
+        return [span for span in self.spans if span.name == name]
+
+
+async def test_a_wait_has_its_outcome_and_a_link_to_its_fire() -> None:
+    """Its parent is the request that parks, the link the request that fires."""
+    provider = Provider()
+    purgatory = Purgatory()
+    PurgatoryTracing(purgatory, tracer_provider=provider, keys=True)
+
+    async def request() -> None:
+        with provider.start_as_current_span("request"):
+            await purgatory.park("order:42", timeout=60)
+
+    async with purgatory:
+        parked = asyncio.ensure_future(request())
+        await asyncio.sleep(0)
+        with provider.start_as_current_span("payment") as payment:
+            await purgatory.fire("order:42")
+        await parked
+        [wait], [begun] = provider.named("purgatory.wait"), provider.named("request")
+        assert wait.has_ended and wait.parent == begun.get_span_context()
+        assert wait.links == [payment.get_span_context()]
+        assert wait.attributes == {
+            "purgatory.kind": "park",
+            "purgatory.timeout_ms": 60_000,
+            "purgatory.keys": ["order:42"],
+            "purgatory.fired_key": "order:42",
+            "purgatory.outcome": "fired",
+        }
+
+
+async def test_every_wait_ends_its_span() -> None:
+    """Whatever its outcome; without a fire there is no link, and no key unless asked for."""
+    provider = Provider()
+    purgatory = Purgatory()
+    PurgatoryTracing(purgatory, tracer_provider=provider)
+    async with purgatory:
+        await purgatory.park("a", timeout=0.002)
+        parked = [asyncio.ensure_future(purgatory.park(key, timeout=60)) for key in "bc"]
+        await asyncio.sleep(0)
+        await purgatory.cancel("b")
+    await asyncio.gather(*parked)
+    outcomes = [span.attributes.get("purgatory.outcome") for span in provider.spans]
+    assert outcomes == ["expired", "cancelled", "drained"]
+    assert all(span.has_ended and not span.links for span in provider.spans)
+    assert all("purgatory.keys" not in span.attributes for span in provider.spans)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_the_run_of_a_job_is_linked_to_its_defer(is_async: bool) -> None:
+    """It is the current span in the handler, also in a thread."""
+    provider = Provider()
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    PurgatoryTracing(purgatory, tracer_provider=provider)
+    seen: list[SpanContext] = []
+
+    def ship(job: JobContext) -> None:
+        seen.append(trace.get_current_span().get_span_context())
+
+    async def ship_later(job: JobContext) -> None:
+        ship(job)
+
+    purgatory.handler("ship")(ship_later if is_async else ship)
+    async with purgatory:
+        with provider.start_as_current_span("order") as order:
+            job = await purgatory.defer("ship", delay=0)
+        await job.wait(timeout=30)
+    [run] = provider.named("purgatory.job")
+    assert seen == [run.get_span_context()]
+    assert run.links == [order.get_span_context()] and run.has_ended
+    assert order.attributes["purgatory.job.id"] == run.attributes["purgatory.job.id"] == job.id
+    assert run.attributes["purgatory.job.attempt"] == 1
+
+
+async def test_a_job_that_is_kept_is_linked_to_its_own_defer() -> None:
+    """Not to a later one, which found it in the store."""
+    provider = Provider()
+    purgatory = Purgatory(jobs=MemoryJobStore())
+    PurgatoryTracing(purgatory, tracer_provider=provider)
+    ran = asyncio.Event()
+
+    @purgatory.handler("note")
+    async def note(job: JobContext) -> None:
+        ran.set()
+
+    async with purgatory:
+        for name in ("first", "second"):
+            with provider.start_as_current_span(name):
+                await purgatory.defer("note", delay=0.05, dedupe_key="d", on_conflict="keep")
+        await ran.wait()
+    first, second, run = provider.spans
+    assert run.links == [first.get_span_context()]
+    assert "purgatory.job.id" not in second.attributes
+
+
+async def test_without_an_sdk_nothing_is_kept() -> None:
+    """The API's own spans record nothing."""
+    purgatory = Purgatory()
+    tracing = PurgatoryTracing(purgatory, tracer_provider=trace.NoOpTracerProvider())
+    async with purgatory:
+        assert not await purgatory.park("a", timeout=0.002)
+    assert not tracing._deferred
