@@ -6,7 +6,7 @@ import json
 import random
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from purgatory.journal.job_event import JobEvent
 from purgatory.journal.rows import CODES, WATCHED, JobColumns, Row, batch_of
 from purgatory.journal.schema import EVENT_SCHEMA, SAMPLE_KEY
 from purgatory.operations.event_buffer import GAP, RawEvent
+from purgatory.operations.listeners import kind_of
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
 
@@ -208,10 +209,8 @@ class EventRows:
         return share >= 1 or random.random() < share  # noqa: S311 - a sample
 
     def _kind(self, cls: type) -> str:
-        kind: Any = getattr(cls, "kind", None)
-        # Not a string: a property or a slot, whose value is that of an operation, unknown here.
-        self._kinds[cls] = kind if isinstance(kind, str) else cls.__name__
-        return self._kinds[cls]
+        self._kinds[cls] = kind = kind_of(cls)
+        return kind
 
     def _written(self, keys: tuple[Hashable, ...]) -> Sequence[str]:
         """Return `keys` as they are written."""

@@ -121,3 +121,10 @@ class _EventMaker:
     def __repr__(self) -> str:
         """Return the listener's name."""
         return repr(self._listener)
+
+
+def kind_of(cls: type) -> str:
+    """Return what listeners call the operations of `cls`: its `kind`, else its name."""
+    kind: object = getattr(cls, "kind", None)
+    # Not a string: a property or a slot, whose value is that of an operation, unknown here.
+    return kind if isinstance(kind, str) else cls.__name__

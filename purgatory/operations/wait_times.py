@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from purgatory.operations.listeners import kind_of
 from purgatory.status import Status
 from purgatory.timer import compiled
 from purgatory.timer.clock import NS_PER_MS, Clock, SystemClock
@@ -125,9 +126,7 @@ class WaitTimes:
             times.drained.add(waited_ms)
 
     def _times_of(self, cls: type) -> KindTimes:
-        kind: Any = getattr(cls, "kind", None)
-        # Not a string: a property or a slot, whose value is that of an operation.
-        name = kind if isinstance(kind, str) else cls.__name__
+        name = kind_of(cls)
         if name not in self.kinds and len(self.kinds) >= MAX_KINDS:
             name = OTHER
         times = self.kinds.setdefault(name, KindTimes())

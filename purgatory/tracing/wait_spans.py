@@ -8,6 +8,7 @@ from typing import Any
 from opentelemetry.trace import Span, Tracer, get_current_span
 
 from purgatory.operations.delayed_operation import DelayedOperation
+from purgatory.operations.listeners import kind_of
 from purgatory.status import Status
 
 
@@ -50,9 +51,8 @@ class WaitSpans:
         span.end()
 
     def _begin(self, operation: DelayedOperation, keys: tuple[Hashable, ...]) -> None:
-        kind: Any = getattr(type(operation), "kind", None)
         attributes: dict[str, Any] = {
-            "purgatory.kind": kind if isinstance(kind, str) else type(operation).__name__,
+            "purgatory.kind": kind_of(type(operation)),
             "purgatory.timeout_ms": operation.delay_ms,
         }
         if self._has_keys:
