@@ -10,7 +10,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from purgatory.signals.redis import script_connection
-from purgatory.signals.redis.message_tap import MAX_WAITING
+from purgatory.signals.redis.resp import MAX_WAITING
 from purgatory.signals.redis.script_connection import ScriptConnection
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer

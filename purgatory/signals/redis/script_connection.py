@@ -7,13 +7,13 @@ import contextlib
 from asyncio import Future
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from purgatory.redis_server.script import CONNECTION_ERRORS
-from purgatory.signals.redis.message_tap import MAX_WAITING, frame_end
+from purgatory.signals.redis.resp import InterposedProtocol, transport_of
 
 # A connection that is idle for longer is tried: what is between here and the server may have
 # forgotten it without notice, after a few minutes, and the next fire would fail in its timeout.
@@ -34,7 +34,7 @@ class ScriptConnection:
         self._pubsub: Any = None
         self._replies: _Replies | None = None
         self._is_opening = False
-        # This version of redis-py keeps its connections under another name.
+        # The transport of this version of redis-py is not found: the client sends every command.
         self._is_unknown = False
         # When a command was sent last.
         self._used_s = 0.0
@@ -60,11 +60,10 @@ class ScriptConnection:
             self._pubsub = client.pubsub()
             with contextlib.suppress(*CONNECTION_ERRORS):
                 await self._pubsub.connect()
-                # It has no public name; without it, the client sends every command.
-                writer = getattr(self._pubsub.connection, "_writer", None)
-                self._is_unknown = not isinstance(writer, asyncio.StreamWriter)
-                if isinstance(writer, asyncio.StreamWriter):
-                    self._replies = _Replies(cast(asyncio.Transport, writer.transport))
+                transport = transport_of(self._pubsub.connection)
+                self._is_unknown = transport is None
+                if transport is not None:
+                    self._replies = _Replies(transport)
                     self._used_s = asyncio.get_running_loop().time()
         finally:
             self._is_opening = False
@@ -105,19 +104,14 @@ class ScriptConnection:
         return self._replies.ask(b"*%d\r\n%b" % (len(parts), b"".join(texts)))
 
 
-class _Replies(asyncio.Protocol):
+class _Replies(InterposedProtocol):
     """The protocol of one connection: replies come in the order of commands."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        # The client's own, which has to know of the end.
-        self._protocol = cast(asyncio.Protocol, transport.get_protocol())
+        super().__init__(transport)
         # The callers of the commands under way, the oldest first.
         self._callers: deque[Future[bytes | None]] = deque()
-        # The part of the next reply that has arrived.
-        self._waiting = b""
         self.is_closed = False
-        transport.set_protocol(self)
 
     def ask(self, command: bytes) -> Future[bytes | None]:
         future: Future[bytes | None] = asyncio.get_running_loop().create_future()
@@ -134,19 +128,17 @@ class _Replies(asyncio.Protocol):
                 caller.set_exception(ConnectionResetError("the connection was closed"))
 
     def data_received(self, data: bytes) -> None:
-        data = self._waiting + bytes(data)
+        text, ends = self._frames.add(data)
         at = 0
         try:
-            while (end := frame_end(data, at)) is not None:
-                self._resume(data[at:end])
+            for end in ends:
+                self._resume(text[at:end])
                 at = end
         except (ValueError, IndexError):
             # Replies are no longer told from each other.
             self.abort()
-        if len(data) - at > MAX_WAITING:
-            # No script replies so much.
+        if self._frames.is_broken:
             self.abort()
-        self._waiting = b"" if self.is_closed else data[at:]
 
     def _resume(self, reply: bytes) -> None:
         if reply.startswith(b">"):
@@ -167,10 +159,4 @@ class _Replies(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.abort()
-        self._protocol.connection_lost(exc)
-
-    def pause_writing(self) -> None:
-        self._protocol.pause_writing()
-
-    def resume_writing(self) -> None:
-        self._protocol.resume_writing()
+        super().connection_lost(exc)
