@@ -392,7 +392,7 @@ class LogMachine(RuleBasedStateMachine):
         replica = process.replica
         branch = self.log.branches.get(replica.epoch, {}).values()
         known = [entry for entry in branch if entry.offset <= replica.applied]
-        for offset, own in process.follower._own.items():
+        for offset, own in process.follower.own._own.items():
             known += [self.log.branches[own.epoch][offset]]
         return [entry for entry in known if entry.type is EntryType.FIRED]
 

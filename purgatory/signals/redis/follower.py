@@ -7,9 +7,8 @@ import contextlib
 import logging
 import random
 from asyncio import Future
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
 
 from redis.asyncio import Redis
 
@@ -19,7 +18,9 @@ from purgatory.redis_server.script import CONNECTION_ERRORS
 from purgatory.retry_policy import RetryPolicy
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.redis.loss_reports import LossReports
 from purgatory.signals.redis.message_tap import MessageTap
+from purgatory.signals.redis.own_entries import Ended, OwnEntries
 from purgatory.signals.redis.shard_log import (
     AppendReply,
     AppendRequest,
@@ -35,8 +36,6 @@ logger = logging.getLogger("purgatory.signals.redis")
 # The log itself is read so often: that finds what no message has brought, and lost logs.
 CHECK_S: Final = 1.0
 PAGE: Final = 1_000
-# Own entries that were not applied yet: more only if nothing arrives from the log for long.
-MAX_OWN: Final = 10_000
 # Keys of one request or of one turn of the event loop.
 CHUNK: Final = 200
 # A message of more is applied in slices, by the task.
@@ -48,31 +47,11 @@ _STOP_S: Final = 0.5
 _REFRESH_S: Final = 0.05
 _RECONNECT: Final = RetryPolicy(first_ms=50, max_ms=1_000)
 
-Ended = int | Future[int]
-
 _clock = SystemClock()
 
 
 def _now_s() -> float:
     return _clock.now_ns() / 1e9
-
-
-class _OwnEntry(NamedTuple):
-    """An entry that a caller of this process has appended, and waits for."""
-
-    epoch: str
-    key: str
-    future: Future[Ended]
-
-
-class _Report(NamedTuple):
-    """Losses that were reported in the log, which may lose the report, too."""
-
-    epoch: str
-    offset: int
-    """What tells of them is in the log up to here."""
-    kept: dict[str, int] | None
-    """{key: the offset through which its entries are kept}; None for all keys."""
 
 
 class Follower:
@@ -102,21 +81,8 @@ class Follower:
         self._connect: Callable[[], Awaitable[Redis]] | None = None
         self._task: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
-        # {offset: the caller that has appended it and waits until it is applied}
-        self._own: dict[int, _OwnEntry] = {}
-        # While this process appends, {(epoch, offset): what the entry has ended}: the message of an
-        # entry may arrive before the reply that says whose it is. The newest MAX_OWN: a process
-        # that appends all the time has a few of them itself, among those of all others.
-        self._early: OrderedDict[tuple[str, int], Ended] = OrderedDict()
-        self._appending = 0
-        # (offset in the current epoch, future), of callers that wait until it is applied.
-        self._behind: list[tuple[int, Future[None]]] = []
-        # {key: the offset through which its entries are kept}, not reported to the log yet.
-        self._unreported: dict[str, int] = {}
-        # Nobody may know which keys have lost entries: the cursors of all have to expire.
-        self._is_all_unreported = False
-        # What was reported, and not read here yet: then each process that reads it knows.
-        self._reports: list[_Report] = []
+        self._losses = LossReports(log, replica)
+        self.own = OwnEntries(replica, lambda key: self._losses.add([key]))
         # How often the last entries of keys had been removed in the midst, as far as is known here.
         self._holes = 0
         self._catching_up = asyncio.Lock()
@@ -148,24 +114,13 @@ class Follower:
                 task.cancel()
             await asyncio.wait(tasks, timeout=_STOP_S)
         await self._readers.join()
-        self._settle(all_of_them=True)
+        self.own.settle(all_of_them=True)
 
     async def append(self, request: AppendRequest) -> tuple[AppendReply, list[Future[Ended]]]:
         """Append entries and apply them, as `apply_own` does; a repeat applies nothing."""
-        with self.appending():
+        with self.own.appending():
             reply = await self.log.append(request)
             return reply, self.apply_reply(request, reply)
-
-    @contextlib.contextmanager
-    def appending(self) -> Iterator[None]:
-        """Note what entries end here until it is known whose they are."""
-        self._appending += 1
-        try:
-            yield
-        finally:
-            self._appending -= 1
-            if not self._appending:
-                self._early.clear()
 
     def apply_reply(self, request: AppendRequest, reply: AppendReply) -> list[Future[Ended]]:
         """Apply the entries of a request that this process has made, as `apply_own` does."""
@@ -185,47 +140,20 @@ class Follower:
 
         Returns for each a future of how many operations it ended.
         """
-        loop = asyncio.get_running_loop()
-        futures: list[Future[Ended]] = [loop.create_future() for _ in entries]
-        for entry, future in zip(entries, futures, strict=True):
-            if entry.offset in self._own:
-                # The log uses its offset again.
-                self._report_own(entry.offset)
-            early = self._early.pop((epoch, entry.offset), None)
-            if early is not None:
-                future.set_result(early)
-                continue
-            self._own[entry.offset] = _OwnEntry(epoch, entry.key, future)
+        futures = self.own.add(epoch, entries)
         replica = self.replica
         if entries and epoch == replica.epoch and replica.applied == entries[0].offset - 1:
             for entry in entries:
                 self._apply(entry)
         elif epoch == replica.epoch:
-            self._settle()
+            self.own.settle()
         elif epoch in {each.name for each in replica.epochs}:
             # It came late: the log may have lost it meanwhile. One that is new is read soon.
-            self._end_lost()
-            self._settle()
-        for offset in list(self._own)[: len(self._own) - MAX_OWN]:
-            # They are applied all the same, as those of other processes.
-            self._end_own(offset)
+            self._losses.repeat_lost()
+            self.own.end_lost()
+            self.own.settle()
+        self.own.bound()
         return futures
-
-    async def reach(self, offset: int, timeout_s: float) -> bool:
-        """Wait until the entry at `offset` was applied; False if it takes too long."""
-        if self.replica.applied >= offset:
-            return True
-        future: Future[None] = asyncio.get_running_loop().create_future()
-        self._behind.append((offset, future))
-        try:
-            async with asyncio.timeout(timeout_s):
-                await future
-        except TimeoutError:
-            pass
-        finally:
-            future.cancel()
-            self._behind = [pair for pair in self._behind if pair[1] is not future]
-        return self.replica.applied >= offset
 
     def refresh(self) -> asyncio.Task[None]:
         """Read the log twice, soon: then it was read after this call; callers share that."""
@@ -366,8 +294,8 @@ class Follower:
                 self.replica.is_loaded = True
                 self._on_change()
             self.replica.reads += 1
-            self._confirm_reports()
-            await self._report_losses()
+            self._losses.confirm()
+            await self._losses.send()
 
     async def _read_page(self) -> bool:
         """Read and apply some entries; return True iff those were the last."""
@@ -451,7 +379,8 @@ class Follower:
             return False
         loss = replica.extend(state.epochs)
         if loss is not None:
-            self._end_lost()
+            self._losses.repeat_lost()
+            self.own.end_lost()
         if loss is None or (not loss.keys and state.head < replica.applied):
             await self._begin_anew(state)
         elif replica.applied < after:
@@ -463,9 +392,10 @@ class Follower:
                 "all" if loss.has_unknown_keys else len(loss.keys),
                 extra={"action": "signals-lost"},
             )
-            self._add_unreported(loss.keys)
-            self._is_all_unreported |= loss.has_unknown_keys
-            self._settle(all_of_them=True, but_own=True)
+            self._losses.add(loss.keys)
+            if loss.has_unknown_keys:
+                self._losses.add_all()
+            self.own.settle(all_of_them=True, but_own=True)
             await self._lose(self._watched_here() if loss.is_incomplete else loss.keys)
         elif loss.is_incomplete:
             logger.error(
@@ -506,12 +436,11 @@ class Follower:
         )
         watched = self._watched_here()
         # Of an old state of the log: other processes may accept cursors from before again.
-        self._is_all_unreported = replica.may_be_old(state.epochs)
+        is_all = replica.may_be_old(state.epochs)
         replica.begin(state.epochs, state.trimmed)
-        self._unreported.clear()
-        self._reports.clear()
-        self._end_lost(is_new_log=True)
-        self._settle(all_of_them=True, but_own=True)
+        self._losses.begin(is_all=is_all)
+        self.own.end_lost(is_new_log=True)
+        self.own.settle(all_of_them=True, but_own=True)
         await self._lose(watched)
 
     async def _skip_gap(self, state: LogState, offset: int) -> None:
@@ -547,55 +476,6 @@ class Follower:
                 # Their clients come back at once: not all of them in the same moment.
                 await asyncio.sleep(random.uniform(0.01, 0.05))  # noqa: S311 - no secret
 
-    async def _report_losses(self) -> None:
-        """Tell the other processes which keys have lost entries: only we may have seen those."""
-        if self._is_all_unreported:
-            started = await self.log.expire_all(self.replica.epochs[0].name)
-            self._reports.append(_Report(started.name, started.start, None))
-            self._is_all_unreported = False
-            self._unreported.clear()
-        # They may have been noted before the epoch of the loss was known here.
-        self._add_unreported([])
-        while self._unreported:
-            reported = dict(list(self._unreported.items())[:CHUNK])
-            items = [(EntryType.LOST, key, b"%d" % kept) for key, kept in reported.items()]
-            reply = await self.log.append(AppendRequest(items))
-            self._reports.append(_Report(reply.epoch, reply.before + len(reply.seqs), reported))
-            for key, kept in reported.items():
-                # Of a later epoch than is known here, it is reported anew.
-                if self._unreported[key] == kept and reply.epoch == self.replica.epoch:
-                    del self._unreported[key]
-            if reply.epoch != self.replica.epoch:
-                return
-
-    def _confirm_reports(self) -> None:
-        """Forget reports that were read here: if they are lost, the key is among what is lost."""
-        names = {epoch.name for epoch in self.replica.epochs}
-        applied = self.replica.applied
-        self._reports = [
-            report
-            for report in self._reports
-            if report.epoch not in names or report.offset > applied
-        ]
-
-    def _repeat_lost_reports(self) -> None:
-        names = {epoch.name for epoch in self.replica.epochs}
-        reports, self._reports = self._reports, []
-        for report in reports:
-            is_kept = self.replica.kept_before(report.epoch, report.offset) is None
-            if report.epoch in names and is_kept:
-                self._reports.append(report)
-            elif report.kept is None:
-                self._is_all_unreported = True
-            else:
-                self._add_unreported(report.kept)
-
-    def _add_unreported(self, keys: Iterable[str]) -> None:
-        # Only what is in the log since its last epoch began has surely been written after the loss:
-        # before may be entries that were lost themselves, and have returned.
-        start = self.replica.epochs[-1].start
-        self._unreported |= dict.fromkeys([*self._unreported, *keys], start)
-
     def _watched_here(self) -> list[str]:
         assert self._listener is not None
         return list(filter(self._has_key, self._listener.watched()))
@@ -616,49 +496,4 @@ class Follower:
         self.applied += 1
         is_dropped = entry.type is EntryType.DROPPED
         ended = listener.cancel(entry.key) if is_dropped else listener.check(entry.key)
-        own = self._own.pop(entry.offset, None)
-        if own is not None:
-            if not own.future.done():
-                own.future.set_result(ended)
-        elif self._appending:
-            self._early[self.replica.epoch, entry.offset] = ended
-            if len(self._early) > MAX_OWN:
-                # Not by iter() of a dict, which passes over all that were removed.
-                self._early.popitem(last=False)
-        if self._behind:
-            self._settle()
-
-    def _end_lost(self, *, is_new_log: bool = False) -> None:
-        """Report own entries that the log has lost, which are acknowledged, and lost reports."""
-        replica = self.replica
-        self._repeat_lost_reports()
-        names = {epoch.name for epoch in replica.epochs}
-        for offset, own in list(self._own.items()):
-            is_known = own.epoch in names
-            if not is_known and is_new_log:
-                # It was of the log before: every cursor of that is expired.
-                self._end_own(offset)
-            elif not is_known or replica.kept_before(own.epoch, offset) is not None:
-                # An epoch that is not known is lost, too, and was never seen here.
-                self._report_own(offset)
-
-    def _report_own(self, offset: int) -> None:
-        # Perhaps nobody has seen it: it may not even have been applied here.
-        self._add_unreported([self._own[offset].key])
-        self._end_own(offset)
-
-    def _end_own(self, offset: int) -> None:
-        future = self._own.pop(offset).future
-        if not future.done():
-            future.set_result(0)
-
-    def _settle(self, *, all_of_them: bool = False, but_own: bool = False) -> None:
-        """Resume the callers whose entries were applied."""
-        applied = self.replica.applied
-        is_all = all_of_them and not but_own
-        for offset in [each for each in self._own if is_all or each <= applied]:
-            self._end_own(offset)
-        for offset, waiting in self._behind:
-            if (all_of_them or offset <= applied) and not waiting.done():
-                waiting.set_result(None)
-        self._behind = [pair for pair in self._behind if not pair[1].done()]
+        self.own.note(entry, ended)

@@ -28,8 +28,9 @@ from purgatory.signals.base import ShardStatistics, SharedSignalStatistics
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
-from purgatory.signals.redis.follower import Ended, Follower
+from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.owed_fires import RedisOwedFires
+from purgatory.signals.redis.own_entries import Ended
 from purgatory.signals.redis.peers import Peers
 from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.signals.redis.shard_log import (
@@ -323,7 +324,7 @@ class RedisSignals:
             return appended
         with ExitStack() as stack:
             for follower, _ in requests:
-                stack.enter_context(follower.appending())
+                stack.enter_context(follower.own.appending())
             # A task of its own: a server may run the first step of its caller outside any.
             batch = asyncio.create_task(
                 ShardLog.append_together([(each.log, request) for each, request in requests])
@@ -359,7 +360,7 @@ class RedisSignals:
             follower = self._followers[self.shard_of(key)]
             if not follower.replica.has_applied(position):
                 offset = follower.replica.offset_of(position)
-                if not await follower.reach(offset, self._timeout_s):
+                if not await follower.own.reach(offset, self._timeout_s):
                     raise SignalsUnavailableError(
                         f"the cursor of key {key!r} is ahead of the signals that have arrived in "
                         f"this process within {self._timeout_s:g} s: try again"

@@ -8,7 +8,8 @@ import pytest
 
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
-from purgatory.signals.redis.follower import MAX_OWN, Follower
+from purgatory.signals.redis.follower import Follower
+from purgatory.signals.redis.own_entries import MAX_OWN
 from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, parse_message
 from purgatory.testing import MockClock
 from tests.properties.log_model import LogModel
@@ -52,8 +53,8 @@ async def test_waits_for_a_position_that_never_comes_leave_nothing() -> None:
     follower = _follower(LogModel(per_key=10, in_all=10, page=10))
     await follower.catch_up()
     for _ in range(100):
-        assert not await follower.reach(1_000, 0)
-    assert follower._behind == []
+        assert not await follower.own.reach(1_000, 0)
+    assert follower.own._behind == []
 
 
 async def test_own_entries_that_do_not_arrive_are_bounded() -> None:
@@ -66,7 +67,7 @@ async def test_own_entries_that_do_not_arrive_are_bounded() -> None:
         (future,) = follower.apply_own(epoch, [entry])
         if offset == 2:
             first = future
-    assert len(follower._own) <= MAX_OWN
+    assert len(follower.own._own) <= MAX_OWN
     assert first.result() == 0
 
 
@@ -86,7 +87,7 @@ async def test_a_message_that_overtakes_the_reply_keeps_the_count_of_what_was_en
     await follower.catch_up()
     reply, (future,) = await follower.append(AppendRequest([(EntryType.FIRED, "key", b"")]))
     assert future.result() == 7
-    assert (follower._own, follower._early) == ({}, {})
+    assert (follower.own._own, follower.own._early) == ({}, {})
     assert follower.replica.applied == reply.before + 1
 
 
@@ -94,7 +95,7 @@ async def test_a_process_that_always_appends_has_the_counts_of_its_latest_entrie
     """However many entries of others have come since it last had no append under way."""
     follower = _follower(LogModel(per_key=10, in_all=10, page=10), ends=7)
     await follower.catch_up()
-    with follower.appending():
+    with follower.own.appending():
         epoch = follower.replica.epoch
         for offset in range(1, MAX_OWN + 100):
             assert follower.apply_message(b"%b %d 12:f1 0 0 3 key" % (epoch.encode(), offset))
@@ -102,8 +103,8 @@ async def test_a_process_that_always_appends_has_the_counts_of_its_latest_entrie
             epoch, [LogEntry(offset, EntryType.FIRED, 1, 0, 0, "key", b"")]
         )
         assert future.result() == 7
-        assert len(follower._early) <= MAX_OWN
-    assert not follower._early
+        assert len(follower.own._early) <= MAX_OWN
+    assert not follower.own._early
 
 
 def _follower(log: Any, ends: int = 0) -> Follower:

@@ -1,0 +1,101 @@
+"""Reports of lost entries to the other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from purgatory.signals.log_entry import EntryType
+from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
+
+# Keys of one report.
+CHUNK: Final = 200
+
+
+class _Report(NamedTuple):
+    """Losses that were reported in the log, which may lose the report, too."""
+
+    epoch: str
+    offset: int
+    """What tells of them is in the log up to here."""
+    kept: dict[str, int] | None
+    """{key: the offset through which its entries are kept}; None for all keys."""
+
+
+class LossReports:
+    """Tells the other processes which keys have lost entries: only this one may have seen those.
+
+    A report is an entry of the log, and made again if the log loses it before it was read here.
+    """
+
+    def __init__(self, log: ShardLog, replica: LogReplica) -> None:
+        self._log = log
+        self._replica = replica
+        # {key: the offset through which its entries are kept}, not reported to the log yet.
+        self._unreported: dict[str, int] = {}
+        # Nobody may know which keys have lost entries: the cursors of all have to expire.
+        self._is_all_unreported = False
+        # What was reported, and not read here yet: then each process that reads it knows.
+        self._reports: list[_Report] = []
+
+    def add(self, keys: Iterable[str]) -> None:
+        """Report keys with the next `send`."""
+        # Only what is in the log since its last epoch began has surely been written after the loss:
+        # before may be entries that were lost themselves, and have returned.
+        start = self._replica.epochs[-1].start
+        self._unreported |= dict.fromkeys([*self._unreported, *keys], start)
+
+    def add_all(self) -> None:
+        """Report that any key may have lost entries."""
+        self._is_all_unreported = True
+
+    def begin(self, *, is_all: bool) -> None:
+        """Forget losses of a log that was replaced; report all keys of the new one if `is_all`."""
+        self._is_all_unreported = is_all
+        self._unreported.clear()
+        self._reports.clear()
+
+    async def send(self) -> None:
+        """Write what is not reported yet to the log; raise SignalsError."""
+        if self._is_all_unreported:
+            started = await self._log.expire_all(self._replica.epochs[0].name)
+            self._reports.append(_Report(started.name, started.start, None))
+            self._is_all_unreported = False
+            self._unreported.clear()
+        # They may have been noted before the epoch of the loss was known here.
+        self.add([])
+        while self._unreported:
+            reported = dict(list(self._unreported.items())[:CHUNK])
+            items = [(EntryType.LOST, key, b"%d" % kept) for key, kept in reported.items()]
+            reply = await self._log.append(AppendRequest(items))
+            self._reports.append(_Report(reply.epoch, reply.before + len(reply.seqs), reported))
+            for key, kept in reported.items():
+                # Of a later epoch than is known here, it is reported anew.
+                if self._unreported[key] == kept and reply.epoch == self._replica.epoch:
+                    del self._unreported[key]
+            if reply.epoch != self._replica.epoch:
+                return
+
+    def confirm(self) -> None:
+        """Forget reports that were read here: if they are lost, the key is among what is lost."""
+        names = {epoch.name for epoch in self._replica.epochs}
+        applied = self._replica.applied
+        self._reports = [
+            report
+            for report in self._reports
+            if report.epoch not in names or report.offset > applied
+        ]
+
+    def repeat_lost(self) -> None:
+        """Report again what was in reports that the log has lost."""
+        names = {epoch.name for epoch in self._replica.epochs}
+        reports, self._reports = self._reports, []
+        for report in reports:
+            is_kept = self._replica.kept_before(report.epoch, report.offset) is None
+            if report.epoch in names and is_kept:
+                self._reports.append(report)
+            elif report.kept is None:
+                self._is_all_unreported = True
+            else:
+                self.add(report.kept)

@@ -1,0 +1,140 @@
+"""Entries that this process has appended, and the callers that wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from asyncio import Future
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from purgatory.signals.log_entry import LogEntry
+from purgatory.signals.log_replica import LogReplica
+
+# Own entries that were not applied yet: more only if nothing arrives from the log for long.
+MAX_OWN: Final = 10_000
+
+Ended = int | Future[int]
+
+
+class _OwnEntry(NamedTuple):
+    """An entry that a caller of this process has appended, and waits for."""
+
+    epoch: str
+    key: str
+    future: Future[Ended]
+
+
+class OwnEntries:
+    """Resumes the callers of one log whose entries were applied here, or never will be."""
+
+    def __init__(self, replica: LogReplica, report: Callable[[str], None]) -> None:
+        """Call `report` with the key of an acknowledged entry that the log has lost."""
+        self._replica = replica
+        self._report = report
+        # {offset: the caller that has appended it and waits until it is applied}
+        self._own: dict[int, _OwnEntry] = {}
+        # While this process appends, {(epoch, offset): what the entry has ended}: the message of an
+        # entry may arrive before the reply that says whose it is. The newest MAX_OWN: a process
+        # that appends all the time has a few of them itself, among those of all others.
+        self._early: OrderedDict[tuple[str, int], Ended] = OrderedDict()
+        self._appending = 0
+        # (offset in the current epoch, future), of callers that wait until it is applied.
+        self._behind: list[tuple[int, Future[None]]] = []
+
+    @contextlib.contextmanager
+    def appending(self) -> Iterator[None]:
+        """Note what entries end here until it is known whose they are."""
+        self._appending += 1
+        try:
+            yield
+        finally:
+            self._appending -= 1
+            if not self._appending:
+                self._early.clear()
+
+    def add(self, epoch: str, entries: Sequence[LogEntry]) -> list[Future[Ended]]:
+        """Return for each entry a future of how many operations it ended."""
+        loop = asyncio.get_running_loop()
+        futures: list[Future[Ended]] = [loop.create_future() for _ in entries]
+        for entry, future in zip(entries, futures, strict=True):
+            if entry.offset in self._own:
+                # The log uses its offset again.
+                self._lose(entry.offset)
+            early = self._early.pop((epoch, entry.offset), None)
+            if early is not None:
+                future.set_result(early)
+                continue
+            self._own[entry.offset] = _OwnEntry(epoch, entry.key, future)
+        return futures
+
+    def bound(self) -> None:
+        """Forget the oldest above MAX_OWN."""
+        for offset in list(self._own)[: len(self._own) - MAX_OWN]:
+            # They are applied all the same, as those of other processes.
+            self._end(offset)
+
+    def note(self, entry: LogEntry, ended: Ended) -> None:
+        """Resume the caller of an entry that was applied, if there is one."""
+        own = self._own.pop(entry.offset, None)
+        if own is not None:
+            if not own.future.done():
+                own.future.set_result(ended)
+        elif self._appending:
+            self._early[self._replica.epoch, entry.offset] = ended
+            if len(self._early) > MAX_OWN:
+                # Not by iter() of a dict, which passes over all that were removed.
+                self._early.popitem(last=False)
+        if self._behind:
+            self.settle()
+
+    async def reach(self, offset: int, timeout_s: float) -> bool:
+        """Wait until the entry at `offset` was applied; False if it takes too long."""
+        if self._replica.applied >= offset:
+            return True
+        future: Future[None] = asyncio.get_running_loop().create_future()
+        self._behind.append((offset, future))
+        try:
+            async with asyncio.timeout(timeout_s):
+                await future
+        except TimeoutError:
+            pass
+        finally:
+            future.cancel()
+            self._behind = [pair for pair in self._behind if pair[1] is not future]
+        return self._replica.applied >= offset
+
+    def settle(self, *, all_of_them: bool = False, but_own: bool = False) -> None:
+        """Resume the callers whose entries were applied."""
+        applied = self._replica.applied
+        is_all = all_of_them and not but_own
+        for offset in [each for each in self._own if is_all or each <= applied]:
+            self._end(offset)
+        for offset, waiting in self._behind:
+            if (all_of_them or offset <= applied) and not waiting.done():
+                waiting.set_result(None)
+        self._behind = [pair for pair in self._behind if not pair[1].done()]
+
+    def end_lost(self, *, is_new_log: bool = False) -> None:
+        """Report the entries that the log has lost: they are acknowledged."""
+        replica = self._replica
+        names = {epoch.name for epoch in replica.epochs}
+        for offset, own in list(self._own.items()):
+            is_known = own.epoch in names
+            if not is_known and is_new_log:
+                # It was of the log before: every cursor of that is expired.
+                self._end(offset)
+            elif not is_known or replica.kept_before(own.epoch, offset) is not None:
+                # An epoch that is not known is lost, too, and was never seen here.
+                self._lose(offset)
+
+    def _lose(self, offset: int) -> None:
+        # Perhaps nobody has seen it: it may not even have been applied here.
+        self._report(self._own[offset].key)
+        self._end(offset)
+
+    def _end(self, offset: int) -> None:
+        future = self._own.pop(offset).future
+        if not future.done():
+            future.set_result(0)
