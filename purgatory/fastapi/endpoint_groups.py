@@ -12,8 +12,8 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory.fastapi.access.bearer_tokens import BearerTokens
 from purgatory.fastapi.access.trusted_hosts import TrustedHosts
+from purgatory.fastapi.http.authorization import ALLOW_ANYONE
 from purgatory.fastapi.http.eager_send import send_response
-from purgatory.fastapi.http.permit import ALLOW_ANYONE
 from purgatory.fastapi.http.problems import Problem
 from purgatory.purgatory import Purgatory
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fastapi import APIRouter
 
+from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.parameters import NO_PARAMETERS
-from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext

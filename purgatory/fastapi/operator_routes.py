@@ -10,8 +10,8 @@ from fastapi import APIRouter
 from pydantic import TypeAdapter
 
 from purgatory.errors import PurgatoryError
+from purgatory.fastapi.http.authorization import READ, Action
 from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
-from purgatory.fastapi.http.permit import READ, Action
 from purgatory.fastapi.http.problem_kinds import KINDS
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -82,9 +82,9 @@ def add_problem_route(router: APIRouter, context: EndpointContext) -> None:
 
 async def _describe_problem(raw: RawRequest) -> RawResponse:
     _DESCRIBE.parse(raw)
-    kind = KINDS.get(raw.tail)
+    kind = KINDS.get(raw.path_value)
     if kind is None:
-        raise Problem("not-found", f"there is no kind of problem called {raw.tail[:64]!r}")
+        raise Problem("not-found", f"there is no kind of problem called {raw.path_value[:64]!r}")
     body = f"{kind.title} ({kind.status} {kind.slug})\n\n{kind.remedy}\n".encode()
     headers = [
         (b"content-type", b"text/plain; charset=utf-8"),

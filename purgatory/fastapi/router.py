@@ -16,13 +16,13 @@ from purgatory.fastapi.endpoint_groups import (
     EndpointGroup,
     EndpointGroups,
 )
+from purgatory.fastapi.http.authorization import ALLOW_ANYONE
 from purgatory.fastapi.http.byte_budgets import (
     STATE_KEY,
     UNREAD_STATE_KEY,
     IncomingRequests,
     UnreadResponses,
 )
-from purgatory.fastapi.http.permit import ALLOW_ANYONE
 from purgatory.fastapi.javascript_route import add_javascript_route
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes

@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
-from purgatory.fastapi.http.permit import Access, Action, Permit
+from purgatory.fastapi.http.authorization import Access, Action, Permit
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 

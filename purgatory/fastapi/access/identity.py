@@ -8,7 +8,7 @@ from typing import Any
 from fastapi import Depends, Request
 
 from purgatory.fastapi.http.asgi_request import IDENTITY, AsgiRequest
-from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
+from purgatory.fastapi.http.authorization import UNRESTRICTED, Permit
 from purgatory.fastapi.http.raw_request import RawRequest
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
+from purgatory.fastapi.http.authorization import UNRESTRICTED, Permit
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 

@@ -14,7 +14,7 @@ from purgatory.fastapi.dashboard.schemas import (
     actions_json,
 )
 from purgatory.fastapi.dashboard.wait_list import WaitList
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest

@@ -60,9 +60,9 @@ class Page:
     async def file(self, raw: RawRequest) -> RawResponse:
         """Return a file of the page."""
         ONE_FILE.parse(raw)
-        if raw.tail not in self._files:
-            raise Problem("not-found", f"the dashboard has no file {raw.tail[:64]!r}")
-        return self._response(raw, raw.tail)
+        if raw.path_value not in self._files:
+            raise Problem("not-found", f"the dashboard has no file {raw.path_value[:64]!r}")
+        return self._response(raw, raw.path_value)
 
     def _response(self, raw: RawRequest, name: str) -> RawResponse:
         tag, body = self._tags[name], self._files[name]

@@ -16,7 +16,7 @@ from purgatory.fastapi.dashboard.snapshots import Snapshots
 from purgatory.fastapi.dashboard.stream_endpoint import StreamEndpoint
 from purgatory.fastapi.dashboard.wait_list import WaitList
 from purgatory.fastapi.dashboard.worker_name import WorkerName
-from purgatory.fastapi.http.permit import READ, Action
+from purgatory.fastapi.http.authorization import READ, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse

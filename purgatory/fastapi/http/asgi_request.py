@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.types import Scope
 
-from purgatory.fastapi.http.permit import UNRESTRICTED
+from purgatory.fastapi.http.authorization import UNRESTRICTED
 from purgatory.fastapi.http.raw_request import RawRequest
 
 IDENTITY = "purgatory.identity"
@@ -16,11 +16,11 @@ class AsgiRequest(RawRequest):
 
     __slots__ = ("_scope",)
 
-    def __init__(self, scope: Scope, tail: str) -> None:
-        """Hold the request of `scope`, whose path ends with `tail`."""
+    def __init__(self, scope: Scope, path_value: str) -> None:
+        """Hold the request of `scope`, whose path ends with `path_value`."""
         self.query_string = scope["query_string"]
         self.headers = scope["headers"]
-        self.tail = tail
+        self.path_value = path_value
         self.body = b""
         self.permit = UNRESTRICTED
         self._by_name = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from purgatory.fastapi.http.permit import UNRESTRICTED, Permit
+from purgatory.fastapi.http.authorization import UNRESTRICTED, Permit
 from purgatory.fastapi.http.problems import bad_parameter
 
 # RFC 3986: all that need not be encoded within a path.
@@ -23,8 +23,8 @@ class RawRequest:
     raw_path: bytes
     query_string: bytes
     headers: Iterable[tuple[bytes, bytes]]
-    tail: str = ""
-    """The rest of the path behind the address of the endpoint: a key or an id."""
+    path_value: str = ""
+    """The decoded value of the parameter at the end of the path: a key, an id or a name."""
     body: bytes = b""
     client: str = ""
     """The address of the client; empty if not needed or unknown."""
@@ -39,16 +39,16 @@ class RawRequest:
         return quote(self.path, safe=_OF_PATHS, errors="replace")
 
     def key(self) -> str:
-        """Return the tail as a key; raise Problem for bytes that are not UTF-8."""
+        """Return `path_value` as a key; raise Problem for bytes that are not UTF-8."""
         # Servers decode a path leniently: bytes that are not UTF-8 arrive as U+FFFD.
-        if "\ufffd" in self.tail:
+        if "\ufffd" in self.path_value:
             try:
                 unquote_to_bytes(self.raw_path).decode()
             except UnicodeDecodeError:
                 raise bad_parameter(
                     "key", "the key in the path is not UTF-8", "UTF-8, percent-encoded"
                 ) from None
-        return self.tail
+        return self.path_value
 
     def header(self, name: bytes) -> str | None:
         """Return the only header of a lower-case name, or None; raise Problem for two."""

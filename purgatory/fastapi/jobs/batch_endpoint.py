@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.content_type import check_content
 from purgatory.fastapi.http.asgi_request import AsgiRequest
+from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_response, sending
 from purgatory.fastapi.http.parameters import NO_PARAMETERS
-from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -49,7 +49,7 @@ class JobBatchEndpoint:
         self.context = context
         self.max_body = max_batch_bytes(limits)
         self.job = job_json(limits)
-        self.tail = ""
+        self.path_parameter = ""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one request, a chunk of lines at a time."""

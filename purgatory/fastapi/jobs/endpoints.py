@@ -9,12 +9,12 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
+from purgatory.fastapi.http.authorization import READ, Access, Action, Permit
 from purgatory.fastapi.http.body_schema import Location
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import RepeatedRequests, key_reused, request_name
 from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.parameters import NO_PARAMETERS
-from purgatory.fastapi.http.permit import READ, Access, Action, Permit
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -87,30 +87,30 @@ class JobEndpoints:
 
     async def change(self, raw: RawRequest) -> RawResponse:
         """Move a job's deadline."""
-        raw.permit.check(Access(Action.DEFER, job=raw.tail))
+        raw.permit.check(Access(Action.DEFER, job=raw.path_value))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         body = self._deadline.parse(raw.body)
         job = await self._purgatory.reschedule(
-            raw.tail, delay=body.delay, at=body.at, if_version=await self._version(raw, tags)
+            raw.path_value, delay=body.delay, at=body.at, if_version=await self._version(raw, tags)
         )
         return job_response(job, raw.permit)
 
     async def run(self, raw: RawRequest) -> RawResponse:
         """Have a job run now."""
-        raw.permit.check(Access(Action.DEFER, job=raw.tail))
+        raw.permit.check(Access(Action.DEFER, job=raw.path_value))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         if_version = await self._version(raw, tags)
         # Before the change: a store that fails in between must not hide that the job is due.
         paused = await self._purgatory.paused()
-        job = await self._purgatory.run_now(raw.tail, if_version=if_version)
+        job = await self._purgatory.run_now(raw.path_value, if_version=if_version)
         return job_response(job, raw.permit, is_paused=paused.covers(job.handler))
 
     async def retry(self, raw: RawRequest) -> RawResponse:
         """Have a failed job run again."""
-        raw.permit.check(Access(Action.OPERATE, job=raw.tail))
+        raw.permit.check(Access(Action.OPERATE, job=raw.path_value))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         if_version = await self._version(raw, tags)
-        job = await self._purgatory.retry_job(raw.tail, if_version=if_version)
+        job = await self._purgatory.retry_job(raw.path_value, if_version=if_version)
         return job_response(job, raw.permit)
 
     async def retry_batch(self, raw: RawRequest) -> RawResponse:
@@ -165,10 +165,10 @@ class JobEndpoints:
 
     async def cancel(self, raw: RawRequest) -> RawResponse:
         """Cancel a job."""
-        raw.permit.check(Access(Action.DEFER, job=raw.tail))
+        raw.permit.check(Access(Action.DEFER, job=raw.path_value))
         tags = parameters.CHANGE.parse(raw)[parameters.IF_MATCH]
         if_version = await self._version(raw, tags)
-        job = await self._purgatory.cancel_job(raw.tail, if_version=if_version)
+        job = await self._purgatory.cancel_job(raw.path_value, if_version=if_version)
         return job_response(job, raw.permit)
 
     async def list_jobs(self, raw: RawRequest) -> RawResponse:
@@ -215,7 +215,7 @@ class JobEndpoints:
             if version is not None:
                 return version
         # One of several, or a tag that is no version.
-        job = await self._purgatory.job(raw.tail).get()
+        job = await self._purgatory.job(raw.path_value).get()
         if not tags.match_strongly(entity_tag(job).encode()):
             raise changed(job, ", ".join(raw.headers_named(b"if-match")))
         return job.version

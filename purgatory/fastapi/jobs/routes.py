@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from purgatory.fastapi.http.permit import Action
+from purgatory.fastapi.http.authorization import Action
 from purgatory.fastapi.jobs import parameters
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint
 from purgatory.fastapi.jobs.endpoints import JobEndpoints
@@ -46,7 +46,7 @@ def add_job_routes(router: APIRouter, registry: WaitRegistry, limits: JobLimits)
         (add, TaskEndpoint(context, add, endpoints.add)),
         (_LIST, TaskEndpoint(context, _LIST, endpoints.list_jobs)),
         (_ADD_BATCH, JobBatchEndpoint(context, limits)),
-        (_GET, JobWatchEndpoint(registry, tail=_GET.tail)),
+        (_GET, JobWatchEndpoint(registry, path_parameter=_GET.path_parameter)),
         (reschedule, TaskEndpoint(context, reschedule, endpoints.change)),
         (_CANCEL, TaskEndpoint(context, _CANCEL, endpoints.cancel)),
         (_RUN, TaskEndpoint(context, _RUN, endpoints.run)),

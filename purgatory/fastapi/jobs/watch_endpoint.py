@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.types import Receive, Scope, Send
 
 from purgatory.fastapi.http.asgi_request import AsgiRequest
+from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.etag import EntityTags
-from purgatory.fastapi.http.permit import Access, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import retry_after
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -33,15 +33,15 @@ class JobWatchEndpoint:
 
     max_body = 0
 
-    def __init__(self, registry: WaitRegistry, *, tail: str) -> None:
+    def __init__(self, registry: WaitRegistry, *, path_parameter: str) -> None:
         """Serve the jobs of the purgatory of `registry`."""
         self.context = registry.context
-        self.tail = tail
+        self.path_parameter = path_parameter
         self._registry = registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Respond to one request, now or later."""
-        raw = AsgiRequest(scope, path_parameter(scope, self.tail))
+        raw = AsgiRequest(scope, path_parameter(scope, self.path_parameter))
         try:
             answer = await self._answer(raw, receive)
         except Exception as exc:
@@ -52,19 +52,21 @@ class JobWatchEndpoint:
     async def _answer(self, raw: RawRequest, receive: Receive) -> RawResponse | None:
         """Return the response; None if the client has left."""
         raw.permit = self.context.authenticate(raw)
-        raw.permit.check(Access(Action.DEFER, job=raw.tail))
+        raw.permit.check(Access(Action.DEFER, job=raw.path_value))
         purgatory = self.context.purgatory
         values = GET.parse(raw)
         tags, asked = values[IF_NONE_MATCH], values[PREFER].wait
         wait = min(asked or 0.0, self._registry.settings.max_wait)
         applied = {} if asked is None else {"Preference-Applied": f"wait={wait:g}"}
         if tags is None:
-            return job_response(await purgatory.job(raw.tail).get(), raw.permit, headers=applied)
+            return job_response(
+                await purgatory.job(raw.path_value).get(), raw.permit, headers=applied
+            )
         client = self._registry.client(raw) if wait else ""
         watch = _JobWatch(tags, receive)
         self._registry.enter(client)
         try:
-            job, status = await watch.run(purgatory.job_service(), raw.tail, wait)
+            job, status = await watch.run(purgatory.job_service(), raw.path_value, wait)
         finally:
             self._registry.leave(client)
         if status is Status.CANCELLED:

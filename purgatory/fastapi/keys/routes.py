@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from purgatory.fastapi.http.permit import Action
+from purgatory.fastapi.http.authorization import Action
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.keys.parameters import FIRE, FIRE_BATCH, LIST, ONE_KEY
 from purgatory.fastapi.keys.schemas import (

@@ -11,8 +11,8 @@ from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.preferences import parse_preferences
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.long_poll.key_header import without_key_header
-from purgatory.fastapi.long_poll.long_poll import LongPoll, LongPollRequest
 from purgatory.fastapi.long_poll.long_poll_key import WATCHED_KEYS
+from purgatory.fastapi.long_poll.long_poll_request import LongPoll, LongPollRequest
 from purgatory.fastapi.long_poll.unparked_routes import UnparkedRoutes
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit

@@ -6,7 +6,7 @@ from starlette.types import Receive, Scope
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.fastapi.access.content_type import check_content
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -22,7 +22,7 @@ class AdmittingEndpoint:
     def __init__(self, context: EndpointContext, spec: EndpointSpec) -> None:
         """Serve what `spec` declares."""
         self.context = context
-        self.tail = spec.tail
+        self.path_parameter = spec.path_parameter
         self.max_body = spec.max_body
         self._action = spec.action
         self._parameters = spec.parameters
@@ -74,7 +74,7 @@ class AdmittingEndpoint:
         return problem_of_exception(error).response(self.context.prefix, raw.path)
 
     def _access(self, raw: RawRequest, action: Action) -> Access:
-        if self.tail == "key":
+        if self.path_parameter == "key":
             return Access(action, raw.key())
         # Without a key: any scope of that action.
-        return Access(action, job=raw.tail or None)
+        return Access(action, job=raw.path_value or None)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+from purgatory.fastapi.http.authorization import ALLOW_ANYONE, Authenticate
 from purgatory.fastapi.http.byte_budgets import IncomingRequests, UnreadResponses
-from purgatory.fastapi.http.permit import ALLOW_ANYONE, Authenticate
 from purgatory.purgatory import Purgatory
 
 DEFAULT_PREFIX: Final = "/purgatory"

@@ -10,9 +10,9 @@ from typing import Annotated, Any, Final
 from fastapi import Body, Header, Path, Query
 from starlette.convertors import PathConvertor, register_url_convertor
 
+from purgatory.fastapi.http.authorization import Action
 from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
-from purgatory.fastapi.http.permit import Action
 from purgatory.fastapi.routing.openapi import Responses
 
 _LOCATIONS: Final = {"path": Path, "query": Query, "header": Header}
@@ -53,7 +53,7 @@ class EndpointSpec:
     openapi_extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def tail(self) -> str:
+    def path_parameter(self) -> str:
         """The name of the parameter at the end of the path; empty if there is none."""
         names = [item.name for item in self.parameters.declared if item.location == "path"]
         return names[0] if names else ""

@@ -37,11 +37,11 @@ class RawEndpoint(AdmittingEndpoint):
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Return the awaitable that responds to one request."""
-        return self.handle(scope, receive, send, path_parameter(scope, self.tail))
+        return self.handle(scope, receive, send, path_parameter(scope, self.path_parameter))
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> None:
-        """Respond to one request whose path ends with `tail`."""
-        raw = AsgiRequest(scope, tail)
+    async def handle(self, scope: Scope, receive: Receive, send: Send, path_value: str) -> None:
+        """Respond to one request whose path ends with `path_value`."""
+        raw = AsgiRequest(scope, path_value)
         # Before the body: a client without a token need not send one.
         response = self.admit(raw)
         if response is None and self.max_body:

@@ -27,7 +27,7 @@ class FastRoute:
 
     method: str
     path: str
-    """The whole path or, if the endpoint has a tail, the part before it."""
+    """The whole path or, if the endpoint has a path parameter, the part before it."""
     endpoint: DirectEndpoint
     max_body: int
     """Bytes; the application refuses longer bodies."""
@@ -38,7 +38,7 @@ class FastRoute:
         return 0 < self.max_body == self.endpoint.max_body
 
     def is_found_at(self, server_root: str, root_path: str) -> bool:
-        """Return True iff Starlette finds it at `path` below `server_root`, whatever its tail.
+        """Return True iff Starlette finds it at `path` below `server_root`, whatever its parameter.
 
         It searches for the path without `root_path`, which may be another than the server's.
         """
@@ -107,14 +107,14 @@ class FastRouteStack:
     def __init__(self, app: ASGIApp, fast_routes: Sequence[FastRoute]) -> None:
         """Pass requests without a fast route on to `app`."""
         self.app = app
-        # {method: path, name of the tail, endpoint}
+        # {method: path, name of the path parameter, endpoint}
         self._fast_routes: dict[str, list[tuple[str, str, DirectEndpoint]]] = {}
         for fast_route in fast_routes:
             if fast_route.max_body < fast_route.endpoint.max_body:
                 # The application has a lower limit, and enforces it as it reads.
                 continue
             self._fast_routes.setdefault(fast_route.method, []).append(
-                (fast_route.path, fast_route.endpoint.tail, fast_route.endpoint)
+                (fast_route.path, fast_route.endpoint.path_parameter, fast_route.endpoint)
             )
 
     # Not async: a parked request would keep one frame more.
@@ -124,10 +124,10 @@ class FastRouteStack:
             path: str = scope["path"]
             if scope.get("root_path"):
                 path = _path_in_app(path, scope["root_path"])
-            for start, tail, endpoint in self._fast_routes.get(scope["method"], ()):
+            for start, parameter, endpoint in self._fast_routes.get(scope["method"], ()):
                 if not path.startswith(start):
                     continue
-                if tail or path == start:
+                if parameter or path == start:
                     return endpoint.handle(scope, receive, send, path[len(start) :])
         return self.app(scope, receive, send)
 
@@ -146,8 +146,8 @@ def _fast_route(context: Any, app: FastAPI) -> FastRoute | None:
     literal, brace, parameter = context.path.partition("{")
     convertors = context.param_convertors
     if brace and (
-        list(convertors) != [endpoint.tail]
-        or not isinstance(convertors[endpoint.tail], PathConvertor)
+        list(convertors) != [endpoint.path_parameter]
+        or not isinstance(convertors[endpoint.path_parameter], PathConvertor)
         or not parameter.endswith("}")
     ):
         return None
@@ -167,7 +167,7 @@ def _may_match(other: Any, fast_route: FastRoute) -> bool:
     pattern: re.Pattern[str] | None = getattr(other, "path_regex", None)
     if path is None or pattern is None:
         return True
-    if not fast_route.endpoint.tail:
+    if not fast_route.endpoint.path_parameter:
         return pattern.match(fast_route.path) is not None
     literal, has_parameters, _ = path.partition("{")
     if not isinstance(route, Route):

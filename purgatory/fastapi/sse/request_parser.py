@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from purgatory.errors import BadCursorError, PurgatoryError
+from purgatory.fastapi.http.authorization import Action
 from purgatory.fastapi.http.parameters import ParameterErrors, Parameters, ParameterValues
-from purgatory.fastapi.http.permit import Action
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.sse.event_bytes import END_ID

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from fastapi import APIRouter
 
-from purgatory.fastapi.http.permit import Action
+from purgatory.fastapi.http.authorization import Action
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 from purgatory.fastapi.routing.raw_route import add_endpoint
 from purgatory.fastapi.sse.endpoint import StreamEndpoint

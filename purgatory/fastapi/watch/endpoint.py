@@ -34,12 +34,14 @@ class WatchEndpoint(AdmittingEndpoint):
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Return the response to one request, now or later, to be awaited."""
-        return self.handle(scope, receive, send, path_parameter(scope, self.tail))
+        return self.handle(scope, receive, send, path_parameter(scope, self.path_parameter))
 
     # Not async without a body: all of this would stay on the frame of a parked request.
-    def handle(self, scope: Scope, receive: Receive, send: Send, tail: str) -> Awaitable[None]:
-        """The same for a router that knows the path's `tail`."""
-        raw = AsgiRequest(scope, tail)
+    def handle(
+        self, scope: Scope, receive: Receive, send: Send, path_value: str
+    ) -> Awaitable[None]:
+        """The same for a router that knows the path's `path_value`."""
+        raw = AsgiRequest(scope, path_value)
         # Before the body: a client without permission need not send one.
         refused = self.admit(raw)
         if refused is not None:

@@ -6,10 +6,10 @@ from functools import lru_cache
 from typing import Final
 
 from purgatory.errors import BadCursorError, PurgatoryError
+from purgatory.fastapi.http.authorization import Action
 from purgatory.fastapi.http.body_schema import pointer
 from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field
 from purgatory.fastapi.http.parameters import ParameterErrors, ParameterValues
-from purgatory.fastapi.http.permit import Action
 from purgatory.fastapi.http.preferences import Preferences, wait_seconds
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem
@@ -157,7 +157,7 @@ def owned_wait_id(raw: RawRequest, wait_id: str) -> str:
 
 def parse_ended_wait(raw: RawRequest) -> str:
     """Return the owned id of the wait that `DELETE .../waits/{id}` ends; raise Problem."""
-    return owned_wait_id(raw, parse_wait_id(raw.tail))
+    return owned_wait_id(raw, parse_wait_id(raw.path_value))
 
 
 # Cached: each poll has another cursor, as a rule, and the terms of the one before.

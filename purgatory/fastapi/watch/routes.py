@@ -6,7 +6,7 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from purgatory.fastapi.http.permit import Access, Action
+from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec

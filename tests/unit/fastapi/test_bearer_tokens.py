@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from purgatory.fastapi import Access, Action, BearerTokens, Problem, new_token
 from purgatory.fastapi.access.bearer_tokens import Scope
-from purgatory.fastapi.http.permit import Permit
+from purgatory.fastapi.http.authorization import Permit
 from purgatory.fastapi.http.raw_request import RawRequest
 
 TOKENS = [f"a-token-for-tests-{number}" for number in range(5)]

@@ -231,7 +231,8 @@ def test_root_paths(fast_routes: list[FastRoute], of_server: str, root_path: str
     assert fast_routes
     for route in fast_routes:
         paths = [
-            route.path + tail for tail in (("k", "k/l", "kl") if route.endpoint.tail else ("",))
+            route.path + tail
+            for tail in (("k", "k/l", "kl") if route.endpoint.path_parameter else ("",))
         ]
         is_found = [
             get_route_path({"path": of_server + path, "root_path": root_path}) == path

@@ -198,7 +198,7 @@ def test_a_declaration_has_the_bounds_of_its_endpoint() -> None:
         response_description="R",
         problems=("full",),
     )
-    assert (spec.tail, spec.max_body) == ("id", PARSER.body.max_bytes)
+    assert (spec.path_parameter, spec.max_body) == ("id", PARSER.body.max_bytes)
     assert spec.takes_content
     assert list(spec.signature.parameters) == ["body", "id", "if_match"]
     assert spec.all_problems == ("bad-parameter", "full")

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import quote, unquote
 
-from purgatory.fastapi.http.permit import UNRESTRICTED
+from purgatory.fastapi.http.authorization import UNRESTRICTED
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.servers.fast_routes import FastRoute
 from purgatory.fastapi.servers.uvicorn.header_lines import HeaderLines, HeaderReader
@@ -62,11 +62,11 @@ class DirectRequest(RawRequest):
         length: int,
     ) -> None:
         """Hold a request of `length` bytes, its body included."""
-        tail = raw_path[len(fast_route.path) :].decode("ascii")
+        value = raw_path[len(fast_route.path) :].decode("ascii")
         self.fast_route = fast_route
         self.raw_path = raw_path
         self.query_string = query_string
-        self.tail = unquote(tail) if "%" in tail else tail
+        self.path_value = unquote(value) if "%" in value else value
         self._root_path = root_path
         self.body = b""
         self.client = ""
@@ -118,8 +118,10 @@ class RequestReader:
         """Read requests for `fast_routes`; the server puts `root_path` before each path."""
         self._root_path = root_path
         starts = [(f"{item.method} {item.path}".encode(), item) for item in fast_routes]
-        self._tailed = [(start, item) for start, item in starts if item.endpoint.tail]
-        self._exact = {start: item for start, item in starts if not item.endpoint.tail}
+        self._with_parameter = [
+            (start, item) for start, item in starts if item.endpoint.path_parameter
+        ]
+        self._exact = {start: item for start, item in starts if not item.endpoint.path_parameter}
         self._starts = tuple(start for start, _ in starts)
         self._headers = HeaderReader()
 
@@ -155,7 +157,7 @@ class RequestReader:
         )
 
     def _fast_route(self, data: bytes) -> FastRoute | None:
-        for start, fast_route in self._tailed:
+        for start, fast_route in self._with_parameter:
             if data.startswith(start):
                 return fast_route
         if data.startswith(self._starts):

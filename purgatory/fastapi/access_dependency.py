@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from purgatory.fastapi.dashboard.schemas import ActionsBody
-from purgatory.fastapi.http.permit import READ, Access, Action
+from purgatory.fastapi.http.authorization import READ, Access, Action
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint, in_turns, split_lines
