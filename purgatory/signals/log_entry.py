@@ -32,6 +32,8 @@ class LogEntry(NamedTuple):
     """The value as JSON; empty unless it was fired."""
     owner: str | None = None
     """A short name of the owner, if it has one: owners share the history fairly."""
+    traceparent: str | None = None
+    """The trace context in which it was appended, if that is traced."""
 
 
 class Epoch(NamedTuple):

@@ -12,6 +12,7 @@ from purgatory.signals.base import SharedSignalStatistics
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.memory import MemorySignals
 from purgatory.timer import Clock
+from purgatory.trace_context import TracePropagation
 
 
 class Appended(NamedTuple):
@@ -62,6 +63,9 @@ class SignalListener(Protocol):
 
 class SharedSignals(Protocol):
     """Signals that several processes share: a log, and a copy of it in each of them."""
+
+    propagation: TracePropagation | None
+    """Reads the trace context of fires, which entries carry, and restores it where they apply."""
 
     def bind(self, clock: Clock, limits: Limits) -> MemorySignals:
         """Return the copy in this process; called once, by the purgatory that uses it."""

@@ -17,6 +17,7 @@ from opentelemetry.trace import (
 
 from purgatory.jobs import Job
 from purgatory.purgatory import Purgatory
+from purgatory.tracing.propagation import SpanPropagation
 from purgatory.tracing.wait_spans import WaitSpans
 from purgatory.wrong_type import check_type
 
@@ -29,7 +30,8 @@ class PurgatoryTracing:
 
     A span `purgatory.wait` for each operation that is parked, with `purgatory.kind`,
     `purgatory.outcome` and `purgatory.timeout_ms`, and a link to the span in which the fire was
-    made that woke it, if that was in this process. What is answered at once has none.
+    made that woke it: also in another process, if that is traced and signals are shared. What is
+    answered at once has none.
 
     A span `purgatory.job` for each run of a handler, current in the handler, with
     `purgatory.job.id`, `purgatory.job.handler` and `purgatory.job.attempt`, and a link to the span
@@ -54,6 +56,8 @@ class PurgatoryTracing:
         # {id of a job: the span in which it was deferred}
         self._deferred: dict[str, SpanContext] = {}
         purgatory.add_listener(WaitSpans(self._tracer, has_keys=keys))
+        if purgatory.shared_signals is not None:
+            purgatory.shared_signals.propagation = SpanPropagation()
         purgatory.handlers.around = self._run
         purgatory.handlers.on_deferred = self._note_deferred
 

@@ -19,6 +19,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.retry_policy": (2, "operations"),
     "purgatory.shared_folder": (2, "operations"),
     "purgatory.status": (2, "operations"),
+    "purgatory.trace_context": (2, "operations"),
     "purgatory.wrong_type": (2, "operations"),
     "purgatory.group_commit": (3, "group_commit"),
     "purgatory.redis_server": (3, "redis_server"),

@@ -30,6 +30,7 @@ from purgatory.signals.redis.shard_log import (
 )
 from purgatory.signals.shared import SignalListener
 from purgatory.timer import SystemClock
+from purgatory.trace_context import TracePropagation
 
 logger = logging.getLogger("purgatory.signals.redis")
 
@@ -77,6 +78,7 @@ class Follower:
         self._shards = shards
         self._has_key = has_key
         self._on_change = on_change
+        self.propagation: TracePropagation | None = None
         self._listener: SignalListener | None = None
         self._connect: Callable[[], Awaitable[Redis]] | None = None
         self._task: asyncio.Task[None] | None = None
@@ -129,7 +131,9 @@ class Follower:
         numbered = enumerate(zip(request.items, reply.seqs, strict=True), start=1)
         entries = [
             LogEntry(
-                *(reply.before + number, kind, seq, reply.at_ms, 0, key, encoded), request.owner
+                *(reply.before + number, kind, seq, reply.at_ms, 0, key, encoded),
+                request.owner,
+                request.traceparent,
             )
             for number, ((kind, key, encoded), seq) in numbered
         ]
@@ -490,10 +494,17 @@ class Follower:
                 until_s = _now_s() + _SLICE_S
 
     def _apply(self, entry: LogEntry) -> None:
-        listener = self._listener
-        assert listener is not None
         self.replica.apply(entry)
         self.applied += 1
-        is_dropped = entry.type is EntryType.DROPPED
-        ended = listener.cancel(entry.key) if is_dropped else listener.check(entry.key)
+        if entry.traceparent is None or self.propagation is None:
+            ended = self._end_operations(entry)
+        else:
+            with self.propagation.restore(entry.traceparent):
+                ended = self._end_operations(entry)
         self.own.note(entry, ended)
+
+    def _end_operations(self, entry: LogEntry) -> Ended:
+        listener = self._listener
+        assert listener is not None
+        is_dropped = entry.type is EntryType.DROPPED
+        return listener.cancel(entry.key) if is_dropped else listener.check(entry.key)

@@ -120,11 +120,11 @@ local function store_record(key, seq, last, lost, ended)
 end
 
 local function key_of(entry)
-  local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+)@?%x* ')
+  local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+)@?%x*%+?[%x%-]* ')
   return string.sub(entry, finish + 1, finish + tonumber(length))
 end
 
-local function owner_of(entry) return string.match(entry, '^%a%d+ %d+ %d+ %d+@(%x+) ') or '' end
+local function owner_of(entry) return string.match(entry, '^%a%d+ %d+ %d+ %d+@(%x+)[+ ]') or '' end
 
 -- Count an entry of an owner, or of nobody: nothing to do while there are no owners.
 local function add_share(owner, offset, size)
@@ -232,8 +232,9 @@ local function trim(limit, are_old_trimmed, newest)
   end
 end
 
--- "TYPEseq at_ms previous length@owner key value": f fired, d dropped, x lost; only some have an owner.
-local function append(type, key, value, owner)
+-- "TYPEseq at_ms previous length@share key value": f fired, d dropped, x lost. Only some have a share:
+-- an owner, "+" and the trace context in which it was appended, or both.
+local function append(type, key, value, share, owner)
   local seq, last, lost, ended = record(key)
   head = head + 1
   if type == 'f' then
@@ -246,7 +247,7 @@ local function append(type, key, value, owner)
   end
   if type ~= 'f' then lost, ended = head, head end
   local entry = type .. int(seq) .. ' ' .. int(now_ms) .. ' ' .. int(last) .. ' ' .. #key
-    .. (owner == '' and ' ' or '@' .. owner .. ' ') .. key .. value
+    .. (share == '' and ' ' or '@' .. share .. ' ') .. key .. value
   call('XADD', log, int(head) .. '-0', 'e', entry)
   count, bytes = count + 1, bytes + #entry
   add_share(owner, int(head), #entry)
@@ -269,6 +270,7 @@ local function epoch() return string.match(epochs, '([^,:]+):%d+$') end
 local function request()
   local owner, name, fingerprint, share = argument(), argument(), argument(), argument()
   local unless_after, size = argument(), tonumber(argument())
+  local sharer = share == '' and '' or string.match(share, '^%x*')
   local first = at
   at = at + 3 * size
   if name ~= '' then
@@ -293,7 +295,7 @@ local function request()
     end
     if is_needed then
       local value = type == 'f' and ARGV[index + 2] or ''
-      seqs[#seqs + 1], appended[#appended + 1] = append(type, key, value, share)
+      seqs[#seqs + 1], appended[#appended + 1] = append(type, key, value, share, sharer)
       seqs[#seqs] = int(seqs[#seqs])
     end
   end
@@ -307,7 +309,7 @@ local function request()
     end
     call('PEXPIRE', names, REPEAT_MS)
   end
-  return 'ok ' .. result, table.concat(appended), #appended, share
+  return 'ok ' .. result, table.concat(appended), #appended, sharer
 end
 
 local refused = begin()
@@ -315,11 +317,11 @@ if refused then return refused end
 if command == 'append' then
   local results, appended, total, first, newest = {}, {}, 0, head + 1, ''
   while at <= #ARGV do
-    local result, entries, size, share = request()
+    local result, entries, size, sharer = request()
     results[#results + 1] = net(result)
     if entries then
       appended[#appended + 1] = entries
-      total, newest = total + size, share
+      total, newest = total + size, sharer
     end
   end
   if total > 0 then

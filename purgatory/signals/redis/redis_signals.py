@@ -42,6 +42,7 @@ from purgatory.signals.redis.shard_log import (
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.signals.shared import Appended, Idempotency, OwedRecord, SignalListener
 from purgatory.timer import Clock
+from purgatory.trace_context import TracePropagation, current_traceparent
 
 logger = logging.getLogger("purgatory.signals.redis")
 
@@ -109,6 +110,7 @@ class RedisSignals:
         # {(host, port): a client of that node, for following}
         self._node_clients: dict[tuple[str, int], Redis] = {}
         self._followers: list[Follower] = []
+        self._propagation: TracePropagation | None = None
         self._peers = Peers(prefix, timeout)
         self._owed = RedisOwedFires(f"{{{prefix}:signals:0}}:", timeout)
         self._appended = 0
@@ -182,6 +184,17 @@ class RedisSignals:
         self._owed.connect(client)
         first = self._followers[0].log
         self._peers.start(self._connector(first), partial(self._node_client, first))
+
+    @property
+    def propagation(self) -> TracePropagation | None:
+        """What reads the trace context of fires, and restores it where their entries apply."""
+        return self._propagation
+
+    @propagation.setter
+    def propagation(self, propagation: TracePropagation | None) -> None:
+        self._propagation = propagation
+        for follower in self._followers:
+            follower.propagation = propagation
 
     @property
     def answers(self) -> dict[str, Callable[[str], int]]:
@@ -293,6 +306,7 @@ class RedisSignals:
         self.require_loaded()
         if owner is not None:
             owner = short_name(owner)
+        traceparent = current_traceparent(self._propagation)
         by_shard: defaultdict[int, list[int]] = defaultdict(list)
         for index, (_, key, _) in enumerate(items):
             by_shard[self.shard_of(key)].append(index)
@@ -301,7 +315,7 @@ class RedisSignals:
             follower = self._followers[shard]
             after = None if unless_after is None else follower.replica.offset_of(unless_after)
             own = [items[index] for index in indexes]
-            requests.append((follower, AppendRequest(own, after, idempotency, owner)))
+            requests.append((follower, AppendRequest(own, after, idempotency, owner, traceparent)))
         results: list[Appended | None] = [None] * len(items)
         appended = await self._append_parts(requests)
         for (reply, ends), indexes in zip(appended, by_shard.values(), strict=False):

@@ -50,6 +50,8 @@ class AppendRequest(NamedTuple):
     idempotency: Idempotency | None = None
     owner: str | None = None
     """The short name of who shares the log fairly with others; those without one are one more."""
+    traceparent: str | None = None
+    """The trace context of the entries."""
 
 
 class AppendReply(NamedTuple):
@@ -294,7 +296,8 @@ def _entry_with_offset(text: bytes) -> LogEntry:
 
 def _entry(offset: int, text: bytes) -> LogEntry:
     seq, at_ms, previous, length, rest = text[1:].split(b" ", 4)
-    length, _, owner = length.partition(b"@")
+    length, _, share = length.partition(b"@")
+    owner, _, traceparent = share.partition(b"+")
     size = int(length)
     return LogEntry(
         offset,
@@ -305,6 +308,7 @@ def _entry(offset: int, text: bytes) -> LogEntry:
         rest[:size].decode("utf-8", "surrogatepass"),
         rest[size:],
         owner.decode() or None,
+        traceparent.decode() or None,
     )
 
 
@@ -317,12 +321,18 @@ def _append_arguments(requests: Sequence[AppendRequest]) -> list[bytes | str | i
             if name is None
             else (*(_bytes(name.owner), _bytes(name.name), name.fingerprint),)
         )
-        arguments.append(request.owner or "")
+        arguments.append(_share(request))
         arguments += ("" if request.unless_after is None else request.unless_after,)
         arguments.append(len(request.items))
         for kind, key, value in request.items:
             arguments += (kind.value, _bytes(key), value)
     return arguments
+
+
+def _share(request: AppendRequest) -> str:
+    """Return the owner and the trace context as the header of an entry has them."""
+    owner, traceparent = request.owner or "", request.traceparent
+    return owner if traceparent is None else f"{owner}+{traceparent}"
 
 
 def _append_replies(reply: bytes) -> list[AppendReply | SignalsConflictError]:
