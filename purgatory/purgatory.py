@@ -8,6 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
@@ -493,21 +494,30 @@ class Purgatory(JobsMixin):
         """Fire what was stored, without the jobs: they are decided in the store."""
         if self.shared_signals is None:
             for fire in fires:
-                fired = self._parking.fire(fire.key, json.loads(fire.value_json), fire.owner)
-                if fired.completed == UNTRIED:
-                    _ = self._run_batch(self._operations.check_batch(fire.key))
+                with self._context_of(fire):
+                    fired = self._parking.fire(fire.key, json.loads(fire.value_json), fire.owner)
+                    if fired.completed == UNTRIED:
+                        _ = self._run_batch(self._operations.check_batch(fire.key))
             return
         # At the same time, to share the round trips; begun in order, and so in the log.
         await asyncio.gather(*(self._append_stored(fire) for fire in fires))
 
     async def _append_stored(self, fire: StoredFire) -> None:
         assert self.shared_signals is not None
-        await self.shared_signals.append_if(
-            [(EntryType.FIRED, fire.key, fire.value_json.encode())],
-            idempotency=Idempotency(
-                owner="outbox", name=f"{fire.origin}:{fire.number}", fingerprint=fire.key
-            ),
-        )
+        with self._context_of(fire):
+            await self.shared_signals.append_if(
+                [(EntryType.FIRED, fire.key, fire.value_json.encode())],
+                idempotency=Idempotency(
+                    owner="outbox", name=f"{fire.origin}:{fire.number}", fingerprint=fire.key
+                ),
+            )
+
+    def _context_of(self, fire: StoredFire) -> AbstractContextManager[object]:
+        """Return the trace context in which a fire was stored; one of nothing if it has none."""
+        propagation = self.handlers.propagation
+        if propagation is None or fire.traceparent is None:
+            return nullcontext()
+        return propagation.restore(fire.traceparent)
 
     async def fire_shared(
         self,

@@ -37,6 +37,7 @@ from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
 from purgatory.jobs.worker.store_retry import OUTAGES
 from purgatory.timer import SystemTimer
+from purgatory.trace_context import current_traceparent
 
 logger = logging.getLogger("purgatory.jobs")
 
@@ -202,6 +203,7 @@ class JobService:
 
         What fired since the positions of a spec counts; raises what `MissedFires.count` raises.
         """
+        specs = self._traced(specs)
         results = await self.ready().run([Add(spec) for spec in specs])
         for result in results:
             if isinstance(result, Added):
@@ -214,10 +216,17 @@ class JobService:
     async def add_in(self, session: object, specs: Sequence[JobSpec]) -> list[Added | JobError]:
         """Store jobs in the transaction of `session`."""
         outbox, _ = self._outbox()
-        results = await outbox.add_in(session, specs)
+        results = await outbox.add_in(session, self._traced(specs))
         # A rollback takes the job back, and its id is that of no other.
         self._note_deferred(results)
         return results
+
+    def _traced(self, specs: Sequence[JobSpec]) -> Sequence[JobSpec]:
+        """Return the specs with the current trace context, if there is one."""
+        traceparent = current_traceparent(self.handlers.propagation)
+        if traceparent is None:
+            return specs
+        return [replace(spec, traceparent=traceparent) for spec in specs]
 
     def _note_deferred(self, results: Sequence[Added | JobError]) -> None:
         note = self.handlers.on_deferred
@@ -238,6 +247,7 @@ class JobService:
             owner=owner,
             origin=relay.origin,
             on_commit=relay.wake,
+            traceparent=current_traceparent(self.handlers.propagation),
         )
 
     def _outbox(self) -> tuple[Outbox, OutboxRelay]:

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
 
-from opentelemetry.trace import (
-    Link,
-    SpanContext,
-    SpanKind,
-    TracerProvider,
-    get_current_span,
-    get_tracer,
-)
+from opentelemetry.trace import Link, SpanKind, TracerProvider, get_current_span, get_tracer
 
 from purgatory.jobs import Job
 from purgatory.purgatory import Purgatory
-from purgatory.tracing.propagation import SpanPropagation
+from purgatory.tracing.propagation import SpanPropagation, span_context
 from purgatory.tracing.wait_spans import WaitSpans
 from purgatory.wrong_type import check_type
-
-MAX_DEFERRED: Final = 10_000
-"""Jobs whose defer is remembered, for the link from their runs; beyond, the oldest are not."""
 
 
 class PurgatoryTracing:
@@ -30,13 +19,14 @@ class PurgatoryTracing:
 
     A span `purgatory.wait` for each operation that is parked, with `purgatory.kind`,
     `purgatory.outcome` and `purgatory.timeout_ms`, and a link to the span in which the fire was
-    made that woke it: also in another process, if that is traced and signals are shared. What is
-    answered at once has none.
+    made that woke it. What is answered at once has none.
 
     A span `purgatory.job` for each run of a handler, current in the handler, with
     `purgatory.job.id`, `purgatory.job.handler` and `purgatory.job.attempt`, and a link to the span
-    in which the job was deferred, if that was in this process. The store does not keep spans: over
-    processes and restarts, the id of the job is what both have.
+    in which the job was deferred.
+
+    Links lead to spans of other processes, too, if those are traced: the trace context of a fire
+    travels with its signal, and that of a `defer` is stored with the job.
     """
 
     def __init__(
@@ -53,27 +43,16 @@ class PurgatoryTracing:
         """
         check_type("purgatory", purgatory, Purgatory, "an object, Purgatory()")
         self._tracer = get_tracer("purgatory", tracer_provider=tracer_provider)
-        # {id of a job: the span in which it was deferred}
-        self._deferred: dict[str, SpanContext] = {}
         purgatory.add_listener(WaitSpans(self._tracer, has_keys=keys))
+        propagation = SpanPropagation()
         if purgatory.shared_signals is not None:
-            purgatory.shared_signals.propagation = SpanPropagation()
+            purgatory.shared_signals.propagation = propagation
+        purgatory.handlers.propagation = propagation
         purgatory.handlers.around = self._run
-        purgatory.handlers.on_deferred = self._note_deferred
-
-    def _note_deferred(self, job_id: str) -> None:
-        span = get_current_span()
-        context = span.get_span_context()
-        if not context.is_valid:
-            return
-        span.set_attribute("purgatory.job.id", job_id)
-        while len(self._deferred) >= MAX_DEFERRED:
-            del self._deferred[next(iter(self._deferred))]
-        self._deferred[job_id] = context
+        purgatory.handlers.on_deferred = _note_deferred
 
     @contextmanager
     def _run(self, job: Job) -> Iterator[None]:
-        deferred = self._deferred.get(job.id)
         attributes: dict[str, str | int] = {
             "purgatory.job.id": job.id,
             "purgatory.job.handler": job.handler,
@@ -83,6 +62,10 @@ class PurgatoryTracing:
             "purgatory.job",
             kind=SpanKind.CONSUMER,
             attributes=attributes,
-            links=() if deferred is None else [Link(deferred)],
+            links=() if job.traceparent is None else [Link(span_context(job.traceparent))],
         ):
             yield
+
+
+def _note_deferred(job_id: str) -> None:
+    get_current_span().set_attribute("purgatory.job.id", job_id)

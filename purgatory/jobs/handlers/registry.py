@@ -13,6 +13,7 @@ from purgatory.jobs.model.bounds import Bounds
 from purgatory.jobs.model.errors import UnknownHandlerError
 from purgatory.jobs.model.job import Job
 from purgatory.operations.watch_key import check_key
+from purgatory.trace_context import TracePropagation
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -39,6 +40,8 @@ class JobHandlers:
         """Called after a handler was added."""
         self.around: Callable[[Job], AbstractContextManager[object]] = _nothing_around
         """Entered around each run of a handler, for tracing."""
+        self.propagation: TracePropagation | None = None
+        """Reads the trace context of what is deferred, and of fires that are stored."""
         self.on_deferred: Callable[[str], object] | None = None
         """Called with the id of each job that this process has added, where it was, for tracing."""
 

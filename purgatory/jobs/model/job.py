@@ -150,6 +150,8 @@ class Job:
     version: int = 1
     """Changes with state, outcome, deadline_ms, due_ms and replaced fields, but not with leases.
     ETags contain it."""
+    traceparent: str | None = None
+    """The trace context in which it was deferred, if that is traced; also of its later rounds."""
 
     @property
     def claim(self) -> JobClaim:

@@ -61,6 +61,8 @@ class JobSpec:
     since: tuple[tuple[str, int], ...] = ()
     """Pairs of a key and a position in its history: signals after it count. Not stored: who adds
     the job looks at the history afterwards."""
+    traceparent: str | None = None
+    """The W3C trace context to which the runs of the job are linked."""
 
     @classmethod
     def of(
@@ -164,6 +166,7 @@ class JobSpec:
             misfire=self.misfire,
             ceiling_ms=ceiling_ms,
             needed=self.needed,
+            traceparent=self.traceparent,
         )
 
 

@@ -28,9 +28,19 @@ FIELDS = 25
 # Records of jobs that have what most have not: with further fields at the end.
 LONG_FORMAT = "2"
 LONG_FIELDS = 31
+# Those of traced jobs have one more.
+TRACED_FORMAT = "3"
+TRACED_FIELDS = 32
 # As many had records that were written before there were places.
 _OLD_LONG_FIELDS = 29
-_USUAL = ("1", "", "0", "", "", "")
+_FORMATS = {
+    (FORMAT, FIELDS),
+    (LONG_FORMAT, LONG_FIELDS),
+    (LONG_FORMAT, _OLD_LONG_FIELDS),
+    (TRACED_FORMAT, TRACED_FIELDS),
+}
+# What a record has that does not end before.
+_USUAL = ("1", "", "0", "", "", "", "")
 
 
 def decode_job(found: bytes) -> Job:
@@ -50,17 +60,15 @@ def decode_job(found: bytes) -> Job:
 
 
 def _job(job_id: str, fields: list[str]) -> Job:
-    if (fields[0], len(fields)) == (LONG_FORMAT, _OLD_LONG_FIELDS):
-        fields = [*fields, "", ""]
-    if (fields[0], len(fields)) not in ((FORMAT, FIELDS), (LONG_FORMAT, LONG_FIELDS)):
+    if (fields[0], len(fields)) not in _FORMATS:
         raise ValueError(f"it has {len(fields)} fields and begins with {fields[0][:16]!r}")
     (
         _, state, outcome, due_ms, deadline_ms, ceiling_ms, created_ms, attempt, epoch,
         lease_until_ms, lateness_ms, finished_ms, version, max_attempts, on_fire, misfire,
         dedupe_key, keys, handler, worker, fired_key, fired_json, error, owner, payload_json,
     ) = fields[:FIELDS]  # fmt: skip
-    extra = fields[FIELDS:] or _USUAL
-    needed, fired_before, round_, round_ms, concurrency_key, placed_ms = extra
+    extra = (*fields[FIELDS:], *_USUAL[len(fields) - FIELDS :])
+    needed, fired_before, round_, round_ms, concurrency_key, placed_ms, traceparent = extra
     return new_job(
         id=job_id,
         handler=handler,
@@ -93,6 +101,7 @@ def _job(job_id: str, fields: list[str]) -> Job:
         finished_ms=int(finished_ms) if finished_ms else None,
         error=_text(error),
         version=int(version),
+        traceparent=traceparent or None,
     )
 
 

@@ -23,7 +23,7 @@
 --                   dropped
 --
 -- A record's fields are separated by \0, which none of them can hold; format 2 has more of them, for
--- jobs with what most have not. ARGV[1] is the settings, each
+-- jobs with what most have not, and format 3 one more, for traced jobs. ARGV[1] is the settings, each
 -- further one a step, its fields separated likewise. The reply is a row of netstrings
 -- ("length:text"): when the first of the added jobs is due, if that is soon, the changes, and a
 -- result for each step. One string is read many times faster than a reply of as many parts.
@@ -43,8 +43,9 @@ local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3
 local EPOCH, LEASE, LATENESS, ENDED, VERSION, MAX_ATTEMPTS = 9, 10, 11, 12, 13, 14
 local ON_FIRE, MISFIRE, DEDUPE_KEY, KEYS_OF, HANDLER, WORKER = 15, 16, 17, 18, 19, 20
 local FIRED_KEY, FIRED_JSON, ERROR, OWNER, PAYLOAD = 21, 22, 23, 24, 25
--- Of format 2 only.
+-- Of formats 2 and 3 only, the last one of 3.
 local NEEDED, FIRED_BEFORE, ROUND, ROUND_MS, CONCURRENCY_KEY, PLACED = 26, 27, 28, 29, 30, 31
+local TRACEPARENT = 32
 local NUMBERS = {DUE, DEADLINE, CREATED, ATTEMPT, EPOCH, LEASE, VERSION}
 
 local call, floor, max, min = redis.call, math.floor, math.max, math.min
@@ -52,7 +53,7 @@ local concat, find, gmatch, gsub, sub =
   table.concat, string.find, string.gmatch, string.gsub, string.sub
 
 local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 18)
-local LONG_RECORD = string.rep('s', PLACED)
+local LONG_RECORD, TRACED_RECORD = string.rep('s', PLACED), string.rep('s', TRACEPARENT)
 
 local function split(text)
   local parts, count, start = {}, 0, 1
@@ -125,7 +126,9 @@ end
 
 local function encode(job)
   local last = PAYLOAD
-  if job[NEEDED] > 1 or job[ROUND] > 0 or job[CONCURRENCY_KEY] ~= '' or job[PLACED] ~= '' then
+  if job[TRACEPARENT] ~= '' then
+    job[FORMAT], last = '3', TRACEPARENT
+  elseif job[NEEDED] > 1 or job[ROUND] > 0 or job[CONCURRENCY_KEY] ~= '' or job[PLACED] ~= '' then
     job[FORMAT], last = '2', PLACED
   else
     job[FORMAT] = '1'
@@ -139,12 +142,15 @@ end
 
 local function parse(text)
   local format, last = RECORD, PAYLOAD
-  local is_long = sub(text, 1, 2) == '2\0'
-  if is_long then
+  local name = sub(text, 1, 2)
+  local is_long = name == '2\0' or name == '3\0'
+  if name == '2\0' then
     format, last = LONG_RECORD, PLACED
+  elseif is_long then
+    format, last = TRACED_RECORD, TRACEPARENT
   end
   local is_long_enough, job = pcall(unpack_fields, format, text)
-  if is_long and not is_long_enough then
+  if name == '2\0' and not is_long_enough then
     -- It was written before there were places.
     text = text .. '\0\0'
     is_long_enough, job = pcall(unpack_fields, format, text)
@@ -160,6 +166,9 @@ local function parse(text)
   else
     job[NEEDED], job[FIRED_BEFORE], job[ROUND], job[ROUND_MS] = 1, '', 0, ''
     job[CONCURRENCY_KEY], job[PLACED] = '', ''
+  end
+  if last < TRACEPARENT then
+    job[TRACEPARENT] = ''
   end
   if not STATES[job[STATE]] then
     return nil, 'its state is unknown'
@@ -642,6 +651,7 @@ local function add_to(rival, step)
   rival[OWNER] = step[15]
   rival[NEEDED], rival[FIRED_BEFORE] = tonumber(step[16]) or 1, ''
   rival[CONCURRENCY_KEY] = step[17]
+  rival[TRACEPARENT] = gsub(step[18], 'room$', '')
   change(rival)
   join_keys(rival)
   call('ZADD', BY_HANDLER, 0, rival[HANDLER] .. '\0' .. rival.id)
@@ -670,7 +680,7 @@ function steps.add(step)
     return add_to(rival, step)
   end
   active = active or call('ZCARD', STATES.waiting) + call('ZCARD', STATES.running)
-  if active >= MAX_ACTIVE and step[18] ~= 'room' then
+  if active >= MAX_ACTIVE and sub(step[18], -4) ~= 'room' then
     return 'full'
   end
   local ceiling = ''
@@ -681,7 +691,7 @@ function steps.add(step)
   local job = {
     '1', 'waiting', '', deadline, deadline, ceiling, now, '0', '0', '0', '', '', '1',
     step[7], step[8], step[9], slot, step[11], step[12], '', '', '', '', step[15], step[13],
-    tonumber(step[16]) or 1, '', 0, '', step[17], '',
+    tonumber(step[16]) or 1, '', 0, '', step[17], '', (gsub(step[18], 'room$', '')),
   }
   -- Compared with numbers below; written once.
   job[LEASE] = 0

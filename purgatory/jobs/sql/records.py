@@ -45,6 +45,7 @@ _OPTIONAL_TEXTS = (
     "fired_before_json",
     "worker",
     "error",
+    "traceparent",
 )
 _NONE = type(None)
 # Exact types, which are fast to check for each value of each claimed job.

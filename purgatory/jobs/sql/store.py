@@ -154,6 +154,7 @@ class SqlJobStore(StepMethods):
         owner: str | None,
         origin: str,
         on_commit: OnCommit,
+        traceparent: str | None = None,
     ) -> None:
         """Store a fire in the transaction of `session`."""
         self._require_open()
@@ -164,6 +165,7 @@ class SqlJobStore(StepMethods):
             owner=owner,
             origin=origin,
             on_commit=on_commit,
+            traceparent=traceparent,
         )
 
     async def stored_fires(

@@ -56,6 +56,7 @@ jobs = Table(
     Column("finished_ms", BigInteger),
     Column("error", Text),
     Column("version", BigInteger, nullable=False),
+    Column("traceparent", Text),
 )
 
 # The conditions of partial indexes. Queries must repeat them literally, so that a generic plan,
@@ -133,6 +134,7 @@ outbox = Table(
     Column("value_json", Text, nullable=False),
     Column("owner", Text),
     Column("created_ms", BigInteger, nullable=False),
+    Column("traceparent", Text),
     # A number that was used names its fire in the log of signals, and is not used again.
     sqlite_autoincrement=True,
 )

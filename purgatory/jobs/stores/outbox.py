@@ -24,6 +24,8 @@ class StoredFire:
     owner: str | None
     created_ms: int
     """By the store's clock: rounds of jobs that began later are not decided by it."""
+    traceparent: str | None = None
+    """The trace context in which it was stored, if that is traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Outbox(Protocol):
         owner: str | None,
         origin: str,
         on_commit: OnCommit,
+        traceparent: str | None = None,
     ) -> None:
         """Store a fire in the transaction of `session`."""
         ...

@@ -90,9 +90,16 @@ class ApplicationSteps:
         owner: str | None,
         origin: str,
         on_commit: Callable[[], object],
+        traceparent: str | None = None,
     ) -> None:
         """Store a fire in the transaction of `session`."""
-        row = {"origin": origin, "key": key, "value_json": value_json, "owner": owner}
+        row = {
+            "origin": origin,
+            "key": key,
+            "value_json": value_json,
+            "owner": owner,
+            "traceparent": traceparent,
+        }
 
         def fire(work: UnitOfWork, known: _Transaction, is_careful: bool) -> None:
             work.execute(insert(outbox), {**row, "created_ms": work.now_ms})

@@ -48,6 +48,7 @@ _REPLACED = (
     "round_ms",
     "concurrency_key",
     "placed_ms",
+    "traceparent",
 )
 _FIXED = ("id", "created_ms", "dedupe_key")
 _CHANGED = [column.name for column in jobs.c if column.name not in (*_FIXED, *_REPLACED)]
