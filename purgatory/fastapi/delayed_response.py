@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from purgatory.event_loop.parked_operations import cancelling_on_failure
 from purgatory.fastapi.held_transactions import warn_of_transactions
-from purgatory.fastapi.http.eager_send import run_in_task, send_eagerly
+from purgatory.fastapi.http.eager_send import run_in_task, send_from_outside
 from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
 from purgatory.operations.delayed_operation import DelayedOperation
@@ -85,10 +85,13 @@ class _WaitingRequest(DisconnectListener):
             return
         assert self._messages is not None
         is_plain = type(response).__call__ is Response.__call__ and response.background is None
-        # Other responses may depend on the task they are in.
-        run = send_eagerly if is_plain else run_in_task
+        responding = response(*self._messages)
         # If it fails, nothing else ends the request's task.
-        run(response(*self._messages), self.interrupt)
+        if is_plain:
+            send_from_outside(self._messages[2], responding, self.interrupt)
+        else:
+            # It may depend on the task it is in.
+            run_in_task(responding, self.interrupt)
 
     def refused(self, returned: object) -> TypeError:
         """End without a response, and return why; what the operation responds is ignored."""

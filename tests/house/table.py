@@ -212,7 +212,7 @@ USES: dict[str, set[str]] = {
     "fastapi/keys": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
     "fastapi/long_poll": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
     "fastapi/routing": {"fastapi/access", "fastapi/http"},
-    "fastapi/servers": {"fastapi/routing", "fastapi/watch"},
+    "fastapi/servers": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
     "fastapi/servers/uvicorn": {"fastapi/http", "fastapi/servers"},
     "fastapi/sse": {"fastapi/http", "fastapi/routing", "fastapi/watch"},
     "fastapi/watch": {"fastapi/http", "fastapi/routing"},

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager, suppress
+from types import FunctionType
 from typing import Any, Final, Generic, TypeVar
 
 from starlette.types import Send
@@ -24,6 +25,13 @@ _unfinished: set[asyncio.Task[None]] = set()
 # A longer body is sent in pieces: servers take one of any length, and wait for the client to read
 # before they take the next.
 PIECE: Final = 64 * 1024
+
+# Their `send` needs no current task.
+_SERVERS: Final = frozenset({"granian", "gunicorn", "hypercorn", "uvicorn"})
+# Their wrappers of `send` note that the response has begun, and do nothing else.
+OBSERVERS: Final = frozenset({"starlette._exception_handler", "starlette.middleware.errors"})
+# One of ours changes a header.
+_TRANSPARENT: Final = OBSERVERS | {"purgatory.fastapi.long_poll.key_header"}
 
 
 class ResponseUnreadError(Exception):
@@ -115,6 +123,35 @@ class _Sending:
         # While the task itself is in `hold`, a cancellation would come later.
         if self.task is not asyncio.current_task():
             self.task.cancel()
+
+
+def send_from_outside(
+    send: Send, coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]
+) -> None:
+    """Run `coroutine`, which sends with `send`, at once if that is a server's own; else in a task.
+
+    Middleware may need a current task in its `send`: `asyncio.timeout` does, and so do the streams
+    of anyio if sniffio is installed.
+    """
+    own = unwrapped_send(send, _TRANSPARENT)
+    run = send_eagerly if _is_of_server(own) else run_in_task
+    run(coroutine, on_failure)
+
+
+def unwrapped_send(send: Any, wrappers: frozenset[str]) -> Any:
+    """Return what the functions of the modules `wrappers` were put around, or `send` itself."""
+    while isinstance(send, FunctionType) and send.__module__ in wrappers:
+        names = send.__code__.co_freevars
+        if "send" not in names or send.__closure__ is None:
+            break
+        send = send.__closure__[names.index("send")].cell_contents
+    return send
+
+
+def _is_of_server(send: Any) -> bool:
+    # Methods of compiled classes have no module of their own.
+    module = getattr(send, "__module__", None) or type(getattr(send, "__self__", send)).__module__
+    return module.partition(".")[0] in _SERVERS
 
 
 def send_eagerly(coroutine: Coroutine[Any, Any, None], on_failure: Callable[[], object]) -> None:

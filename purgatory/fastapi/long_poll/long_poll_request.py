@@ -9,7 +9,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi.http.eager_send import send_eagerly, send_response
+from purgatory.fastapi.http.eager_send import send_from_outside, send_response
 from purgatory.fastapi.http.etag import EntityTags, opaque_tag
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
@@ -235,7 +235,8 @@ class LongPoll:
         if status is Status.FIRED:
             self._messages.interrupt()
         else:
-            send_eagerly(self._respond(self._not_modified(status)), self._give_up)
+            responding = self._respond(self._not_modified(status))
+            send_from_outside(self._send, responding, self._give_up)
 
     def _give_up(self) -> None:
         # The server failed to send the response: the request's task has nothing left to wait for.

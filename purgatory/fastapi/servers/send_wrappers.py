@@ -1,11 +1,10 @@
-"""The functions that Starlette wraps around `send`. The only user of its private names."""
+"""The functions that Starlette wraps around `send`."""
 
 from __future__ import annotations
 
 import logging
 from functools import lru_cache
-from types import FunctionType
-from typing import Any, Final
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -13,10 +12,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
-logger = logging.getLogger("purgatory.fastapi")
+from purgatory.fastapi.http import eager_send
+from purgatory.fastapi.http.eager_send import unwrapped_send
 
-# Their wrappers note that the response has begun, and do nothing else.
-_OBSERVERS: Final = frozenset({"starlette._exception_handler", "starlette.middleware.errors"})
+logger = logging.getLogger("purgatory.fastapi")
 
 
 def is_unwrapped(send: Any, own: Any) -> bool:
@@ -24,14 +23,7 @@ def is_unwrapped(send: Any, own: Any) -> bool:
 
     Middleware and routes that wrap `send` use the response, and must get it.
     """
-    while send != own:
-        if not isinstance(send, FunctionType) or send.__module__ not in _OBSERVERS:
-            return False
-        names = send.__code__.co_freevars
-        if "send" not in names or send.__closure__ is None:
-            return False
-        send = send.__closure__[names.index("send")].cell_contents
-    return True
+    return bool(unwrapped_send(send, eager_send.OBSERVERS) == own)
 
 
 @lru_cache(maxsize=1)

@@ -11,7 +11,7 @@ from purgatory.fastapi.http.byte_budgets import UnreadResponses
 from purgatory.fastapi.http.eager_send import (
     PIECE,
     run_in_task,
-    send_eagerly,
+    send_from_outside,
     send_or_give_up,
     send_response,
 )
@@ -69,8 +69,11 @@ class AsgiWait(DisconnectListener, ParkedRequest):
         else:
             # If it fails nothing else ends the task: uvicorn does not report a client that left
             # with another request pipelined behind this one.
-            run = send_eagerly if len(response.body) <= PIECE else run_in_task
-            run(send_response(self._send, response, self._unread), self.interrupt)
+            sending = send_response(self._send, response, self._unread)
+            if len(response.body) <= PIECE:
+                send_from_outside(self._send, sending, self.interrupt)
+            else:
+                run_in_task(sending, self.interrupt)
 
     @property
     def _unread(self) -> UnreadResponses:

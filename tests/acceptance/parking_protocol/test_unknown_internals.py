@@ -14,6 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from purgatory import Purgatory
 from purgatory.fastapi import ParkDep, dependencies
+from purgatory.fastapi.http import eager_send
 from purgatory.fastapi.servers import fastapi_internals, send_wrappers
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.uvicorn import parking_protocol
@@ -161,7 +162,7 @@ async def test_starlette_with_another_wrapper_of_send(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No request is released: it keeps its task, and its response is the same."""
-    monkeypatch.setattr(send_wrappers, "_OBSERVERS", frozenset())
+    monkeypatch.setattr(eager_send, "OBSERVERS", frozenset())
     assert not send_wrappers.can_see_through()
     assert _warnings(caplog) == ["starlette-unsupported"]
     orders = Orders()
