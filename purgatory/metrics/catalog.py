@@ -97,7 +97,7 @@ JOBS: Final = Metric(
 HANDLER_JOBS: Final = Metric(
     "purgatory_handler_jobs",
     "gauge",
-    "Jobs that wait and run, by handler, of all processes; if the store can count them.",
+    "Jobs that wait and run, by handler, of all processes; unless they are too many to count.",
     ("handler", "state"),
     is_of_all=True,
 )

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Final
 
-from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.redis.job_records import JobRecords
 from purgatory.jobs.redis.record import ALL_HANDLERS, KEY_SEPARATOR, SEPARATOR
+from purgatory.jobs.redis.shard import RedisShard
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
 from purgatory.redis_server.script import netstrings
 
 _SHOWN_OF_RECORD = 500
+# Jobs that are counted by handler: each of them costs the server some microseconds.
+MAX_COUNTED: Final = 100_000
 
 
 class RedisReader:
@@ -62,6 +67,35 @@ class RedisReader:
         rows = [[int(count) for count in reply.split(b"\0")] for reply in replies]
         names = ("quarantined", "waiting", "running", "done", "failed", "cancelled")
         return JobCounts(**dict(zip(names, map(sum, zip(*rows, strict=True)), strict=True)))
+
+    async def handler_counts(self) -> Mapping[tuple[str, JobState], int] | None:
+        """Return how many jobs of each handler wait and run; None if that are very many.
+
+        Reads the record of each, a batch at a time: a job that changes meanwhile may be counted in
+        both states or in none.
+        """
+        counts = await self.counts()
+        if counts.waiting + counts.running > MAX_COUNTED:
+            return None
+        found: Counter[tuple[str, JobState]] = Counter()
+        for shard in self._shards.all:
+            for state in (JobState.RUNNING, JobState.WAITING):
+                found += await self._handlers_in(shard, state)
+        return found
+
+    async def _handlers_in(
+        self, shard: RedisShard, state: JobState
+    ) -> Counter[tuple[str, JobState]]:
+        found: Counter[tuple[str, JobState]] = Counter()
+        last = ""
+        while True:
+            reply = await self._shards.ask(shard, step_of("count_handlers", state, last))
+            last, *lines = reply.decode("utf-8", "replace").split(SEPARATOR)
+            for line in filter(None, lines):
+                handler, _, count = line.rpartition(KEY_SEPARATOR)
+                found[handler, state] += int(count)
+            if not last:
+                return found
 
     async def paused(self) -> Paused:
         """Return the handlers that are paused, and how many jobs are parked."""

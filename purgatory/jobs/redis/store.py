@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
-from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
 from purgatory.jobs.model.steps import Paused, Result, Step
@@ -158,6 +158,10 @@ class RedisJobStore(StepMethods):
     async def counts(self) -> JobCounts:
         """Return how many jobs are in each state."""
         return await self._reader.counts()
+
+    async def handler_counts(self) -> Mapping[tuple[str, JobState], int] | None:
+        """Return how many jobs of each handler wait and run; None if that are very many."""
+        return await self._reader.handler_counts()
 
     async def paused(self) -> Paused:
         """Return the handlers that are paused, and how many jobs are parked."""
