@@ -1,0 +1,117 @@
+"""Parks on signals that several processes share: their cursors, and losses of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from purgatory import CursorExpiredError, Outcome, Purgatory, Status
+from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
+from purgatory.signals.redis import RedisSignals
+from purgatory.signals.shared import SignalListener
+from purgatory.testing import AutojumpEventLoop
+
+pytestmark = pytest.mark.anyio
+
+EPOCH = "aaaaaaaaaaaa"
+SHARDS = 4
+
+
+class Logs(RedisSignals):
+    """The copies alone: the test applies to them what a server would have sent."""
+
+    listener: SignalListener
+
+    def __init__(self) -> None:
+        super().__init__("redis://unused", shards=SHARDS)
+
+    def begin(self, listener: SignalListener) -> None:
+        self.listener = listener
+        for follower in self._followers:
+            follower.replica.begin([Epoch(EPOCH, 0)], 0)
+            follower.replica.is_loaded = True
+
+    async def opened(self) -> None:
+        """Nothing to wait for."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def fire(self, key: str) -> None:
+        """Apply a signal on `key`, as the first one of its log."""
+        self._replica(key).apply(LogEntry(1, EntryType.FIRED, 1, 0, 0, key, b"1"))
+        self.listener.check(key)
+
+    def lose(self, key: str) -> None:
+        """Have the log lose signals of `key`."""
+        self._replica(key).apply(LogEntry(1, EntryType.LOST, 0, 0, 0, key, b""))
+        self.listener.check(key)
+
+    def drop(self, key: str) -> None:
+        """Drop `key`."""
+        self._replica(key).apply(LogEntry(1, EntryType.DROPPED, 1, 0, 0, key, b""))
+        self.listener.cancel(key)
+
+    def _replica(self, key: str):  # type: ignore[no-untyped-def] # a private class
+        return self._followers[self.shard_of(key)].replica
+
+
+@pytest.fixture(scope="module")
+def anyio_backend() -> tuple[str, dict[str, object]]:
+    """Run the tests of this file in virtual time."""
+    return "asyncio", {"loop_factory": AutojumpEventLoop}
+
+
+@pytest.fixture
+def logs() -> Logs:
+    return Logs()
+
+
+@pytest.fixture
+async def purgatory(logs: Logs) -> AsyncIterator[Purgatory]:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop)
+    async with Purgatory(signals=logs, clock=loop.clock) as opened:
+        yield opened
+        assert (opened.parked, opened.watched_keys()) == (0, {})
+
+
+async def parked(purgatory: Purgatory, *keys: str) -> asyncio.Task[Outcome]:
+    task = asyncio.create_task(purgatory.park(*keys, timeout=25))
+    while purgatory.parked == 0:
+        assert not task.done(), task.result()
+        await asyncio.sleep(0)
+    return task
+
+
+async def test_the_cursor_has_a_part_for_each_log(logs: Logs, purgatory: Purgatory) -> None:
+    """Only the log of the signal was read on; after a timeout all were."""
+    keys = "a", "b"
+    assert logs.shard_of("b") < logs.shard_of("a"), "another pair of keys would do"
+    task = await parked(purgatory, *keys)
+    logs.fire("b")
+    outcome = await task
+    assert (outcome.key, outcome.value, outcome.cursor) == ("b", 1, f"{EPOCH}-1.{EPOCH}-0")
+    task = await parked(purgatory, *keys)
+    outcome = await task
+    assert (outcome.status, outcome.cursor) == (Status.EXPIRED, f"{EPOCH}-1.{EPOCH}-0")
+
+
+async def test_a_loss_ends_the_waits_on_its_keys(logs: Logs, purgatory: Purgatory) -> None:
+    """By an error: signals may have come and gone. Others wait on."""
+    task = await parked(purgatory, "a")
+    logs.lose("b")
+    await asyncio.sleep(0)
+    assert not task.done()
+    logs.lose("a")
+    with pytest.raises(CursorExpiredError):
+        await task
+
+
+async def test_a_drop_ends_waits_as_cancelled(logs: Logs, purgatory: Purgatory) -> None:
+    """It is no loss."""
+    task = await parked(purgatory, "a")
+    logs.drop("a")
+    assert (await task).status is Status.CANCELLED
