@@ -1,10 +1,11 @@
 """Listeners and operations of one's own."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
-from purgatory import LimitReachedError, Limits, Status
+from purgatory import InvalidKeyError, LimitReachedError, Limits, Status
 from purgatory.operations import OperationEvent
 from tests.unit.purgatory.waiting import Make, Waiting, now_ms, parked
 
@@ -50,6 +51,17 @@ async def test_an_operation_of_ones_own_without_delay(make_purgatory: Make) -> N
         assert (operation.status, now_ms()) == (Status.EXPIRED, began_ms)
         await purgatory.fire("a")
         await task
+
+
+@pytest.mark.parametrize(("key", "error"), [("", InvalidKeyError), (b"k", TypeError)])
+async def test_park_operation_checks_each_key(
+    make_purgatory: Make, key: Any, error: type[Exception]
+) -> None:
+    """As `park` does: nobody could fire them."""
+    async with make_purgatory() as purgatory:
+        with pytest.raises(error, match="key"):
+            purgatory.park_operation(Waiting(), ["a", key])
+        assert purgatory.watched_keys() == {}
 
 
 async def test_park_operation_takes_no_bare_string(make_purgatory: Make) -> None:
