@@ -61,10 +61,11 @@ _COLUMNS: Final = ("id", "state", "outcome", "deadline", "handler", "keys", "att
 _NARROW_COLUMNS: Final = ("id", "state", "deadline", "handler", "keys", "error")
 # Characters, for which _COLUMNS have room.
 _WIDE: Final = 120
-# A waiting job is shown with the bound of its handler for which it waits.
+# A waiting job is shown with the bound of its handler for which it waits, or with its pause.
 _BLOCKED_STATES: Final = {
     "max_running": "blocked by handler",
     "max_running_per_key": "blocked by key",
+    "paused": "paused",
 }
 _MAX_DIGITS: Final = 9
 _TIMES: Final = ("deadline", "due", "created", "finished", "ceiling")

@@ -86,7 +86,7 @@ def test_a_list_of_jobs_has_one_line_for_each(
 
 
 def test_a_list_of_jobs_names_what_blocks_them(capfd: pytest.CaptureFixture[str]) -> None:
-    """The bound of its handler in place of the state, of jobs that are due and wait for it."""
+    """The bound or the pause of its handler in place of the state, of jobs that are due."""
     app, purgatory, is_over = FastAPI(), Purgatory(jobs=MemoryJobStore()), threading.Event()
 
     @purgatory.handler("by-handler", http=True, max_running=1)
@@ -94,8 +94,11 @@ def test_a_list_of_jobs_names_what_blocks_them(capfd: pytest.CaptureFixture[str]
     def hold(job: JobContext) -> None:
         assert is_over.wait(PATIENCE_S)
 
+    purgatory.handler("mail", http=True)(hold)
     install(app, purgatory, authorize=ALLOW_ANYONE)
     with serve(app, purgatory, KINDS[2]) as running, Client(running.url) as client:
+        assert main(["--url", running.url, "jobs", "pause", "mail"]) == 0
+        client.defer("mail", delay=0)
         for handler in ("by-handler", "by-key") * 2:
             client.defer(handler, delay=0, concurrency_key="customer:7")
         deadline_s = time.monotonic() + PATIENCE_S
@@ -106,8 +109,8 @@ def test_a_list_of_jobs_names_what_blocks_them(capfd: pytest.CaptureFixture[str]
         assert main(["--url", running.url, "jobs", "list", "--state", "waiting"]) == 0
         _, *rows = capfd.readouterr().out.splitlines()
         is_over.set()
-    assert all(re.search(r" blocked by (handler|key) .* by-\1 ", row) for row in rows)
-    assert len(rows) == 2
+    pattern = r" blocked by (handler|key) .* by-\1 | paused .* mail "
+    assert all(re.search(pattern, row) for row in rows) and len(rows) == 3
 
 
 def test_a_list_that_was_cut_says_so(

@@ -205,12 +205,13 @@ async def test_a_key_with_10_000_waits_is_drawn_a_page_at_a_time(tmp_path: Path)
             )
             before = await page.run(elements), await page.run(asked)
             await page.run("location.hash = '#waits?key=crowd'")
-            await page.until(f"{rows} === 100")
+            await page.until(f"{rows} === 50")
             after = await page.run(elements), await page.run(asked)
-            assert after[0] - before[0] < 100 * 20
+            # Rows, and what is in them: about 20 elements each.
+            assert after[0] - before[0] < 50 * 20
             assert after[1] - before[1] == 1
-            assert "100 on this page" in await text(page, "#waits-hint")
-            await page.until(f"{rows} === 100 && !document.querySelector('#waits-next').hidden")
+            assert "50 on this page" in await text(page, "#waits-hint")
+            await page.until(f"{rows} === 50 && !document.querySelector('#waits-next').hidden")
         assert page.errors == []
 
 
@@ -346,7 +347,7 @@ async def until_parked(purgatory: Purgatory) -> None:
 async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them(
     tmp_path: Path,
 ) -> None:
-    """A job that was cancelled an hour before has its due time; a blocked one its bound."""
+    """A job that was cancelled an hour before has its due time, a blocked one what blocks it."""
     port, is_over = free_port(), asyncio.Event()
     async with serving(port) as purgatory, browser(tmp_path) as page:
 
@@ -357,6 +358,9 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them(
 
         cancelled = await purgatory.defer("remind", delay=3600)
         await cancelled.cancel()
+        await purgatory.pause("remind")
+        paused = await purgatory.defer("remind", delay=0)
+        await until_parked(purgatory)
         jobs = [
             await purgatory.defer(handler, delay=0, concurrency_key="customer:7")
             for handler in ("charge", "mail", "charge", "mail")
@@ -372,6 +376,7 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them(
         rows = {(handler, state): times for handler, state, *times in await page.run(script)}
         assert set(rows) == {
             ("remind", "cancelled"),
+            ("remind", "paused"),
             ("charge", "running"),
             ("charge", "blocked by key"),
             ("mail", "running"),
@@ -384,7 +389,8 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them(
         due, finished = rows["mail", "running"]
         assert due.endswith(" ago") and finished == "\u2013"
         is_over.set()
-        for job in jobs:
+        await purgatory.resume("remind")
+        for job in (*jobs, paused):
             await job.wait()
         assert page.errors == []
 

@@ -263,11 +263,11 @@ class ListedJob(BaseModel):
     concurrency_key: str | None = Field(
         description="As many jobs of the handler as it allows run with it at once."
     )
-    blocked_by: Literal["max_running", "max_running_per_key"] | None = Field(
+    blocked_by: Literal["max_running", "max_running_per_key", "paused"] | None = Field(
         None,
         description="The bound of its handler for which it waits: it is due, and as many jobs run "
-        "as that allows, in all or with its concurrency key. Null if nothing but time and keys is "
-        "in its way.",
+        "as that allows, in all or with its concurrency key. `paused` if it was due, or nearly, "
+        "and waits until its handler is resumed. Null if nothing but time and keys is in its way.",
     )
     misfire: Literal["run", "skip", "spread"] = Field(
         description="What happens to it if no process ran at its deadline."

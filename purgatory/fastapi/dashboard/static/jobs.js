@@ -10,10 +10,11 @@ const ACTIONS = [
   { action: "retry-job", verb: "Try again", style: "" },
   { action: "cancel-job", verb: "Cancel…", style: "danger" },
 ];
-// The bounds of handlers for which jobs wait; such a job is in the state "waiting".
+// Why a job that is due waits; such a job is in the state "waiting".
 const BLOCKED = {
   max_running: ["blocked by handler", "Waiting: as many jobs of the handler run as max_running allows."],
   max_running_per_key: ["blocked by key", "Waiting: as many jobs run with its concurrency key as max_running_per_key allows."],
+  paused: ["paused", "Waiting: its handler is paused."],
 };
 const form = $("jobs-form");
 const choice = new Choice($("jobs-table"), $("jobs-actions").parentElement, $("jobs-chosen"), "jobs");

@@ -85,7 +85,7 @@ async function refresh() {
   isAsking = true;
   const text = form.elements.text.value, match = form.elements.match.value;
   try {
-    const page = await read("waits", { [match]: text, order: form.elements.order.value, limit: "100", after });
+    const page = await read("waits", { [match]: text, order: form.elements.order.value, limit: "50", after });
     readAt = Date.now();
     shown = page.waits;
     draw();
