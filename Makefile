@@ -61,7 +61,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites schemathesis chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -101,8 +101,11 @@ load: $(VENV)/.test ## Twice the clients that may be parked, for a minute on eac
 mutation: $(VENV)/.test ## Faults in the code that tests ought to notice (ARGS="--count 50 --seed 2 --room purgatory/timer")
 	@$(BIN)/python -m tests.mutation $(ARGS)
 
-other-suites: $(VENV)/.test ## Run the suite of another project with a purgatory in its applications (ARGS="../starlette --python ../starlette/.venv/bin/python")
+other-suites: $(VENV)/.test ## Run the suite of another project with a purgatory in its applications (ARGS="../starlette --python ../starlette/.venv/bin/python"; --protocol for uvicorn)
 	@$(BIN)/python -m tests.other_suites $(ARGS)
+
+schemathesis: $(VENV)/.test ## 20,000 requests made up from OpenAPI, open and with tokens (ARGS="--hypothesis-seed=2" chooses others)
+	@PURGATORY_SCHEMATHESIS=10000 $(BIN)/python -m pytest tests/bad_input/test_openapi_schemathesis.py tests/security/test_fuzz_scopes.py $(ARGS)
 
 chaos: $(VENV)/.test ## Kill, stop, cut off and pause while 20,000 jobs are deferred (ARGS="--store valkey --seed 2")
 	@$(BIN)/python -m tests.chaos $(ARGS)

@@ -24,6 +24,16 @@ def create_lifespan(purgatory: Purgatory, *, allow_separate_workers: bool = Fals
     opens once. Raises SeveralWorkersError at start-up if the server runs several workers, however
     it was told to, unless they share signals.
     """
+    return lifespan_with(purgatory, None, allow_separate_workers=allow_separate_workers)
+
+
+def lifespan_with(
+    purgatory: Purgatory,
+    on_drain: Callable[[], object] | None,
+    *,
+    allow_separate_workers: bool = False,
+) -> Lifespan:
+    """Return the same, with what is called as the drain begins on a signal."""
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
@@ -34,7 +44,7 @@ def create_lifespan(purgatory: Purgatory, *, allow_separate_workers: bool = Fals
                         sys.argv, os.environ, allow_separate_workers=allow_separate_workers
                     )
                 await stack.enter_async_context(purgatory)
-            with drain_on_stop_signals(purgatory), fast_routes_installed(app):
+            with drain_on_stop_signals(purgatory, on_drain), fast_routes_installed(app):
                 yield {"purgatory": purgatory}
 
     return lifespan

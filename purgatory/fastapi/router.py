@@ -26,7 +26,7 @@ from purgatory.fastapi.http.byte_budgets import (
 from purgatory.fastapi.javascript_route import add_javascript_route
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
-from purgatory.fastapi.lifespan import create_lifespan
+from purgatory.fastapi.lifespan import lifespan_with
 from purgatory.fastapi.metrics_route import add_metrics_route, collecting, metrics_collector
 from purgatory.fastapi.operator_routes import add_problem_route, add_statistics_route
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
@@ -70,10 +70,12 @@ def create_router(
     require_effective_routes()
     collector = metrics_collector(purgatory, metrics)
     groups = EndpointGroups.of(endpoints, authorize, purgatory, has_metrics=collector is not None)
-    opened = create_lifespan(purgatory, allow_separate_workers=allow_separate_workers)
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Any]]:
+        opened = lifespan_with(
+            purgatory, context.incoming.begin_drain, allow_separate_workers=allow_separate_workers
+        )
         async with collecting(collector), opened(app) as state:
             groups.log(prefix, purgatory)
             yield {**state, STATE_KEY: context.incoming, UNREAD_STATE_KEY: context.unread}

@@ -203,3 +203,32 @@ async def test_several_workers_are_allowed_by_name() -> None:
             for answer in await replies(members):
                 _check_drained(answer)
             await asyncio.to_thread(server.wait)
+
+
+async def test_half_a_body_does_not_delay_the_exit(
+    process_server: ProcessServer, kind: ServerKind
+) -> None:
+    """A server waits for its response: it is refused. ParkingProtocol closes the connection."""
+    head = (
+        b"POST /purgatory/keys/k HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Content-Length: 2\r\n\r\n{"
+    )
+    async with Crowd(process_server.address, 2) as [parked, half]:
+        parked.send("GET", "/purgatory/watch/other?wait=50")
+        await until_parked(process_server.address, 1)
+        half.write(head)
+        # Behind it on the same server: by then it is being read.
+        await ask(process_server.address, "GET", "/purgatory/watch/other?wait=0.01")
+        process_server.terminate()
+        told_at = time.monotonic()
+        _check_drained(await parked.reply())
+        try:
+            refusal: Reply | None = await half.reply()
+        except ClosedByServer:
+            refusal = None
+        ended_at = await asyncio.to_thread(process_server.wait)
+    assert refusal is not None or "ParkingProtocol" in kind.http
+    if refusal is not None:
+        _check_refused(refusal)
+        assert refusal.headers["connection"] == "close"
+    assert ended_at - told_at < GENEROUS_S

@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import schemathesis
 from fastapi import FastAPI
+from hypothesis import HealthCheck, settings
 from schemathesis.checks import load_all_checks
 from schemathesis.core.result import Ok
 
 load_all_checks()
+
+# PURGATORY_SCHEMATHESIS=10000 for so many in each file of tests, others each time.
+CASES = int(os.environ.get("PURGATORY_SCHEMATHESIS", "0"))
+
+
+def made_up(few: int, tests: int) -> settings:
+    """Return the settings of one of `tests` tests, which makes up `few` requests by default."""
+    return settings(
+        max_examples=max(few, -(-CASES // tests)),
+        deadline=None,
+        derandomize=not CASES,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 @schemathesis.serializer("application/jsonl")

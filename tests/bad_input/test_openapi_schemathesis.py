@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis.errors import Unsatisfiable
 from schemathesis import Case, GenerationMode
 from schemathesis.checks import CHECKS
@@ -18,7 +18,7 @@ from schemathesis.checks import CHECKS
 from app.main import create_app
 from app.settings import Settings
 from tests.acceptance.thread_server import KINDS, serve
-from tests.bad_input.openapi_cases import operations_of
+from tests.bad_input.openapi_cases import made_up, operations_of
 from tests.patience import PATIENCE_S
 
 # No schema can say which cursors are good, which Idempotency-Key was used for something else, which
@@ -68,9 +68,7 @@ def test_the_documentation_is_true(address: str, operation: Any, mode: Generatio
     excluded = ACCEPTANCE if operation.label in NEEDS_MORE else []
 
     @given(operation.as_strategy(generation_mode=mode))
-    @settings(
-        max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @made_up(15, len(OPERATIONS) * len(GenerationMode))
     def check(case: Case[Any]) -> None:
         case.call_and_validate(base_url=address, timeout=PATIENCE_S, excluded_checks=excluded)
 

@@ -1,4 +1,7 @@
-"""`python -m tests.other_suites FOLDER`: what fails only with a purgatory in every application."""
+"""`python -m tests.other_suites FOLDER`: what fails only with a purgatory in every application.
+
+With `--protocol`: only on `ParkingProtocol`.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from pathlib import Path
 
 OURS = Path(__file__).parent
 PROJECT = OURS.parents[1]
-PLUGIN = "purgatory_everywhere"
+PURGATORY = "purgatory_everywhere"
+PROTOCOL = "parking_protocol_everywhere"
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -26,20 +30,25 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path, help="a checkout, or where its tests are run")
     parser.add_argument("--python", default=sys.executable, help="has the suite's dependencies")
     parser.add_argument("--minutes", type=float, default=30, help="for each of the two runs")
+    parser.add_argument(
+        "--protocol",
+        action="store_true",
+        help="uvicorn's own suite: ParkingProtocol in place of its httptools one, and no purgatory",
+    )
     given, options = parser.parse_known_args(arguments)
     results = []
-    for plugins in ([], ["-p", PLUGIN]):
+    for plugins in ([], ["-p", PROTOCOL if given.protocol else PURGATORY]):
         found = run(given.python, given.folder, [*plugins, *options], given.minutes * 60)
         failed = sum(is_failed for is_failed in found.values())
         print(f"{len(found)} tests, {failed} failed {' '.join(plugins)}", flush=True)
         results.append(found)
-    plain, installed = results
-    more = sorted(name for name, failed in installed.items() if failed and not plain.get(name))
-    fewer = sorted(plain.keys() - installed.keys())
+    plain, ours = results
+    more = sorted(name for name, failed in ours.items() if failed and not plain.get(name))
+    fewer = sorted(plain.keys() - ours.keys())
     for name in more:
-        print(f"fails only with a purgatory: {name}")
+        print(f"fails only with ours: {name}")
     for name in fewer:
-        print(f"is not even collected with a purgatory: {name}")
+        print(f"is not even collected with ours: {name}")
     return 1 if more or fewer or not plain else 0
 
 

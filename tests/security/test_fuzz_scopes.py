@@ -8,13 +8,13 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from schemathesis import Case
 from schemathesis.checks import CHECKS
 
 from tests.acceptance.thread_server import KINDS, serve
-from tests.bad_input.openapi_cases import operations_of
+from tests.bad_input.openapi_cases import made_up, operations_of
 from tests.patience import PATIENCE_S
 from tests.security.permissions import ANONYMOUS, CASES, KEY, SCOPES, SECRET
 from tests.security.victims_world import TOKENS, VICTIM, create_service
@@ -57,9 +57,7 @@ def test_made_up_requests_with_every_scope(victim: Victim, operation: Any) -> No
     seeing = frozenset().union(*(case.sees for case in CASES if case.operation == name))
 
     @given(operation.as_strategy(), st.sampled_from([*ANONYMOUS, *SCOPES]))
-    @settings(
-        max_examples=30, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-    )
+    @made_up(30, len(OPERATIONS))
     def check(case: Case[Any], label: str) -> None:
         if label not in seeing:
             of_victim = {"key": KEY, "id": victim.job}

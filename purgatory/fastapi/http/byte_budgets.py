@@ -13,13 +13,16 @@ from abc import ABC, abstractmethod
 from typing import Final, Generic, Protocol, TypeVar
 
 from purgatory.fastapi.http.deadlines import Deadlines
-from purgatory.fastapi.http.problems import Problem, retry_after
+from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
 
 logger = logging.getLogger("purgatory.fastapi")
 
 # As nginx has it for a head, and between two pieces of a body, both ways.
 DEFAULT_TIMEOUT: Final = 60.0
 DEFAULT_MAX_BYTES: Final = 64 * 1024 * 1024
+# What is on its way when the process is told to stop arrives within this time, and what does not
+# must not delay its exit.
+DRAIN_TIMEOUT: Final = 0.5
 # A response that was read has been sent as well: more of them are on their way at once.
 DEFAULT_MAX_UNREAD_BYTES: Final = 256 * 1024 * 1024
 
@@ -72,6 +75,9 @@ class ByteBudget(ABC, Generic[Item]):
         self._count(item, 0)
         if self._deadlines is not None:
             self._deadlines.discard(item)
+
+    def _items(self) -> list[Item]:
+        return [] if self._deadlines is None else [*self._deadlines]
 
     @abstractmethod
     def _on_timeout(self, item: Item) -> None:
@@ -133,6 +139,15 @@ class IncomingRequests(ByteBudget[IncomingRequest]):
     ) -> None:
         """Begin empty; `timeout` is in seconds, from the first byte to the last."""
         super().__init__(timeout, max_bytes)
+
+    def begin_drain(self) -> None:
+        """Refuse what is incomplete after DRAIN_TIMEOUT seconds: a server waits for all of it."""
+        asyncio.get_running_loop().call_later(DRAIN_TIMEOUT, self._refuse_all)
+
+    def _refuse_all(self) -> None:
+        for item in self._items():
+            self.release(item)
+            item.refuse(draining_problem("takes no more requests"))
 
     def _on_timeout(self, item: IncomingRequest) -> None:
         self.release(item)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asyncio import AbstractEventLoop, TimerHandle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
@@ -37,6 +37,10 @@ class Deadlines(Generic[Item]):
     def __contains__(self, item: Item) -> bool:
         """Return True iff `item` was added, and has neither expired nor been discarded."""
         return item in self._since
+
+    def __iter__(self) -> Iterator[Item]:
+        """Return an iterator over the objects, the oldest first."""
+        return iter(self._since)
 
     def add(self, item: Item) -> None:
         """Begin the timeout of `item`, which must not be there yet."""

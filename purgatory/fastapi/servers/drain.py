@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
@@ -19,8 +19,12 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def drain_on_stop_signals(purgatory: Purgatory) -> Iterator[None]:
+def drain_on_stop_signals(
+    purgatory: Purgatory, on_drain: Callable[[], object] | None = None
+) -> Iterator[None]:
     """Drain `purgatory` on SIGTERM and SIGINT, then call the handler that was there before.
+
+    `on_drain` is called on the loop as the drain begins.
 
     Servers run the lifespan's shutdown only after the last response; for a parked request that may
     be a minute, or an empty reply (uvicorn #2829). Enter it in the lifespan's start-up: by then the
@@ -30,7 +34,7 @@ def drain_on_stop_signals(purgatory: Purgatory) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    handlers = [_Handler(purgatory, number) for number in STOP_SIGNALS]
+    handlers = [_Handler(purgatory, number, on_drain) for number in STOP_SIGNALS]
     for handler in handlers:
         handler.install()
     try:
@@ -43,8 +47,14 @@ def drain_on_stop_signals(purgatory: Purgatory) -> Iterator[None]:
 class _Handler:
     """The handler of one signal, in front of the one that was there."""
 
-    def __init__(self, purgatory: Purgatory, number: signal.Signals) -> None:
+    def __init__(
+        self,
+        purgatory: Purgatory,
+        number: signal.Signals,
+        on_drain: Callable[[], object] | None,
+    ) -> None:
         self._purgatory = purgatory
+        self._on_drain = on_drain
         self._number = number
         self._loop = asyncio.get_running_loop()
         self._previous: Any = None
@@ -77,3 +87,5 @@ class _Handler:
         if self._purgatory.is_open and not self._is_removed:
             # A future that need not be awaited: the drain goes on by itself.
             _ = self._purgatory.begin_drain()
+            if self._on_drain is not None:
+                self._on_drain()
