@@ -396,4 +396,5 @@ class JobTransaction:
             if row.finished_ms < step.finished_before_ms or index < finished - step.keep
         ]
         work.delete(gone)
+        self._places.mend()
         return len(gone)

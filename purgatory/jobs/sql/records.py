@@ -14,6 +14,7 @@ from purgatory.jobs.model.job import (
     JobState,
     Misfire,
     OnFire,
+    changed,
     contradiction,
     job_with,
 )
@@ -104,6 +105,9 @@ def _job_of(record: Mapping[str, Any]) -> Job:
     fields["keys"] = _keys_of(fields.pop("keys_json"))
     fields["fired_before"] = _keys_of(fields.pop("fired_before_json") or "[]")
     job = job_with(fields)
+    if job.placed_ms is not None and job.finished_ms is not None:
+        # Ended by a worker from before there were places: that is no reason to quarantine it.
+        job = changed(job, placed_ms=None)
     reason = contradiction(job)
     if reason is not None:
         raise ValueError(reason)
