@@ -45,6 +45,22 @@ BROWSER_SCRIPT = """(async (keys) => {
   }
 })"""
 
+# By the browser itself: it reconnects, and says where it was by Last-Event-ID.
+EVENT_SOURCE_SCRIPT = """((keys) => {
+  window.heard = Object.fromEntries(keys.map((key) => [key, []]));
+  const query = keys.map((key) => `key=${encodeURIComponent(key)}`).join("&");
+  const source = new EventSource(`/purgatory/watch?${query}&cursor=0`);
+  source.addEventListener("signal", (event) => {
+    const { key, value } = JSON.parse(event.data);
+    window.heard[key].push(value);
+    if (keys.every((each) => window.heard[each].at(-1) === "last")) source.close();
+  });
+  source.addEventListener("cursor-expired", () => { window.failure = "the cursor has expired"; });
+  source.addEventListener("error", () => {
+    if (source.readyState === EventSource.CLOSED) window.failure = "EventSource has given up";
+  });
+})"""
+
 Seen = dict[str, list[object]]
 
 
@@ -201,11 +217,13 @@ async def _follow_in_browser(report: Report, url: str, folder: Path) -> None:
         await page.until("document.readyState === 'complete'")
         # Not awaited: a reply of the browser may take as long as any other, and not a storm.
         await page.run(f"{BROWSER_SCRIPT}({json.dumps(KEYS)}); 0")
-        report.seen["browser"] = {key: [] for key in KEYS}
-        while not _is_over(report.seen["browser"]):
+        await page.run(f"{EVENT_SOURCE_SCRIPT}({json.dumps(KEYS)}); 0")
+        names = {"browser": "seen", "EventSource": "heard"}
+        report.seen |= {name: {key: [] for key in KEYS} for name in names}
+        while not all(_is_over(report.seen[name]) for name in names):
             await asyncio.sleep(PAUSE_S * 10)
-            assert await page.run("window.failure") is None
-            report.seen["browser"] = await page.run("window.seen")
+            assert (failure := await page.run("window.failure")) is None, failure
+            report.seen |= {name: await page.run(f"window.{names[name]}") for name in names}
 
 
 def _is_over(seen: Seen) -> bool:

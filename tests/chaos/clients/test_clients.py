@@ -14,7 +14,7 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 
 async def test_clients_lose_nothing(tmp_path: Path) -> None:
-    """Neither by streams nor by long polls, async, in threads, and in JavaScript."""
+    """Neither by streams nor by long polls, in Python, in JavaScript and by EventSource itself."""
     report = await run_storm(8.0, tmp_path)
     assert report.faults == [], str(report)
     assert report.kills + report.drains >= 2

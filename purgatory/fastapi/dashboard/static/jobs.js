@@ -41,7 +41,7 @@ const rows = new Rows($("jobs-table").tBodies[0], (item) => {
     h("td", { "data-label": "Job" }, h("button", { class: "link", title: item.id, onclick: () => details(item.id) }, item.id.length > 16 ? `…${item.id.slice(-12)}` : item.id)),
     h("td", { class: "mono", "data-label": "Handler" }, item.handler),
     h("td", { "data-label": "State" }, badge), when, finished, attempt,
-    h("td", { class: "mono", "data-label": "Keys" }, item.keys.join(", ") || "–"), error);
+    h("td", { class: item.keys.length ? "mono" : "none", "data-label": "Keys" }, item.keys.join(", ") || "–"), error);
   return {
     element,
     update(job) {
@@ -52,10 +52,11 @@ const rows = new Rows($("jobs-table").tBodies[0], (item) => {
       when.title = time(job.due || job.deadline);
       finished.textContent = job.finished ? ago(job.finished) : "–";
       finished.title = job.finished ? time(job.finished) : "";
+      finished.classList.toggle("none", !job.finished);
       attempt.textContent = `${job.attempt} of ${job.max_attempts}`;
       error.textContent = job.error || "–";
       error.title = job.error || "";
-      error.classList.toggle("error", Boolean(job.error));
+      error.className = job.error ? "error" : "none";
     },
   };
 });
