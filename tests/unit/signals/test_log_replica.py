@@ -47,6 +47,25 @@ def test_pages_note_the_first_that_is_missing_and_the_latest_head() -> None:
     assert loss is not None and loss.is_incomplete
 
 
+def test_cursors_of_positions_from_before_losses_name_their_epoch() -> None:
+    """Also after a second loss: the wait that began there is told what was lost since."""
+    replica = _replica()
+    epochs = [Epoch("aaaaaaaaaaaa", 0)]
+    positions = {}
+    for name, kept in (("b" * 12, 3), ("c" * 12, 4)):
+        for offset in range(replica.applied + 1, 6):
+            replica.apply(_entry(offset))
+        positions[epochs[-1].name] = replica.head()
+        epochs.append(Epoch(name, kept))
+        assert replica.extend(epochs) is not None
+    positions[replica.epoch] = replica.head()
+    assert [replica.cursor(position) for position in positions.values()] == [
+        "aaaaaaaaaaaa-5",
+        "bbbbbbbbbbbb-5",
+        "cccccccccccc-4",
+    ]
+
+
 def test_a_wait_that_timed_out_has_read_all_of_the_logs_without_signals_for_it() -> None:
     """The cursor for the next wait; where a signal has come, it is before that one."""
     replicas = [_replica(index, 2) for index in range(2)]
