@@ -46,6 +46,11 @@ class GroupCommit(Generic[Request]):
             self._task.add_done_callback(self._end)
         return future
 
+    @property
+    def is_busy(self) -> bool:
+        """Return True iff a batch is under way, or about to start."""
+        return self._task is not None
+
     async def join(self) -> None:
         """Return once no batch is under way."""
         while self._task is not None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from purgatory.signals.redis import script_connection
+from purgatory import Purgatory
+from purgatory.errors import SignalsUnavailableError
+from purgatory.signals.redis import RedisSignals, script_connection
 from purgatory.signals.redis.resp import MAX_WAITING
 from purgatory.signals.redis.script_connection import ScriptConnection
 from tests.patience import PATIENCE_S
@@ -103,3 +107,63 @@ async def test_replies_are_bounded(tmp_path: Path) -> None:
                     ("EVAL", "return string.rep('x', 2 * ARGV[1])", 0, MAX_WAITING)
                 )
             await connection.close()
+
+
+async def test_a_fire_outside_any_task(tmp_path: Path) -> None:
+    """A server may run the first steps of an endpoint so, also where the script has to be sent."""
+    with ValkeyServer(tmp_path) as server:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            Purgatory(signals=RedisSignals(server.url)) as purgatory,
+            Redis.from_url(server.url) as client,
+        ):
+            for seq in (1, 2):
+                assert (await _outside_any_task(purgatory.fire("key"))).seq == seq
+                await client.script_flush()
+            server.kill()
+            with pytest.raises(SignalsUnavailableError):
+                await _outside_any_task(purgatory.fire("key"))
+
+
+async def test_fires_are_in_the_log_in_the_order_of_their_calls(tmp_path: Path) -> None:
+    """Also where the server has dropped the script when the first is sent by itself."""
+    with ValkeyServer(tmp_path) as server:
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            Purgatory(signals=RedisSignals(server.url)) as purgatory,
+            Redis.from_url(server.url) as client,
+        ):
+            for turn in range(20):
+                await client.script_flush()
+                fired = await asyncio.gather(*(purgatory.fire("key", 1) for _ in range(10)))
+                assert [each.seq for each in fired] == [10 * turn + n for n in range(1, 11)]
+
+
+async def test_a_silent_server_fails_a_fire_in_time(tmp_path: Path) -> None:
+    """The one that is sent by itself, and those that wait for it."""
+    with ValkeyServer(tmp_path) as server:
+        async with Purgatory(signals=RedisSignals(server.url, timeout=0.2)) as purgatory:
+            server.suspend()
+            async with asyncio.timeout(PATIENCE_S):
+                failed = await asyncio.gather(
+                    *(purgatory.fire("key") for _ in range(3)), return_exceptions=True
+                )
+            assert [type(each) for each in failed] == [SignalsUnavailableError] * 3
+            server.resume()
+
+
+def _outside_any_task(call: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+    """Run a coroutine in callbacks of the event loop."""
+    loop = asyncio.get_running_loop()
+    result: asyncio.Future[Any] = loop.create_future()
+
+    def step(awaited: asyncio.Future[Any] | None = None) -> None:
+        try:
+            call.send(None).add_done_callback(step)
+        except StopIteration as stop:
+            result.set_result(stop.value)
+        except Exception as exc:
+            result.set_exception(exc)
+
+    loop.call_soon(step)
+    return result

@@ -15,6 +15,9 @@
 -- <tag>entries_by, <tag>bytes_by  sorted sets: owners, by the number and by the size of their entries
 -- <tag>repeat:<name>   string: the result of an idempotent request, kept for some minutes
 -- <tag>repeats:<owner> sorted set: the names of one owner's kept requests, by time
+--
+-- Numbers are below 10^14: ".." writes them as integers. Making a function takes the server longer
+-- than most commands: those that few requests need are made for them.
 local meta, log, keys, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local tag = string.sub(meta, 1, -5)
 local call = redis.call
@@ -24,8 +27,6 @@ local max_signals, max_bytes, max_per_key, max_age_ms, shards = string.match(ARG
   '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
 max_signals, max_bytes = tonumber(max_signals), tonumber(max_bytes)
 max_per_key, max_age_ms = tonumber(max_per_key), tonumber(max_age_ms)
-local at = 5
-
 -- The longest a list of epochs gets: cursors from before are expired.
 local MAX_EPOCHS = 32
 -- What one call trims at most, besides one entry for each that it appends.
@@ -37,351 +38,332 @@ local READ_AT_ONCE = 100
 local REPEATS_PER_OWNER = 10000
 local REPEAT_MS = 600000
 
-local function int(number) return string.format('%.0f', number) end
-
-local function argument()
-  local value = ARGV[at]
-  at = at + 1
-  return value
-end
-
 local function net(text) return #text .. ':' .. text end
 
 local time = call('TIME')
-local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-
-local epochs, server, head, trimmed, bytes, count, forgotten_seq, forgotten, found_shards
-local owners, owned, owned_bytes, hole, holes = 0, 0, 0, 0, 0
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
 
 -- An epoch is a history that only grows. Another begins, at the head, whenever the server may have
 -- lost writes: it was restarted, or a replica took over. `epochs` lists "name:offset" of each.
+local replication = redis.pcall('INFO', 'replication')
+if type(replication) ~= 'string' then replication = '' end
+local id = string.match(replication, 'master_replid:(%w+)') or ''
+if string.find(replication, 'role:slave', 1, true) then
+  -- It may be behind, and takes no writes.
+  return redis.error_reply('READONLY the server of the signals is a replica now')
+end
+
+local head, trimmed, bytes, count, forgotten_seq, forgotten
+local owners, owned, owned_bytes, hole, holes = 0, 0, 0, 0, 0
+local found = call('HMGET', meta, 'epochs', 'server', 'shards', 'counts')
+local epochs, server, found_shards = found[1], found[2], found[3]
+if epochs and found[4] then
+  local more
+  head, trimmed, bytes, count, forgotten_seq, forgotten, more = string.match(found[4],
+    '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
+  if more and more ~= '' then
+    owners, owned, owned_bytes, hole, holes = string.match(more, '^ (%d+) (%d+) (%d+) (%d+) (%d+)$')
+    owners, owned, owned_bytes = tonumber(owners), tonumber(owned), tonumber(owned_bytes)
+    hole, holes = tonumber(hole), tonumber(holes)
+  end
+  head, trimmed, bytes = tonumber(head), tonumber(trimmed), tonumber(bytes)
+  count, forgotten_seq, forgotten = tonumber(count), tonumber(forgotten_seq), tonumber(forgotten)
+end
+if not epochs or not count or count ~= call('XLEN', log) then
+  -- New, or somebody deleted a part of it.
+  for _, key in ipairs(call('HKEYS', keys)) do call('DEL', tag .. 'of:' .. key) end
+  for _, owner in ipairs(call('ZRANGE', tag .. 'entries_by', 0, -1)) do
+    call('DEL', tag .. 'by:' .. owner)
+  end
+  call('DEL', log, keys, idle, meta, tag .. 'by:', tag .. 'entries_by', tag .. 'bytes_by')
+  owners, owned, owned_bytes, hole, holes = 0, 0, 0, 0, 0
+  epochs, server, head, trimmed, bytes, count, forgotten_seq = candidate .. ':0', id, 0, 0, 0, 0, 0
+  found_shards, forgotten = shards, 0
+  call('HSET', meta, 'epochs', epochs, 'server', id, 'shards', shards, 'counts', '0 0 0 0 0 0')
+elseif id ~= server then
+  epochs = epochs .. ',' .. candidate .. ':' .. head
+  local _, commas = string.gsub(epochs, ',', '')
+  if commas >= MAX_EPOCHS then epochs = string.gsub(epochs, '^[^,]*,', '', 1) end
+  call('HSET', meta, 'epochs', epochs, 'server', id)
+end
+local epoch = string.match(epochs, '([^,:]+):%d+$')
+
 local function store_counts()
-  local counts = string.format('%.0f %.0f %.0f %.0f %.0f %.0f', head, trimmed, bytes, count,
-    forgotten_seq, forgotten)
+  local counts = head .. ' ' .. trimmed .. ' ' .. bytes .. ' ' .. count .. ' ' .. forgotten_seq .. ' '
+    .. forgotten
   if owners > 0 or hole > 0 then
-    counts = counts .. string.format(' %.0f %.0f %.0f %.0f %.0f', owners, owned, owned_bytes, hole,
-      holes)
+    counts = counts .. ' ' .. owners .. ' ' .. owned .. ' ' .. owned_bytes .. ' ' .. hole .. ' '
+      .. holes
   end
   call('HSET', meta, 'counts', counts)
 end
 
-local function begin()
-  local found = call('HMGET', meta, 'epochs', 'server', 'shards', 'counts')
-  epochs, server, found_shards = found[1], found[2], found[3]
-  if epochs and found[4] then
-    local more
-    head, trimmed, bytes, count, forgotten_seq, forgotten, more = string.match(found[4],
-      '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)(.*)$')
-    if more and more ~= '' then
-      owners, owned, owned_bytes, hole, holes = string.match(more,
-        '^ (%d+) (%d+) (%d+) (%d+) (%d+)$')
-      owners, owned, owned_bytes = tonumber(owners), tonumber(owned), tonumber(owned_bytes)
-      hole, holes = tonumber(hole), tonumber(holes)
-    end
-    head, trimmed, bytes = tonumber(head), tonumber(trimmed), tonumber(bytes)
-    count, forgotten_seq, forgotten = tonumber(count), tonumber(forgotten_seq), tonumber(forgotten)
-  end
-  local replication = redis.pcall('INFO', 'replication')
-  if type(replication) ~= 'string' then replication = '' end
-  local id = string.match(replication, 'master_replid:(%w+)') or ''
-  if string.find(replication, 'role:slave', 1, true) then
-    -- It may be behind, and takes no writes.
-    return redis.error_reply('READONLY the server of the signals is a replica now')
-  end
-  if not epochs or not count or count ~= call('XLEN', log) then
-    -- New, or somebody deleted a part of it.
-    for _, key in ipairs(call('HKEYS', keys)) do call('DEL', tag .. 'of:' .. key) end
-    for _, owner in ipairs(call('ZRANGE', tag .. 'entries_by', 0, -1)) do
-      call('DEL', tag .. 'by:' .. owner)
-    end
-    call('DEL', log, keys, idle, meta, tag .. 'by:', tag .. 'entries_by', tag .. 'bytes_by')
-    owners, owned, owned_bytes, hole, holes = 0, 0, 0, 0, 0
-    epochs, server, head, trimmed, bytes, count, forgotten_seq = candidate .. ':0', id, 0, 0, 0, 0, 0
-    found_shards, forgotten = shards, 0
-    call('HSET', meta, 'epochs', epochs, 'server', id, 'shards', shards)
-    store_counts()
-  elseif id ~= server then
-    epochs = epochs .. ',' .. candidate .. ':' .. int(head)
-    local _, commas = string.gsub(epochs, ',', '')
-    if commas >= MAX_EPOCHS then epochs = string.gsub(epochs, '^[^,]*,', '', 1) end
-    call('HSET', meta, 'epochs', epochs, 'server', id)
-  end
-end
-
 local function record(key)
-  local found = call('HGET', keys, key)
-  if not found then return forgotten_seq, 0, 0, 0 end
-  local seq, last, lost, ended = string.match(found, '^(%d+) (%d+) (%d+) (%d+)$')
+  local text = call('HGET', keys, key)
+  if not text then return forgotten_seq, 0, 0, 0 end
+  local seq, last, lost, ended = string.match(text, '^(%d+) (%d+) (%d+) (%d+)$')
   return tonumber(seq), tonumber(last), tonumber(lost), tonumber(ended)
 end
 
 local function store_record(key, seq, last, lost, ended)
-  call('HSET', keys, key, string.format('%.0f %.0f %.0f %.0f', seq, last, lost, ended))
+  call('HSET', keys, key, seq .. ' ' .. last .. ' ' .. lost .. ' ' .. ended)
 end
 
-local function key_of(entry)
-  local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+)@?%x*%+?[%x%-]* ')
-  return string.sub(entry, finish + 1, finish + tonumber(length))
-end
+-- Owners and removals.
+local made
+local function rare()
+  if made then return made end
 
-local function owner_of(entry) return string.match(entry, '^%a%d+ %d+ %d+ %d+@(%x+)[+ ]') or '' end
-
--- Count an entry of an owner, or of nobody: nothing to do while there are no owners.
-local function add_share(owner, offset, size)
-  if owner == '' and owners == 0 then return end
-  call('ZADD', tag .. 'by:' .. owner, offset, offset)
-  if owner == '' then return end
-  if tonumber(call('ZINCRBY', tag .. 'entries_by', 1, owner)) == 1 then owners = owners + 1 end
-  call('ZINCRBY', tag .. 'bytes_by', size, owner)
-  owned, owned_bytes = owned + 1, owned_bytes + size
-end
-
-local function remove_share(owner, offset, size)
-  if owners == 0 then return end
-  call('ZREM', tag .. 'by:' .. owner, offset)
-  if owner == '' then return end
-  owned, owned_bytes = owned - 1, owned_bytes - size
-  call('ZINCRBY', tag .. 'bytes_by', -size, owner)
-  if tonumber(call('ZINCRBY', tag .. 'entries_by', -1, owner)) > 0 then return end
-  call('ZREM', tag .. 'entries_by', owner)
-  call('ZREM', tag .. 'bytes_by', owner)
-  owners = owners - 1
-  if owners == 0 then call('DEL', tag .. 'by:') end
-end
-
-local function remove(offset, entry)
-  call('XDEL', log, int(offset) .. '-0')
-  count, bytes = count - 1, bytes - #entry
-  remove_share(owner_of(entry), int(offset), #entry)
-end
-
--- Old entries are looked for only when the log is read: followers do so each second.
--- Remove the entry of `key` at an offset, unless that is of another: its list may be from before
--- somebody deleted the log.
-local function remove_of(key, offset)
-  local old = call('XRANGE', log, offset, offset)[1]
-  if old and key_of(old[2][2]) == key then remove(tonumber(offset), old[2][2]) end
-end
-
--- Return an owner whose part of the log is of average size or above: `newest`, the owner of the last
--- entry, if it is; else the largest. The last entry is the one that others have to make room for.
-local function crowding(newest)
-  local set, total, of_owners = tag .. 'entries_by', count, owned
-  if bytes > max_bytes then set, total, of_owners = tag .. 'bytes_by', bytes, owned_bytes end
-  local parts = owners + (count > owned and 1 or 0)
-  local function part(owner)
-    if owner == '' then return total - of_owners end
-    return tonumber(call('ZSCORE', set, owner) or 0)
+  local function key_of(entry)
+    local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+)@?%x*%+?[%x%-]* ')
+    return string.sub(entry, finish + 1, finish + tonumber(length))
   end
-  local entries = count - owned
-  if newest ~= '' then entries = tonumber(call('ZSCORE', tag .. 'entries_by', newest) or 0) end
-  if entries > 1 and part(newest) * parts >= total then return newest end
-  local largest, most = newest, -1
-  if newest ~= '' and count > owned then largest, most = '', part('') end
-  local top = call('ZREVRANGE', set, 0, 1, 'WITHSCORES')
-  for index = 1, #top, 2 do
-    if top[index] ~= newest and tonumber(top[index + 1]) > most then
-      largest, most = top[index], tonumber(top[index + 1])
-    end
+
+  local function owner_of(entry) return string.match(entry, '^%a%d+ %d+ %d+ %d+@(%x+)[+ ]') or '' end
+
+  -- Count an entry of an owner, or of nobody: nothing to do while there are no owners.
+  local function add_share(owner, offset, size)
+    if owner == '' and owners == 0 then return end
+    call('ZADD', tag .. 'by:' .. owner, offset, offset)
+    if owner == '' then return end
+    if tonumber(call('ZINCRBY', tag .. 'entries_by', 1, owner)) == 1 then owners = owners + 1 end
+    call('ZINCRBY', tag .. 'bytes_by', size, owner)
+    owned, owned_bytes = owned + 1, owned_bytes + size
   end
-  return largest
-end
 
--- Return the entry to remove for one of `newest`: of the owner's oldest entry's key the oldest one.
-local function crowding_entry(oldest, newest)
-  local owner = crowding(newest)
-  if owner == owner_of(oldest[2][2]) then return oldest end
-  local offset = call('ZRANGE', tag .. 'by:' .. owner, 0, 0)[1]
-  local entry = offset and call('XRANGE', log, offset, offset)[1]
-  if not entry then return oldest end
-  local first = call('LINDEX', tag .. 'of:' .. key_of(entry[2][2]), 0)
-  return first and call('XRANGE', log, first, first)[1] or oldest
-end
+  local function remove_share(owner, offset, size)
+    if owners == 0 then return end
+    call('ZREM', tag .. 'by:' .. owner, offset)
+    if owner == '' then return end
+    owned, owned_bytes = owned - 1, owned_bytes - size
+    call('ZINCRBY', tag .. 'bytes_by', -size, owner)
+    if tonumber(call('ZINCRBY', tag .. 'entries_by', -1, owner)) > 0 then return end
+    call('ZREM', tag .. 'entries_by', owner)
+    call('ZREM', tag .. 'bytes_by', owner)
+    owners = owners - 1
+    if owners == 0 then call('DEL', tag .. 'by:') end
+  end
 
-local function trim(limit, are_old_trimmed, newest)
-  while limit > 0 and count > 0 do
-    local is_full = count > max_signals or bytes > max_bytes
-    if not (is_full or are_old_trimmed) then return end
-    local oldest = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
-    local removed = oldest
-    if is_full and owners > 0 then
-      newest = newest or owner_of(call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1][2][2])
-      removed = crowding_entry(oldest, newest)
+  local function remove(offset, entry)
+    call('XDEL', log, offset .. '-0')
+    count, bytes = count - 1, bytes - #entry
+    remove_share(owner_of(entry), offset, #entry)
+  end
+
+  -- Remove the entry of `key` at an offset, unless that is of another: its list may be from before
+  -- somebody deleted the log.
+  local function remove_of(key, offset)
+    local old = call('XRANGE', log, offset, offset)[1]
+    if old and key_of(old[2][2]) == key then remove(tonumber(offset), old[2][2]) end
+  end
+
+  -- Return an owner whose part of the log is of average size or above: `newest`, the owner of the last
+  -- entry, if it is; else the largest. The last entry is the one that others have to make room for.
+  local function crowding(newest)
+    local set, total, of_owners = tag .. 'entries_by', count, owned
+    if bytes > max_bytes then set, total, of_owners = tag .. 'bytes_by', bytes, owned_bytes end
+    local parts = owners + (count > owned and 1 or 0)
+    local function part(owner)
+      if owner == '' then return total - of_owners end
+      return tonumber(call('ZSCORE', set, owner) or 0)
     end
-    local offset, entry = tonumber((string.match(removed[1], '^%d+'))), removed[2][2]
-    local made_ms = tonumber((string.match(entry, '^%a%d+ (%d+)')))
-    if not is_full and now_ms - made_ms <= max_age_ms then return end
-    local key = key_of(entry)
-    remove(offset, entry)
-    if removed == oldest then trimmed = math.max(trimmed, offset) end
-    call('LPOP', tag .. 'of:' .. key)
-    local seq, last, lost, ended = record(key)
-    store_record(key, seq, last, math.max(lost, offset), ended)
-    if last == offset then
-      -- A later entry of the key would tell who has not read this one.
-      if removed ~= oldest then hole, holes = math.max(hole, offset), holes + 1 end
-      call('ZADD', idle, int(offset), key)
-      if call('ZCARD', idle) > max_signals then
-        local gone = call('ZPOPMIN', idle)[1]
-        local gone_seq, gone_last = record(gone)
-        forgotten_seq, forgotten = math.max(forgotten_seq, gone_seq), math.max(forgotten, gone_last)
-        call('HDEL', keys, gone)
+    local entries = count - owned
+    if newest ~= '' then entries = tonumber(call('ZSCORE', tag .. 'entries_by', newest) or 0) end
+    if entries > 1 and part(newest) * parts >= total then return newest end
+    local largest, most = newest, -1
+    if newest ~= '' and count > owned then largest, most = '', part('') end
+    local top = call('ZREVRANGE', set, 0, 1, 'WITHSCORES')
+    for index = 1, #top, 2 do
+      if top[index] ~= newest and tonumber(top[index + 1]) > most then
+        largest, most = top[index], tonumber(top[index + 1])
       end
     end
-    limit = limit - 1
+    return largest
   end
+
+  -- Return the entry to remove for one of `newest`: of the owner's oldest entry's key the oldest one.
+  local function crowding_entry(oldest, newest)
+    local owner = crowding(newest)
+    if owner == owner_of(oldest[2][2]) then return oldest end
+    local offset = call('ZRANGE', tag .. 'by:' .. owner, 0, 0)[1]
+    local entry = offset and call('XRANGE', log, offset, offset)[1]
+    if not entry then return oldest end
+    local first = call('LINDEX', tag .. 'of:' .. key_of(entry[2][2]), 0)
+    return first and call('XRANGE', log, first, first)[1] or oldest
+  end
+
+  local function trim(limit, are_old_trimmed, newest)
+    while limit > 0 and count > 0 do
+      local is_full = count > max_signals or bytes > max_bytes
+      if not (is_full or are_old_trimmed) then return end
+      local oldest = call('XRANGE', log, '-', '+', 'COUNT', 1)[1]
+      local removed = oldest
+      if is_full and owners > 0 then
+        newest = newest or owner_of(call('XREVRANGE', log, '+', '-', 'COUNT', 1)[1][2][2])
+        removed = crowding_entry(oldest, newest)
+      end
+      local offset, entry = tonumber((string.match(removed[1], '^%d+'))), removed[2][2]
+      local made_ms = tonumber((string.match(entry, '^%a%d+ (%d+)')))
+      if not is_full and now_ms - made_ms <= max_age_ms then return end
+      local key = key_of(entry)
+      remove(offset, entry)
+      if removed == oldest then trimmed = math.max(trimmed, offset) end
+      call('LPOP', tag .. 'of:' .. key)
+      local seq, last, lost, ended = record(key)
+      store_record(key, seq, last, math.max(lost, offset), ended)
+      if last == offset then
+        -- A later entry of the key would tell who has not read this one.
+        if removed ~= oldest then hole, holes = math.max(hole, offset), holes + 1 end
+        call('ZADD', idle, offset, key)
+        if call('ZCARD', idle) > max_signals then
+          local gone = call('ZPOPMIN', idle)[1]
+          local gone_seq, gone_last = record(gone)
+          forgotten_seq, forgotten = math.max(forgotten_seq, gone_seq), math.max(forgotten, gone_last)
+          call('HDEL', keys, gone)
+        end
+      end
+      limit = limit - 1
+    end
+  end
+
+  made = {add_share = add_share, remove_of = remove_of, trim = trim}
+  return made
 end
 
--- "TYPEseq at_ms previous length@share key value": f fired, d dropped, x lost. Only some have a share:
--- an owner, "+" and the trace context in which it was appended, or both.
-local function append(type, key, value, share, owner)
-  local seq, last, lost, ended = record(key)
-  head = head + 1
-  if type == 'f' then
-    seq = seq + 1
-  end
-  local offsets = tag .. 'of:' .. key
-  if type == 'd' then
-    for _, offset in ipairs(call('LRANGE', offsets, 0, -1)) do remove_of(key, offset) end
-    call('DEL', offsets)
-  end
-  if type ~= 'f' then lost, ended = head, head end
-  local entry = type .. int(seq) .. ' ' .. int(now_ms) .. ' ' .. int(last) .. ' ' .. #key
-    .. (share == '' and ' ' or '@' .. share .. ' ') .. key .. value
-  call('XADD', log, int(head) .. '-0', 'e', entry)
-  count, bytes = count + 1, bytes + #entry
-  add_share(owner, int(head), #entry)
-  local listed = call('RPUSH', offsets, int(head))
-  if listed == 1 then call('ZREM', idle, key) end
-  if listed > max_per_key + math.floor(max_per_key / 8) then
-    -- Several at once: most fires on a key with a full history take three commands less.
-    local removed = call('LRANGE', offsets, 0, listed - max_per_key - 1)
-    call('LTRIM', offsets, #removed, -1)
-    for _, offset in ipairs(removed) do remove_of(key, offset) end
-    lost = math.max(lost, tonumber(removed[#removed]))
-  end
-  store_record(key, seq, head, lost, ended)
-  return seq, net(entry)
-end
-
-local function epoch() return string.match(epochs, '([^,:]+):%d+$') end
-
--- One request: its entries are appended all or none. Returns its result, and the entries.
-local function request()
-  local owner, name, fingerprint, share = argument(), argument(), argument(), argument()
-  local unless_after, size = argument(), tonumber(argument())
-  local sharer = share == '' and '' or string.match(share, '^%x*')
-  local first = at
-  at = at + 3 * size
-  if name ~= '' then
-    local known = call('GET', tag .. 'repeat:' .. owner .. name)
-    if known then
-      if string.sub(known, 1, #fingerprint + 1) ~= fingerprint .. ' ' then return 'reused' end
-      return 'known ' .. string.sub(known, #fingerprint + 2)
-    end
-  end
-  if unless_after ~= '' then
-    local _, last = record(ARGV[first + 1])
-    if last > tonumber(unless_after) then return 'passed ' .. int(last) end
-  end
-  local seqs, appended = {}, {}
-  local before = head
-  for index = first, first + 3 * size - 1, 3 do
-    local type, key = ARGV[index], ARGV[index + 1]
-    local is_needed = true
-    if type == 'x' then
-      local _, _, _, ended = record(key)
-      is_needed = ended <= tonumber(ARGV[index + 2])
-    end
-    if is_needed then
-      local value = type == 'f' and ARGV[index + 2] or ''
-      seqs[#seqs + 1], appended[#appended + 1] = append(type, key, value, share, sharer)
-      seqs[#seqs] = int(seqs[#seqs])
-    end
-  end
-  local result = int(before) .. ' ' .. int(now_ms) .. ' ' .. table.concat(seqs, ',') .. ' '
-  if name ~= '' then
-    local names = tag .. 'repeats:' .. owner
-    call('SET', tag .. 'repeat:' .. owner .. name, fingerprint .. ' ' .. epoch() .. ' ' .. result,
-      'PX', REPEAT_MS)
-    if call('ZADD', names, now_ms, name) == 1 and call('ZCARD', names) > REPEATS_PER_OWNER then
-      call('DEL', tag .. 'repeat:' .. owner .. call('ZPOPMIN', names)[1])
-    end
-    call('PEXPIRE', names, REPEAT_MS)
-  end
-  return 'ok ' .. result, table.concat(appended), #appended, sharer
-end
-
-local refused = begin()
-if refused then return refused end
 if command == 'append' then
-  local results, appended, total, first, newest = {}, {}, 0, head + 1, ''
+  local at, results, appended, first, newest = 5, {}, {}, head + 1, ''
   while at <= #ARGV do
-    local result, entries, size, sharer = request()
-    results[#results + 1] = net(result)
-    if entries then
-      appended[#appended + 1] = entries
-      total, newest = total + size, sharer
+    -- One request: its entries are appended all or none.
+    local owner, name, fingerprint, share = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
+    local unless_after, items = ARGV[at + 4], at + 6
+    local sharer = share == '' and '' or string.match(share, '^%x*')
+    at = items + 3 * ARGV[at + 5]
+    local result
+    if name ~= '' then
+      local known = call('GET', tag .. 'repeat:' .. owner .. name)
+      if known and string.sub(known, 1, #fingerprint + 1) ~= fingerprint .. ' ' then
+        result = 'reused'
+      elseif known then
+        result = 'known ' .. string.sub(known, #fingerprint + 2)
+      end
     end
+    if not result and unless_after ~= '' then
+      local _, last = record(ARGV[items + 1])
+      if last > tonumber(unless_after) then result = 'passed ' .. last end
+    end
+    if not result then
+      local seqs, before = {}, head
+      for index = items, at - 3, 3 do
+        -- "TYPEseq at_ms previous length@share key value": f fired, d dropped, x lost. Only some
+        -- have a share: an owner, "+" and the trace context in which it was appended, or both.
+        local type, key, value = ARGV[index], ARGV[index + 1], ARGV[index + 2]
+        local seq, last, lost, ended = record(key)
+        if type ~= 'x' or ended <= tonumber(value) then
+          head = head + 1
+          local offsets = tag .. 'of:' .. key
+          if type == 'f' then
+            seq = seq + 1
+          else
+            value, lost, ended = '', head, head
+          end
+          if type == 'd' then
+            local remove_of = rare().remove_of
+            for _, offset in ipairs(call('LRANGE', offsets, 0, -1)) do remove_of(key, offset) end
+            call('DEL', offsets)
+          end
+          local entry = type .. seq .. ' ' .. now_ms .. ' ' .. last .. ' ' .. #key
+            .. (share == '' and ' ' or '@' .. share .. ' ') .. key .. value
+          call('XADD', log, head .. '-0', 'e', entry)
+          count, bytes = count + 1, bytes + #entry
+          if sharer ~= '' or owners > 0 then rare().add_share(sharer, head, #entry) end
+          local listed = call('RPUSH', offsets, head)
+          if listed == 1 then call('ZREM', idle, key) end
+          if listed > max_per_key + math.floor(max_per_key / 8) then
+            -- Several at once: most fires on a key with a full history take three commands less.
+            local removed = call('LRANGE', offsets, 0, listed - max_per_key - 1)
+            call('LTRIM', offsets, #removed, -1)
+            local remove_of = rare().remove_of
+            for _, offset in ipairs(removed) do remove_of(key, offset) end
+            lost = math.max(lost, tonumber(removed[#removed]))
+          end
+          store_record(key, seq, head, lost, ended)
+          seqs[#seqs + 1], appended[#appended + 1] = seq, net(entry)
+        end
+      end
+      result = before .. ' ' .. now_ms .. ' ' .. table.concat(seqs, ',') .. ' '
+      if name ~= '' then
+        local names = tag .. 'repeats:' .. owner
+        call('SET', tag .. 'repeat:' .. owner .. name, fingerprint .. ' ' .. epoch .. ' ' .. result,
+          'PX', REPEAT_MS)
+        if call('ZADD', names, now_ms, name) == 1 and call('ZCARD', names) > REPEATS_PER_OWNER then
+          call('DEL', tag .. 'repeat:' .. owner .. call('ZPOPMIN', names)[1])
+        end
+        call('PEXPIRE', names, REPEAT_MS)
+      end
+      result, newest = 'ok ' .. result, sharer
+    end
+    results[#results + 1] = net(result)
   end
-  if total > 0 then
-    trim(total + TRIMMED_AT_ONCE, false, newest)
+  if #appended > 0 then
+    if count > max_signals or bytes > max_bytes then
+      rare().trim(#appended + TRIMMED_AT_ONCE, false, newest)
+    end
     store_counts()
     local entries = table.concat(appended)
     -- Without entries, it has followers read the log.
     if #entries > MAX_MESSAGE then entries = '' end
-    call('PUBLISH', channel, epoch() .. ' ' .. int(first) .. ' ' .. entries)
+    call('PUBLISH', channel, epoch .. ' ' .. first .. ' ' .. entries)
   end
-  return net(epoch()) .. table.concat(results)
+  return net(epoch) .. table.concat(results)
 elseif command == 'read' then
-  local after, limit = tonumber(argument()), tonumber(argument())
+  local after, limit = tonumber(ARGV[5]), tonumber(ARGV[6])
   local before = count
-  trim(TRIMMED_AT_ONCE, true)
+  rare().trim(TRIMMED_AT_ONCE, true)
   -- Also if only entries in the midst were removed.
   if count < before then store_counts() end
   local entries, size, from = {}, 0, after + 1
   repeat
-    local page = call('XRANGE', log, int(from), '+', 'COUNT', math.min(limit - #entries, READ_AT_ONCE))
+    local page = call('XRANGE', log, from, '+', 'COUNT', math.min(limit - #entries, READ_AT_ONCE))
     for _, item in ipairs(page) do
       local offset, entry = string.match(item[1], '^%d+'), item[2][2]
       entries[#entries + 1] = net(offset .. ' ' .. entry)
       size, from = size + #entry, tonumber(offset) + 1
     end
   until #page < READ_AT_ONCE or #entries >= limit or size > MAX_REPLY
-  return net(epochs) .. net(int(head)) .. net(int(trimmed)) .. net(int(hole)) .. net(int(holes))
-    .. net(found_shards or shards) .. net(int(now_ms)) .. table.concat(entries)
+  return net(epochs) .. net(head .. '') .. net(trimmed .. '') .. net(hole .. '') .. net(holes .. '')
+    .. net(found_shards or shards) .. net(now_ms .. '') .. table.concat(entries)
 elseif command == 'keys' then
   -- Some of the keys that are known, from a cursor of HSCAN: for each, through which offset it has
   -- lost entries.
-  local page = call('HSCAN', keys, argument(), 'COUNT', 1000)
+  local page = call('HSCAN', keys, ARGV[5], 'COUNT', 1000)
   local rows = {}
   for index = 1, #page[2], 2 do
     local lost = string.match(page[2][index + 1], '^%d+ %d+ (%d+)')
     rows[#rows + 1] = net(page[2][index]) .. net(lost)
   end
-  return net(page[1]) .. net(int(forgotten)) .. table.concat(rows)
+  return net(page[1]) .. net(forgotten .. '') .. table.concat(rows)
 elseif command == 'expire' then
   -- Nobody knows which keys have lost entries: no epoch from before is valid. Unless that is done.
   local oldest = string.match(epochs, '^[^:]+')
-  if oldest == argument() then
+  if oldest == ARGV[5] then
     -- A candidate that has just become an epoch is as good as another.
-    epochs = candidate .. ':' .. int(head)
+    epochs = candidate .. ':' .. head
     call('HSET', meta, 'epochs', epochs)
-    call('PUBLISH', channel, epoch() .. ' ' .. int(head + 1) .. ' ')
+    call('PUBLISH', channel, candidate .. ' ' .. head + 1 .. ' ')
   end
   return net(string.match(epochs, '[^,]+$'))
 elseif command == 'last' then
   -- Of each key: the offset of its last entry, or the highest that it may have had.
   local found = {}
-  while at <= #ARGV do
-    local _, last = record(argument())
-    found[#found + 1] = int(last > 0 and last or forgotten)
+  for index = 5, #ARGV do
+    local _, last = record(ARGV[index])
+    found[#found + 1] = last > 0 and last or forgotten
   end
   return table.concat(found, ' ')
 else
   -- remember: the response of an idempotent request, in place of its result.
-  local name = tag .. 'repeat:' .. argument()
-  local fingerprint, response = argument(), argument()
+  local name = tag .. 'repeat:' .. ARGV[5]
+  local fingerprint, response = ARGV[6], ARGV[7]
   local known = call('GET', name)
   if known and string.sub(known, 1, #fingerprint + 1) == fingerprint .. ' ' then
     call('SET', name, fingerprint .. ' = ' .. response, 'KEEPTTL')

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from secrets import token_hex
@@ -112,6 +114,8 @@ class ShardLog:
         self._fsync_ms = round(timeout_s * 900) if is_fsynced else None
         self._client: Client | None = None
         self._connection: ScriptConnection | None = None
+        # Done after the request that is sent by itself: others wait for it, as for a batch.
+        self._under_way: Future[None] | None = None
         self._commit: GroupCommit[AppendRequest] = GroupCommit(
             self._append_all, weigh=_weight, max_weight=MAX_WEIGHT
         )
@@ -130,11 +134,56 @@ class ShardLog:
 
     async def drain(self) -> None:
         """Wait for the round trip under way."""
+        await self._end_under_way()
         await self._commit.join()
 
     async def append(self, request: AppendRequest) -> AppendReply:
         """Append entries; those of requests that are made meanwhile share a round trip."""
-        reply: AppendReply = await self._commit.submit(request)
+        connection = self._connection
+        is_alone = self._under_way is None and not self._commit.is_busy
+        if not is_alone or connection is None or not connection.is_open or self._fsync_ms:
+            shared: AppendReply = await self._commit.submit(request)
+            return shared
+        # At once, in this turn of the event loop.
+        loop = asyncio.get_running_loop()
+        arguments = self._arguments("append", *_append_arguments([request]))
+        sent = connection.send(_SCRIPT.command(self.keys, arguments))
+        self._under_way = done = loop.create_future()
+        timer = loop.call_later(self._timeout_s, _time_out, sent)
+        try:
+            text = await self._text_of(sent, arguments)
+        finally:
+            timer.cancel()
+            self._under_way = None
+            done.set_result(None)
+        (reply,) = _append_replies(text)
+        if isinstance(reply, SignalsConflictError):
+            raise reply
+        return reply
+
+    async def _end_under_way(self) -> None:
+        if self._under_way is not None:
+            await asyncio.wait([self._under_way])
+
+    async def _text_of(
+        self, sent: Future[bytes | None], arguments: Sequence[bytes | str | int]
+    ) -> bytes:
+        text = None
+        with contextlib.suppress(ResponseError, *CONNECTION_ERRORS):
+            text = await sent
+        if text is None:
+            # A task of its own: a server may run the first step of its caller outside any.
+            run = partial(self._reply_to, sent, arguments)
+            text = await asyncio.create_task(self._attempt(run))
+        return text
+
+    async def _reply_to(
+        self, sent: Future[bytes | None], arguments: Sequence[bytes | str | int], client: Client
+    ) -> bytes:
+        """Return the reply to a script that was sent; run it by the client if that has to."""
+        reply = await sent
+        if reply is None:
+            reply = await _SCRIPT.run(client, self.keys, arguments)
         return reply
 
     async def read(self, after: int, limit: int) -> LogState:
@@ -197,6 +246,7 @@ class ShardLog:
     async def _append_all(
         self, requests: list[AppendRequest]
     ) -> list[AppendReply | SignalsConflictError]:
+        await self._end_under_way()
         return _append_replies(
             await self._run("append", *_append_arguments(requests), fsync_ms=self._fsync_ms)
         )
@@ -207,10 +257,10 @@ class ShardLog:
         parts = self._arguments(command, *arguments)
 
         async def run(client: Any) -> bytes:
-            if command == "append" and fsync_ms is None:
-                sent = await self._send(parts)
-                if sent is not None:
-                    return sent
+            connection = self._connection
+            if command == "append" and fsync_ms is None and connection and connection.is_open:
+                sent = connection.send(_SCRIPT.command(self.keys, parts))
+                return await self._reply_to(sent, parts, client)
             reply: bytes = await _SCRIPT.run(client, self.keys, parts, fsync_ms=fsync_ms)
             return reply
 
@@ -247,13 +297,6 @@ class ShardLog:
                 "what was fired may or may not be in the log, and the same call can be made again"
             ) from exc
 
-    async def _send(self, arguments: Sequence[bytes | str | int]) -> bytes | None:
-        """Return the reply to the script without the client; None if that has to run it."""
-        connection = self._connection
-        if connection is None or not connection.is_open:
-            return None
-        return await connection.send(_SCRIPT.command(self.keys, arguments))
-
     async def _drop_connections(self) -> None:
         """Close connections that a server which was restarted no longer has: each would fail."""
         if self._connection is not None:
@@ -264,6 +307,11 @@ class ShardLog:
             with contextlib.suppress(*CONNECTION_ERRORS):
                 async with asyncio.timeout(self._timeout_s):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
+
+
+def _time_out(sent: Future[bytes | None]) -> None:
+    if not sent.done():
+        sent.set_exception(TimeoutError())
 
 
 def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:

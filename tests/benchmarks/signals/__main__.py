@@ -8,6 +8,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -15,18 +16,34 @@ from redis.asyncio import Redis
 
 from purgatory import Purgatory
 from purgatory.signals.redis import RedisSignals
+from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.timer import compiled
 from tests.benchmarks.comparison.collector import Collector
 from tests.benchmarks.comparison.machine import this_machine
-from tests.benchmarks.signals.others import Other, cpu_s, follow, receive_each, wait_for_each
+from tests.benchmarks.signals.others import (
+    Other,
+    cpu_s,
+    follow,
+    receive_each,
+    receive_tapped,
+    wait_for_each,
+)
 from tests.valkey_server import ValkeyServer
 
 NOTES = """\
 Valkey, this process and the others share the machine. From fire to answer: from before `fire` in
 one process until the wait has ended in another, by the clock that they share; bare pub/sub: from
-before `publish` until `get_message` has returned, with the same client and payload, in turns.
+before `publish` until `get_message` has returned, with the same client and payload, in turns. The
+least: a script of XADD and PUBLISH, sent and received as signals are, and nothing else.
 Fires: up to 1,000 at once from one process, acknowledged. CPU for each of them: of the process that
 fires, of the server, and of another process that follows without waits.
+"""
+
+
+_LEAST = """
+redis.call('XADD', KEYS[1], '*', 'e', ARGV[1])
+redis.call('PUBLISH', KEYS[2], ARGV[1])
+return ''
 """
 
 
@@ -55,39 +72,54 @@ def _quantiles(microseconds: list[float]) -> tuple[float, float]:
 
 
 async def latency(url: str, options: argparse.Namespace) -> list[str]:
-    """Compare a fire with bare pub/sub."""
+    """Compare a fire with bare pub/sub, and with the least that a signal in a log can take."""
     rounds: int = options.rounds
-    waiter, receiver = Other(wait_for_each, url, rounds), Other(receive_each, url, rounds)
+    others = [Other(run, url, rounds) for run in (wait_for_each, receive_each, receive_tapped)]
+    connection = ScriptConnection()
     async with (
         Purgatory(signals=RedisSignals(url, timeout=30)) as purgatory,
         Redis.from_url(url) as client,
     ):
-        assert [await waiter.next(), await receiver.next()] == ["ready", "ready"]
-        fired, published, acknowledged = [], [], []
+        assert [await other.next() for other in others] == ["ready"] * 3
+        await connection.open(client)
+        script = ("EVALSHA", await client.script_load(_LEAST), 2, "floor:log", "floor")
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: purgatory.fire("key", {"n": 1}),
+            lambda: client.publish("bare", b'{"n":1}'),
+            lambda: connection.send((*script, b'{"n":1}')),
+        ]
+        begun: list[list[int]] = [[], [], []]
+        acknowledged = []
         for _ in range(rounds):
-            fired.append(time.monotonic_ns())
-            await purgatory.fire("key", {"n": 1})
-            acknowledged.append((time.monotonic_ns() - fired[-1]) / 1_000)
-            await asyncio.sleep(0.001)
-            published.append(time.monotonic_ns())
-            await client.publish("bare", b'{"n":1}')
-            await asyncio.sleep(0.001)
-        ours = [
-            (end - begin) / 1_000 for begin, end in zip(fired, await waiter.next(), strict=True)
+            for index, call in enumerate(calls):
+                begun[index].append(time.monotonic_ns())
+                await call()
+                if index == 0:
+                    acknowledged.append((time.monotonic_ns() - begun[0][-1]) / 1_000)
+                await asyncio.sleep(0.001)
+        times = [
+            [(end - begin) / 1_000 for begin, end in zip(each, await other.next(), strict=True)]
+            for each, other in zip(begun, others, strict=True)
         ]
-        bare = [
-            (end - begin) / 1_000
-            for begin, end in zip(published, await receiver.next(), strict=True)
-        ]
-    (our_p50, our_p99), (bare_p50, bare_p99) = _quantiles(ours), _quantiles(bare)
-    ack_p50, ack_p99 = _quantiles(acknowledged)
+        await connection.close()
+    ours, bare, least = map(_quantiles, times)
     return [
         f"{'':34}{'p50':>9}{'p99':>9}",
-        f"{'fire in A to answer in B':34}{our_p50:7.0f} us{our_p99:7.0f} us",
-        f"{'bare pub/sub':34}{bare_p50:7.0f} us{bare_p99:7.0f} us",
-        f"{'times bare pub/sub':34}{our_p50 / bare_p50:9.2f}{our_p99 / bare_p99:9.2f}",
-        f"{'fire acknowledged in A':34}{ack_p50:7.0f} us{ack_p99:7.0f} us",
+        _row("fire in A to answer in B", ours),
+        _row("bare pub/sub", bare),
+        _row("XADD and PUBLISH in a script", least),
+        _ratio("times bare pub/sub", ours, bare),
+        _ratio("XADD and PUBLISH, times bare", least, bare),
+        _row("fire acknowledged in A", _quantiles(acknowledged)),
     ]
+
+
+def _row(name: str, quantiles: tuple[float, float]) -> str:
+    return f"{name:34}{quantiles[0]:7.0f} us{quantiles[1]:7.0f} us"
+
+
+def _ratio(name: str, one: tuple[float, float], other: tuple[float, float]) -> str:
+    return f"{name:34}{one[0] / other[0]:9.2f}{one[1] / other[1]:9.2f}"
 
 
 async def fan_out(url: str, options: argparse.Namespace) -> list[str]:

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 
 from purgatory import Purgatory
 from purgatory.signals.redis import RedisSignals
+from purgatory.signals.redis.message_tap import MessageTap
 
 _spawn = multiprocessing.get_context("spawn")
 
@@ -65,6 +66,27 @@ async def receive_each(pipe: Connection, url: str, count: int) -> None:
         while len(ended) < count:
             if await pubsub.get_message(timeout=10) is not None:
                 ended.append(time.monotonic_ns())
+        pipe.send(ended)
+
+
+async def receive_tapped(pipe: Connection, url: str, count: int) -> None:
+    """Receive messages as a follower does, and do nothing with them; report when each has come."""
+    arrived: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def take(data: bytes) -> bool:
+        arrived.put_nowait(data)
+        return True
+
+    async with Redis.from_url(url) as client, client.pubsub() as pubsub:
+        await pubsub.connect()
+        assert MessageTap.attach(pubsub.connection, b"floor", take)
+        await pubsub.subscribe("floor")
+        await pubsub.get_message(timeout=10)
+        pipe.send("ready")
+        ended: list[int] = []
+        for _ in range(count):
+            await arrived.get()
+            ended.append(time.monotonic_ns())
         pipe.send(ended)
 
 
