@@ -12,6 +12,7 @@ except ImportError as exc:
         "this needs opentelemetry-api: pip install 'fastapi-purgatory[tracing]'"
     ) from exc
 
+from purgatory.tracing.propagation import SpanPropagation
 from purgatory.tracing.purgatory_tracing import PurgatoryTracing
 
-__all__ = ["PurgatoryTracing"]
+__all__ = ["PurgatoryTracing", "SpanPropagation"]

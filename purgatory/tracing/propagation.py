@@ -19,7 +19,10 @@ _VERSION: Final = "00"
 
 
 class SpanPropagation:
-    """Reads and restores the current span; a `purgatory.trace_context.TracePropagation`."""
+    """Reads the current span, and restores that of another process.
+
+    `PurgatoryTracing` has one. Give another to a `JobClient`, for processes without a purgatory.
+    """
 
     def current(self) -> str | None:
         """Return the `traceparent` of the current span; None if it is not sampled.

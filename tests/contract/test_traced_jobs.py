@@ -12,7 +12,8 @@ from redis import Redis
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from purgatory import Purgatory
-from purgatory.jobs import JobContext, JobState, JobStore
+from purgatory.jobs import Job, JobContext, JobState, JobStore
+from purgatory.jobs.clients import JobClient, SyncJobClient
 from purgatory.jobs.model import Deadline, Finish, GiveBack, JobSpec, Retry, WaitAgain
 from purgatory.jobs.model.job import OnFire
 from purgatory.jobs.redis import RedisJobStore
@@ -20,7 +21,7 @@ from purgatory.jobs.redis.record import FIELDS, LONG_FIELDS, TRACED_FIELDS
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.signals.redis import RedisSignals
 from purgatory.timer import SystemClock
-from purgatory.tracing import PurgatoryTracing
+from purgatory.tracing import PurgatoryTracing, SpanPropagation
 from tests.contract.test_redis_signals import until
 from tests.contract.world import World
 from tests.kept_spans import Provider, ids
@@ -139,6 +140,32 @@ async def test_the_run_of_a_job_is_linked_to_its_defer_in_another_process(
     [run] = runs.named("purgatory.job")
     assert [ids(link) for link in run.links] == [ids(order.get_span_context())]
     assert defers.named("purgatory.job") == []
+
+
+@pytest.mark.parametrize("is_sync", [False, True], ids=["async", "sync"])
+async def test_a_client_of_the_store_stores_it_too(tmp_path: Path, is_sync: bool) -> None:
+    """If it is given what reads it, also without an event loop; nothing outside any span."""
+    url = f"sqlite:///{tmp_path}/jobs.db"
+    await migrate(url)
+    provider = Provider()
+
+    def deferred() -> list[Job]:
+        with SyncJobClient(SqlJobStore(url), propagation=SpanPropagation()) as jobs:
+            with provider.start_as_current_span("cron"):
+                job = jobs.defer("note", delay=60)
+            return [job, jobs.defer("note", delay=60)]
+
+    if is_sync:
+        traced, untraced = await asyncio.to_thread(deferred)
+    else:
+        async with JobClient(SqlJobStore(url), propagation=SpanPropagation()) as client:
+            with provider.start_as_current_span("cron"):
+                traced = await client.defer("note", delay=60)
+            untraced = await client.defer("note", delay=60)
+    [span] = provider.named("cron")
+    trace_id, span_id = ids(span.get_span_context())
+    assert traced.traceparent == f"00-{trace_id:032x}-{span_id:016x}-01"
+    assert untraced.traceparent is None
 
 
 @pytest.mark.parametrize("is_shared", [False, True], ids=["memory", "shared"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -25,6 +26,7 @@ from purgatory.jobs.stores.protocol import JobStore
 from purgatory.json_value import json_value
 from purgatory.operations.watch_key import check_key
 from purgatory.timer import SystemClock
+from purgatory.trace_context import TracePropagation, current_traceparent
 from purgatory.wrong_type import wrong_type
 
 
@@ -35,13 +37,18 @@ class JobClient:
     checked by the process that runs them. On one event loop.
     """
 
-    def __init__(self, store: JobStore) -> None:
-        """Use `store`; raise TypeError for anything else."""
+    def __init__(self, store: JobStore, *, propagation: TracePropagation | None = None) -> None:
+        """Use `store`; raise TypeError for anything else.
+
+        With `propagation`, such as `purgatory.tracing.SpanPropagation()`, the runs of a job are
+        linked to the span in which it was deferred.
+        """
         if not hasattr(store, "run") or isinstance(store, type):
             raise wrong_type(
                 "store", store, 'a job store, such as SqlJobStore("sqlite:///jobs.db")'
             )
         self._store = store
+        self._propagation = propagation
         self._key_jobs = KeyJobs(store, None)
 
     async def __aenter__(self) -> Self:
@@ -94,6 +101,9 @@ class JobClient:
             ceiling=ceiling,
             limits=limits,
         )
+        traceparent = current_traceparent(self._propagation)
+        if traceparent is not None:
+            spec = replace(spec, traceparent=traceparent)
         [added] = await self._store.run([Add(spec)])
         return accepted(added).job
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, TypeVar
 from purgatory.jobs.clients.job_client import JobClient
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.stores.protocol import JobStore
+from purgatory.trace_context import TracePropagation
 
 T = TypeVar("T")
 
@@ -24,9 +25,12 @@ class SyncJobClient:
     that was forked opens one of its own.
     """
 
-    def __init__(self, store: JobStore) -> None:
-        """Use `store`, which connects to nothing yet; raise TypeError for anything else."""
-        self._client = JobClient(store)
+    def __init__(self, store: JobStore, *, propagation: TracePropagation | None = None) -> None:
+        """Use `store`, which connects to nothing yet; raise TypeError for anything else.
+
+        `propagation` is that of `JobClient`.
+        """
+        self._client = JobClient(store, propagation=propagation)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._process = 0
