@@ -35,7 +35,7 @@ SAMPLES: Final = 5
 FAST_NS: Final = NS_PER_MS
 # Ages of records are whole milliseconds, rounded when they are written and when they are read.
 AGE_ERROR_NS: Final = 2 * NS_PER_MS
-# Keys that are looked up at the same time.
+# Keys that are looked up at the same time, and locked ones that are tried again in a turn.
 LOOK_UPS: Final = 10
 # Processes look for what others, which may have ended, have left.
 POLL_S: Final = 5.0
@@ -50,8 +50,8 @@ class OwedRecords(Protocol):
         """Keep a record of what fired `age_ms` ago; raise SignalsUnavailableError."""
         ...
 
-    async def owed(self, limit: int) -> Sequence[Any]:
-        """Return the first records, each with `id`, `record` and `age_ms`."""
+    async def owed(self, limit: int, skipped: int = 0) -> Sequence[Any]:
+        """Return the first records but so many, each with `id`, `record` and `age_ms`."""
         ...
 
     async def settle(self, ids: Sequence[str]) -> None:
@@ -174,6 +174,10 @@ class OwedFires:
         # Invariant: _keys counts the keys of _fires, and _bytes is the sum of their sizes.
         self._keys: Counter[str] = Counter()
         self._bytes = 0
+        # Keys of which this process has had a fire recorded that may not be decided yet.
+        self._recorded: set[str] = set()
+        # Keys that wait for a locked job, the one first that was tried first.
+        self._locked: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._is_failing = False
@@ -187,12 +191,14 @@ class OwedFires:
 
     def must_wait(self, key: str) -> bool:
         """Return True if the store is known to be away, or a fire on `key` is owed already."""
-        return self._is_away or not self._is_open() or key in self._keys
+        is_owed = key in self._keys or key in self._recorded
+        return is_owed or self._is_away or not self._is_open()
 
     async def owe(self, key: str, value_json: str, *, fired_ns: int, acked_ms: int) -> bool:
         """Keep a fire; return False if there is no room for it, or nobody left to decide it."""
         fire = _OwedFire(key, value_json, fired_ns, acked_ms)
         if self._records is not None and await self._keep_record(self._records, fire):
+            self._recorded.add(key)
             self._begin()
             return True
         if self._is_stopped:
@@ -283,13 +289,22 @@ class OwedFires:
         """Decide what can be decided now; return True iff some have to wait for a locked job."""
         if not self._is_open():
             raise StoreUnavailableError("the job store is not open")
-        locked: set[str] = set()
-        await self._decide_kept(locked)
-        if self._records is not None:
-            await self._decide_recorded(self._records, locked)
-        return bool(locked)
+        retried = list(islice(self._locked, LOOK_UPS))
+        # First what need not wait: to find that a job is still locked takes seconds.
+        await self._decide_unlocked()
+        if retried:
+            for key in retried:
+                self._locked.pop(key, None)
+            await self._decide_unlocked()
+        return bool(self._locked)
 
-    async def _decide_kept(self, locked: set[str]) -> None:
+    async def _decide_unlocked(self) -> None:
+        """Decide all but what is on the keys in `_locked`, and add to them."""
+        await self._decide_kept()
+        if self._records is not None:
+            await self._decide_recorded(self._records)
+
+    async def _decide_kept(self) -> None:
         place = 0
         while place < len(self._fires):
             times = await self._store_times()
@@ -302,17 +317,21 @@ class OwedFires:
                 )
                 for fire in islice(self._fires, place, place + BATCH)
             ]
-            for is_decided in await self._decide_batch(due, locked):
+            for is_decided in await self._decide_batch(due):
                 if is_decided:
                     self._forget(place)
                 else:
                     place += 1
 
-    async def _decide_recorded(self, records: OwedRecords, locked: set[str]) -> None:
+    async def _decide_recorded(self, records: OwedRecords) -> None:
+        recorded = set(self._recorded)
+        gone: set[str] = set()
+        left: set[str] = set()
+        skipped = 0
         while True:
-            found, fired_ns = await self._read_records(records)
+            found, fired_ns = await self._read_records(records, skipped)
             if not found:
-                return
+                break
             times = await self._store_times()
             settled = []
             due: list[_DueFire] = []
@@ -325,13 +344,17 @@ class OwedFires:
                 key, value_json, acked_ms = record
                 due.append(times.due(key, value_json, fired_ns[each.id], acked_ms))
                 due_ids.append(each.id)
-            decided = await self._decide_batch(due, locked)
-            settled += [
-                each for each, is_decided in zip(due_ids, decided, strict=True) if is_decided
-            ]
-            if not settled:
-                return
-            await records.settle(settled)
+            decided = await self._decide_batch(due)
+            for record_id, fire, is_decided in zip(due_ids, due, decided, strict=True):
+                if is_decided:
+                    settled.append(record_id)
+                (gone if is_decided else left).add(fire.key)
+            if settled:
+                await records.settle(settled)
+            # Others may settle some of those that are skipped: what this misses is found next time.
+            skipped += len(found) - len(settled)
+        # If none is left, whoever has decided them.
+        self._recorded -= recorded & (gone - left) if skipped else recorded
 
     def _forget(self, place: int) -> None:
         fire = self._fires[place]
@@ -346,14 +369,14 @@ class OwedFires:
     # these: from replies of which one way was fast, which need not be the fastest there and back.
 
     async def _read_records(
-        self, records: OwedRecords
+        self, records: OwedRecords, skipped: int
     ) -> tuple[Sequence[Any], Mapping[Any, _FiredNs]]:
-        """Return the first records, and when each fired by the local clock, by id."""
+        """Return the next records, and when each fired by the local clock, by id."""
         fired_ns: dict[Any, _FiredNs] = {}
         found: Sequence[Any] = ()
         for _ in range(SAMPLES):
             asked_ns = self._clock.now_ns()
-            found = await records.owed(BATCH)
+            found = await records.owed(BATCH, skipped)
             answered_ns = self._clock.now_ns()
             for each in found:
                 age_ns = each.age_ms * NS_PER_MS
@@ -377,16 +400,32 @@ class OwedFires:
             max(times, key=_StoreTime.least_ahead_ns), min(times, key=_StoreTime.most_ahead_ns)
         )
 
-    async def _decide_batch(self, fires: Sequence[_DueFire], locked: set[str]) -> list[bool]:
+    async def _decide_batch(self, fires: Sequence[_DueFire]) -> list[bool]:
         """Decide the jobs of fires, in order; return for each False if it has to wait."""
-        if not locked:
-            try:
-                if await self._decide_together(fires):
-                    return [True] * len(fires)
-            except StoreBusyError:
-                # One by one, it shows which.
-                pass
-        return [await self._decide(fire, locked) for fire in fires]
+        free = [fire for fire in fires if fire.key not in self._locked]
+        try:
+            if await self._decide_together(free):
+                return [fire.key not in self._locked for fire in fires]
+        except StoreBusyError:
+            # One by one, it shows which.
+            pass
+        by_key: dict[str, list[int]] = {}
+        for place, fire in enumerate(fires):
+            by_key.setdefault(fire.key, []).append(place)
+        decided = [False] * len(fires)
+        slots = asyncio.Semaphore(LOOK_UPS)
+
+        async def decide_key(places: list[int]) -> None:
+            async with slots:
+                for place in places:
+                    decided[place] = await self._decide(fires[place])
+
+        # Each locked job takes the store seconds: one after another, they would take minutes.
+        ends = await asyncio.gather(*map(decide_key, by_key.values()), return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
+        return decided
 
     async def _decide_together(self, fires: Sequence[_DueFire]) -> bool:
         """Decide the jobs of fires in few steps; return False if there are too many jobs."""
@@ -414,18 +453,18 @@ class OwedFires:
             if job is not None and job.state.is_final and self._on_end is not None:
                 self._on_end(job)
 
-    async def _decide(self, fire: _DueFire, locked: set[str]) -> bool:
+    async def _decide(self, fire: _DueFire) -> bool:
         """Decide the jobs of a fire; return False if it has to wait.
 
-        A key is added to `locked` if another transaction has one of its jobs: neither this fire nor
-        later ones on the key can be decided, and others need not wait for that.
+        Its key is added to `_locked` if another transaction has one of its jobs: neither this fire
+        nor later ones on the key can be decided, and others need not wait for that.
         """
-        if fire.key in locked:
+        if fire.key in self._locked:
             return False
         try:
             await self._decide_jobs(fire)
         except StoreBusyError as exc:
-            locked.add(fire.key)
+            self._locked[fire.key] = None
             logger.warning("an owed fire waits: %s", exc.detail, extra={"action": "owed-locked"})
             return False
         return True

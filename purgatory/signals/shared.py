@@ -150,8 +150,8 @@ class SharedSignals(Protocol):
         """
         ...
 
-    async def owed(self, limit: int) -> list[OwedRecord]:
-        """Return the first of these records; raise SignalsUnavailableError."""
+    async def owed(self, limit: int, skipped: int = 0) -> list[OwedRecord]:
+        """Return the first of these records but `skipped`; raise SignalsUnavailableError."""
         ...
 
     async def settle(self, ids: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ return room
 _READ: Final = RedisScript(b"""
 local time = redis.call('TIME')
 local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-local found = redis.call('ZRANGE', KEYS[1], 0, ARGV[1] - 1, 'WITHSCORES')
+local found = redis.call('ZRANGE', KEYS[1], ARGV[1], ARGV[2], 'WITHSCORES')
 local rows = {}
 for index = 1, #found, 2 do
   rows[#rows + 1] = found[index]
@@ -90,9 +90,9 @@ class RedisOwedFires:
             for place in range(len(requests))
         ]
 
-    async def owed(self, limit: int) -> list[OwedRecord]:
-        """Return the first records."""
-        rows: list[Any] = await self._run(_READ, limit)
+    async def owed(self, limit: int, skipped: int = 0) -> list[OwedRecord]:
+        """Return the first records but `skipped`."""
+        rows: list[Any] = await self._run(_READ, skipped, skipped + limit - 1)
         return [
             OwedRecord(_text(rows[at]), _bytes(rows[at + 1]), int(rows[at + 2]))
             for at in range(0, len(rows), 3)

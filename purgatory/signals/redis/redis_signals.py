@@ -360,9 +360,9 @@ class RedisSignals:
         """Keep a record of what fired `age_ms` ago, beside the first log."""
         await self._owed.owe(record, age_ms)
 
-    async def owed(self, limit: int) -> list[OwedRecord]:
-        """Return the first of these records."""
-        return await self._owed.owed(limit)
+    async def owed(self, limit: int, skipped: int = 0) -> list[OwedRecord]:
+        """Return the first of these records but `skipped`."""
+        return await self._owed.owed(limit, skipped)
 
     async def settle(self, ids: Sequence[str]) -> None:
         """Forget records."""

@@ -289,6 +289,34 @@ async def test_a_locked_job_holds_up_no_other_fire(
     assert not (await purgatory.fire("locked")).jobs_pending
 
 
+async def test_many_locked_jobs_hold_up_no_other_fire(
+    purgatory: Purgatory, store: SlowStore
+) -> None:
+    """Neither the first time, which finds them, nor later: they are tried a few at a time."""
+    keys = [f"locked{number}" for number in range(150)]
+    locked = [await purgatory.defer("note", delay=HOUR_S, keys=[key]) for key in keys]
+    other = await purgatory.defer("note", delay=HOUR_S, keys=["other"])
+    await asyncio.sleep(1)
+    store.is_down = True
+    for key in [*keys, "other"]:
+        assert (await purgatory.fire(key)).jobs_pending
+    store.locked_ids = {job.id for job in locked}
+    store.is_down = False
+    await asyncio.sleep(120)
+    assert (await other.get()).outcome is JobOutcome.FIRED
+    later = await purgatory.defer("note", delay=HOUR_S, keys=["later"])
+    await asyncio.sleep(1)
+    store.is_down = True
+    assert (await purgatory.fire("later")).jobs_pending
+    store.is_down = False
+    await asyncio.sleep(30)
+    assert (await later.get()).outcome is JobOutcome.FIRED
+    store.locked_ids = set()
+    await asyncio.sleep(300)
+    outcomes = [(await job.get()).outcome for job in locked]
+    assert outcomes == [JobOutcome.FIRED] * 150
+
+
 async def test_a_fire_in_a_drain_is_not_acknowledged_as_pending(
     make_purgatory: Make, store: SlowStore
 ) -> None:
