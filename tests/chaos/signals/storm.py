@@ -52,6 +52,11 @@ class SignalPlan:
         """How long a client waits: all of them ask a few hundred times a second."""
         return max(1.0, self.clients / WAKES_A_SECOND)
 
+    @property
+    def patience_s(self) -> float:
+        """How long workers may take until they can fire: thousands of clients return at once."""
+        return PATIENCE_S * max(1.0, self.clients / 1_000)
+
 
 class NoAnswerError(Exception):
     """The worker was killed, or was not there."""
@@ -199,6 +204,8 @@ class SignalStorm:
             if fault in self._servers.lossy:
                 self._lost_s = time.monotonic()
             self.counts[fault] += 1
+            if number % 20 == 19:
+                sys.stderr.write(f"{number + 1} of {len(faults)} faults, {dict(self.counts)}\n")
         after = await self._memory()
         await asyncio.sleep(self._plan.pause_s)
         self._is_firing = False
@@ -242,7 +249,7 @@ class SignalStorm:
 
     async def _settled(self) -> None:
         """Return once each worker can fire: its connections are those of now."""
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(self._plan.patience_s):
             for worker in self._workers:
                 number = 0
                 while number < 3:
