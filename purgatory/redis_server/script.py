@@ -55,21 +55,6 @@ class RedisScript:
         except NoScriptError:
             return await _call(client, ("EVAL", self._text, len(keys), *keys, *arguments), fsync_ms)
 
-    async def run_together(
-        self,
-        client: Redis,
-        calls: Sequence[tuple[Sequence[Any], Sequence[Any]]],
-        *,
-        fsync_ms: int | None = None,
-    ) -> list[Any]:
-        """Return the replies to calls of (keys, arguments) in one transaction: all run, or none."""
-        commands = [self.command(keys, arguments) for keys, arguments in calls]
-        try:
-            return await _call_together(client, commands, fsync_ms)
-        except NoScriptError:
-            texts = [("EVAL", self._text, *command[2:]) for command in commands]
-            return await _call_together(client, texts, fsync_ms)
-
 
 class FsyncTimeoutError(TimeoutError):
     """The server has not written to its disk in time."""
@@ -86,29 +71,6 @@ async def _call(client: Client, command: tuple[Any, ...], fsync_ms: int | None) 
         reply, synced = await pipe.execute(raise_on_error=False)
     _require_synced(synced, fsync_ms, reply)
     return reply
-
-
-async def _call_together(
-    client: Redis, commands: Sequence[tuple[Any, ...]], fsync_ms: int | None
-) -> list[Any]:
-    # Not as a transaction of redis-py, which cannot wait for the disk on the same connection.
-    async with client.pipeline(transaction=False) as pipe:
-        pipe.execute_command("MULTI")
-        for command in commands:
-            pipe.execute_command(*command)
-        pipe.execute_command("EXEC")
-        if fsync_ms is not None:
-            pipe.execute_command("WAITAOF", 1, 0, fsync_ms)
-        replies = await pipe.execute(raise_on_error=False)
-    end = len(commands) + 1
-    queued, executed = replies[:end], replies[end]
-    results = executed if isinstance(executed, list) else []
-    for result in (*queued, executed, *results):
-        if isinstance(result, Exception):
-            raise result
-    if fsync_ms is not None:
-        _require_synced(replies[-1], fsync_ms)
-    return results
 
 
 def _require_synced(synced: Any, fsync_ms: int, *replies: Any) -> None:

@@ -299,7 +299,7 @@ class RedisSignals:
     ) -> list[Appended] | bytes:
         """Append entries unless a condition does not hold; see `SharedSignals`.
 
-        Entries of several logs are appended in one transaction. In a cluster, which has none for
+        Entries of several logs are appended in one step. In a cluster, which has none for
         several servers, the logs are appended to one after another: if that fails in between, a
         repeat with the same `idempotency` appends what is left.
         """

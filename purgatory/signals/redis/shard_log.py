@@ -34,7 +34,12 @@ from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.signals.shared import Idempotency
 
-_SCRIPT: Final = RedisScript(Path(__file__).with_name("log.lua").read_bytes())
+_TEXT: Final = Path(__file__).with_name("log.lua").read_bytes()
+_SCRIPT: Final = RedisScript(_TEXT)
+_TOGETHER: Final = RedisScript(
+    b"local function append_one(KEYS, ARGV)\n%b\nend\n%b"
+    % (_TEXT, Path(__file__).with_name("together.lua").read_bytes())
+)
 _KEYS: Final = ("meta", "log", "keys", "idle")
 # Of one call: the server serves nobody else meanwhile.
 MAX_WEIGHT: Final = 500
@@ -230,13 +235,17 @@ class ShardLog:
     ) -> list[AppendReply]:
         """Append to several logs of one server, all or none of the requests."""
         first = parts[0][0]
-        calls = [
-            (log.keys, log._arguments("append", *_append_arguments([request])))
-            for log, request in parts
-        ]
+        keys: list[str] = []
+        arguments: list[bytes | str | int] = []
+        for log, request in parts:
+            own = log._arguments("append", *_append_arguments([request]))
+            keys += log.keys
+            arguments += (len(own), *own)
         texts = await first._attempt(
-            lambda client: _SCRIPT.run_together(client, calls, fsync_ms=first._fsync_ms)
+            lambda client: _TOGETHER.run(client, keys, arguments, fsync_ms=first._fsync_ms)
         )
+        if not texts:
+            raise _name_reused()
         replies = [_append_replies(text)[0] for text in texts]
         for reply in replies:
             if isinstance(reply, SignalsConflictError):
@@ -400,10 +409,14 @@ def _append_reply(epoch: str, result: bytes) -> AppendReply | SignalsConflictErr
         before, at_ms, seqs, _ = rest.split(b" ")
         return AppendReply(first.decode(), int(before), int(at_ms), _seqs(seqs), is_repeat=True)
     if kind == b"reused":
-        return SignalsConflictError(
-            "the name of this request was that of another one", is_name_reused=True
-        )
+        return _name_reused()
     return SignalsConflictError("the key has fired since then", is_name_reused=False)
+
+
+def _name_reused() -> SignalsConflictError:
+    return SignalsConflictError(
+        "the name of this request was that of another one", is_name_reused=True
+    )
 
 
 def _seqs(text: bytes) -> list[int]:
