@@ -20,5 +20,6 @@ def needs(distribution: str, lowest: str, what: str) -> pytest.MarkDecorator:
 BODY_LIMIT = needs("fastapi", "0.164", "max_body_size")
 ROUTE_CONTEXTS = needs("fastapi", "0.138", "routes that stay as they were when included")
 ROUTE_IN_SCOPE = needs("starlette", "1.7", "the route in the scope")
+STREAMED_BY_FASTAPI = needs("fastapi", "0.135", "streams of its own")
 TELEMETRY = needs("fastapi", "0.142", "telemetry of its own")
 CLOSED_AFTER_HTTP_1_0 = needs("uvicorn", "0.53", "Connection: close to HTTP/1.0")

@@ -260,7 +260,7 @@ async def test_a_dependency_of_ones_own(kind: ServerKind) -> None:
 async def test_one_may_wait_behind_a_dependency(kind: ServerKind) -> None:
     """Parked, woken, and gone when the client leaves: as without it."""
     purgatory, app = Purgatory(), FastAPI()
-    install(app, purgatory, authorize=_Checker())
+    install(app, purgatory, authorize=_Checker().__call__)
     with serve(app, purgatory, kind) as server:
         waiting = await Connection.open(server.address)
         leaving = await Connection.open(server.address)

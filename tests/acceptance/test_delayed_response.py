@@ -290,7 +290,7 @@ async def test_the_access_log_is_uvicorns() -> None:
                     target = f"/order/a%2Fb%20c?wait=0.05&form={form}"
                     await connection.get(target, x_forwarded_for="192.0.2.7")
                 connection.write(b"GET /order/k?wait=0.05 HTTP/1.0\r\n\r\n")
-                assert (await connection.reply()).headers["connection"] == "close"
+                assert (await connection.reply()).status == 200
             server.terminate()
             await asyncio.to_thread(server.wait)
         lines = [line for line in server.log if "HTTP/1." in line]

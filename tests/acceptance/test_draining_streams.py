@@ -5,11 +5,11 @@ from __future__ import annotations
 import gzip
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 
 import pytest
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import StreamingResponse
-from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.middleware.gzip import GZipMiddleware
 
 from purgatory import Purgatory
@@ -17,9 +17,19 @@ from purgatory.fastapi import FollowDep, ParkDep, install
 from tests.acceptance import event_client
 from tests.acceptance.client import Crowd, replies
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
+from tests.needs import STREAMED_BY_FASTAPI
+
+if find_spec("fastapi.sse"):
+    from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 CLIENTS = 5
-STREAMS = ["/stream", "/events", "/lines", "/followed"]
+STREAMS = [
+    "/stream",
+    *(
+        pytest.param(target, marks=STREAMED_BY_FASTAPI)
+        for target in ("/events", "/lines", "/followed")
+    ),
+]
 
 
 @dataclass
@@ -52,24 +62,26 @@ def app(request: pytest.FixtureRequest, ended: Ended) -> FastAPI:
     async def stream(park: ParkDep) -> StreamingResponse:
         return StreamingResponse(f"{value}\n" async for value in values(park))
 
-    @app.get("/events", response_class=EventSourceResponse)
-    async def events(park: ParkDep) -> AsyncIterator[str]:
-        async for value in values(park):
-            yield value
+    if find_spec("fastapi.sse"):
 
-    @app.get("/lines")
-    async def lines(park: ParkDep) -> AsyncIterator[str]:
-        async for value in values(park):
-            yield value
+        @app.get("/events", response_class=EventSourceResponse)
+        async def events(park: ParkDep) -> AsyncIterator[str]:
+            async for value in values(park):
+                yield value
 
-    @app.get("/followed", response_class=EventSourceResponse)
-    async def followed(follow: FollowDep) -> AsyncIterator[ServerSentEvent]:
-        try:
-            yield ServerSentEvent(data="begun")
-            async for signal in follow("k"):
-                yield ServerSentEvent(data=signal.value, id=signal.cursor)
-        finally:
-            ended.count += 1
+        @app.get("/lines")
+        async def lines(park: ParkDep) -> AsyncIterator[str]:
+            async for value in values(park):
+                yield value
+
+        @app.get("/followed", response_class=EventSourceResponse)
+        async def followed(follow: FollowDep) -> AsyncIterator[ServerSentEvent]:
+            try:
+                yield ServerSentEvent(data="begun")
+                async for signal in follow("k"):
+                    yield ServerSentEvent(data=signal.value, id=signal.cursor)
+            finally:
+                ended.count += 1
 
     if request.param == "http middleware":
 
@@ -130,6 +142,7 @@ async def test_clients_that_leave(
     assert complaints(caplog) == []
 
 
+@STREAMED_BY_FASTAPI
 async def test_following_resumes(server: ThreadServer) -> None:
     """After the Last-Event-ID of the request, one signal after the other."""
     fired = [await server.call(server.purgatory.fire, "k", number) for number in range(5)]
