@@ -134,8 +134,8 @@ bench-jobs: $(VENV)/.test $(VENV)/.compiled ## Measure delayed jobs on each stor
 bench-signals: $(VENV)/.test $(VENV)/.compiled ## Measure signals through Redis, beside bare pub/sub (ARGS="--rounds 5000")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.signals $(ARGS)
 
-bench-pipeline: $(VENV)/.test ## Measure outcomes and waits of 10 M operations on Spark, beside DuckDB and the truth (ARGS="--operations 1000000")
-	@$(BIN)/python -m tests.benchmarks.pipeline $(ARGS)
+bench-pipeline: $(VENV)/.test $(VENV)/.compiled ## Measure 10 M operations on Spark, beside DuckDB and the truth, and a replay (ARGS="--operations 1000000")
+	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.pipeline $(ARGS)
 
 bench-replay: $(VENV)/.test $(VENV)/.compiled ## Replay 10 M operations of Kafka's load on Spark, beside one process
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.pipeline.replay $(ARGS)

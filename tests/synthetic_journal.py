@@ -134,6 +134,18 @@ class Truth:
         """All that left at least one row."""
         return sum(kind.operations for kind in self.kinds.values())
 
+    def add(self, part: Truth) -> None:
+        """Add what is true of other rows."""
+        self.rows += part.rows
+        self.repeated_rows += part.repeated_rows
+        self.late_rows += part.late_rows
+        self.files += part.files
+        for counts, more in ((self.events, part.events), (self.hours, part.hours)):
+            for name, count in more.items():
+                counts[name] = counts.get(name, 0) + count
+        for name, kind in part.kinds.items():
+            _merge_kind(self.kinds.setdefault(name, KindTruth()), kind)
+
 
 @dataclass(kw_only=True)
 class SyntheticJournal:
@@ -176,7 +188,7 @@ class SyntheticJournal:
             ]
             for task in tasks:
                 part, late = task.result()
-                _merge(truth, part)
+                truth.add(part)
                 self._late += late
         return truth
 
@@ -476,18 +488,6 @@ def _write(path: Path, table: pa.Table) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     options: dict[str, Any] = WRITER_OPTIONS
     pq.write_table(table, path, row_group_size=250_000, **options)
-
-
-def _merge(truth: Truth, part: Truth) -> None:
-    truth.rows += part.rows
-    truth.repeated_rows += part.repeated_rows
-    truth.late_rows += part.late_rows
-    truth.files += part.files
-    for counts, more in ((truth.events, part.events), (truth.hours, part.hours)):
-        for name, count in more.items():
-            counts[name] = counts.get(name, 0) + count
-    for name, kind in part.kinds.items():
-        _merge_kind(truth.kinds.setdefault(name, KindTruth()), kind)
 
 
 def _merge_kind(kind: KindTruth, part: KindTruth) -> None:

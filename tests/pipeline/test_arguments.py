@@ -61,10 +61,6 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
             ["replay", "--load", "kafka-low", "--growth", "busier"],
             "--growth needs recorded operations: give --load recorded, or leave it out",
         ),
-        (
-            ["stream", "--journal", "x", "--master", "sc://x"],
-            "stream does not run on Spark Connect: give --master local[2]",
-        ),
         (["stream"], "no journal: give --journal DIR, or --from redis://HOST"),
         (["stream", "--journal", "x", "--from", "redis://x"], "--journal or --from, not both"),
         (["stream", "--journal", "x", "--window", "0"], "--window: '0': give a whole number of 1"),

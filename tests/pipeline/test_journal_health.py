@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from pyspark.sql import Row
 
 from purgatory.pipeline import Alert, AlertThresholds, PipelineError
 from purgatory.pipeline.stream.journal_health import METRICS, JournalHealth
@@ -87,6 +88,18 @@ def test_events_in_the_future_name_their_workers() -> None:
         ("future-events", {"events": 2, "workers": ["a", "b"]}),
         ("future-events", {"events": 1, "workers": ["a"]}),
     ]
+
+
+def test_events_in_the_future_are_counted_on_spark_connect() -> None:
+    """It shows the values and the schema of a row, rather than the row."""
+    stream = Stream()
+    stream.batch(10, rows=5)
+    fields = [{"name": "future"}, {"name": "workers"}]
+    row = {"values": [3, ["a"]], "schema": {"fields": fields}}
+    stream.recentProgress[0]["observedMetrics"][METRICS] = Row(*row)(*row.values())
+    stream.health = JournalHealth(stream, THRESHOLDS, stream.alerts.append, checkpoints="/out/x")
+    stream.health.check(is_last=True)
+    assert stream.said[-1] == ("future-events", {"events": 3, "workers": ["a"]})
 
 
 def test_a_checkpoint_that_waits_for_the_future_is_an_error() -> None:

@@ -24,6 +24,7 @@ from purgatory.pipeline.errors import AlertRefusedError
 from purgatory.pipeline.source import register
 from purgatory.pipeline.spark.local_folder import LocalFolder
 from purgatory.pipeline.stream.alerts import Alert, AlertService
+from purgatory.pipeline.stream.batch_writer import BatchWriter
 from purgatory.pipeline.stream.queries import StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds, exploding, window_keys, window_waits
 from tests.acceptance.process_server import ProcessServer
@@ -222,7 +223,7 @@ def test_a_batch_that_breaks_off_says_so_in_a_sentence(
     def break_off(*_: object) -> None:
         raise PySparkException("the disk is full\n" + "\tat org.apache.Somewhere\n" * 1_000)
 
-    monkeypatch.setattr(StreamingQueries, "_write_batch", break_off)
+    monkeypatch.setattr(BatchWriter, "_write", break_off)
     live = StreamingQueries(spark, str(tmp_path / "out"), THRESHOLDS)
     queries = live.start(streaming_events(spark, str(tmp_path / "journal")), every_s=None)
     with pytest.raises(PipelineError, match=r"stopped: Spark failed: the disk is full$"):

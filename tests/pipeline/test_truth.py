@@ -9,9 +9,10 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable
+from purgatory.pipeline.cli.engine import SparkEngine
 from purgatory.pipeline.spark.tables import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
-from tests.benchmarks.pipeline.checked_run import differences
+from tests.benchmarks.pipeline.checked_run import advised, differences
 from tests.benchmarks.pipeline.known_truth import KnownTruth
 
 
@@ -37,7 +38,22 @@ def test_every_fault_is_found(spark: SparkSession, tmp_path: Path) -> None:
         hot_keys=truth.hot_keys[1:],
     )
     update = replace(first, rows=truth.late)
-    told = wrong.differences(update, table, Tables(str(out)))
+    found = advised(SparkEngine(spark), str(out), lambda _: None)
+    told = wrong.differences(update, table, Tables(str(out)), found)
     assert len(told) == 2
     assert re.match(r"wait_us_p99 of park: the jobs found \d+, true is \d+", told[0])
     assert told[1].startswith("operations of the hot keys: the jobs found [")
+    planted = truth.advice
+    others = {
+        "arrivals at the peak": replace(planted, arrivals_per_s=planted.arrivals_per_s * 2),
+        "parked at the peak": replace(planted, parked=planted.parked * 1.1),
+        "workers": replace(planted, parked=planted.parked * 2),
+        "advised timeout of park": replace(
+            planted, timeouts_us=planted.timeouts_us | {"park": planted.timeouts_us["watch"]}
+        ),
+        "expired share of fetch": replace(planted, expired_shares={"fetch": 0.2}),
+    }
+    for what, other in others.items():
+        wrong = replace(truth, advice=other)
+        told = wrong.differences(update, table, Tables(str(out)), found)
+        assert told and any(line.startswith(what) for line in told)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from pathlib import Path
+from importlib.resources import files
 
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
@@ -21,7 +21,8 @@ from purgatory.redis_server.script import (
     netstrings,
 )
 
-_SCRIPT = RedisScript(Path(__file__).with_name("steps.lua").read_bytes())
+# Not by a path: executors of Spark may have this package in an archive.
+_SCRIPT = RedisScript((files(__package__) / "steps.lua").read_bytes())
 _INDEXES = (
     *(
         "at",

@@ -16,7 +16,7 @@ from purgatory.pipeline.outcomes.event_summary import FutureRecords
 from purgatory.pipeline.outcomes.future_records import DEFAULT_TOLERANCE_S
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
-from purgatory.pipeline.report import report_writer
+from purgatory.pipeline.report import DEFAULT_TITLE
 from purgatory.pipeline.waits import wait_tables
 
 _CAPACITY = Capacity()
@@ -86,6 +86,9 @@ def run_advise(call: Call) -> str:
 
 def run_report(call: Call) -> str:
     """Write the report; with a journal, run the jobs before it first."""
+    # Imported here: the other commands need no Matplotlib, which takes longest to import.
+    from purgatory.pipeline.report import report_writer
+
     said = f"{run_advise(call)}\n" if call.options.journal else ""
     where = report_writer.run(
         call.outcomes,
@@ -162,7 +165,7 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     _add_advise(parser)
-    parser.add_argument("--title", default=report_writer.DEFAULT_TITLE, help="of the page")
+    parser.add_argument("--title", default=DEFAULT_TITLE, help="of the page")
 
 
 COMMANDS = (

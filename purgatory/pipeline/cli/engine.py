@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Protocol
+from functools import cached_property
 
 import duckdb
 from pyspark.sql import SparkSession
@@ -18,10 +19,11 @@ from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
-from purgatory.pipeline.rollups.rollups import FOLDER, Rollups
+from purgatory.pipeline.rollups.rollups import FOLDER, RollupRun, Rollups
 from purgatory.pipeline.rollups.spark_rollups import SparkRollupRun
 from purgatory.pipeline.rollups.wait_tables import timer_sample, write_waits
 from purgatory.pipeline.spark.error_message import SPARK_ERRORS
+from purgatory.pipeline.spark.folder import Folder
 from purgatory.pipeline.spark.folders import folder_at, is_local
 from purgatory.pipeline.spark.machine_memory import machine_memory
 from purgatory.pipeline.spark.remote_folder import SCHEMES
@@ -50,109 +52,112 @@ class EngineName(StrEnum):
     DUCKDB = "duckdb"
 
 
-class Engine(Protocol):
-    """Reads and writes the tables of the jobs `outcomes`, `waits` and `advise`."""
+class Engine(ABC):
+    """Reads and writes the tables of the jobs `outcomes`, `waits`, `advise` and `report`.
 
+    `connection` is to DuckDB, which merges rollups for both engines: they are small, whatever the
+    size of the outcomes.
+    """
+
+    @property
+    @abstractmethod
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection to DuckDB."""
+
+    @abstractmethod
     def outcome_table(self, path: str) -> OutcomeTable:
-        """Return the table of outcomes at `path`."""
-        ...
+        """Return the table of outcomes below `path`."""
+
+    @abstractmethod
+    def failed_jobs(self, path: str) -> FailedJobs:
+        """Return the failed jobs by kind. Raises NothingToReadError without outcomes."""
 
     def tables(self, path: str) -> Tables:
-        """Return the other tables at `path`."""
-        ...
+        """Return the other tables below `path`."""
+        return Tables(path)
+
+    def rollups(self, path: str, on_progress: OnProgress) -> Rollups:
+        """Bring the rollups below `path` up to date, and return them.
+
+        Raises NothingToReadError without outcomes.
+        """
+        table = self.outcome_table(path)
+        table.published()
+        folder = folder_at(f"{path}/{FOLDER}")
+        return self._rollup_run(folder, table, on_progress).update()
 
     def write_waits(self, path: str, on_progress: OnProgress) -> None:
         """Write the tables of `waits` below `path`. Raises NothingToReadError without outcomes."""
-        ...
+        found = self.rollups(path, on_progress)
+        write_waits(self.connection, found, self.tables(path), on_progress)
 
     def timers(self, path: str, on_progress: OnProgress) -> Sequence[Timer]:
         """Return a sample of the timers of the outcomes below `path`.
 
         Raises NothingToReadError without outcomes.
         """
-        ...
+        return timer_sample(self.connection, self.rollups(path, on_progress))
 
-    def failed_jobs(self, path: str) -> FailedJobs:
-        """Return the failed jobs by kind. Raises NothingToReadError without outcomes."""
-        ...
+    @abstractmethod
+    def _rollup_run(
+        self, folder: Folder, table: OutcomeTable, on_progress: OnProgress
+    ) -> RollupRun:
+        """Return a run that brings the rollups in `folder` up to date with `table`."""
 
 
-class SparkEngine:
+class SparkEngine(Engine):
     """Spark, for any size and any place."""
 
     def __init__(self, spark: SparkSession) -> None:
         """Use a session."""
         self._spark = spark
-        # What is merged is small, whatever the size of the outcomes.
-        self._merges = connected()
+
+    @cached_property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection to DuckDB, opened at its first use: not all commands merge rollups."""
+        return connected()
 
     def outcome_table(self, path: str) -> OutcomeTable:
         """Return the table of outcomes below `path`."""
         return OutcomeTable(self._spark, f"{path}/outcomes")
 
-    def tables(self, path: str) -> Tables:
-        """Return the other tables below `path`."""
-        return Tables(path)
-
-    def rollups(self, path: str, on_progress: OnProgress) -> Rollups:
-        """Bring the rollups below `path` up to date, and return them."""
-        table = self.outcome_table(path)
-        table.published()
-        folder = folder_at(f"{path}/{FOLDER}")
-        return SparkRollupRun(
-            self._spark, self._merges, folder, table.folder, table.manifest(), on_progress
-        ).update()
-
-    def write_waits(self, path: str, on_progress: OnProgress) -> None:
-        """Write the tables of `waits` below `path`."""
-        found = self.rollups(path, on_progress)
-        write_waits(self._merges, found, self.tables(path), on_progress)
-
-    def timers(self, path: str, on_progress: OnProgress) -> Sequence[Timer]:
-        """Return a sample of the timers of the outcomes below `path`."""
-        return timer_sample(self._merges, self.rollups(path, on_progress))
-
     def failed_jobs(self, path: str) -> FailedJobs:
         """Return the failed jobs of the outcomes below `path`."""
         return failed_by_spark(self.outcome_table(path).read())
 
+    def _rollup_run(
+        self, folder: Folder, table: OutcomeTable, on_progress: OnProgress
+    ) -> RollupRun:
+        manifest = table.manifest()
+        return SparkRollupRun(
+            self._spark, self.connection, folder, table.folder, manifest, on_progress
+        )
 
-class DuckEngine:
+
+class DuckEngine(Engine):
     """DuckDB, in this process."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Use a connection."""
         self._connection = connection
 
+    @property
+    def connection(self) -> duckdb.DuckDBPyConnection:
+        """The connection to DuckDB."""
+        return self._connection
+
     def outcome_table(self, path: str) -> DuckOutcomeTable:
         """Return the table of outcomes below `path`."""
-        return DuckOutcomeTable(self._connection, f"{path}/outcomes")
-
-    def tables(self, path: str) -> Tables:
-        """Return the other tables below `path`."""
-        return Tables(path)
-
-    def rollups(self, path: str, on_progress: OnProgress) -> Rollups:
-        """Bring the rollups below `path` up to date, and return them."""
-        table = self.outcome_table(path)
-        table.published()
-        folder = folder_at(f"{path}/{FOLDER}")
-        return DuckRollupRun(
-            self._connection, folder, table.folder, table.manifest(), on_progress
-        ).update()
-
-    def write_waits(self, path: str, on_progress: OnProgress) -> None:
-        """Write the tables of `waits` below `path`."""
-        found = self.rollups(path, on_progress)
-        write_waits(self._connection, found, self.tables(path), on_progress)
-
-    def timers(self, path: str, on_progress: OnProgress) -> Sequence[Timer]:
-        """Return a sample of the timers of the outcomes below `path`."""
-        return timer_sample(self._connection, self.rollups(path, on_progress))
+        return DuckOutcomeTable(self.connection, f"{path}/outcomes")
 
     def failed_jobs(self, path: str) -> FailedJobs:
         """Return the failed jobs of the outcomes below `path`."""
-        return failed_by_duckdb(self._connection, self.outcome_table(path))
+        return failed_by_duckdb(self.connection, self.outcome_table(path))
+
+    def _rollup_run(
+        self, folder: Folder, table: OutcomeTable, on_progress: OnProgress
+    ) -> RollupRun:
+        return DuckRollupRun(self.connection, folder, table.folder, table.manifest(), on_progress)
 
 
 def duck_engine() -> DuckEngine:

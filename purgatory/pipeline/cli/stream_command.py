@@ -7,7 +7,6 @@ import os
 
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.options import NumberOption, add_journal, add_numbers, number, whole
-from purgatory.pipeline.spark.session import remote_address
 from purgatory.pipeline.stream.alerts import AlertService
 from purgatory.pipeline.stream.queries import FOLDER, StreamingQueries, streaming_events, wait_for
 from purgatory.pipeline.stream.windows import AlertThresholds
@@ -87,10 +86,6 @@ def _check(options: argparse.Namespace) -> None:
         raise ValueError("two journals: give --journal or --from, not both")
     if not (options.source or options.journal):
         raise ValueError("no journal: give --journal DIR, or --from redis://HOST")
-    if remote_address(options.master) is not None:
-        raise ValueError(
-            "stream does not run on Spark Connect: give --master local[2], or use spark-submit"
-        )
 
 
 def _service_url(text: str) -> str:

@@ -21,8 +21,6 @@ from purgatory.pipeline.duck.connection import (
 from purgatory.pipeline.errors import BadFileError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.event_summary import EventSummary, from_micros, summary_of_rows
-from purgatory.pipeline.outcomes.footer import Footer
-from purgatory.pipeline.outcomes.journal_files import footer_of
 from purgatory.pipeline.outcomes.manifest import Hour, future_folder, run_folder
 from purgatory.pipeline.outcomes.update_run import UpdateRun
 from purgatory.pipeline.spark.folder import Folder
@@ -43,10 +41,6 @@ class DuckUpdateRun(UpdateRun):
     ) -> None:
         super().__init__(table, attach(connection, journal), on_progress, limit)
         self._connection = connection
-
-    def _footer(self, path: str) -> Footer:
-        with self._journal.open(path) as file:
-            return footer_of(file)
 
     def _damaged(
         self, error: Exception, rows: Mapping[str, int], on_bad_file: OnBadFile

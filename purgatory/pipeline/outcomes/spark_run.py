@@ -13,7 +13,6 @@ from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.errors import BadFileError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.event_summary import EventSummary, from_micros, summary_of
-from purgatory.pipeline.outcomes.footer import Footer
 from purgatory.pipeline.outcomes.future_records import (
     events_of_outcomes,
     future_events,
@@ -21,7 +20,7 @@ from purgatory.pipeline.outcomes.future_records import (
     past_events,
     past_outcomes,
 )
-from purgatory.pipeline.outcomes.journal_files import damaged_files, footer_of, unreadable_file
+from purgatory.pipeline.outcomes.journal_files import damaged_files, unreadable_file
 from purgatory.pipeline.outcomes.manifest import Hour, future_folder, run_folder
 from purgatory.pipeline.outcomes.outcomes import outcomes, watched_hour
 from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
@@ -51,10 +50,6 @@ class SparkUpdateRun(UpdateRun):
     ) -> None:
         super().__init__(table, journal, on_progress, limit)
         self._spark = spark
-
-    def _footer(self, path: str) -> Footer:
-        with self._journal.open(path) as file:
-            return footer_of(file)
 
     def _damaged(
         self, error: Exception, rows: Mapping[str, int], on_bad_file: OnBadFile

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,6 +16,7 @@ from purgatory.pipeline.errors import BadFileError, NothingToReadError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.event_summary import EventSummary, FutureRecords, merged_starts
 from purgatory.pipeline.outcomes.footer import Footer
+from purgatory.pipeline.outcomes.journal_files import footer_of
 from purgatory.pipeline.outcomes.manifest import (
     Hour,
     Manifest,
@@ -28,6 +30,11 @@ from purgatory.pipeline.outcomes.manifest import (
     sweep,
 )
 from purgatory.pipeline.spark.folder import File, Folder
+
+# Most of the time of a footer is a round trip to the object store.
+_READERS = 8
+# Read ahead of the first bad one.
+_FOOTERS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +129,23 @@ class UpdateRun(ABC):
         """Return the good files with their footers, and why the others are bad."""
         good: list[tuple[File, Footer]] = []
         bad: dict[str, str] = {}
-        for file in files:
-            try:
-                good.append((file, self._footer(file.path)))
-            except ValueError as error:
-                self._note(file.path, str(error), bad, on_bad_file)
+        with ThreadPoolExecutor(_READERS) as readers:
+            for start in range(0, len(files), _FOOTERS):
+                some = files[start : start + _FOOTERS]
+                for file, found in zip(some, readers.map(self._footer, some), strict=True):
+                    if isinstance(found, Footer):
+                        good.append((file, found))
+                    else:
+                        self._note(file.path, found, bad, on_bad_file)
         return good, bad
+
+    def _footer(self, file: File) -> Footer | str:
+        """Return the footer of a file of the journal, or why the file is bad."""
+        try:
+            with self._journal.open(file.path) as content:
+                return footer_of(content)
+        except ValueError as error:
+            return str(error)
 
     def _note(self, path: str, reason: str, bad: dict[str, str], on_bad_file: OnBadFile) -> None:
         if on_bad_file is OnBadFile.REFUSE:
@@ -199,10 +217,6 @@ class UpdateRun(ABC):
         self._on_progress(f"setting aside {_counted_future(found.future)}")
         self._write_future(events)
         return self._name
-
-    @abstractmethod
-    def _footer(self, path: str) -> Footer:
-        """Return the footer of a file of the journal. Raises ValueError if it is bad."""
 
     @abstractmethod
     def _damaged(

@@ -3,6 +3,5 @@
 It only reads what `waits` and `advise` wrote; nothing is computed here.
 """
 
-from purgatory.pipeline.report.report_writer import run as write_report
-
-__all__ = ["write_report"]
+DEFAULT_TITLE = "What waited, and for how long"
+"""Of the page."""

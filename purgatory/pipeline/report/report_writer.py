@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
+from purgatory.pipeline.report import DEFAULT_TITLE
 from purgatory.pipeline.report.drawing import Chart
 from purgatory.pipeline.report.findings import Findings, Rows, findings
 from purgatory.pipeline.report.page import Part, page
@@ -30,7 +31,6 @@ from purgatory.pipeline.spark.tables import Tables
 JOB = "report"
 PAGE = "report.html"
 SUMMARY = "summary.json"
-DEFAULT_TITLE = "What waited, and for how long"
 
 
 def run(

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.errors import PipelineError
@@ -101,7 +101,7 @@ class JournalHealth:
         self._counts[LATE] += sum(
             operator["numRowsDroppedByWatermark"] for operator in progress["stateOperators"]
         )
-        if (metrics := (progress.get("observedMetrics") or {}).get(METRICS)) is not None:
+        if metrics := _metrics_of(progress):
             self._counts[FUTURE] += metrics["future"]
             self._workers.update(metrics["workers"])
 
@@ -127,3 +127,16 @@ class JournalHealth:
 
     def _alert(self, name: str, start: datetime, end: datetime, detail: dict[str, Any]) -> None:
         self._on_alert(Alert(name, SUBJECT, start, end, json.dumps(detail)))
+
+
+def _metrics_of(progress: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what `observed` has counted; empty if there is nothing yet."""
+    found = (progress.get("observedMetrics") or {}).get(METRICS)
+    if not found:
+        return {}
+    row: dict[str, Any] = found.asDict() if isinstance(found, Row) else found
+    if "schema" not in row:
+        return row
+    # Spark Connect shows the row as it was sent: its values, and its schema.
+    names = [field["name"] for field in row["schema"]["fields"]]
+    return dict(zip(names, row["values"], strict=True))

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from purgatory.pipeline.console.progress import OnProgress
-from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA
 from purgatory.pipeline.source import register
-from purgatory.pipeline.spark.cached import Cached
-from purgatory.pipeline.spark.error_message import SPARK_ERRORS, error_message, python_cause
 from purgatory.pipeline.spark.folders import folder_at
+from purgatory.pipeline.spark.session import parallelism
 from purgatory.pipeline.stream.alerts import Alert, AlertService
+from purgatory.pipeline.stream.batch_log import BatchLog
+from purgatory.pipeline.stream.batch_writer import KEYS, WAITS, BatchWriter, write_rows
 from purgatory.pipeline.stream.journal_health import JournalHealth, observed
+from purgatory.pipeline.stream.restarting_query import RestartingQuery
 from purgatory.pipeline.stream.windows import (
     AlertThresholds,
-    exploding,
-    stuck,
     window_keys,
     window_waits,
 )
@@ -34,8 +31,7 @@ from purgatory.pipeline.stream.windows import (
 FOLDER = "live"
 CHECKPOINTS = "_checkpoints"
 
-# Alerts of one batch: a flood would not help.
-_MOST_ALERTS = 1_000
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _PAUSE_S = 0.1
 # Reading a query's progress takes a few milliseconds.
 _PAUSES_A_CHECK = 10
@@ -74,10 +70,10 @@ class StreamingQueries:
 
     `waits` writes a row for each window and kind, `keys` one for each window and stuck key; both
     write alerts, and send them to the service, if given. `check` raises those on the journal as a
-    whole. A window is written once, when it is
-    complete. A failed batch is repeated with the same rows and number, and overwrites its files.
-    Its alerts are not sent again if all were sent; otherwise the service recognises repeated ones
-    by their Idempotency-Keys, for as long as it keeps these.
+    whole. A window is written once, when it is complete. A failed batch is repeated with the same
+    rows and number, and overwrites its files. Its alerts are not sent again if all were sent;
+    otherwise the service recognises repeated ones by their Idempotency-Keys, for as long as it
+    keeps these.
     """
 
     def __init__(
@@ -94,104 +90,82 @@ class StreamingQueries:
         self._thresholds = thresholds
         self._service = service
         self._on_progress = on_progress
+        self._queries: dict[str, RestartingQuery] = {}
+        self._logs: dict[str, BatchLog] = {}
         self._health: JournalHealth | None = None
 
-    def start(self, events: DataFrame, *, every_s: float | None = 10.0) -> list[StreamingQuery]:
+    def start(self, events: DataFrame, *, every_s: float | None = 10.0) -> list[RestartingQuery]:
         """Start both, with a batch every `every_s` seconds; None reads what is there and ends."""
         thresholds = self._thresholds
-        waits = self._writer(
-            "waits",
-            window_waits(observed(events, thresholds), thresholds),
-            lambda r: exploding(r, thresholds),
-        )
-        keys = self._writer("keys", window_keys(events, thresholds), stuck)
-        queries = []
-        for writer in (waits, keys):
-            if every_s is None:
-                triggered = writer.trigger(availableNow=True)
-            else:
-                triggered = writer.trigger(processingTime=f"{every_s:g} seconds")
-            queries.append(triggered.start())
+        waits = window_waits(observed(events, thresholds), thresholds)
+        tables = {WAITS: waits, KEYS: window_keys(events, thresholds)}
+        with _few_partitions(self._spark):
+            self._queries = {
+                name: self._started(name, rows, every_s) for name, rows in tables.items()
+            }
+        self._logs = {name: BatchLog(name, self._folder, self._on_progress) for name in tables}
         self._health = JournalHealth(
-            queries[0],
+            self._queries[WAITS],
             thresholds,
             self._send_health,
             checkpoints=self._folder.named(CHECKPOINTS),
         )
-        return queries
+        return list(self._queries.values())
 
     def check(self, *, is_last: bool = False) -> None:
-        """Raise the alerts on the journal that are due: silence, late events, wrong clocks.
+        """Report new batches, and raise the alerts on the journal that are due.
 
-        `wait_for` calls it. Raises PipelineError if the queries wait for a time in the future.
+        These alerts are on silence, late events and wrong clocks. `wait_for` calls it. Raises
+        PipelineError if the queries wait for a time in the future.
         """
+        for name, query in self._queries.items():
+            self._logs[name].report(query.recentProgress)
         if self._health is not None:
             self._health.check(is_last=is_last)
 
     def _send_health(self, alert: Alert) -> None:
-        self._send(alert)
+        self._on_progress(f"{alert.alert}: {alert.subject} {alert.detail_json}")
+        if self._service is not None:
+            self._service.send(alert)
         columns = ("alert", "subject", "start", "end", "detail")
         values = (alert.alert, alert.subject, alert.start, alert.end, alert.detail_json)
         start_ms = int(alert.start.timestamp() * 1000)
         row = self._spark.createDataFrame([values], list(columns))
-        self._write(row, f"alerts/journal/{alert.alert}-{start_ms}")
+        write_rows(row, self._folder, f"alerts/journal/{alert.alert}-{start_ms}")
 
-    def _writer(
-        self, name: str, rows: DataFrame, alerts: Callable[[DataFrame], DataFrame]
-    ) -> DataStreamWriter:
-        def write(batch: DataFrame, number: int) -> None:
-            try:
-                with Cached() as frames:
-                    cached = frames.add(batch)
-                    self._write_batch(name, cached, alerts(cached), number)
-            except SPARK_ERRORS as error:
-                # Without the traces: Spark searches the text with a regular expression that
-                # overflows the stack on a long one.
-                raise PipelineError(error_message(error)) from None
-
-        return (
+    def _started(self, name: str, rows: DataFrame, every_s: float | None) -> RestartingQuery:
+        writer = (
             rows.writeStream.queryName(f"purgatory-{name}")
             .outputMode("append")
             .option("checkpointLocation", self._folder.at(f"{CHECKPOINTS}/{name}"))
-            .foreachBatch(write)
+            .foreachBatch(BatchWriter(name, self._folder, self._thresholds, self._service))
         )
-
-    def _write_batch(self, name: str, rows: DataFrame, alerts: DataFrame, number: int) -> None:
-        found = alerts.orderBy("start", "alert", "subject").limit(_MOST_ALERTS + 1).collect()
-        if len(found) > _MOST_ALERTS:
-            self._on_progress(
-                f"{name}: more than {_MOST_ALERTS:,} alerts at once; sending the first"
-            )
-        place = f"alerts/{name}/{_batch(number)}"
-        # Written when all are sent: a batch that fails after that does not send them again.
-        if found and not self._folder.exists(f"{place}/_SUCCESS"):
-            for row in found[:_MOST_ALERTS]:
-                self._send(
-                    Alert(row["alert"], row["subject"], row["start"], row["end"], row["detail"])
-                )
-            self._write(alerts, place)
-        if not rows.isEmpty():
-            self._write(rows, f"{name}/{_batch(number)}")
-            self._on_progress(f"{name}: batch {number} written")
-
-    def _send(self, alert: Alert) -> None:
-        self._on_progress(f"{alert.alert}: {alert.subject} {alert.detail_json}")
-        if self._service is not None:
-            self._service.send(alert)
-
-    def _write(self, rows: DataFrame, place: str) -> None:
-        rows.coalesce(1).write.mode("overwrite").parquet(self._folder.at(place))
+        if every_s is None:
+            return RestartingQuery(writer.trigger(availableNow=True).start)
+        return RestartingQuery(writer.trigger(processingTime=f"{every_s:g} seconds").start)
 
 
-def _batch(number: int) -> str:
-    return f"batch={number:09d}"
+@contextmanager
+def _few_partitions(spark: SparkSession) -> Iterator[None]:
+    """On one machine, have queries that start meanwhile use a partition for each core.
+
+    Each partition writes files of state for each batch. A query that continues from a checkpoint
+    keeps the number of its first start.
+    """
+    before = str(spark.conf.get(_PARTITIONS))
+    if str(spark.conf.get("spark.master", "")).startswith("local["):
+        spark.conf.set(_PARTITIONS, min(int(before), parallelism(spark)))
+    try:
+        yield
+    finally:
+        spark.conf.set(_PARTITIONS, before)
 
 
 class _Check(Protocol):
     def __call__(self, *, is_last: bool = False) -> None: ...
 
 
-def wait_for(queries: list[StreamingQuery], check: _Check | None = None) -> None:
+def wait_for(queries: list[RestartingQuery], check: _Check | None = None) -> None:
     """Wait until all queries have ended, or one has failed; then stop the others.
 
     `check` is called about once a second, and at the end. Raises PipelineError, with the cause, if
@@ -204,7 +178,7 @@ def wait_for(queries: list[StreamingQuery], check: _Check | None = None) -> None
             time.sleep(_PAUSE_S)
             ended = [query for query in left if not query.isActive]
             for query in ended:
-                _check(query)
+                query.check()
                 left.remove(query)
             if check is not None and (not left or pause % _PAUSES_A_CHECK == 0):
                 check(is_last=not left)
@@ -213,16 +187,3 @@ def wait_for(queries: list[StreamingQuery], check: _Check | None = None) -> None
     finally:
         for query in queries:
             query.stop()
-
-
-def _check(query: StreamingQuery) -> None:
-    try:
-        # It has ended: this returns or raises at once.
-        query.awaitTermination()
-    except StreamingQueryException as error:
-        raise PipelineError(f"{query.name} stopped: {_cause(str(error))}") from error
-
-
-def _cause(text: str) -> str:
-    """Return the error of a Python worker, else the first line of Spark's message."""
-    return python_cause(text) or text.strip().splitlines()[0].strip()

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import get_args
 
 from tests.benchmarks.pipeline.known_truth import KnownTruth
-from tests.synthetic_journal import Fault, SyntheticJournal, inject
+from tests.benchmarks.pipeline.planted_advice import PlantedAdvice
+from tests.synthetic_journal import KINDS, START, Fault, Kind, SyntheticJournal, Truth, inject
+
+_BURST_S = 180.0
+BURST = Kind(
+    name="burst", share=1, timeout=900, median=300, sigma=0.001, zipf=0, key_prefix="burst:"
+)
+"""Waits that all end between 299 and 301 seconds: the peak, of arrivals and of parked requests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +53,7 @@ class BenchJournal:
             crash_loses_seconds=5.0,
         )
         truth = journal.write(self.files)
+        truth.add(self._write_burst(operations, hours))
         for path in journal.deliver_late():
             late = self._late / path.relative_to(self.files)
             late.parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +62,29 @@ class BenchJournal:
         broken = [inject(self.files, fault) for fault in faults]
         # A hidden file is one that the journal has not finished: nobody looks at it.
         names = [path.relative_to(self.files) for path in broken if path.name[0] != "."]
-        KnownTruth.of(truth, sorted(map(str, names))).write(self.truth)
+        advice = PlantedAdvice.of(truth, KINDS, hours, BURST, _BURST_S)
+        KnownTruth.of(truth, sorted(map(str, names)), advice).write(self.truth)
+
+    def _write_burst(self, operations: int, hours: float) -> Truth:
+        """Add operations that arrive within three minutes, and are all parked for two more.
+
+        Nothing restarts meanwhile.
+        """
+        burst = SyntheticJournal(
+            operations=min(9_000, max(3_000, operations // 10)),
+            kinds=(BURST,),
+            start=START + timedelta(minutes=round(hours * 60 * 0.7)),
+            hours=_BURST_S / 3600,
+            seed=2,
+        )
+        folder = self.folder / "burst"
+        truth = burst.write(folder)
+        for path in sorted(folder.rglob("*.parquet")):
+            place = self.files / path.relative_to(folder)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            # Its names are those of others.
+            path.rename(place.with_name(f"burst-{place.name}"))
+        return truth
 
     def deliver_late(self) -> list[Path]:
         """Put the files that come late among the others; return where they are now."""

@@ -7,12 +7,14 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from purgatory.pipeline import OutcomeTable, spark_session
-from purgatory.pipeline.cli.engine import SparkEngine
+from purgatory.pipeline import Advice, OutcomeTable, spark_session
+from purgatory.pipeline.advise import advice
+from purgatory.pipeline.cli.engine import Engine, SparkEngine
 from purgatory.pipeline.console.progress import OnProgress, Progress
 from purgatory.pipeline.spark.tables import Tables
 from tests.benchmarks.pipeline.bench_journal import BenchJournal
 from tests.benchmarks.pipeline.known_truth import KnownTruth
+from tests.benchmarks.pipeline.planted_advice import TARGETS
 
 
 def differences(
@@ -29,8 +31,16 @@ def differences(
     finally:
         for path in late:
             path.unlink()
-    SparkEngine(spark).write_waits(str(out), on_progress)
-    return KnownTruth.read(journal.truth).differences(update, table, tables)
+    engine = SparkEngine(spark)
+    engine.write_waits(str(out), on_progress)
+    found = advised(engine, str(out), on_progress)
+    return KnownTruth.read(journal.truth).differences(update, table, tables, found)
+
+
+def advised(engine: Engine, out: str, on_progress: OnProgress) -> Advice:
+    """Return the advice on what is below `out`, with the targets that were planted."""
+    timers = engine.timers(out, on_progress)
+    return advice.run(engine.outcome_table(out), engine.tables(out), TARGETS, timers)
 
 
 def main(folder: Path, out: Path) -> int:

@@ -6,15 +6,18 @@ import json
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from purgatory.pipeline import Advice
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable, Update
 from purgatory.pipeline.outcomes.schema import COMPLETIONS
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.waits.wait_statistics import PERCENTS
+from tests.benchmarks.pipeline.planted_advice import PlantedAdvice
 from tests.synthetic_journal import KINDS, Integers, KindTruth, Truth
 
 _HOT_KEYS = 100
@@ -36,29 +39,33 @@ class KnownTruth:
     """Operations of the most frequent keys."""
     broken: list[str]
     """Files that cannot be read, below the journal's folder."""
+    advice: PlantedAdvice
 
     @classmethod
-    def of(cls, truth: Truth, broken: list[str]) -> KnownTruth:
+    def of(cls, truth: Truth, broken: list[str], advice: PlantedAdvice) -> KnownTruth:
         """Return what can be told of `truth` with the files in `broken` added."""
         by_kind = {name: _columns(kind) for name, kind in truth.kinds.items()}
-        return cls(
-            truth.rows, truth.repeated_rows, truth.late_rows, by_kind, _hot_keys(truth), broken
-        )
+        rows = truth.rows, truth.repeated_rows, truth.late_rows
+        return cls(*rows, by_kind, _hot_keys(truth), broken, advice)
 
     @classmethod
     def read(cls, path: Path) -> KnownTruth:
         """Return what `write` wrote."""
-        return cls(**json.loads(path.read_text(encoding="utf-8")))
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return cls(**{**found, "advice": PlantedAdvice(**found["advice"])})
 
     def write(self, path: Path) -> None:
         """Write it as JSON."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
-    def differences(self, update: Update, outcomes: OutcomeTable, tables: Tables) -> list[str]:
+    def differences(
+        self, update: Update, outcomes: OutcomeTable, tables: Tables, advice: Advice
+    ) -> list[str]:
         """Return a sentence for everything that the jobs, `update` the last, found otherwise."""
+        compared = chain(self._compared(update, outcomes, tables), self.advice.compared(advice))
         return [
             f"{what}: the jobs found {found}, true is {true}"
-            for what, found, true in self._compared(update, outcomes, tables)
+            for what, found, true in compared
             if found != true
         ]
 
@@ -126,9 +133,10 @@ def _percentiles(measure: str, values: Integers) -> dict[str, float]:
 
 def _hot_keys(truth: Truth) -> list[int]:
     counts: dict[str, int] = {}
-    for kind in KINDS:
-        for key, count in truth.kinds[kind.name].key_counts.items():
+    for known in truth.kinds.values():
+        for key, count in known.key_counts.items():
             counts[key] = counts.get(key, 0) + count
+    for kind in KINDS:
         if kind.second_key is not None:
             seconds = counts.get(kind.second_key, 0)
             counts[kind.second_key] = seconds + truth.kinds[kind.name].operations

@@ -1,4 +1,4 @@
-"""A server of Spark Connect on loopback."""
+"""Spark on loopback: a server of Spark Connect, and a cluster of two workers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pyspark
@@ -18,6 +18,9 @@ from tests.free_port import free_port
 from tests.patience import PATIENCE_S
 
 SPARK_HOME = Path(pyspark.__file__).parent
+SUBMIT = str(SPARK_HOME / "bin" / "spark-submit")
+_CLASS = str(SPARK_HOME / "bin" / "spark-class")
+_DEPLOY = "org.apache.spark.deploy"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # Small queries: less compiling, and one thread to collect garbage.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -50,10 +53,38 @@ def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Itera
     }
     options = [part for item in settings.items() for part in ("--conf", "=".join(item))]
     # What sbin/start-connect-server.sh runs.
-    command = [str(SPARK_HOME / "bin" / "spark-submit"), "--master", "local[2]", *options]
+    command = [SUBMIT, "--master", "local[2]", *options]
     arguments = [*command, "--class", _CONNECT, "spark-internal"]
     with _running(arguments, folder / "connect.log", environment(more), port):
         yield f"sc://127.0.0.1:{port}"
+
+
+@contextmanager
+def standalone_cluster(folder: Path, more: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Run a master and two workers of one core each; yield the address of the master."""
+    place = ("--host", "127.0.0.1", "--webui-port", "0")
+    port = free_port()
+    address = f"spark://127.0.0.1:{port}"
+    # Its executors have the environment of a worker.
+    variables = environment(
+        {
+            "SPARK_WORKER_CORES": "1",
+            "SPARK_WORKER_DIR": str(folder / "work"),
+            "SPARK_WORKER_MEMORY": "1g",
+            "SPARK_DAEMON_JAVA_OPTS": _JAVA,
+            **(more or {}),
+        }
+    )
+    with ExitStack() as running:
+
+        def run(role: str, log: str, port: int, *arguments: str) -> None:
+            command = [_CLASS, f"{_DEPLOY}.{role}", *place, "--port", str(port), *arguments]
+            running.enter_context(_running(command, folder / log, variables, port))
+
+        run("master.Master", "master.log", port)
+        for number in range(2):
+            run("worker.Worker", f"worker-{number}.log", free_port(), address)
+        yield address
 
 
 @contextmanager

@@ -1,0 +1,55 @@
+"""What a run of the benchmark has to reach, in terms that do not depend on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import pairwise
+
+from tests.benchmarks.pipeline.measured_run import MeasuredRun
+
+LEAST_OPERATIONS = 10_000_000
+"""With fewer, Spark's start and Java's warming up are most of a run."""
+
+MOST_CPU = 3.0
+"""Times DuckDB's."""
+MOST_SECONDS = 1.5
+MOST_GROWTH = 1.3
+"""Of the CPU of an operation, and of memory, from one size to a larger one."""
+LEAST_SPEEDUP = 1.7
+"""Of a replay on two cores, beside one process."""
+
+
+def missed(found: Mapping[int, Mapping[str, MeasuredRun]], *, is_idle: bool) -> list[str]:
+    """Return a sentence for each goal that was missed; seconds count on an idle machine only."""
+    sentences = []
+    large = {size: runs for size, runs in found.items() if size >= LEAST_OPERATIONS}
+    for size, runs in large.items():
+        if "spark" in runs and "duckdb" in runs:
+            spark, duckdb = runs["spark"], runs["duckdb"]
+            ratios = [("CPU", spark.cpu_s / duckdb.cpu_s, MOST_CPU)]
+            if is_idle:
+                ratios.append(("time", _seconds(spark) / _seconds(duckdb), MOST_SECONDS))
+            sentences += [
+                f"{size:,} operations: Spark took {ratio:.2f} times DuckDB's {what}, "
+                f"and the goal is {most:g}."
+                for what, ratio, most in ratios
+                if ratio > most
+            ]
+    sizes = sorted(size for size, runs in large.items() if "spark" in runs)
+    for less, more in pairwise(sizes):
+        before, after = large[less]["spark"], large[more]["spark"]
+        growth = {
+            "CPU of an operation": after.cpu_s / more / (before.cpu_s / less),
+            "memory": after.memory_bytes / before.memory_bytes,
+        }
+        sentences += [
+            f"{more:,} operations: the {what} is {ratio:.2f} times that with {less:,}, and the "
+            f"goal is {MOST_GROWTH:g}."
+            for what, ratio in growth.items()
+            if ratio > MOST_GROWTH
+        ]
+    return sentences
+
+
+def _seconds(run: MeasuredRun) -> float:
+    return run.outcomes_s + run.waits_s

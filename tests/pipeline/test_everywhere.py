@@ -1,0 +1,288 @@
+"""The same results on Spark Connect and on two executors without this package as in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import purgatory
+from purgatory.jobs.sql import migrate
+from purgatory.journal.schema import EVENT_SCHEMA
+from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.schedule.job_address import JobAddress
+from purgatory.pipeline.spark.tables import Tables
+from tests.acceptance.process_server import ProcessServer
+from tests.house.imports import ROOT
+from tests.patience import PATIENCE_S
+from tests.pipeline.spark_servers import (
+    SUBMIT,
+    connect_server,
+    environment,
+    standalone_cluster,
+)
+from tests.pipeline.synthetic import Written, write
+from tests.pipeline.test_engines import TABLES
+from tests.pipeline.test_schedule import jobs_in
+from tests.synthetic_journal import inject
+from tests.valkey_server import ValkeyServer
+
+needs_connect = pytest.mark.skipif(
+    find_spec("grpc") is None and "CI" not in os.environ,
+    reason="needs grpcio, which is in tests/requirements.txt; CI fails without it",
+)
+
+DELAY_S = 120
+LEAST_ENDED = 4
+COMMANDS = """
+import json, sys
+from purgatory.pipeline.__main__ import main
+sys.exit(max(main(arguments) for arguments in json.loads(sys.argv[1])))
+"""
+# Of the events that a window has once it is complete, each counted once.
+WINDOWS = """
+    WITH events AS (
+        SELECT DISTINCT operation_id, event, kind, "at" FROM read_parquet($files)
+        WHERE "at" < '2098-01-01'
+    ), windows AS (
+        SELECT time_bucket(INTERVAL 1 MINUTE, "at") AS start, kind,
+               count(*) FILTER (event = 'watched') AS watched,
+               count(*) FILTER (event = 'fired') AS fired,
+               count(*) FILTER (event = 'expired') AS expired,
+               count(*) FILTER (event <> 'watched') AS ended
+        FROM events GROUP BY 1, 2
+    )
+    FROM windows
+    WHERE start + INTERVAL 1 MINUTE <= (SELECT max("at") FROM events) - to_seconds($delay)
+    ORDER BY ALL
+"""
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """A journal with repeats, disorder, dropped records, a crash, a broken file, a wrong clock."""
+    faults = {"duplicate_share": 0.05, "dropped_share": 0.02, "shuffled": True, "crashes": (0.5,)}
+    options: dict[str, Any] = {"operations": 2_000, "hours": 1.5, **faults}
+    written = write(tmp_path_factory.mktemp("everywhere") / "a journal", **options)
+    good = next(written.folder.rglob("*.parquet"))
+    far = datetime(2099, 1, 1, tzinfo=UTC)
+    row = dict.fromkeys(EVENT_SCHEMA.names) | {
+        "operation_id": "far",
+        "event": "watched",
+        "seq": 1,
+        "kind": "park",
+        "keys": ["a"],
+        "worker": "ahead",
+        "at": far,
+        "watched_at": far,
+        "deadline": far + timedelta(hours=1),
+    }
+    pq.write_table(pa.Table.from_pylist([row], EVENT_SCHEMA), good.with_name("ahead.parquet"))
+    inject(written.folder, "truncated")
+    return written
+
+
+@pytest.fixture(scope="module")
+def expected(small: Written, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results of DuckDB, which are those of Spark in one process: see test_engines.py."""
+    out = tmp_path_factory.mktemp("expected")
+    arguments = ["waits", "--journal", str(small.folder), "--out", str(out), "--engine", "duckdb"]
+    run([sys.executable, "-c", COMMANDS], [arguments])
+    return out
+
+
+@pytest.fixture
+def not_installed(tmp_path: Path) -> dict[str, str]:
+    """The environment of executors on which this package is not installed."""
+    broken = tmp_path / "path" / "purgatory"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('not installed here')\n")
+    return {"PYTHONPATH": str(broken.parent)}
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    """The service, as `make run` starts it."""
+    with pytest.MonkeyPatch.context() as variables:
+        variables.setenv("PORT", "0")
+        server = ProcessServer([sys.executable, "-m", "app"])
+    try:
+        server.wait_started()
+        yield f"http://127.0.0.1:{server.address[1]}/purgatory"
+    finally:
+        server.kill()
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[ValkeyServer]:
+    with tempfile.TemporaryDirectory() as directory, ValkeyServer(Path(directory)) as server:
+        yield server
+
+
+def run(
+    program: Sequence[str],
+    commands: Sequence[Sequence[str]],
+    variables: Mapping[str, str] | None = None,
+) -> str:
+    """Run commands of the pipeline in one process of their own, and return its output."""
+    done = subprocess.run(
+        [*program, json.dumps(commands)],
+        cwd=ROOT,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=10 * PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5_000:]
+    return done.stdout
+
+
+class Everything:
+    """All commands that run on Spark, and what they have to find."""
+
+    def __init__(self, small: Written, out: Path, service: str, valkey: str) -> None:
+        self.small, self.out, self.service = small, out, service
+        self.store = f"sqlite:///{out}/jobs.db"
+        self.redis = JobAddress(url=valkey, prefix=out.parent.name)
+
+    def commands(self, *more: str) -> list[list[str]]:
+        """Return the commands, with `more` options."""
+        self.out.mkdir()
+        asyncio.run(migrate(self.store))
+        (self.out / "jobs.csv").write_text("handler,delay\n" + "remind,5000\nremind,6000\n,1\n")
+        out, journal = ["--out", str(self.out), *more], ["--journal", str(self.small.folder)]
+        live = ["--once", "--least-ended", str(LEAST_ENDED), "--expired-share", "0.3"]
+        rows = ["schedule", "--from", str(self.out / "jobs.csv"), *more]
+        redis = ["--store", self.redis.url, "--prefix", self.redis.prefix]
+        return [
+            ["replay", "--load", "kafka-low", "--operations", "500", "--shards", "2", *out],
+            ["waits", *journal, *out],
+            ["stream", *journal, *live, "--service", self.service, "--name", self.store, *out],
+            [*rows, "--store", self.store, "--out", f"{self.out}/sql"],
+            [*rows, *redis, "--out", f"{self.out}/redis"],
+        ]
+
+    def check(self, said: str, expected: Path) -> None:
+        """Fail unless the results are those of one process, and alerts were fired once."""
+        assert f"{self.small.truth.operations:,} operations" in said
+        assert "Skipped files: 1" in said and "500 operations in" in said
+        assert_same(self.out, expected)
+        assert said.count("3 rows: 2 jobs added, 0 replaced, 0 there already, 1 refused.") == 2
+        for address in (JobAddress(url=self.store), self.redis):
+            assert len(asyncio.run(jobs_in(address))) == 2
+        windows = self._windows()
+        live = self.out / "live"
+        names = ("start", "kind", "watched", "fired", "expired")
+        assert rows(live / "waits", names) == [row[:5] for row in windows]
+        exploding = [
+            (row[0], row[1]) for row in windows if row[5] >= LEAST_ENDED and row[4] >= 0.3 * row[5]
+        ]
+        assert exploding
+        assert rows(live / "alerts" / "waits", ("start", "subject")) == exploding
+        future = rows(live / "alerts" / "journal", ("alert", "detail"))
+        assert future == [("future-events", '{"events": 1, "workers": ["ahead"]}')]
+        fired = self._signals("exploding-timeouts")
+        assert sorted(fired) == exploding
+
+    def _windows(self) -> list[tuple[Any, ...]]:
+        found = [str(file) for file in self.small.folder.rglob("*.parquet")]
+        files = [file for file in found if "zz-" not in file]
+        return connected().execute(WINDOWS, {"files": files, "delay": DELAY_S}).fetchall()
+
+    def _signals(self, alert: str) -> set[tuple[datetime, str]]:
+        with urlopen(f"{self.service}/watch/alert:{alert}?cursor=0&wait=0") as response:
+            values = [signal["value"] for signal in json.load(response)["signals"]]
+        found = [(datetime.fromisoformat(one["start"]), one["subject"]) for one in values]
+        assert len(found) == len(set(found))
+        return set(found)
+
+
+def rows(folder: Path, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return columns of all rows of a table of the stream, sorted."""
+    files = [pq.ParquetFile(file).read(names) for file in folder.rglob("*.parquet")]
+    return sorted(tuple(row[name] for name in names) for file in files for row in file.to_pylist())
+
+
+def assert_same(found: Path, expected: Path) -> None:
+    """All outcomes and all tables of waits are the same."""
+    assert outcomes(found) == outcomes(expected)
+    for name in TABLES:
+        both = [Tables(str(out)).rows("waits", name) for out in (found, expected)]
+        assert sorted(both[0], key=repr) == sorted(both[1], key=repr)
+
+
+def outcomes(out: Path) -> list[dict[str, Any]]:
+    """Return the outcomes below `out`."""
+    files = sorted((out / "outcomes").rglob("run=*/**/*.parquet"))
+    found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
+    return sorted(found, key=lambda row: str(row["operation_id"]))
+
+
+@needs_connect
+def test_spark_connect(
+    small: Written,
+    expected: Path,
+    not_installed: Mapping[str, str],
+    service: str,
+    valkey: ValkeyServer,
+    tmp_path: Path,
+) -> None:
+    """All commands, though the server lacks this package."""
+    everything = Everything(small, tmp_path / "out", service, valkey.url)
+    with connect_server(tmp_path, not_installed) as address:
+        commands = everything.commands("--master", address)
+        said = run([sys.executable, "-c", COMMANDS], commands)
+    everything.check(said, expected)
+
+
+def test_two_executors(
+    small: Written,
+    expected: Path,
+    not_installed: Mapping[str, str],
+    service: str,
+    valkey: ValkeyServer,
+    tmp_path: Path,
+) -> None:
+    """All commands by spark-submit, though only the driver has this package installed."""
+    everything = Everything(small, tmp_path / "out", service, valkey.url)
+    archive, program = tmp_path / "purgatory.zip", tmp_path / "program.py"
+    # As in docs/pipeline/clusters.md.
+    arguments = ["-m", "zipfile", "-c", str(archive), *purgatory.__path__]
+    subprocess.run([sys.executable, *arguments], check=True)
+    program.write_text(COMMANDS)
+    options = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.executor.memory": "512m",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    settings = [part for item in options.items() for part in ("--conf", "=".join(item))]
+    with standalone_cluster(tmp_path, not_installed) as address:
+        submit = [SUBMIT, "--master", address, "--py-files", str(archive), *settings, str(program)]
+        said = run(submit, everything.commands(), environment())
+    executors = list((tmp_path / "work").glob("app-*/*"))
+    assert len(executors) == 2
+    everything.check(said, expected)
+
+
+def test_local_cluster(tmp_path: Path) -> None:
+    """Executors are processes of this machine: a replay, which runs this package in them."""
+    arguments = ["replay", "--load", "kafka-low", "--operations", "500", "--shards", "2"]
+    master = ["--master", "local-cluster[2,1,1024]", "--out", str(tmp_path / "out")]
+    variables = environment({"SPARK_WORKER_DIR": str(tmp_path / "work")})
+    said = run([sys.executable, "-c", COMMANDS], [[*arguments, *master]], variables)
+    assert "500 operations in" in said
