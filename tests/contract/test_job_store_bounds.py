@@ -154,6 +154,31 @@ async def test_a_place_that_its_job_does_not_need_goes_on(world: World, how: str
     assert await states(world, [job, blocked]) == [(False, None), (True, None)]
 
 
+async def test_a_place_stays_with_a_job_that_is_given_back_before_it_starts(world: World) -> None:
+    """As in a drain: it has waited for that, and another process starts it as the next."""
+    job, first = await add(world), await add(world, misfire="skip")
+    (running,) = await start(world.here, ONE, *await claim(world.here, ONE))
+    second = await add(world)
+    assert await claim(world.here, ONE) == []
+    await finish(world.here, running)
+    assert running.id == job.id
+    assert await states(world, [first, second]) == [(True, None), (False, "max_running")]
+    (claimed,) = await claim(world.here, ONE)
+    assert await world.here.run([GiveBack(claimed.claim)]) == [True]
+    assert await states(world, [first, second]) == [(True, None), (False, "max_running")]
+    world.now_ms += 3_600_000
+    (again,) = await claim(world.there, ONE)
+    assert (again.id, again.placed_ms) == (first.id, claimed.placed_ms)
+    (running,) = await start(world.there, ONE, again)
+    # Once it runs, it leaves its place, as in every other way.
+    assert await world.there.run([GiveBack(running.claim)]) == [True]
+    assert await states(world, [first, second]) == [(False, None), (True, None)]
+    # Given back for later, too.
+    (claimed,) = [each for each in await claim(world.here, ONE) if each.id == second.id]
+    assert await world.here.run([GiveBack(claimed.claim, 120_000)]) == [True]
+    assert (await world.job(second.id)).placed_ms is None
+
+
 async def test_bounds_of_a_key(world: World) -> None:
     """One at a time with the same key; others pass, up to the bound of the handler."""
     keys = ["a", "a", "b", "a", None, "c"]

@@ -279,6 +279,8 @@ def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
     error = bounded_error(step.error, limits.max_error_length)
     due_ms = job.due_ms if step.delay_ms is None else now_ms + step.delay_ms
     is_changed = (job.state, job.due_ms) != (JobState.WAITING, due_ms)
+    # What has a place and was not started keeps it: it has waited for that, and was not missed.
+    is_next = job.state is JobState.WAITING and step.delay_ms is None
     return changed(
         job,
         state=JobState.WAITING,
@@ -286,7 +288,7 @@ def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
         error=job.error if error is None else error,
         epoch=job.epoch + 1,
         lease_until_ms=0,
-        placed_ms=None,
+        placed_ms=job.placed_ms if is_next else None,
         version=job.version + is_changed,
     )
 

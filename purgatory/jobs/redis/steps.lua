@@ -1054,8 +1054,10 @@ function steps.give_back(step)
   if step[5] ~= '' then
     job[ERROR] = step[5]
   end
+  -- What has a place and was not started keeps it.
+  local placed = job[STATE] == 'waiting' and step[4] == '' and job[PLACED] or ''
   free(job)
-  job[STATE], job[DUE] = 'waiting', due
+  job[STATE], job[DUE], job[PLACED] = 'waiting', due, placed
   keep(job)
   return '1'
 end
