@@ -43,7 +43,8 @@ CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tes
 # The frameworks' oldest and newest versions. Older ones warn of what newer Pythons deprecate.
 VERSIONS := .venv-lowest .venv-newest
 VERSION_EXTRAS := .[cli,journal,metrics,postgresql,redis,service,tracing]
-VERSION_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch tests/acceptance tests/contract
+VERSION_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch tests/dashboard \
+  tests/acceptance tests/contract
 # About a minute of CPU: each framework's part, on the protocol that reads most of its insides.
 SHORT_TESTS := tests/unit/fastapi tests/unit/long_poll tests/unit/watch \
   tests/acceptance/parking_protocol tests/acceptance/test_existing_app.py \
