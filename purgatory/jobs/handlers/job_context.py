@@ -42,6 +42,9 @@ class JobContext:
     """UTC."""
     round: int = 0
     """How often the job has waited again: 0 in its first round."""
+    concurrency_key: str | None = None
+    """Jobs with the same one share the `max_running_per_key` of the handler. Waiting again keeps
+    it."""
     owner: str | None = None
     """A hash of the identity of the client that added the job over HTTP; None if it has none, and
     for jobs added in Python."""
@@ -63,6 +66,7 @@ class JobContext:
             deadline=utc(job.deadline_ms),
             created=utc(job.created_ms),
             round=job.round,
+            concurrency_key=job.concurrency_key,
             owner=job.owner,
         )
 

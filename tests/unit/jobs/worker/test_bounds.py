@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purgatory import InvalidKeyError, Purgatory
-from purgatory.jobs import FailJobError, Job, JobContext, JobState, MemoryJobStore
+from purgatory.jobs import Again, FailJobError, Job, JobContext, JobState, MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.jobs.worker.runs import Make, leap, now_ms
 from tests.unit.jobs.worker.runs import settings as worker_settings
@@ -120,6 +120,22 @@ async def test_one_at_a_time_for_a_key(open_process: Open, runs: Runs) -> None:
     ended = await wait_all(*handles)
     assert runs.payloads == [0, 3, 4, 5, 1, 2] and runs.most == 4
     assert [job.concurrency_key for job in ended] == keys
+
+
+async def test_a_handler_sees_the_key_in_every_round(open_process: Open) -> None:
+    """A job that waits again keeps it, as its place in the store does."""
+    seen: list[tuple[int, str | None]] = []
+
+    async def handler(job: JobContext) -> Again | None:
+        seen.append((job.round, job.concurrency_key))
+        return job.again(delay=1) if job.round == 0 else None
+
+    here = await open_process(handler, max_running_per_key=1)
+    with_key = await here.defer("note", delay=1, concurrency_key="a")
+    await wait_all(with_key)
+    await wait_all(await here.defer("note", delay=1))
+    assert seen == [(0, "a"), (1, "a"), (0, None), (1, None)]
+    assert (await with_key.get()).concurrency_key == "a"
 
 
 async def test_places_of_jobs_that_fail_or_wait_again_are_free(open_process: Open) -> None:
