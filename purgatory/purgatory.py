@@ -292,7 +292,9 @@ class Purgatory(JobsMixin):
                     f"{type(loop).__name__}, so its deadlines would never pass: make it with "
                     "Purgatory(clock=asyncio.get_running_loop().clock)"
                 )
-            self._begin(loop)
+            # What is started here goes on for long after the span in which it is.
+            with self._trace_context(None):
+                self._begin(loop)
         elif parking.loop is not loop:
             raise WrongThreadError(self._open_elsewhere(parking.loop))
         elif parking.is_draining or self._closing is not None:
@@ -494,7 +496,7 @@ class Purgatory(JobsMixin):
         """Fire what was stored, without the jobs: they are decided in the store."""
         if self.shared_signals is None:
             for fire in fires:
-                with self._context_of(fire):
+                with self._trace_context(fire.traceparent):
                     fired = self._parking.fire(fire.key, json.loads(fire.value_json), fire.owner)
                     if fired.completed == UNTRIED:
                         _ = self._run_batch(self._operations.check_batch(fire.key))
@@ -504,7 +506,7 @@ class Purgatory(JobsMixin):
 
     async def _append_stored(self, fire: StoredFire) -> None:
         assert self.shared_signals is not None
-        with self._context_of(fire):
+        with self._trace_context(fire.traceparent):
             await self.shared_signals.append_if(
                 [(EntryType.FIRED, fire.key, fire.value_json.encode())],
                 idempotency=Idempotency(
@@ -512,12 +514,10 @@ class Purgatory(JobsMixin):
                 ),
             )
 
-    def _context_of(self, fire: StoredFire) -> AbstractContextManager[object]:
-        """Return the trace context in which a fire was stored; one of nothing if it has none."""
+    def _trace_context(self, traceparent: str | None) -> AbstractContextManager[object]:
+        """Return the context in which a fire was stored, for example; that of no trace if None."""
         propagation = self.handlers.propagation
-        if propagation is None or fire.traceparent is None:
-            return nullcontext()
-        return propagation.restore(fire.traceparent)
+        return nullcontext() if propagation is None else propagation.restore(traceparent)
 
     async def fire_shared(
         self,

@@ -16,8 +16,11 @@ class TracePropagation(Protocol):
         """Return the current trace context as a W3C `traceparent`; None outside any trace."""
         ...
 
-    def restore(self, traceparent: str) -> AbstractContextManager[object]:
-        """Return a context in which what a process was sent is the current trace context."""
+    def restore(self, traceparent: str | None) -> AbstractContextManager[object]:
+        """Return a context in which what a process was sent is the current trace context.
+
+        With None, it is outside any trace.
+        """
         ...
 
 

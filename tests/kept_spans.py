@@ -60,7 +60,7 @@ class Provider(TracerProvider, Tracer):
     def start_as_current_span(  # type: ignore[override] # a generator is what it makes of one, too
         self, name: str, *args: Any, **options: Any
     ) -> Iterator[Span]:
-        span = self.start_span(name, None, *args, **options)
+        span = self.start_span(name, *args, **options)
         with trace.use_span(span, end_on_exit=True):
             yield span
 

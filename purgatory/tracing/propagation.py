@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import Final
 
 from opentelemetry.trace import (
+    INVALID_SPAN,
     NonRecordingSpan,
     SpanContext,
     TraceFlags,
@@ -35,8 +36,10 @@ class SpanPropagation:
         trace_id, span_id = format_trace_id(context.trace_id), format_span_id(context.span_id)
         return f"{_VERSION}-{trace_id}-{span_id}-{context.trace_flags:02x}"
 
-    def restore(self, traceparent: str) -> AbstractContextManager[object]:
-        """Return a context in which the current span is that of another process."""
+    def restore(self, traceparent: str | None) -> AbstractContextManager[object]:
+        """Return a context in which the current span is that of another process, or none."""
+        if traceparent is None:
+            return use_span(INVALID_SPAN)
         return use_span(NonRecordingSpan(span_context(traceparent)))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from opentelemetry.context import Context
 from opentelemetry.trace import Link, SpanKind, TracerProvider, get_current_span, get_tracer
 
 from purgatory.jobs import Job
@@ -60,6 +61,8 @@ class PurgatoryTracing:
         }
         with self._tracer.start_as_current_span(
             "purgatory.job",
+            # Not what was current where the process was opened, or where the job was woken.
+            context=Context(),
             kind=SpanKind.CONSUMER,
             attributes=attributes,
             links=() if job.traceparent is None else [Link(span_context(job.traceparent))],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -186,15 +187,20 @@ async def test_a_fire_and_a_job_of_a_transaction_are_linked(
         pass
 
     engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path}/jobs.db")
-    async with purgatory:
-        parked = asyncio.create_task(purgatory.park("k", timeout=PATIENCE_S))
-        await until(lambda: purgatory.parked)
+    with provider.start_as_current_span("start"):
+        await purgatory.__aenter__()
+    async with AsyncExitStack() as stack:
+        stack.push_async_exit(purgatory.__aexit__)
+        waits = [asyncio.create_task(purgatory.park(key, timeout=PATIENCE_S)) for key in "kl"]
+        await until(lambda: purgatory.parked == 2)
         async with AsyncSession(engine) as session:
             with provider.start_as_current_span("payment") as payment:
                 await purgatory.fire("k", session=session)
                 handle = await purgatory.defer("note", delay=0, session=session)
+            # Outside any span: linked to nothing, such as what was current at the start.
+            await purgatory.fire("l", session=session)
             await session.commit()
-        assert (await parked).status == "fired"
+        assert [outcome.status for outcome in await asyncio.gather(*waits)] == ["fired"] * 2
         await handle.wait(timeout=PATIENCE_S)
     await engine.dispose()
     for name in ("purgatory.wait", "purgatory.job"):

@@ -24,7 +24,7 @@ from tests.valkey_server import ValkeyServer
 pytestmark = pytest.mark.anyio
 
 # Keys that look like the header of an entry.
-KEYS = ["k", "+00-", "@ab", "@ab+", "1 2 3", "é"]
+KEYS = ["k", "f" * 50, "@ab", "@" + "a" * 62, "1 2 3", "é"]
 
 
 @pytest.fixture
@@ -91,6 +91,20 @@ async def test_the_fires_of_a_batch_are_linked_in_their_own_process_too(
             assert [ids(link) for link in span.links] == expected
 
 
+async def test_a_fire_that_is_not_traced_is_linked_to_nothing(server: ValkeyServer) -> None:
+    """Not to what was current where the process was opened, or where it had the log read."""
+    provider = Provider()
+    with provider.start_as_current_span("start"):
+        async with traced(server.url, provider) as here, traced(server.url, None) as there:
+            with provider.start_as_current_span("request"):
+                wait = asyncio.ensure_future(here.park("k", timeout=PATIENCE_S))
+            await until(lambda: here.parked == 1)
+            await there.fire("k", 1)
+            assert (await wait).value == 1
+    [span] = provider.named("purgatory.wait")
+    assert span.has_ended and not span.links
+
+
 async def test_who_does_not_trace_sends_and_stores_not_a_byte_more(server: ValkeyServer) -> None:
     """Without tracing, outside any span, and where the span is not sampled."""
     async with traced(server.url, None) as here, traced(server.url, Provider()) as there:
@@ -100,6 +114,20 @@ async def test_who_does_not_trace_sends_and_stores_not_a_byte_more(server: Valke
     pattern = rb"f\d \d{13} \d 1(@[0-9a-f]{12})? k1"
     stored = await entries(server.url)
     assert len(stored) == 3 and all(re.fullmatch(pattern, entry) for entry in stored)
+
+
+async def test_a_worker_from_before_there_were_trace_contexts_reads_traced_entries(
+    server: ValkeyServer,
+) -> None:
+    """Its script finds keys by this pattern, and fails otherwise, also fires of its own."""
+    provider = Provider()
+    async with traced(server.url, provider) as here:
+        with provider.start_as_current_span("payment"):
+            await here.fire("k", 1)
+            await here.fire("k", 1, owner="bob")
+    stored = await entries(server.url)
+    assert len(stored) == 2
+    assert all(re.fullmatch(rb"f\d \d+ \d+ 1@?[0-9a-f]* k1", entry) for entry in stored)
 
 
 async def test_what_another_process_has_stored_does_no_harm(server: ValkeyServer) -> None:
@@ -112,7 +140,7 @@ async def test_what_another_process_has_stored_does_no_harm(server: ValkeyServer
         await until(lambda: here.parked == there.parked == 1)
         async with Redis.from_url(server.url) as client:
             head = b"%s 1 3:" % here.cursor("k").partition("-")[0].encode()
-            entry = b"f1 1790000000000 0 1@+zz-1 k7"
+            entry = b"f1 1790000000000 0 1@%s k7" % (b"z" * 50)
             await client.publish(
                 "{purgatory:signals:0}:appended", head[:-2] + b"%d:%s" % (len(entry), entry)
             )
@@ -146,5 +174,5 @@ async def test_traced_signals_are_kept_and_trimmed_as_others(
                     values = [each.signals.value(signal) for signal in kept]
                     assert values == list(range(20))[-len(values) :]
             assert since != later.cursor("other")
-    traces = [b"+00-" in entry.split(b" ", 4)[3] for entry in await entries(server.url)]
+    traces = [len(entry.split(b" ", 4)[3]) > 50 for entry in await entries(server.url)]
     assert any(traces) and not all(traces)

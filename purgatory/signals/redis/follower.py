@@ -496,9 +496,10 @@ class Follower:
     def _apply(self, entry: LogEntry) -> None:
         self.replica.apply(entry)
         self.applied += 1
-        if entry.traceparent is None or self.propagation is None:
+        if self.propagation is None:
             ended = self._end_operations(entry)
         else:
+            # Also if it has none: what is current here may be the request that had the log read.
             with self.propagation.restore(entry.traceparent):
                 ended = self._end_operations(entry)
         self.own.note(entry, ended)

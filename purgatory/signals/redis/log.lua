@@ -37,6 +37,9 @@ local MAX_MESSAGE = 1000000
 local READ_AT_ONCE = 100
 local REPEATS_PER_OWNER = 10000
 local REPEAT_MS = 600000
+-- The digits of an owner and of a trace context, all hexadecimal: scripts from before there were
+-- trace contexts take both for an owner, and find the key behind them.
+local OWNER, TRACE = 12, 50
 
 local function net(text) return #text .. ':' .. text end
 
@@ -115,11 +118,14 @@ local function rare()
   if made then return made end
 
   local function key_of(entry)
-    local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+)@?%x*%+?[%x%-]* ')
+    local _, finish, length = string.find(entry, '^%a%d+ %d+ %d+ (%d+)@?[^ ]* ')
     return string.sub(entry, finish + 1, finish + tonumber(length))
   end
 
-  local function owner_of(entry) return string.match(entry, '^%a%d+ %d+ %d+ %d+@(%x+)[+ ]') or '' end
+  local function owner_of(entry)
+    local share = string.match(entry, '^%a%d+ %d+ %d+ %d+@([^ ]*) ') or ''
+    return #share == TRACE and '' or string.sub(share, 1, OWNER)
+  end
 
   -- Count an entry of an owner, or of nobody: nothing to do while there are no owners.
   local function add_share(owner, offset, size)
@@ -236,7 +242,7 @@ if command == 'append' then
     -- One request: its entries are appended all or none.
     local owner, name, fingerprint, share = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
     local unless_after, items = ARGV[at + 4], at + 6
-    local sharer = share == '' and '' or string.match(share, '^%x*')
+    local sharer = #share == TRACE and '' or string.sub(share, 1, OWNER)
     at = items + 3 * ARGV[at + 5]
     local result
     if name ~= '' then
@@ -255,7 +261,7 @@ if command == 'append' then
       local seqs, before = {}, head
       for index = items, at - 3, 3 do
         -- "TYPEseq at_ms previous length@share key value": f fired, d dropped, x lost. Only some
-        -- have a share: an owner, "+" and the trace context in which it was appended, or both.
+        -- have a share: an owner, the trace context in which it was appended, or both.
         local type, key, value = ARGV[index], ARGV[index + 1], ARGV[index + 2]
         local seq, last, lost, ended = record(key)
         if type ~= 'x' or ended <= tonumber(value) then

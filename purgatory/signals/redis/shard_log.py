@@ -44,6 +44,8 @@ _KEYS: Final = ("meta", "log", "keys", "idle")
 # Of one call: the server serves nobody else meanwhile.
 MAX_WEIGHT: Final = 500
 _BYTES_OF_ONE: Final = 4 * 1024
+# Of a trace context in an entry.
+_TRACE_DIGITS: Final = 50
 
 _Reply = TypeVar("_Reply")
 
@@ -354,8 +356,8 @@ def _entry_with_offset(text: bytes) -> LogEntry:
 def _entry(offset: int, text: bytes) -> LogEntry:
     seq, at_ms, previous, length, rest = text[1:].split(b" ", 4)
     length, _, share = length.partition(b"@")
-    owner, _, traceparent = share.partition(b"+")
     size = int(length)
+    owner, traceparent = _owner_and_trace(share.decode()) if share else (None, None)
     return LogEntry(
         offset,
         EntryType(chr(text[0])),
@@ -364,8 +366,8 @@ def _entry(offset: int, text: bytes) -> LogEntry:
         int(previous),
         rest[:size].decode("utf-8", "surrogatepass"),
         rest[size:],
-        owner.decode() or None,
-        traceparent.decode() or None,
+        owner,
+        traceparent,
     )
 
 
@@ -387,9 +389,23 @@ def _append_arguments(requests: Sequence[AppendRequest]) -> list[bytes | str | i
 
 
 def _share(request: AppendRequest) -> str:
-    """Return the owner and the trace context as the header of an entry has them."""
+    """Return the owner and the trace context as the header of an entry has them.
+
+    The trace context without its version and dashes: a worker from before there were any, which
+    may run beside this one during a deploy, takes it for a part of the owner.
+    """
     owner, traceparent = request.owner or "", request.traceparent
-    return owner if traceparent is None else f"{owner}+{traceparent}"
+    if traceparent is None:
+        return owner
+    _, trace_id, span_id, flags = traceparent.split("-")
+    return f"{owner}{trace_id}{span_id}{flags}"
+
+
+def _owner_and_trace(share: str) -> tuple[str | None, str | None]:
+    if len(share) < _TRACE_DIGITS:
+        return share, None
+    owner, trace = share[:-_TRACE_DIGITS], share[-_TRACE_DIGITS:]
+    return owner or None, f"00-{trace[:32]}-{trace[32:48]}-{trace[48:]}"
 
 
 def _append_replies(reply: bytes) -> list[AppendReply | SignalsConflictError]:

@@ -74,11 +74,14 @@ async def test_the_run_of_a_job_is_linked_to_its_defer(is_async: bool) -> None:
         ship(job)
 
     purgatory.handler("ship")(ship_later if is_async else ship)
-    async with purgatory:
-        with provider.start_as_current_span("order") as order:
-            job = await purgatory.defer("ship", delay=0)
-        await job.wait(timeout=30)
+    with provider.start_as_current_span("start"):
+        async with purgatory:
+            with provider.start_as_current_span("order") as order:
+                job = await purgatory.defer("ship", delay=0)
+            await job.wait(timeout=30)
     [run] = provider.named("purgatory.job")
+    # Neither that which is current where the process was opened, nor the span of the defer.
+    assert not run.parent.is_valid
     assert seen == [run.get_span_context()]
     assert [ids(link) for link in run.links] == [ids(order.get_span_context())] and run.has_ended
     assert order.attributes["purgatory.job.id"] == run.attributes["purgatory.job.id"] == job.id
