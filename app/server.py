@@ -8,8 +8,9 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from inspect import signature
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -114,7 +115,10 @@ class _Supervisor(Multiprocess):
     def __init__(
         self, config: uvicorn.Config, sockets: list[socket.socket], settings: Settings
     ) -> None:
-        super().__init__(config, sockets)
+        # Older versions are given what runs in each worker.
+        is_older = "target" in signature(Multiprocess.__init__).parameters
+        targets: list[Any] = [uvicorn.Server(config).run] if is_older else []
+        super().__init__(config, *[*targets, sockets])
         self._settings = settings
         self._is_printed = False
 

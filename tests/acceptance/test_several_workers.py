@@ -9,6 +9,7 @@ import pytest
 
 from tests.acceptance.process_server import ProcessServer
 from tests.acceptance.server_commands import APP
+from tests.needs import STOPS_IF_A_WORKER_CANNOT_START
 
 _UVICORN = f"-m uvicorn {APP} --port 0"
 _GUNICORN = f"-m gunicorn {APP} -k uvicorn_worker.UvicornWorker -b 127.0.0.1:0 --no-control-socket"
@@ -32,7 +33,13 @@ LONG: _Cases = {
 }
 
 
-@pytest.mark.parametrize("name", [*SHORT, *LONG])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=STOPS_IF_A_WORKER_CANNOT_START if "uvicorn" in name else ())
+        for name in [*SHORT, *LONG]
+    ],
+)
 def test_they_are_refused(name: str, tmp_path: Path) -> None:
     """The log says why, and the line that fixes it."""
     command, environment = (SHORT | LONG)[name]
