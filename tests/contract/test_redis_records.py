@@ -1,15 +1,18 @@
-"""Records in Redis that an earlier version has written."""
+"""Records in Redis that an earlier version has written, and ids that none has."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import pytest
 from redis import Redis
 
 from purgatory.jobs import JobState
-from purgatory.jobs.model import Added, Fire, JobSpec
+from purgatory.jobs.model import Added, Fire, JobLimits, JobSpec
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.redis.record import LONG_FIELDS
+from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
 
@@ -36,5 +39,24 @@ async def test_a_long_record_without_places(redis_server: ValkeyServer) -> None:
         [job] = await store.get([spec.id])
         assert job is not None and (job.state, job.fired_keys) == (JobState.WAITING, ("a", "b"))
         assert (await store.counts()).quarantined == 0
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("start", [b"\x80", b"\xff", b"\xc3"])
+async def test_ids_that_are_no_text_end_no_count(redis_server: ValkeyServer, start: bytes) -> None:
+    """A batch that ends with one is followed by the next, also if no record has the id."""
+    prefix = f"damaged-{start.hex()}"
+    store = RedisJobStore(redis_server.url, prefix=prefix, limits=JobLimits(max_batch=2))
+    await store.open()
+    try:
+        await store.add([JobSpec.of("note", wall_ms=0, delay=60) for _ in range(2)])
+        client: Any
+        with Redis.from_url(redis_server.url) as client:
+            for number in range(5):
+                client.zadd(f"{{{prefix}:0}}:waiting", {start + b"%d" % number: 0})
+        async with asyncio.timeout(PATIENCE_S):
+            counts = await store.handler_counts()
+        assert counts == {("note", JobState.WAITING): 2}
     finally:
         await store.close()

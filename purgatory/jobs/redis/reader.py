@@ -90,7 +90,8 @@ class RedisReader:
         last = ""
         while True:
             reply = await self._shards.ask(shard, step_of("count_handlers", state, last))
-            last, *lines = reply.decode("utf-8", "replace").split(SEPARATOR)
+            # Of a damaged id, this is lower than the id: with U+FFFD the batch would come again.
+            last, *lines = reply.decode("utf-8", "backslashreplace").split(SEPARATOR)
             for line in filter(None, lines):
                 handler, _, count = line.rpartition(KEY_SEPARATOR)
                 found[handler, state] += int(count)
