@@ -85,9 +85,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_sessionfinish() -> None:
-    """Let the exit collect what was frozen, as some extension modules check."""
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Let the exit collect what was frozen, as some extension modules check; note the status.
+
+    `.ci/run` tells by it whether all tests were run, which the status of `make` does not say.
+    """
     gc.unfreeze()
+    cache = getattr(session.config, "cache", None)
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set("session/exitstatus", int(exitstatus))
 
 
 @pytest.hookimpl(optionalhook=True)
