@@ -160,10 +160,14 @@ class Storm:
     async def calm_down(self) -> None:
         """Wait until no job is left that waits or runs."""
         until_ms = wall_ms() + round(PATIENCE_S * 1000)
+        calm = 0
         async with httpx.AsyncClient(timeout=10.0) as client:
             while wall_ms() < until_ms:
                 await self._retry_failed(client)
-                if not await self._are_any_left(client):
+                # A job that ran while those that wait were listed may wait again when those that
+                # run are: the next look finds it.
+                calm = 0 if await self._are_any_left(client) else calm + 1
+                if calm == 3:
                     return
                 await asyncio.sleep(0.25)
         raise TimeoutError(f"jobs still wait or run {PATIENCE_S:g} s after the last was deferred")
