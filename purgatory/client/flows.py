@@ -29,6 +29,8 @@ MARGIN_S: Final = 15.0
 
 _NS_PER_SECOND: Final = 1_000_000_000
 _NOT_OURS: Final = "the response is not one of a purgatory: check the URL and the prefix"
+# As the last segment of a path, also if it is escaped, these are removed: RFC 3986, 6.2.2.
+_DOT_SEGMENTS: Final = frozenset({".", ".."})
 _BACKOFF: Final = RetryPolicy(first_ms=100, max_ms=10_000)
 
 
@@ -80,15 +82,16 @@ class Flows:
 
     def fire(self, key: str, value: Any, idempotency_key: str | None) -> Flow[Fired]:
         """Fire a key, once however often the request is repeated."""
+        is_dots = key in _DOT_SEGMENTS
         reply = yield from self.ask(
             Request(
                 method="POST",
-                path=f"/keys/{quote(key, safe='')}",
+                path="/keys" if is_dots else f"/keys/{quote(key, safe='')}",
                 headers={"Idempotency-Key": idempotency_key or str(uuid.uuid4())},
-                body={"value": value},
+                body=[{"key": key, "value": value}] if is_dots else {"value": value},
             )
         )
-        fired = reply.json()
+        fired = reply.json()["results"][0] if is_dots else reply.json()
         return Fired(fired["cursor"], fired["seq"], fired["completed"], fired.get("jobs", 0))
 
     def wait(

@@ -159,27 +159,32 @@ export async function* follow(base, keys, { cursor, signal, fetch = globalThis.f
 export async function fire(base, key, value = null, options = {}) {
   const { fetch = globalThis.fetch, signal, retryFor = 30_000, ...auth } = options;
   const until = Date.now() + retryFor;
+  // In a path, `fetch` removes these, also if they are escaped: they are fired as a batch.
+  const isDots = key === "." || key === "..";
   // One request, however often it is repeated.
   const idempotencyKey = options.idempotencyKey ?? crypto.randomUUID();
   for (let failures = 1; ; failures += 1) {
     let response;
     let error;
     try {
-      response = await fetch(addressOf(base, `/keys/${encodeURIComponent(key)}`), {
+      response = await fetch(addressOf(base, isDots ? "/keys" : `/keys/${encodeURIComponent(key)}`), {
         method: "POST",
         headers: {
           "content-type": "application/json",
           "idempotency-key": idempotencyKey,
           ...(await headersOf(auth)),
         },
-        body: JSON.stringify({ value }),
+        body: JSON.stringify(isDots ? [{ key, value }] : { value }),
         signal,
       });
     } catch (caught) {
       error = caught;
     }
     if (signal?.aborted) throw error ?? signal.reason;
-    if (response?.status < 300) return response.json();
+    if (response?.status < 300) {
+      const fired = await response.json();
+      return isDots ? fired.results[0] : fired;
+    }
     if (response && !PASSING.includes(response.status)) {
       throw errorOf(response.status, await response.json().catch(() => ({})));
     }

@@ -50,6 +50,18 @@ async def test_waiting_and_firing(server: ThreadServer) -> None:
         )
 
 
+@pytest.mark.parametrize("key", [".", "..", "...", "%2e", "./.."])
+async def test_keys_of_dots(server: ThreadServer, key: str) -> None:
+    """Whatever HTTP makes of dots in a path, the key is fired, once for an Idempotency-Key."""
+    async with AsyncClient(server.url) as client:
+        first = await client.fire(key, {"n": 1}, idempotency_key="once")
+        assert await client.fire(key, {"n": 1}, idempotency_key="once") == first
+        found = await client.wait(key, timeout=0, cursor="0")
+        assert [(each.key, each.value, each.cursor) for each in found.signals] == [
+            (key, {"n": 1}, first.cursor)
+        ]
+
+
 async def test_a_wait_whose_connection_breaks() -> None:
     """What fires before it is repeated ends it, though it had no cursor."""
     purgatory, app = Purgatory(), FastAPI()

@@ -105,6 +105,25 @@ console.log(JSON.stringify(say));
 
 
 @needs_node
+def test_keys_of_dots(server: ThreadServer) -> None:
+    """Whatever `fetch` makes of "." and ".." in a path, these keys are fired."""
+    code = """
+const [base, token] = process.argv.slice(1);
+const say = [];
+for (const key of [".", "..", "..."]) {
+  const fired = await fire(base, key, { n: 1 }, { token });
+  const signals = follow(base, key, { token, cursor: "0" });
+  const { value } = await signals.next();
+  await signals.return();
+  say.push([value.key, value.value, fired.seq, value.cursor === fired.cursor]);
+}
+console.log(JSON.stringify(say));
+"""
+    found = _run(code, f"{server.url}/purgatory", TOKEN)
+    assert found == [[key, {"n": 1}, 1, True] for key in (".", "..", "...")]
+
+
+@needs_node
 def test_aborting_and_giving_up(server: ThreadServer) -> None:
     """A signal ends `follow` without an error; `fire` gives up after its time."""
     code = """
