@@ -158,11 +158,52 @@ async def test_a_worker_counts_once_in_each_second(tmp_path: Path) -> None:
         await opened(page, port)
         script = """import("/purgatory/dashboard/static/overview.js").then(({ history, note }) => {
           const statistics = { parked: 5, keys: 1, fired: 0, expired: 0, cancelled: 0, drained: 0 };
-          const worker = { token: "t", loop_lag_ms: 1, statistics };
+          const worker = { token: "t", loop_lag_ms: 1, statistics, keys: [] };
           for (let at_ms = 1; at_ms < 9; at_ms++) note({ workers: [{ ...worker, at_ms }] });
           return history(["t"]).map((each) => each.parked);
         })"""
         assert set(await page.run(script)) == {5}
+        assert page.errors == []
+
+
+async def test_a_key_counts_once_however_many_workers_watch_it(tmp_path: Path) -> None:
+    """And of keys that workers do not list, it is said that some may be the same."""
+    port = free_port()
+    async with serving(port), browser(tmp_path) as page:
+        await opened(page, port)
+        script = """(async () => {
+          const folder = "/purgatory/dashboard/static/";
+          const { request } = await import(`${folder}parts.js`);
+          const overview = await import(`${folder}overview.js`);
+          const { drawKeys } = await import(`${folder}waits.js`);
+          const text = await (await request("dashboard/stream?limit=1")).text();
+          const snapshot = JSON.parse(/event: snapshot\\ndata: (.*)/.exec(text)[1]);
+          const [worker] = snapshot.workers;
+          const made = (token, names, count) => ({
+            ...worker, token, at_ms: 1, statistics: { ...worker.statistics, keys: count },
+            keys: [...names].map((key) => ({ key, waiting: 1, oldest_ms: 1 })),
+          });
+          const shown = (...workers) => {
+            overview.note({ workers });
+            overview.drawOverview(snapshot, workers);
+            drawKeys([], overview.countedKeys(workers));
+            const points = overview.history(workers.map(({ token }) => token));
+            return [
+              document.querySelector("#tile-keys dd").textContent,
+              document.querySelector("#keys-hint").textContent, points.at(-1).keys,
+            ];
+          };
+          return [
+            shown(made("a", "xyz", 3), made("b", "xyw", 3)),
+            shown(made("c", "xyz", 3), made("d", "xyw", 60)),
+            shown(made("e", "xyz", 70)),
+          ];
+        })()"""
+        assert await page.run(script) == [
+            ["4", "The 0 fullest of 4", 4],
+            ["61 at most", "The 0 fullest of at most 61", 61],
+            ["70", "The 0 fullest of 70", 70],
+        ]
         assert page.errors == []
 
 

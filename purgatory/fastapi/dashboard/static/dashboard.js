@@ -1,7 +1,7 @@
 // The page: signing in, the live stream, and which view is shown.
 
 import { $, applyPermissions, announce, h, keepToken, reason, Refusal, request, session, token } from "./parts.js";
-import { drawOverview, drawWorkers, mergedKeys, note } from "./overview.js";
+import { countedKeys, drawOverview, drawWorkers, mergedKeys, note } from "./overview.js";
 import { drawKeys, hideWaits, showWaits } from "./waits.js";
 import { hideJobs, noteJobs, showJobs } from "./jobs.js";
 import { hidePaused, showPaused } from "./paused.js";
@@ -89,7 +89,7 @@ function draw() {
   const workers = workersShown();
   if (current === "overview") drawOverview(latest, workers);
   if (current === "workers") drawWorkers(latest.workers);
-  if (current === "waits") drawKeys(mergedKeys(workers).slice(0, 50), workers.reduce((sum, worker) => sum + worker.statistics.keys, 0));
+  if (current === "waits") drawKeys(mergedKeys(workers).slice(0, 50), countedKeys(workers));
 }
 
 function route() {

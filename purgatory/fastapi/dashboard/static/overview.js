@@ -13,7 +13,7 @@ const OUTCOMES = [
 ];
 const TILES = [
   { id: "parked", name: "Parked now", style: "s-accent", text: (p) => [number(p.parked)] },
-  { id: "keys", name: "Keys watched", style: "s-accent", text: (p) => [number(p.keys)] },
+  { id: "keys", name: "Keys watched", style: "s-accent", text: (p) => [number(p.keys), p.is_bound && "at most"] },
   { id: "fired", name: "Woken", style: "s-fired", text: (p) => [number(p.fired), "/s"] },
   { id: "expired", name: "Expired", style: "s-expired", text: (p) => [number(p.expired), "/s"] },
   { id: "cancelled", name: "Cancelled", style: "s-cancelled", text: (p) => [number(p.cancelled), "/s"] },
@@ -25,9 +25,9 @@ const series = new Map();
 const before = new Map();
 let wheel = null, wheelOf = null;
 
-function point(worker) {
+function point(worker, repeated) {
   const statistics = worker.statistics, last = before.get(worker.token);
-  const made = { at: worker.at_ms, parked: statistics.parked, keys: statistics.keys, lag: worker.loop_lag_ms, has_rates: Boolean(last) };
+  const made = { at: worker.at_ms, parked: statistics.parked, keys: statistics.keys, others: statistics.keys - repeated, lag: worker.loop_lag_ms, has_rates: Boolean(last) };
   const seconds = last ? (worker.at_ms - last.at_ms) / 1000 : 0;
   for (const name of COUNTERS) {
     made[name] = seconds > 0 ? Math.max(0, statistics[name] - last.statistics[name]) / seconds : 0;
@@ -37,12 +37,14 @@ function point(worker) {
 
 // Note a snapshot, also while another view is shown.
 export function note(snapshot) {
-  const at = Date.now();
+  const at = Date.now(), seen = new Set();
   for (const worker of snapshot.workers) {
+    const repeated = worker.keys.filter(({ key }) => seen.has(key)).length;
+    for (const { key } of worker.keys) seen.add(key);
     const last = before.get(worker.token);
     if (last && last.at_ms === worker.at_ms) continue;
     const points = series.get(worker.token) || [];
-    points.push({ ...point(worker), at });
+    points.push({ ...point(worker, repeated), at });
     while (points.length && at - points[0].at > SPAN_MS + 5000) points.shift();
     series.set(worker.token, points);
     before.set(worker.token, worker);
@@ -65,7 +67,9 @@ export function history(tokens) {
     for (const points of own) {
       const each = points.get(second) || points.get(second - 1) || points.get(second - 2);
       if (!each) continue;
-      for (const name of ["parked", "keys", ...COUNTERS]) sum[name] += each[name];
+      for (const name of ["parked", ...COUNTERS]) sum[name] += each[name];
+      // A key that an earlier worker lists counts there, if that is shown.
+      sum.keys += tokens.length > 1 ? each.others : each.keys;
       sum.lag = Math.max(sum.lag, each.lag);
     }
     return sum;
@@ -74,10 +78,9 @@ export function history(tokens) {
 
 // What is shown as numbers is what the last snapshot says, not the sum of seconds.
 function now(workers) {
-  const sum = { parked: 0, keys: 0, lag: 0 };
+  const { keys, is_bound } = countedKeys(workers), sum = { parked: 0, keys, is_bound, lag: 0 };
   for (const worker of workers) {
     sum.parked += worker.statistics.parked;
-    sum.keys += worker.statistics.keys;
     sum.lag = Math.max(sum.lag, worker.loop_lag_ms);
   }
   // A rate takes two snapshots: before that it is not 0 but unknown.
@@ -156,6 +159,14 @@ export function mergedKeys(workers) {
     }
   }
   return [...found.values()].sort((a, b) => b.waiting - a.waiting || (a.key < b.key ? -1 : 1));
+}
+
+// A key counts once, however many workers watch it. Workers list the fullest of their keys: those
+// that are not listed may be the same in two of them, so the sum is then an upper bound.
+export function countedKeys(workers) {
+  const unlisted = workers.map(({ keys, statistics }) => statistics.keys - keys.length);
+  const keys = unlisted.reduce((a, b) => a + b, mergedKeys(workers).length);
+  return { keys, is_bound: workers.length > 1 && unlisted.some((count) => count > 0) };
 }
 
 const topKeys = new Rows($("top-keys"), (item) => {

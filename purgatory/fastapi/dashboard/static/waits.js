@@ -34,7 +34,8 @@ export function drawKeys(all, total) {
   keys.show(found, (each) => each.key);
   $("keys-table").closest(".card").querySelector(".empty").hidden = found.length > 0;
   $("keys-table").hidden = !found.length;
-  $("keys-hint").textContent = total > found.length ? `The ${number(found.length)} fullest of ${number(total)}` : "";
+  const of = `${total.is_bound ? "at most " : ""}${number(total.keys)}`;
+  $("keys-hint").textContent = total.keys > found.length ? `The ${number(found.length)} fullest of ${of}` : "";
 }
 
 async function drop(key) {
