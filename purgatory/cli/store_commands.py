@@ -16,6 +16,7 @@ from purgatory.cli.session import session_of
 from purgatory.cli.store_url import VARIABLE, StoreUrl, store_at
 from purgatory.jobs.model.job import Job, JobState, Misfire
 from purgatory.jobs.model.queries import JobFilter
+from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.recovery import is_missed
 from purgatory.jobs.worker.settings import WorkerSettings
@@ -23,7 +24,8 @@ from purgatory.redacted_url import redacted
 
 db = typer.Typer(no_args_is_help=True, help="The tables of delayed jobs in a SQL database.")
 
-_COLUMNS: Final = ("handler", "run", "skip", "spread", "interrupted")
+_FATES: Final = ("run", "skip", "spread", "interrupted")
+_COLUMNS: Final = ("handler", "paused", *_FATES)
 
 
 @db.callback()
@@ -56,7 +58,8 @@ def recover(
     """Show what a worker that starts now would do with the jobs that are overdue.
 
     By handler: how many would run, be skipped or spread by their misfire policy, and how many were
-    interrupted, as the worker that ran them is gone. Changes nothing.
+    interrupted, as the worker that ran them is gone. With a handler that is paused, this happens
+    once it is resumed. Changes nothing.
 
     Example: purgatory recover --dry-run --store sqlite:///data/jobs.sqlite3
     """
@@ -65,20 +68,24 @@ def recover(
             "a worker recovers by itself when it starts: give --dry-run to see what it would do"
         )
     session = session_of(context)
-    found = asyncio.run(_overdue(store_at(url)))
+    found, paused = asyncio.run(_overdue(store_at(url)))
     rows = [
-        {"handler": handler} | {name: counts[name] for name in _COLUMNS[1:]}
+        {"handler": handler, "paused": paused.covers(handler)}
+        | {name: counts[name] for name in _FATES}
         for handler, counts in sorted(found.items())
     ]
     if not print_rows(_COLUMNS, rows, as_json=session.as_json):
         print_error("no job is overdue")
+    elif any(row["paused"] for row in rows):
+        print_error("jobs of paused handlers: what happens once these are resumed")
 
 
-async def _overdue(store: JobStore) -> Mapping[str, Counter[str]]:
+async def _overdue(store: JobStore) -> tuple[Mapping[str, Counter[str]], Paused]:
     found: dict[str, Counter[str]] = {}
     await store.open()
     try:
         now_ms = await store.now_ms()
+        paused = await store.paused()
         progress = Progress(
             SpinnerColumn(),
             TextColumn("{task.completed} jobs read"),
@@ -104,14 +111,17 @@ async def _overdue(store: JobStore) -> Mapping[str, Counter[str]]:
                     after = page.next
     finally:
         await store.close()
-    return found
+    return found, paused
 
 
 def _fate(job: Job, now_ms: int) -> str | None:
-    """Return what a worker that starts now does with a job; None if it is not overdue."""
+    """Return what a worker that starts now does with a job; None if it is not overdue.
+
+    Of a parked job: once its handler is resumed.
+    """
     if job.state is JobState.RUNNING:
         return "interrupted" if job.lease_until_ms <= now_ms else None
-    if job.due_ms > now_ms or job.lease_until_ms > now_ms:
+    if job.due_ms > now_ms or (job.lease_until_ms > now_ms and not job.is_parked):
         return None
     if not is_missed(job, now_ms - WorkerSettings().misfire_after_ms):
         return "run"
