@@ -16,7 +16,7 @@ from purgatory.jobs.model.errors import InvalidJobError, JobError, NoJobStoreErr
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, RetriedPage
-from purgatory.jobs.model.spec import JobSpec
+from purgatory.jobs.model.spec import JobSpec, state_of
 from purgatory.jobs.model.steps import (
     Added,
     Pause,
@@ -235,10 +235,12 @@ class JobsMixin:
         """Return a page of the jobs that match all arguments, approximately the newest first.
 
         `after` is `next` of the page before. A page that is not the last may have fewer jobs than
-        `limit`. Raises ValueError for a limit below 1.
+        `limit`. Raises ValueError for a limit below 1, and InvalidJobError for an unknown state.
         """
         if limit < 1:
             raise ValueError(f"limit is {limit!r}: give a number of jobs from 1")
+        if state is not None:
+            state = state_of(state)
         where = JobFilter(state=state, handler=handler, key=key)
         return await self._require_jobs().ready().query(where, after=after, limit=limit)
 

@@ -14,7 +14,7 @@ from purgatory.errors import InvalidKeyError
 from purgatory.jobs.model.deadline import Deadline, seconds_to_ms
 from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.errors import InvalidDeadlineError, InvalidJobError, InvalidPayloadError
-from purgatory.jobs.model.job import Job, Misfire, OnFire, new_job, new_job_id
+from purgatory.jobs.model.job import Job, JobState, Misfire, OnFire, new_job, new_job_id
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.request_ids import request_ids
 from purgatory.operations.watch_key import check_key
@@ -259,6 +259,11 @@ def needed_keys(until: str | int, keys: tuple[str, ...]) -> int:
 def on_fire_of(value: str) -> OnFire:
     """Return what a job does when its keys fire; raise InvalidJobError."""
     return _choice(OnFire, "on_fire", value)
+
+
+def state_of(value: str) -> JobState:
+    """Return a state of jobs; raise InvalidJobError."""
+    return _choice(JobState, "state", value)
 
 
 def _owned_key(key: Any) -> Any:

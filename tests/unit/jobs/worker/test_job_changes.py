@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -17,6 +18,7 @@ from purgatory import (
 from purgatory.jobs import (
     DuplicateJobError,
     FailJobError,
+    InvalidJobError,
     Job,
     JobConflictError,
     JobContext,
@@ -209,6 +211,15 @@ async def test_listing_jobs(purgatory: Purgatory) -> None:
     assert len({job.id for job in found}) == len(found) == 6
     with pytest.raises(ValueError, match="limit"):
         await purgatory.jobs(limit=0)
+
+
+@pytest.mark.parametrize("state", ["runing", 5, ""])
+async def test_listing_jobs_of_no_state(purgatory: Purgatory, state: Any) -> None:
+    """It is refused, as an empty page would say that there are none."""
+    await purgatory.defer("note", delay=100)
+    with pytest.raises(InvalidJobError, match=rf"state is {state!r}: give one of 'waiting', "):
+        await purgatory.jobs(state=state)
+    assert len((await purgatory.jobs(state=JobState("waiting"))).jobs) == 1
 
 
 class OtherProcess(FailingJobStore):
