@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from purgatory.errors import LimitReachedError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.problem_mapping import problem_of_error, problem_of_exception
 from purgatory.fastapi.http.problems import Problem, draining_problem
@@ -14,6 +16,8 @@ from purgatory.fastapi.watch.request import WatchTerms
 from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.status import Status
+
+logger = logging.getLogger("purgatory.fastapi")
 
 
 class WaitRegistry:
@@ -39,6 +43,7 @@ class WaitRegistry:
         # Clients are counted if their limit is lower than that on all of them together.
         self.counts_clients: bool = settings.max_parked_per_client < purgatory.limits.max_parked
         self._clients = PerClientLimit(settings.max_parked_per_client, purgatory)
+        self._has_warned_of_closed = False
 
     def client(self, raw: RawRequest) -> str:
         """Return the client that `raw` is counted for; empty if clients are not counted."""
@@ -53,6 +58,7 @@ class WaitRegistry:
         if purgatory.is_draining:
             raise draining_problem()
         if not purgatory.is_open:
+            self._warn_of_closed()
             raise problem_of_error(PurgatoryClosedError())
         try:
             if purgatory.shared_signals is not None:
@@ -130,6 +136,19 @@ class WaitRegistry:
                 raise problem_of_error(exc) from exc
         if not count:
             raise Problem("unknown-wait", f"no request is parked under Wait-Id {_id(wait_id)}")
+
+    def _warn_of_closed(self) -> None:
+        # Once: clients try again. They are not told how the application is made.
+        if self._has_warned_of_closed:
+            return
+        self._has_warned_of_closed = True
+        logger.warning(
+            "a wait was refused, as purgatory %r is not open: its lifespan is over, or did not "
+            "run. Mounted applications get no lifespan: install it in the outermost application, "
+            "or use it inside `async with` in a lifespan of your own",
+            self.purgatory.name,
+            extra={"action": "not-open"},
+        )
 
     def _name(self, parked: ParkedRequest, wait_id: str) -> None:
         # The newer request supersedes the older one even if it ended at once.

@@ -154,16 +154,21 @@ async def test_a_draining_process_refuses(app: FastAPI, purgatory: Purgatory, wa
     assert reply.json()["type"].endswith("/draining") and "retry-after" in reply.headers
 
 
-async def test_a_purgatory_that_is_not_open_refuses(app: FastAPI, purgatory: Purgatory) -> None:
-    """It is no use to wait for it: 503."""
+async def test_a_purgatory_that_is_not_open_refuses(
+    app: FastAPI, purgatory: Purgatory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no use to wait for it: 503; the log says once what to do."""
     await purgatory.close()
-    other = Purgatory()
+    other = Purgatory("mounted")
     app = FastAPI()
     app.include_router(create_router(other, authorize=ALLOW_ANYONE))
     reply = await (await _begun(app, "/purgatory/watch/k", "wait=5")).reply()
     assert (reply.status, reply.json()["type"].rpartition("/")[2]) == (503, "not-open")
     other_reply = await (await _begun(app, "/purgatory/watch/k", "wait=0")).reply()
     assert other_reply.status == 503
+    [said] = [each.message for each in caplog.records if "is not open" in each.message]
+    assert "'mounted'" in said and "install it in the outermost application" in said
+    assert "outermost" not in reply.json()["detail"]
 
 
 @pytest.mark.parametrize(
