@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from urllib.parse import parse_qs, quote
 from purgatory.client.commands import Command, Failure, Reply, Request, Result, Sleep
 from purgatory.client.errors import RefusedError, ServerUnavailableError, error_of_problem
 from purgatory.client.values import Fired, Job, Signal, WaitResult
+from purgatory.errors import InvalidTimeoutError
 from purgatory.retry_policy import RetryPolicy
 from purgatory.timer import Clock, SystemClock
 
@@ -102,6 +104,8 @@ class Flows:
         From now on means from the first reply, which has the cursors: a wait that breaks, such as
         when its server is killed, would begin at a later "now" if it were repeated without them.
         """
+        if not 0 <= timeout < math.inf:
+            raise InvalidTimeoutError(f"timeout is {timeout}: give seconds, finite and not below 0")
         positions = {key: cursors.get(key) for key in keys}
         until_ns = self.clock.now_ns() + int(timeout * _NS_PER_SECOND)
 

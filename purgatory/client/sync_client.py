@@ -79,7 +79,7 @@ class Client:
 
         `cursor` is from an earlier result (`result.cursors`), for all keys or one for each: what
         fired since counts. "0" is from the earliest stored signal; without it, from now.
-        Raises CursorExpiredError.
+        Raises CursorExpiredError, and InvalidTimeoutError unless `timeout` is finite and >= 0.
         """
         check_keys(keys)
         return self._run(self._flows.wait(keys, timeout, cursors_of(keys, cursor)))

@@ -12,7 +12,7 @@ from purgatory.client import Client, RefusedError, ServerUnavailableError, Signa
 from purgatory.client.commands import Emit, Failure, Read, Reply, Request, Result, Sleep
 from purgatory.client.flows import Flow, Flows
 from purgatory.client.follow_flow import FollowFlow
-from purgatory.errors import BadCursorError, CursorExpiredError
+from purgatory.errors import BadCursorError, CursorExpiredError, InvalidTimeoutError
 from purgatory.jobs import JobNotFoundError
 from purgatory.testing import MockClock
 
@@ -80,6 +80,15 @@ def test_a_fire_is_repeated_as_one(clock: MockClock, flows: Flows) -> None:
     assert {request.path for request in script.requests} == {"/keys/a%2Fb"}
     first, second, third = script.slept
     assert 0.05 <= first <= 0.1 <= second <= 0.2 and third == 4.0
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan"), float("inf")])
+def test_a_wait_takes_no_wrong_timeout(clock: MockClock, flows: Flows, timeout: float) -> None:
+    """It is refused before any request."""
+    script = Script(clock, [])
+    with pytest.raises(InvalidTimeoutError, match=f"timeout is {timeout}: "):
+        script.run(flows.wait(["k"], timeout, {}))
+    assert script.requests == []
 
 
 def test_giving_up(clock: MockClock) -> None:
