@@ -127,8 +127,9 @@ class JobsMixin:
         the job is stored counts. A job whose deadline is now may run before that is looked at.
 
         `dedupe_key`: `on_conflict` says what happens while another job waits with the same one;
-        without a dedupe key, only "error" is allowed. `ceiling`: rescheduling and replacing never
-        move the deadline beyond this many seconds from now.
+        without a dedupe key, only "error" is allowed. `ceiling`: the deadline is never
+        beyond this many seconds from now, neither that given here, which an earlier ceiling cuts
+        short, nor one to which rescheduling or replacing moves it.
 
         `concurrency_key`: jobs with the same one share the `max_running_per_key` of their handler,
         and without that it has no effect.

@@ -118,7 +118,8 @@ class JobBody(RequestBody):
         "run", description="What to do if no process ran at the deadline."
     )
     ceiling: Annotated[StrictFloat | None, Field(ge=0)] = Field(
-        None, description="Seconds from now beyond which the deadline is never moved."
+        None,
+        description="Seconds from now at which a later deadline is cut short, moved or not.",
     )
 
 

@@ -81,6 +81,13 @@ async def test_a_debounce_has_a_ceiling(purgatory: Purgatory, log: Log) -> None:
     assert on_time([run.at_ms - start_ms for run in log], [5_000])
 
 
+async def test_a_ceiling_cuts_the_first_deadline_short(purgatory: Purgatory) -> None:
+    """As it does with those of moves."""
+    handle = await purgatory.defer("note", delay=10, ceiling=1)
+    job = await handle.get()
+    assert job.deadline_ms == job.ceiling_ms == job.created_ms + 1_000
+
+
 async def test_run_now(purgatory: Purgatory, log: Log) -> None:
     """It does not wait for its deadline."""
     handle = await purgatory.defer("note", delay=5_000)
