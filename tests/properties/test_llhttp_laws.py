@@ -59,8 +59,8 @@ headers = st.lists(st.tuples(st.sampled_from(NAMES), values), max_size=4)
 class _Endpoint:
     """An endpoint that reads bodies, for routes that are only read."""
 
-    def __init__(self, tail: str) -> None:
-        self.tail = tail
+    def __init__(self, path_parameter: str) -> None:
+        self.path_parameter = path_parameter
 
 
 def _reader() -> RequestReader:
