@@ -11,6 +11,7 @@ import subprocess
 import sys
 from ast import PyCF_ALLOW_TOP_LEVEL_AWAIT
 from asyncio import Runner
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -147,8 +148,9 @@ def _run(script: str, folder: Path) -> None:
         try:
             status = shell.wait(2 * PATIENCE_S)
         finally:
-            # With the servers that it started.
-            os.killpg(shell.pid, signal.SIGKILL)
+            # With the servers that it started, if they have not all ended.
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
             shell.wait()
         errors.seek(0)
         assert status == 0, errors.read()
