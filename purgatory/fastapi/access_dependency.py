@@ -8,8 +8,8 @@ from fastapi import Depends, Request
 
 from purgatory.fastapi.dashboard.schemas import ActionsBody
 from purgatory.fastapi.http.authorization import READ, Access, Action
+from purgatory.fastapi.http.bodies.request_body import read_body
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.jobs.batch_endpoint import JobBatchEndpoint, in_turns, split_lines
 from purgatory.fastapi.jobs.schemas import JobBody
 from purgatory.fastapi.routing.raw_route import DeclaredEndpoint

@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from purgatory.errors import CursorError, PurgatoryError
-from purgatory.fastapi.http.body_schema import pointer
+from purgatory.fastapi.http.bodies.body_schema import pointer
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
 from purgatory.jobs.model.errors import UnknownHandlerError

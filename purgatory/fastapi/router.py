@@ -17,7 +17,7 @@ from purgatory.fastapi.endpoint_groups import (
     EndpointGroups,
 )
 from purgatory.fastapi.http.authorization import ALLOW_ANYONE
-from purgatory.fastapi.http.byte_budgets import (
+from purgatory.fastapi.http.bodies.byte_budgets import (
     STATE_KEY,
     UNREAD_STATE_KEY,
     IncomingRequests,

@@ -31,7 +31,7 @@ from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.outbox import Outbox
 from purgatory.jobs.stores.protocol import CountsHandlers, JobStore
-from purgatory.jobs.worker.result_reporter import OnJobEnd
+from purgatory.jobs.worker.running.result_reporter import OnJobEnd
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters

@@ -10,7 +10,7 @@ from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.model.errors import StoreError
 from purgatory.jobs.model.steps import KeyStep
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.result_reporter import OnJobEnd
+from purgatory.jobs.worker.running.result_reporter import OnJobEnd
 
 logger = logging.getLogger("purgatory.jobs")
 

@@ -12,7 +12,7 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, AddStatus, Cancel, FireJob, RunNow
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.result_reporter import OnJobEnd
+from purgatory.jobs.worker.running.result_reporter import OnJobEnd
 
 AddResult = Added | JobError | CursorExpiredError
 """The result of adding a job, or why it was refused."""

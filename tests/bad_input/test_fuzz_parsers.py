@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from purgatory import Limits, Purgatory, PurgatoryError
 from purgatory.fastapi import BearerTokens, Problem, WaitSettings
-from purgatory.fastapi.http.body_schema import pointer
+from purgatory.fastapi.http.bodies.body_schema import pointer
+from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.etag import parse_entity_tags
 from purgatory.fastapi.http.idempotency import parse_idempotency_key
-from purgatory.fastapi.http.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import (
     MAX_LIMIT,
     ParameterErrors,

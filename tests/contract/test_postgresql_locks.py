@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from purgatory.jobs import JobState
 from purgatory.jobs.model import Added, JobSpec, StoreBusyError
 from purgatory.jobs.sql import SqlJobStore, locked_rows
-from purgatory.jobs.sql.engine import make_engine
+from purgatory.jobs.sql.database.engine import make_engine
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.tables import jobs
 from tests.contract.sql_job_stores import PostgresqlJobStores

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.pool import Pool
 from sqlalchemy.util import await_only
 
-from purgatory.jobs.sql.database import Database
+from purgatory.jobs.sql.database.database import Database
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.contract.sql_job_stores import SqlJobStores
 from tests.patience import until

@@ -11,17 +11,17 @@ import pytest
 
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report.advice_section import advice_section
-from purgatory.pipeline.report.drawing import Chart
-from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
-from purgatory.pipeline.report.report_writer import charts
-from purgatory.pipeline.report.time_charts import (
+from purgatory.pipeline.report.charts.drawing import Chart
+from purgatory.pipeline.report.charts.time_charts import (
     SHOWN_DAYS,
     hot_keys_chart,
     hourly_load,
     outcomes_chart,
     parked_chart,
 )
-from purgatory.pipeline.report.wait_charts import survival_chart, waits_chart
+from purgatory.pipeline.report.charts.wait_charts import survival_chart, waits_chart
+from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
+from purgatory.pipeline.report.report_writer import charts
 
 NOTHING = Findings(
     manifest=Manifest(),

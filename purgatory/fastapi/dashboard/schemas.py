@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from purgatory.fastapi.http.authorization import Access, Action
-from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import RequestBody
 
 MAX_TARGETS: Final = 500

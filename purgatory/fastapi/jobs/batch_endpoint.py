@@ -13,12 +13,12 @@ from purgatory.errors import PurgatoryError
 from purgatory.fastapi.access.content_type import check_content
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.authorization import Access, Action
+from purgatory.fastapi.http.bodies.request_body import read_body
 from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_response, sending
 from purgatory.fastapi.http.parameters import NO_PARAMETERS
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
-from purgatory.fastapi.http.request_body import read_body
 from purgatory.fastapi.jobs.endpoints import add_problem, check_access, job_spec
 from purgatory.fastapi.jobs.schemas import (
     MAX_JOB_LINES,

@@ -10,10 +10,10 @@ from urllib.parse import urlencode
 
 from purgatory.errors import BadCursorError, InvalidKeyError, PurgatoryError
 from purgatory.fastapi.http.authorization import READ, Access, Action, Permit
-from purgatory.fastapi.http.body_schema import Location
+from purgatory.fastapi.http.bodies.body_schema import Location
+from purgatory.fastapi.http.bodies.json_bodies import bad_field
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import RepeatedRequests, key_reused, request_name
-from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.parameters import NO_PARAMETERS
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter

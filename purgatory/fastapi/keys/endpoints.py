@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from purgatory.errors import InvalidKeyError, InvalidValueError, PurgatoryError
 from purgatory.fastapi.http.authorization import READ, Access, Action
+from purgatory.fastapi.http.bodies.json_bodies import bad_field
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import RepeatedRequests
-from purgatory.fastapi.http.json_bodies import bad_field
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import (
     ALLOWED_KEY,

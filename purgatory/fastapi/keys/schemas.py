@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
     ESCAPED,

@@ -7,11 +7,11 @@ from starlette.types import Receive, Scope
 from purgatory.errors import PurgatoryClosedError
 from purgatory.fastapi.access.content_type import check_content
 from purgatory.fastapi.http.authorization import Access, Action
+from purgatory.fastapi.http.bodies.request_body import body_too_large, read_body
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.http.request_body import body_too_large, read_body
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
 

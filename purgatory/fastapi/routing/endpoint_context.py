@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from purgatory.fastapi.http.authorization import ALLOW_ANYONE, Authenticate
-from purgatory.fastapi.http.byte_budgets import IncomingRequests, UnreadResponses
+from purgatory.fastapi.http.bodies.byte_budgets import IncomingRequests, UnreadResponses
 from purgatory.purgatory import Purgatory
 
 DEFAULT_PREFIX: Final = "/purgatory"

@@ -11,7 +11,7 @@ from fastapi import Body, Header, Path, Query
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from purgatory.fastapi.http.authorization import Action
-from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
 from purgatory.fastapi.routing.openapi import Responses
 

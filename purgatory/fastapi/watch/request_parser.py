@@ -7,8 +7,8 @@ from typing import Final
 
 from purgatory.errors import BadCursorError, PurgatoryError
 from purgatory.fastapi.http.authorization import Action
-from purgatory.fastapi.http.body_schema import pointer
-from purgatory.fastapi.http.json_bodies import MAX_ERRORS_SHOWN, bad_field
+from purgatory.fastapi.http.bodies.body_schema import pointer
+from purgatory.fastapi.http.bodies.json_bodies import MAX_ERRORS_SHOWN, bad_field
 from purgatory.fastapi.http.parameters import ParameterErrors, ParameterValues
 from purgatory.fastapi.http.preferences import Preferences, wait_seconds
 from purgatory.fastapi.http.problem_mapping import problem_of_error

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.preferences import ALLOWED_WAIT, is_wait
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from purgatory.fastapi.http.byte_budgets import (
+from purgatory.fastapi.http.bodies.byte_budgets import (
     DEFAULT_MAX_BYTES,
     DEFAULT_MAX_UNREAD_BYTES,
     DEFAULT_TIMEOUT,

@@ -1,7 +1,9 @@
-"""The job store in SQLite or PostgreSQL: connections, statements, records, migrations.
+"""The job store in SQLite or PostgreSQL: tables, transactions, records, migrations.
 
-The only room that imports SQLAlchemy and Alembic. Not here: what a step makes of a job, which is
-the same in every store (`jobs.model`). Needs the extra `sql` or `postgresql`.
+`database` connects, `statements` has the SQL, `locking` what must not deadlock, `sqlite` what only
+SQLite needs, `application` steps in transactions of the application. The only room that imports
+SQLAlchemy and Alembic. Not here: what a step does with a job, which is the same in every store
+(`jobs.model`). Needs the extra `sql` or `postgresql`.
 """
 
 try:

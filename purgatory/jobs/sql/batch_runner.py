@@ -15,8 +15,8 @@ from sqlalchemy.exc import DBAPIError
 from purgatory.jobs.model.errors import StoreError, StoreUnavailableError
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Add, Step
-from purgatory.jobs.sql.database_clock import DatabaseClock
-from purgatory.jobs.sql.database_errors import is_lock_timeout, must_repeat, store_error
+from purgatory.jobs.sql.database.clock import DatabaseClock
+from purgatory.jobs.sql.database.errors import is_lock_timeout, must_repeat, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.unit_of_work import UnitOfWork

@@ -14,8 +14,8 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.jobs.model.errors import StoreNotReadyError
-from purgatory.jobs.sql.database import Database
-from purgatory.jobs.sql.database_errors import HOW_TO_MIGRATE, store_error
+from purgatory.jobs.sql.database.database import Database
+from purgatory.jobs.sql.database.errors import HOW_TO_MIGRATE, store_error
 
 VERSION_TABLE = "purgatory_version"
 # Of the latest script. Not read from the scripts: a package in an archive has none, and a service

@@ -14,9 +14,9 @@ from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
 from purgatory.jobs.model.steps import Paused
-from purgatory.jobs.sql.database import Database
-from purgatory.jobs.sql.database_clock import DatabaseClock
-from purgatory.jobs.sql.database_settings import setting_warnings
+from purgatory.jobs.sql.database.clock import DatabaseClock
+from purgatory.jobs.sql.database.database import Database
+from purgatory.jobs.sql.database.settings import setting_warnings
 from purgatory.jobs.sql.records import is_storable, job_of
 from purgatory.jobs.stores.outbox import StoredFire
 

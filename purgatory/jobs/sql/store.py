@@ -21,8 +21,8 @@ from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, Fire, KeyFired, Paused, Renew, Result, Start, Step
 from purgatory.jobs.sql.application.steps import ApplicationSteps
 from purgatory.jobs.sql.batch_runner import BatchRunner, RowLockedError, Steps, Write
-from purgatory.jobs.sql.database import Database
-from purgatory.jobs.sql.database_clock import DatabaseClock
+from purgatory.jobs.sql.database.clock import DatabaseClock
+from purgatory.jobs.sql.database.database import Database
 from purgatory.jobs.sql.job_transaction import Quarantine, TakeFires
 from purgatory.jobs.sql.locked_rows import LockedRows
 from purgatory.jobs.sql.migrations import check_revision

@@ -15,7 +15,7 @@ from purgatory.jobs.model.bounds import Place, left_queue
 from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.sql.database_clock import DatabaseClock
+from purgatory.jobs.sql.database.clock import DatabaseClock
 from purgatory.jobs.sql.records import is_storable, job_of, record_of, storable
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.tables import job_counts

@@ -1,9 +1,9 @@
 """The worker of one process: leases jobs that are due soon, runs handlers, records the results.
 
-`scheduler` composes it: `claimer` leases, `runner` and `executor` run, `recovery` decides on jobs
-that were due while no worker ran, `lease_renewer` and `retention` run beside them. Not here: what a
-step makes of a job (`jobs.model`), how a store keeps it (`jobs.stores`), and the handlers
-themselves (`jobs.handlers`).
+`scheduler` composes it: `claiming` leases jobs, `running` runs them and reports their results,
+`lease_renewer` and `retention` run beside both, `worker_store` is the store as all of them call it.
+Not here: what a step does with a job (`jobs.model`), how a store keeps it (`jobs.stores`), and the
+handlers themselves (`jobs.handlers`).
 """
 
 from purgatory.jobs.worker.scheduler import (

@@ -13,21 +13,26 @@ from purgatory.jobs.model.errors import JobError
 from purgatory.jobs.model.job import JobClaim
 from purgatory.jobs.model.steps import GiveBack
 from purgatory.jobs.stores.protocol import JobStore
-from purgatory.jobs.worker.claimer import Claimer
-from purgatory.jobs.worker.due_listener import DueListener
-from purgatory.jobs.worker.excess_jobs import ExcessJobs
-from purgatory.jobs.worker.executor import JobExecutor
+from purgatory.jobs.worker.claiming.claimer import Claimer
+from purgatory.jobs.worker.claiming.due_listener import DueListener
+from purgatory.jobs.worker.claiming.excess_jobs import ExcessJobs
+from purgatory.jobs.worker.claiming.recovery import JobRecovery
+from purgatory.jobs.worker.claiming.unhandled_jobs import UnhandledJobs
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
-from purgatory.jobs.worker.recovery import JobRecovery
-from purgatory.jobs.worker.result_reporter import FireHistory, NextRounds, OnJobEnd, ResultReporter
 from purgatory.jobs.worker.retention import Retention
-from purgatory.jobs.worker.run_queue import JobRunQueue
+from purgatory.jobs.worker.running.executor import JobExecutor
+from purgatory.jobs.worker.running.result_reporter import (
+    FireHistory,
+    NextRounds,
+    OnJobEnd,
+    ResultReporter,
+)
+from purgatory.jobs.worker.running.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.jobs.worker.store_retry import StoreRetry
-from purgatory.jobs.worker.unhandled_jobs import UnhandledJobs
 from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.timer import SystemTimer
 

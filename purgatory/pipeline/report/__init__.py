@@ -1,6 +1,7 @@
 """The report on a journal: one HTML file with charts and advice.
 
-It only reads what `waits` and `advise` wrote; nothing is computed here.
+Here: the page, its sections and tables, and what changed since the previous report; `charts` draws.
+Not here: statistics and advice, which are read from what `waits` and `advise` wrote.
 """
 
 DEFAULT_TITLE = "What waited, and for how long"

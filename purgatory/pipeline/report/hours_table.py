@@ -7,7 +7,7 @@ from datetime import date, datetime
 from html import escape
 
 from purgatory.pipeline.console.formatting import figure, short
-from purgatory.pipeline.report.time_charts import SHOWN_DAYS, HourlyLoad
+from purgatory.pipeline.report.charts.time_charts import SHOWN_DAYS, HourlyLoad
 
 SHADES = 10
 """Classes q0 to q9 of the style sheet: a scale on which equal steps look equal."""

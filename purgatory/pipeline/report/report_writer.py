@@ -8,7 +8,15 @@ from dataclasses import replace
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.report import DEFAULT_TITLE
-from purgatory.pipeline.report.drawing import Chart
+from purgatory.pipeline.report.charts.drawing import Chart
+from purgatory.pipeline.report.charts.time_charts import (
+    hot_keys_chart,
+    hourly_load,
+    outcomes_chart,
+    parked_chart,
+)
+from purgatory.pipeline.report.charts.wait_charts import lateness_chart, survival_chart, waits_chart
+from purgatory.pipeline.report.charts.wait_time_charts import percentiles_chart, wait_heat_map
 from purgatory.pipeline.report.findings import Findings, Rows, findings
 from purgatory.pipeline.report.page import Part, page
 from purgatory.pipeline.report.previous_run import (
@@ -18,14 +26,6 @@ from purgatory.pipeline.report.previous_run import (
     previous_of,
     summary_of,
 )
-from purgatory.pipeline.report.time_charts import (
-    hot_keys_chart,
-    hourly_load,
-    outcomes_chart,
-    parked_chart,
-)
-from purgatory.pipeline.report.wait_charts import lateness_chart, survival_chart, waits_chart
-from purgatory.pipeline.report.wait_time_charts import percentiles_chart, wait_heat_map
 from purgatory.pipeline.spark.tables import Tables
 
 JOB = "report"

@@ -10,9 +10,9 @@ from typing import Any
 
 from purgatory.pipeline.console.formatting import duration, percent
 from purgatory.pipeline.outcomes.schema import COMPLETIONS
+from purgatory.pipeline.report.charts.theme import OUTCOME_SERIES
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings, Rows
 from purgatory.pipeline.report.html_table import name_cell, percent_cell, table, time_or
-from purgatory.pipeline.report.theme import OUTCOME_SERIES
 from purgatory.pipeline.statistics.histogram import bucket_end, bucket_start
 
 SHOWN_PREFIXES = 30

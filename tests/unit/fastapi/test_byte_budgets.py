@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.byte_budgets import IncomingRequests
+from purgatory.fastapi.http.bodies.byte_budgets import IncomingRequests
+from purgatory.fastapi.http.bodies.request_body import read_body
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.request_body import read_body
 
 
 class _Lingering:

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, install
 from purgatory.fastapi.http.authorization import Access, Action
-from purgatory.fastapi.http.json_bodies import JsonBody
+from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.jobs import JobContext, MemoryJobStore
 from tests.unit.exchange import Exchange, Reply
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.byte_budgets import IncomingRequests
+from purgatory.fastapi.http.bodies.byte_budgets import IncomingRequests
+from purgatory.fastapi.http.bodies.request_body import MAX_DISCARDED, read_body
 from purgatory.fastapi.http.problems import Problem
-from purgatory.fastapi.http.request_body import MAX_DISCARDED, read_body
 from tests.unit.exchange import Exchange
 
 

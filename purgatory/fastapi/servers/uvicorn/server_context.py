@@ -13,13 +13,13 @@ from uvicorn.logging import TRACE_LOG_LEVEL
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
-from purgatory.fastapi.http.byte_budgets import (
+from purgatory.fastapi.http.bodies.byte_budgets import (
     STATE_KEY,
     UNREAD_STATE_KEY,
     IncomingRequests,
     UnreadResponses,
 )
-from purgatory.fastapi.http.deadlines import Deadlines
+from purgatory.fastapi.http.bodies.deadlines import Deadlines
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.send_wrappers import can_see_through
 from purgatory.fastapi.servers.uvicorn.access_log import AccessLog

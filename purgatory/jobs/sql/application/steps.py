@@ -16,9 +16,9 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Add, Added
 from purgatory.jobs.sql.application.session import call_on_commit, connection_of
-from purgatory.jobs.sql.database import Database
-from purgatory.jobs.sql.database_clock import DatabaseClock
-from purgatory.jobs.sql.database_errors import must_repeat, store_error
+from purgatory.jobs.sql.database.clock import DatabaseClock
+from purgatory.jobs.sql.database.database import Database
+from purgatory.jobs.sql.database.errors import must_repeat, store_error
 from purgatory.jobs.sql.job_transaction import JobTransaction, MustLookFirstError
 from purgatory.jobs.sql.tables import outbox
 from purgatory.jobs.sql.unit_of_work import UnitOfWork

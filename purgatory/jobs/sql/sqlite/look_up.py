@@ -8,7 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.engine import URL
 
-from purgatory.jobs.sql.engine import create_private_files
+from purgatory.jobs.sql.database.engine import create_private_files
 from purgatory.jobs.sql.tables import IS_OPEN, job_keys
 from purgatory.timer import SystemClock
 from purgatory.timer.clock import NS_PER_MS

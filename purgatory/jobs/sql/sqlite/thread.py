@@ -10,7 +10,7 @@ from typing import TypeVar
 from sqlalchemy import Connection, NullPool, create_engine
 from sqlalchemy.engine import URL
 
-from purgatory.jobs.sql.engine import create_private_files
+from purgatory.jobs.sql.database.engine import create_private_files
 
 T = TypeVar("T")
 

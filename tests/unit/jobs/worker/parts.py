@@ -13,11 +13,11 @@ from purgatory.jobs import Job, MemoryJobStore, RetryPolicy, WorkerSettings
 from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model import JobSpec
-from purgatory.jobs.worker.due_listener import DueListener
-from purgatory.jobs.worker.executor import JobExecutor
+from purgatory.jobs.worker.claiming.due_listener import DueListener
+from purgatory.jobs.worker.claiming.recovery import JobRecovery
 from purgatory.jobs.worker.leased_jobs import LeasedJobs
-from purgatory.jobs.worker.recovery import JobRecovery
-from purgatory.jobs.worker.result_reporter import NextRounds, ResultReporter
+from purgatory.jobs.worker.running.executor import JobExecutor
+from purgatory.jobs.worker.running.result_reporter import NextRounds, ResultReporter
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.jobs.worker.store_retry import StoreRetry

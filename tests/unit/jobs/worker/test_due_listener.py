@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from purgatory.jobs.worker.due_listener import COLLECT_MS, SOON_MS, DueListener
+from purgatory.jobs.worker.claiming.due_listener import COLLECT_MS, SOON_MS, DueListener
 from tests.unit.jobs.worker.parts import Parts
 from tests.unit.jobs.worker.runs import now_ms
 

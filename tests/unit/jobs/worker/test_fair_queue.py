@@ -10,10 +10,10 @@ import pytest
 from purgatory.jobs import Job, JobContext, JobState, StoreError, WorkerSettings
 from purgatory.jobs.handlers.fair_queue import FairQueue
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
-from purgatory.jobs.worker import excess_jobs
-from purgatory.jobs.worker.excess_jobs import ExcessJobs
+from purgatory.jobs.worker.claiming import excess_jobs
+from purgatory.jobs.worker.claiming.excess_jobs import ExcessJobs
 from purgatory.jobs.worker.leased_jobs import LeasedJob
-from purgatory.jobs.worker.run_queue import JobRunQueue
+from purgatory.jobs.worker.running.run_queue import JobRunQueue
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.parts import Parts
 from tests.unit.jobs.worker.runs import Make, now_ms

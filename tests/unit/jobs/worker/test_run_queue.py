@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from purgatory.jobs.worker.leased_jobs import LeasedJob
-from purgatory.jobs.worker.run_queue import JobRunQueue
+from purgatory.jobs.worker.running.run_queue import JobRunQueue
 from tests.unit.jobs.worker.parts import Parts
 
 

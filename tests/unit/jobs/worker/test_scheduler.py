@@ -11,8 +11,8 @@ import pytest
 
 from purgatory.jobs import JobContext, JobState, WorkerSettings
 from purgatory.jobs.model import Claim, Renew, Step
-from purgatory.jobs.worker import recovery
-from purgatory.jobs.worker.unhandled_jobs import NEAR_MS, UnhandledJobs
+from purgatory.jobs.worker.claiming import recovery
+from purgatory.jobs.worker.claiming.unhandled_jobs import NEAR_MS, UnhandledJobs
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.parts import Parts
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms

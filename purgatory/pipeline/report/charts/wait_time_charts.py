@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from purgatory.pipeline.console.formatting import duration
-from purgatory.pipeline.report.chart_data import LEAST_US
-from purgatory.pipeline.report.drawing import Chart
+from purgatory.pipeline.report.charts.chart_data import LEAST_US
+from purgatory.pipeline.report.charts.drawing import Chart
+from purgatory.pipeline.report.charts.theme import Palette
 from purgatory.pipeline.report.findings import Findings
-from purgatory.pipeline.report.theme import Palette
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_start
 from purgatory.pipeline.statistics.histogram import bucket as bucket_of
 

@@ -12,7 +12,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import Final, Generic, Protocol, TypeVar
 
-from purgatory.fastapi.http.deadlines import Deadlines
+from purgatory.fastapi.http.bodies.deadlines import Deadlines
 from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
 
 logger = logging.getLogger("purgatory.fastapi")

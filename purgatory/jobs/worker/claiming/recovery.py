@@ -9,7 +9,7 @@ from dataclasses import replace
 from purgatory.jobs.model.job import Job, JobState, Misfire
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Finish, GiveBack
-from purgatory.jobs.worker.result_reporter import ResultReporter
+from purgatory.jobs.worker.running.result_reporter import ResultReporter
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import Recovery
 from purgatory.jobs.worker.worker_store import WorkerStore

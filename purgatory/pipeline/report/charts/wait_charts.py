@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, PercentFormatter
 
 from purgatory.pipeline.console.formatting import duration, percent
-from purgatory.pipeline.report.chart_data import LEAST_US, thinned
-from purgatory.pipeline.report.drawing import Chart
+from purgatory.pipeline.report.charts.chart_data import LEAST_US, thinned
+from purgatory.pipeline.report.charts.drawing import Chart
+from purgatory.pipeline.report.charts.theme import Palette
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
-from purgatory.pipeline.report.theme import Palette
 from purgatory.pipeline.statistics.histogram import bucket_end, bucket_start
 from purgatory.pipeline.statistics.survival import Step, survival_at, time_of_survival
 

@@ -9,8 +9,8 @@ from itertools import accumulate
 from typing import Any
 
 from purgatory.pipeline.outcomes.schema import COMPLETIONS
+from purgatory.pipeline.report.charts.theme import OUTCOME_SERIES
 from purgatory.pipeline.report.findings import Findings
-from purgatory.pipeline.report.theme import OUTCOME_SERIES
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
 from purgatory.pipeline.statistics.histogram import bucket as bucket_of
 from purgatory.pipeline.statistics.survival import Step

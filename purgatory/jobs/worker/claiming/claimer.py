@@ -8,13 +8,13 @@ from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Claimed
-from purgatory.jobs.worker.due_listener import SOON_MS, DueListener
+from purgatory.jobs.worker.claiming.due_listener import SOON_MS, DueListener
+from purgatory.jobs.worker.claiming.recovery import JobRecovery
+from purgatory.jobs.worker.claiming.unhandled_jobs import UnhandledJobs
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJobs
-from purgatory.jobs.worker.recovery import JobRecovery
-from purgatory.jobs.worker.run_queue import JobRunQueue
+from purgatory.jobs.worker.running.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerSettings
-from purgatory.jobs.worker.unhandled_jobs import UnhandledJobs
 from purgatory.jobs.worker.worker_store import BATCH, WorkerStore
 from purgatory.timer.clock import NS_PER_MS
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 from pydantic import Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from purgatory.fastapi.http.body_schema import BodyField, BodySchema, Location
+from purgatory.fastapi.http.bodies.body_schema import BodyField, BodySchema, Location
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 
 Value = TypeVar("Value")

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from purgatory.pipeline.console.formatting import counted, duration, figure, percent, short
-from purgatory.pipeline.report.drawing import Chart
+from purgatory.pipeline.report.charts.drawing import Chart
+from purgatory.pipeline.report.charts.theme import OUTCOME_SERIES, Palette
 from purgatory.pipeline.report.findings import Findings
-from purgatory.pipeline.report.theme import OUTCOME_SERIES, Palette
 
 SHOWN_KEYS = 20
 SHOWN_DAYS = 31

@@ -10,11 +10,11 @@ from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.handlers.threads import JobThreads, ThreadLeftError
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.steps import Finish, GiveBack
-from purgatory.jobs.worker.failed_attempt import failed_attempt
+from purgatory.jobs.worker.claiming.recovery import JobRecovery
 from purgatory.jobs.worker.lease_renewer import ClaimGuard, StaleClaimError
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
-from purgatory.jobs.worker.recovery import JobRecovery
-from purgatory.jobs.worker.result_reporter import NextRound, NextRounds, ResultReporter
+from purgatory.jobs.worker.running.failed_attempt import failed_attempt
+from purgatory.jobs.worker.running.result_reporter import NextRound, NextRounds, ResultReporter
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.retry_policy import RetryPolicy

@@ -17,7 +17,7 @@ from purgatory.jobs.model.job import Job, JobOutcome, JobState, bounded_error
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_of
 from purgatory.jobs.model.steps import Finish, GiveBack, WaitAgain
-from purgatory.jobs.worker.failed_attempt import error_text, log_failed_attempt
+from purgatory.jobs.worker.running.failed_attempt import error_text, log_failed_attempt
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.store_retry import OUTAGES
 from purgatory.jobs.worker.worker_store import WorkerStore

@@ -13,7 +13,7 @@ from sqlalchemy.exc import ArgumentError, InvalidRequestError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.jobs.model.errors import StoreNotReadyError
-from purgatory.jobs.sql.database_errors import HOW_TO_MIGRATE
+from purgatory.jobs.sql.database.errors import HOW_TO_MIGRATE
 from purgatory.redacted_url import redacted
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}

@@ -6,7 +6,7 @@ import random
 
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.steps import GiveBack
-from purgatory.jobs.worker.due_listener import SOON_MS, DueListener
+from purgatory.jobs.worker.claiming.due_listener import SOON_MS, DueListener
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.timer.clock import NS_PER_MS
