@@ -14,11 +14,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast, overload
 from weakref import ref
 
-from purgatory.errors import (
-    PurgatoryClosedError,
-    SignalsUnavailableError,
-    WrongThreadError,
-)
+from purgatory.errors import PurgatoryClosedError, SignalsUnavailableError, WrongThreadError
 from purgatory.event_loop.expiration_reaper import ExpirationReaper
 from purgatory.event_loop.inspection import Inspection
 from purgatory.event_loop.log_listener import LogListener

@@ -8,13 +8,7 @@ from collections.abc import Callable, Coroutine
 from examples.join_group.errors import CoordinatorNotAvailable, OwnedElsewhere
 from examples.join_group.group import Group
 from examples.join_group.stored_group import snapshot
-from purgatory.ownership import (
-    Lease,
-    LeaseLostError,
-    Owner,
-    Ownership,
-    OwnershipUnavailableError,
-)
+from purgatory.ownership import Lease, LeaseLostError, Owner, Ownership, OwnershipUnavailableError
 
 _ATTEMPTS = 3
 

@@ -20,10 +20,7 @@ from purgatory.fastapi.routing.request_internals import (
     end_response,
     on_endpoint_end,
 )
-from purgatory.fastapi.watch.interruptible_receive import (
-    CLIENT_CLOSED_REQUEST,
-    DisconnectListener,
-)
+from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST, DisconnectListener
 from purgatory.outcome import Outcome
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status

@@ -9,15 +9,9 @@ Jobs themselves are in `model`, handlers in `handlers`, the worker in `worker`, 
 `sql` and `redis`, and HTTP callbacks in `callbacks`.
 """
 
-from purgatory.jobs.handlers.again import (
-    Again,
-)
-from purgatory.jobs.handlers.job_context import (
-    JobContext,
-)
-from purgatory.jobs.job_handle import (
-    JobHandle,
-)
+from purgatory.jobs.handlers.again import Again
+from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.job_handle import JobHandle
 from purgatory.jobs.model.errors import (
     DuplicateJobError,
     FailJobError,
@@ -34,26 +28,12 @@ from purgatory.jobs.model.errors import (
     StoreUnavailableError,
     UnknownHandlerError,
 )
-from purgatory.jobs.model.job import (
-    Job,
-    JobOutcome,
-    JobState,
-)
-from purgatory.jobs.model.limits import (
-    JobLimits,
-)
-from purgatory.jobs.stores.memory import (
-    MemoryJobStore,
-)
-from purgatory.jobs.stores.protocol import (
-    JobStore,
-)
-from purgatory.jobs.worker.settings import (
-    WorkerSettings,
-)
-from purgatory.retry_policy import (
-    RetryPolicy,
-)
+from purgatory.jobs.model.job import Job, JobOutcome, JobState
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.stores.memory import MemoryJobStore
+from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.worker.settings import WorkerSettings
+from purgatory.retry_policy import RetryPolicy
 
 __all__ = [
     "Again",

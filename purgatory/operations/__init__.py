@@ -5,19 +5,12 @@ work on many operations in resumable batches. Not here: timers (`timer`), signal
 (`signals`), futures and the event loop (`event_loop`).
 """
 
-from purgatory.operations.delayed_operation import (
-    DelayedOperation,
-)
+from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import (
     DelayedOperationPurgatory,
     WatchStatistics,
 )
-from purgatory.operations.listeners import (
-    JobRecorder,
-    Listener,
-    OperationEvent,
-    Recorder,
-)
+from purgatory.operations.listeners import JobRecorder, Listener, OperationEvent, Recorder
 
 __all__ = [
     "DelayedOperation",

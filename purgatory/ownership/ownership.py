@@ -9,11 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Self
 
-from purgatory.errors import (
-    LeaseLostError,
-    OwnershipUnavailableError,
-    PurgatoryClosedError,
-)
+from purgatory.errors import LeaseLostError, OwnershipUnavailableError, PurgatoryClosedError
 from purgatory.operations.watch_key import check_key
 from purgatory.ownership.lease import Lease, Owner
 from purgatory.ownership.lease_renewer import LeaseRenewer

@@ -10,12 +10,7 @@ from collections.abc import Sequence
 from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.commands import COMMANDS
-from purgatory.pipeline.cli.engine import (
-    ENGINE_ERRORS,
-    SparkEngine,
-    duck_engine,
-    is_for_duckdb,
-)
+from purgatory.pipeline.cli.engine import ENGINE_ERRORS, SparkEngine, duck_engine, is_for_duckdb
 from purgatory.pipeline.cli.interrupts import plain_interrupts
 from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, heap, master
 from purgatory.pipeline.console.progress import Progress

@@ -19,16 +19,8 @@ from purgatory.fastapi.http.bodies.body_schema import pointer
 from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.etag import parse_entity_tags
 from purgatory.fastapi.http.idempotency import parse_idempotency_key
-from purgatory.fastapi.http.parameters import (
-    MAX_LIMIT,
-    ParameterErrors,
-    read_query,
-    whole_number,
-)
-from purgatory.fastapi.http.preferences import (
-    parse_preferences,
-    wait_seconds,
-)
+from purgatory.fastapi.http.parameters import MAX_LIMIT, ParameterErrors, read_query, whole_number
+from purgatory.fastapi.http.preferences import parse_preferences, wait_seconds
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.keys.endpoints import KeyEndpoints

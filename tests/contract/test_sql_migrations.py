@@ -20,13 +20,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.jobs import JobError, StoreUnavailableError
-from purgatory.jobs.model import (
-    Bounds,
-    Claim,
-    JobSpec,
-    StoreNotReadyError,
-    StoreReadOnlyError,
-)
+from purgatory.jobs.model import Bounds, Claim, JobSpec, StoreNotReadyError, StoreReadOnlyError
 from purgatory.jobs.sql import (
     VERSION_TABLE,
     SqlJobStore,

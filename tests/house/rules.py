@@ -5,14 +5,7 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 
 from tests.house.imports import Import, imports
-from tests.house.table import (
-    FROM_FLOOR,
-    HOUSE,
-    PUBLIC,
-    ROOTS,
-    USES,
-    VENDORS,
-)
+from tests.house.table import FROM_FLOOR, HOUSE, PUBLIC, ROOTS, USES, VENDORS
 
 
 def violations(module: str, source: str, *, is_package: bool = False) -> list[str]:

@@ -6,13 +6,7 @@ from typing import Any
 import pytest
 
 from purgatory import InvalidKeyError, PurgatoryClosedError
-from purgatory.ownership import (
-    Lease,
-    LeaseLostError,
-    Owner,
-    Ownership,
-    OwnershipUnavailableError,
-)
+from purgatory.ownership import Lease, LeaseLostError, Owner, Ownership, OwnershipUnavailableError
 from purgatory.testing import AutojumpEventLoop
 from tests.ownership.lease_model import LeaseModel
 from tests.ownership.lossy_store import LossyStore

@@ -28,12 +28,7 @@ from purgatory.pipeline.spark.tables import Tables
 from tests.acceptance.process_server import ProcessServer
 from tests.house.imports import ROOT
 from tests.patience import PATIENCE_S
-from tests.pipeline.spark_servers import (
-    SUBMIT,
-    connect_server,
-    environment,
-    standalone_cluster,
-)
+from tests.pipeline.spark_servers import SUBMIT, connect_server, environment, standalone_cluster
 from tests.pipeline.synthetic import Written, write
 from tests.pipeline.test_engines import TABLES
 from tests.pipeline.test_schedule import jobs_in

@@ -15,11 +15,7 @@ from purgatory.fastapi.dashboard.snapshots import Snapshots
 from purgatory.fastapi.dashboard.worker_name import WorkerName
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.authorization import READ, Access, Action, Permit
-from purgatory.fastapi.http.eager_send import (
-    ResponseUnreadError,
-    send_or_give_up,
-    sending,
-)
+from purgatory.fastapi.http.eager_send import ResponseUnreadError, send_or_give_up, sending
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.routing.admission import AdmittingEndpoint
 from purgatory.fastapi.routing.endpoint_context import EndpointContext

@@ -30,13 +30,7 @@ from purgatory.fastapi.jobs.schemas import (
     job_json,
     reschedule_json,
 )
-from purgatory.jobs import (
-    DuplicateJobError,
-    InvalidPayloadError,
-    Job,
-    JobLimits,
-    JobNotFoundError,
-)
+from purgatory.jobs import DuplicateJobError, InvalidPayloadError, Job, JobLimits, JobNotFoundError
 from purgatory.jobs.callbacks import CALLBACK, Callback
 from purgatory.jobs.model import Added, AddStatus, JobSpec
 from purgatory.jobs.model.dedupe_key import owned_dedupe_key, shown_dedupe_key

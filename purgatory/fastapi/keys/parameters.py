@@ -7,12 +7,7 @@ from typing import Final
 
 from purgatory.fastapi.http.etag import EntityTags, parse_entity_tags
 from purgatory.fastapi.http.idempotency import idempotency_key
-from purgatory.fastapi.http.parameters import (
-    Parameter,
-    Parameters,
-    prefix_filter,
-    whole_number,
-)
+from purgatory.fastapi.http.parameters import Parameter, Parameters, prefix_filter, whole_number
 from purgatory.fastapi.watch.parameters import KEY
 
 IDEMPOTENCY_KEY: Final = idempotency_key(

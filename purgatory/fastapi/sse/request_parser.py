@@ -8,12 +8,7 @@ from purgatory.fastapi.http.parameters import ParameterErrors, Parameters, Param
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.sse.event_bytes import END_ID
-from purgatory.fastapi.sse.parameters import (
-    LAST_EVENT_ID,
-    MAX_CURSOR,
-    StreamParameters,
-    split_keys,
-)
+from purgatory.fastapi.sse.parameters import LAST_EVENT_ID, MAX_CURSOR, StreamParameters, split_keys
 from purgatory.fastapi.sse.stream_positions import positions_of_cursor
 from purgatory.fastapi.sse.stream_request import StreamRequest
 from purgatory.fastapi.watch.parameters import CURSOR, WAIT_ID

@@ -7,12 +7,7 @@ import uuid
 from typing import Final
 
 from purgatory.fastapi.http.parameters import Parameter, Parameters, whole_number
-from purgatory.fastapi.http.preferences import (
-    WAIT_PATTERN,
-    Preferences,
-    parse_prefer,
-    wait_seconds,
-)
+from purgatory.fastapi.http.preferences import WAIT_PATTERN, Preferences, parse_prefer, wait_seconds
 from purgatory.fastapi.http.problems import bad_parameter
 from purgatory.fastapi.http.schemas import KEY_PATTERN
 from purgatory.fastapi.watch.settings import WaitSettings

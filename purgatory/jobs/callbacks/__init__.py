@@ -3,15 +3,9 @@
 The only room that sends HTTP requests. Not here: retries and their delays (`jobs.worker`).
 """
 
-from purgatory.jobs.callbacks.callback import (
-    CALLBACK,
-    Callback,
-)
+from purgatory.jobs.callbacks.callback import CALLBACK, Callback
 from purgatory.jobs.callbacks.secret_headers import CallbackSecret
-from purgatory.jobs.callbacks.signature import (
-    sign,
-    verify_signature,
-)
+from purgatory.jobs.callbacks.signature import sign, verify_signature
 
 __all__ = [
     "CALLBACK",

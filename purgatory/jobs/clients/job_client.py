@@ -13,15 +13,7 @@ from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import JobNotFoundError
 from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.spec import JobSpec, encode_payload
-from purgatory.jobs.model.steps import (
-    Add,
-    Cancel,
-    CancelForKey,
-    Fire,
-    Reschedule,
-    RunNow,
-    accepted,
-)
+from purgatory.jobs.model.steps import Add, Cancel, CancelForKey, Fire, Reschedule, RunNow, accepted
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.json_value import json_value
 from purgatory.operations.watch_key import check_key

@@ -4,12 +4,8 @@ Not here: when a handler is called, and what its result makes of a job (`jobs.wo
 handlers (`jobs.callbacks`).
 """
 
-from purgatory.jobs.handlers.job_context import (
-    JobContext,
-)
-from purgatory.jobs.handlers.registry import (
-    JobHandlers,
-)
+from purgatory.jobs.handlers.job_context import JobContext
+from purgatory.jobs.handlers.registry import JobHandlers
 
 __all__ = [
     "JobContext",

@@ -4,12 +4,8 @@ Pure values and functions: no I/O, no event loop, no store. `steps` has every ch
 `transitions` the table of what each does with a job in each phase, `queries` what is asked of jobs.
 """
 
-from purgatory.jobs.model.bounds import (
-    Bounds,
-)
-from purgatory.jobs.model.deadline import (
-    Deadline,
-)
+from purgatory.jobs.model.bounds import Bounds
+from purgatory.jobs.model.deadline import Deadline
 from purgatory.jobs.model.errors import (
     CorruptJobError,
     DuplicateJobError,
@@ -43,20 +39,9 @@ from purgatory.jobs.model.job import (
     bounded_error,
     new_job_id,
 )
-from purgatory.jobs.model.limits import (
-    JobLimits,
-)
-from purgatory.jobs.model.queries import (
-    JobCounts,
-    JobFilter,
-    JobPage,
-    QuarantinedRecord,
-)
-from purgatory.jobs.model.spec import (
-    JobSpec,
-    OnConflict,
-    encode_payload,
-)
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.spec import JobSpec, OnConflict, encode_payload
 from purgatory.jobs.model.steps import (
     STEPS,
     Add,

@@ -5,12 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoScriptError,
-    ResponseError,
-)
+from redis.exceptions import AuthenticationError, AuthorizationError, NoScriptError, ResponseError
 
 from purgatory.jobs.model.errors import (
     StoreError,

@@ -5,13 +5,8 @@ the store in memory. Not here: what a step does with a job (`jobs.model`), and t
 vendor (`jobs.sql` and `jobs.redis`).
 """
 
-from purgatory.jobs.stores.memory import (
-    MemoryJobStore,
-)
-from purgatory.jobs.stores.protocol import (
-    JobStore,
-    StoreListener,
-)
+from purgatory.jobs.stores.memory import MemoryJobStore
+from purgatory.jobs.stores.protocol import JobStore, StoreListener
 
 __all__ = [
     "JobStore",

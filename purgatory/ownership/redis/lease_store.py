@@ -14,11 +14,7 @@ from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 from redis.exceptions import NoScriptError
 
-from purgatory.errors import (
-    OwnershipError,
-    OwnershipNotReadyError,
-    OwnershipUnavailableError,
-)
+from purgatory.errors import OwnershipError, OwnershipNotReadyError, OwnershipUnavailableError
 from purgatory.ownership.lease_store import (
     Acquire,
     Commit,

@@ -13,14 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    IntegerType,
-    LongType,
-    MapType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import IntegerType, LongType, MapType, StructField, StructType, TimestampType
 
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.replay.load_batch import NEVER_NS, LoadBatch

@@ -22,11 +22,7 @@ from purgatory.pipeline.stream.batch_log import BatchLog
 from purgatory.pipeline.stream.batch_writer import KEYS, WAITS, BatchWriter, write_rows
 from purgatory.pipeline.stream.journal_health import JournalHealth, observed
 from purgatory.pipeline.stream.restarting_query import RestartingQuery
-from purgatory.pipeline.stream.windows import (
-    AlertThresholds,
-    window_keys,
-    window_waits,
-)
+from purgatory.pipeline.stream.windows import AlertThresholds, window_keys, window_waits
 
 FOLDER = "live"
 CHECKPOINTS = "_checkpoints"

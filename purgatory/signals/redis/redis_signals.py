@@ -33,12 +33,7 @@ from purgatory.signals.redis.owed_fires import RedisOwedFires
 from purgatory.signals.redis.own_entries import Ended
 from purgatory.signals.redis.peers import Peers
 from purgatory.signals.redis.script_connection import ScriptConnection
-from purgatory.signals.redis.shard_log import (
-    AppendReply,
-    AppendRequest,
-    ShardLog,
-    short_name,
-)
+from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, ShardLog, short_name
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.signals.shared import Appended, Idempotency, OwedRecord, SignalListener
 from purgatory.timer import Clock

@@ -10,10 +10,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, create_health_router, install
-from purgatory.jobs import (
-    JobContext,
-    MemoryJobStore,
-)
+from purgatory.jobs import JobContext, MemoryJobStore
 from purgatory.jobs.callbacks import CALLBACK
 from purgatory.jobs.callbacks.webhook import Webhook
 from purgatory.jobs.model import Add, Fire, Step

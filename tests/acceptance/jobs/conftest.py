@@ -7,9 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from purgatory import Purgatory
-from purgatory.jobs import (
-    JobLimits,
-)
+from purgatory.jobs import JobLimits
 from tests.acceptance.client import Connection
 from tests.acceptance.jobs.application import Store, create_app
 from tests.acceptance.thread_server import KINDS, ServerKind, ThreadServer, serve

@@ -7,9 +7,7 @@ import re
 from datetime import UTC, datetime
 
 from purgatory import Limits, Purgatory
-from purgatory.jobs import (
-    MemoryJobStore,
-)
+from purgatory.jobs import MemoryJobStore
 from purgatory.timer import SystemClock
 from tests.acceptance.client import Connection
 from tests.acceptance.jobs.application import JOBS, Store, add, create_app, post_lines, until

@@ -11,11 +11,7 @@ from fastapi import FastAPI
 
 from purgatory import Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, AccessesDep, BearerTokens, install
-from purgatory.jobs import (
-    FailJobError,
-    JobContext,
-    MemoryJobStore,
-)
+from purgatory.jobs import FailJobError, JobContext, MemoryJobStore
 from tests.acceptance.client import Connection
 from tests.acceptance.jobs.application import JOBS, add, create_app, post_lines
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve

@@ -7,11 +7,7 @@ import json
 import pytest
 
 from purgatory import Purgatory
-from purgatory.jobs import (
-    JobLimits,
-    MemoryJobStore,
-    StoreUnavailableError,
-)
+from purgatory.jobs import JobLimits, MemoryJobStore, StoreUnavailableError
 from purgatory.jobs.model import StoreReadOnlyError
 from tests.acceptance.client import Connection
 from tests.acceptance.jobs.application import JOBS, Store, add, create_app, post_lines

@@ -12,14 +12,7 @@ from purgatory import Purgatory
 from purgatory.fastapi.servers.uvicorn.parking_protocol import MAX_READ_AHEAD, ParkingProtocol
 from tests.acceptance.application import create_app
 from tests.acceptance.client import Connection, Crowd, replies
-from tests.acceptance.parking_protocol.requests import (
-    FIRE,
-    WATCH,
-    add_echo,
-    get,
-    is_direct,
-    post,
-)
+from tests.acceptance.parking_protocol.requests import FIRE, WATCH, add_echo, get, is_direct, post
 from tests.acceptance.thread_server import ServerKind, ThreadServer, serve
 from tests.needs import CLOSED_AFTER_HTTP_1_0
 from tests.patience import GENEROUS_S

@@ -15,14 +15,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from purgatory import Purgatory
-from purgatory.fastapi import (
-    ALLOW_ANYONE,
-    BearerTokens,
-    ParkDep,
-    Problem,
-    PurgatoryDep,
-    install,
-)
+from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, ParkDep, Problem, PurgatoryDep, install
 from purgatory.jobs import JobContext, MemoryJobStore
 
 PROBLEM = "application/problem+json"

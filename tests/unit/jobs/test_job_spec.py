@@ -10,12 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory import InvalidKeyError
-from purgatory.jobs import (
-    InvalidDeadlineError,
-    InvalidJobError,
-    InvalidPayloadError,
-    JobLimits,
-)
+from purgatory.jobs import InvalidDeadlineError, InvalidJobError, InvalidPayloadError, JobLimits
 from purgatory.jobs.model import Deadline, JobSpec, bounded_error, new_job_id
 from purgatory.jobs.model.job import changed
 

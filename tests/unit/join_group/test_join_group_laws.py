@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from examples.join_group import errors
 from examples.join_group.reply import Reply
-from examples.join_group.schemas import (
-    JoinResponse,
-)
+from examples.join_group.schemas import JoinResponse
 from examples.join_group.state_table import GroupState
 from examples.join_group.watch_keys import heartbeat_key, join_key, sync_key
 from purgatory import Purgatory

@@ -12,11 +12,7 @@ from examples.join_group.group import Group
 from examples.join_group.member import Member
 from examples.join_group.problems import KINDS
 from examples.join_group.rebalance import Rebalance
-from examples.join_group.schemas import (
-    JoinRequest,
-    JoinResponse,
-    Protocol,
-)
+from examples.join_group.schemas import JoinRequest, JoinResponse, Protocol
 from examples.join_group.settings import CoordinatorSettings
 from examples.join_group.state_table import GroupState
 from examples.join_group.table import ranges

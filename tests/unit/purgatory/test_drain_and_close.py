@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from purgatory import (
-    Purgatory,
-    PurgatoryClosedError,
-    Status,
-    WrongThreadError,
-)
+from purgatory import Purgatory, PurgatoryClosedError, Status, WrongThreadError
 from tests.unit.purgatory.waiting import Make, Parked, Waiting, parked
 
 

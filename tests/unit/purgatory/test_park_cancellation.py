@@ -4,10 +4,7 @@ import asyncio
 
 import pytest
 
-from purgatory import (
-    Limits,
-    Status,
-)
+from purgatory import Limits, Status
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.purgatory.waiting import Make, Waiting, outcomes, parked
 

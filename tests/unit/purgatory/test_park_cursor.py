@@ -5,12 +5,7 @@ from typing import Any
 
 import pytest
 
-from purgatory import (
-    BadCursorError,
-    CursorExpiredError,
-    Limits,
-    Status,
-)
+from purgatory import BadCursorError, CursorExpiredError, Limits, Status
 from tests.unit.purgatory.waiting import Make
 
 

@@ -5,10 +5,7 @@ from typing import Any
 
 import pytest
 
-from purgatory import (
-    Outcome,
-    Status,
-)
+from purgatory import Outcome, Status
 from tests.unit.purgatory.waiting import Make, Waiting, outcomes, parked
 
 

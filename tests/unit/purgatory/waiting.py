@@ -4,11 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from purgatory import (
-    DelayedOperation,
-    Outcome,
-    Purgatory,
-)
+from purgatory import DelayedOperation, Outcome, Purgatory
 
 Make = Callable[..., Purgatory]
 

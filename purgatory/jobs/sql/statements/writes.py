@@ -5,17 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Text,
-    bindparam,
-    delete,
-    func,
-    insert,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import BigInteger, Text, bindparam, delete, func, insert, select, text, update
 
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.sql.records import fired_before_json, record_of

@@ -7,12 +7,8 @@ from typing import Any
 
 import pytest
 
-from purgatory import (
-    Purgatory,
-)
-from purgatory.jobs import (
-    MemoryJobStore,
-)
+from purgatory import Purgatory
+from purgatory.jobs import MemoryJobStore
 from purgatory.testing import AutojumpEventLoop
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.parts import Parts, running_timer

@@ -7,14 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from purgatory import (
-    Purgatory,
-)
-from purgatory.jobs import (
-    JobContext,
-    RetryPolicy,
-    WorkerSettings,
-)
+from purgatory import Purgatory
+from purgatory.jobs import JobContext, RetryPolicy, WorkerSettings
 from purgatory.testing import AutojumpEventLoop
 
 Make = Callable[..., Purgatory]

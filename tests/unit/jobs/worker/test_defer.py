@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from purgatory import (
-    InvalidKeyError,
-    Purgatory,
-)
+from purgatory import InvalidKeyError, Purgatory
 from purgatory.jobs import (
     InvalidDeadlineError,
     InvalidJobError,

@@ -7,15 +7,8 @@ from contextlib import suppress
 
 import pytest
 
-from purgatory import (
-    PurgatoryClosedError,
-)
-from purgatory.jobs import (
-    JobContext,
-    JobState,
-    MemoryJobStore,
-    WorkerSettings,
-)
+from purgatory import PurgatoryClosedError
+from purgatory.jobs import JobContext, JobState, MemoryJobStore, WorkerSettings
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, now_ms, on_time
 

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from purgatory import (
-    Purgatory,
-)
+from purgatory import Purgatory
 from purgatory.jobs import (
     JobContext,
     JobLimits,

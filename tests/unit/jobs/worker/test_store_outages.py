@@ -7,9 +7,7 @@ import logging
 
 import pytest
 
-from purgatory import (
-    Purgatory,
-)
+from purgatory import Purgatory
 from purgatory.jobs import (
     JobContext,
     JobLimits,
