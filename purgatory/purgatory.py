@@ -154,15 +154,7 @@ class Purgatory(JobsMixin):
             raise wrong_type("signals", signals, 'RedisSignals("redis://...")')
         self.shared_signals: SharedSignals | None = signals
         self.signals: MemorySignals = (
-            MemorySignals(
-                clock=self.clock,
-                max_signals_per_key=self.limits.max_signals_per_key,
-                max_signals=self.limits.max_signals,
-                max_bytes=self.limits.max_signal_bytes,
-                max_value_bytes=self.limits.max_value_bytes,
-            )
-            if signals is None
-            else signals.bind(self.clock, self.limits)
+            self._signals_in_memory() if signals is None else signals.bind(self.clock, self.limits)
         )
         self._timer = SystemTimer(tick_ms=tick_ms, wheel_size=wheel_size, clock=self.clock)
         self._listeners = listeners = tuple(listeners)
@@ -185,21 +177,33 @@ class Purgatory(JobsMixin):
         # Another open purgatory has this name; False again once a fire has warned of it.
         self._has_namesakes = False
         self.handlers = JobHandlers()
-        self._job_service: JobService | None = None
-        if jobs is not None:
-            self._job_service = JobService(
-                jobs,
-                self.handlers,
-                timer=self._timer,
-                history=SignalHistory(self.signals, signals),
-                park=self.park_operation,
-                require_open=self._parking.require_open,
-                delay_ms=self._parking.delay_ms,
-                fire_all=self._fire_stored,
-                records=signals,
-                settings=job_settings,
-                on_end=on_job_end(listeners),
-            )
+        self._job_service: JobService | None = (
+            None if jobs is None else self._service_of(jobs, job_settings)
+        )
+
+    def _signals_in_memory(self) -> MemorySignals:
+        return MemorySignals(
+            clock=self.clock,
+            max_signals_per_key=self.limits.max_signals_per_key,
+            max_signals=self.limits.max_signals,
+            max_bytes=self.limits.max_signal_bytes,
+            max_value_bytes=self.limits.max_value_bytes,
+        )
+
+    def _service_of(self, jobs: JobStore, settings: WorkerSettings | None) -> JobService:
+        return JobService(
+            jobs,
+            self.handlers,
+            timer=self._timer,
+            history=SignalHistory(self.signals, self.shared_signals),
+            park=self.park_operation,
+            require_open=self._parking.require_open,
+            delay_ms=self._parking.delay_ms,
+            fire_all=self._fire_stored,
+            records=self.shared_signals,
+            settings=settings,
+            on_end=on_job_end(self._listeners),
+        )
 
     async def __aenter__(self) -> Self:
         """Open the purgatory on the running event loop, and its store of jobs.

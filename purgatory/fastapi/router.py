@@ -99,21 +99,31 @@ def create_router(
         UnreadResponses(settings.response_timeout, settings.max_unread_bytes),
     )
     registry = WaitRegistry(context, settings)
-    if "watch" in groups.offered:
+    _add_routes(router, registry, groups.offered, collector)
+    groups.add_refusals(router)
+    return router
+
+
+def _add_routes(
+    router: APIRouter,
+    registry: WaitRegistry,
+    offered: frozenset[EndpointGroup],
+    collector: PurgatoryCollector | None,
+) -> None:
+    context = registry.context
+    if "watch" in offered:
         add_stream_routes(router, registry)
         add_javascript_route(router, context)
         add_watch_routes(router, registry)
-    if "keys" in groups.offered:
+    if "keys" in offered:
         add_key_routes(router, context)
-    if "jobs" in groups.offered and purgatory.job_limits is not None:
-        add_job_routes(router, registry, purgatory.job_limits)
-    if "statistics" in groups.offered:
+    if "jobs" in offered and (limits := context.purgatory.job_limits) is not None:
+        add_job_routes(router, registry, limits)
+    if "statistics" in offered:
         add_statistics_route(router, context)
-    if "dashboard" in groups.offered:
-        add_dashboard_routes(router, registry, groups.offered)
-    if collector is not None and "metrics" in groups.offered:
+    if "dashboard" in offered:
+        add_dashboard_routes(router, registry, offered)
+    if collector is not None and "metrics" in offered:
         add_metrics_route(router, context, collector)
-    if groups.offered:
+    if offered:
         add_problem_route(router, context)
-    groups.add_refusals(router)
-    return router

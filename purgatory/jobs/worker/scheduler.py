@@ -11,6 +11,7 @@ from purgatory.jobs.handlers.registry import JobHandlers
 from purgatory.jobs.handlers.threads import JobThreads
 from purgatory.jobs.model.errors import JobError
 from purgatory.jobs.model.job import JobClaim
+from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import GiveBack
 from purgatory.jobs.stores.protocol import JobStore
 from purgatory.jobs.worker.claiming.claimer import Claimer
@@ -71,7 +72,6 @@ class JobScheduler:
         are those of an earlier worker, to count on. `history` is for handlers that give `since`.
         """
         settings = WorkerSettings() if settings is None else settings
-        limits = store.limits
         self._subscribe = store.subscribe
         self._unsubscribe: Callable[[], object] = lambda: None
         self._handlers = handlers
@@ -84,9 +84,9 @@ class JobScheduler:
             store, worker=worker, lease_ms=settings.lease_ms, clock=clock, retry=self._retry
         )
         reporter = ResultReporter(
-            self._store, counters, max_error_length=limits.max_error_length, on_end=on_end
+            self._store, counters, max_error_length=store.limits.max_error_length, on_end=on_end
         )
-        self._recovery = JobRecovery(self._store, reporter, settings, limits)
+        self._recovery = JobRecovery(self._store, reporter, settings, store.limits)
         self._leased = LeasedJobs(timer, clock)
         executor = JobExecutor(
             self._store,
@@ -95,7 +95,7 @@ class JobScheduler:
             reporter,
             self._recovery,
             counters,
-            NextRounds(self._store, handlers, limits, history),
+            NextRounds(self._store, handlers, store.limits, history),
             retry_policy=settings.retry,
             threads=self._threads,
         )
@@ -110,23 +110,27 @@ class JobScheduler:
         self._excess = ExcessJobs(self._store, self._leased, counters)
         self._runner.on_excess = self._excess.add
         self._renewer = LeaseRenewer(self._store, self._leased)
-        self._retention = Retention(self._store, limits)
-        delay_ms = settings.unhandled_delay_ms
-        self._listener = DueListener(clock, delay_ms)
-        self._claimer = Claimer(
+        self._retention = Retention(self._store, store.limits)
+        self._listener = DueListener(clock, settings.unhandled_delay_ms)
+        self._claimer = self._new_claimer(settings, store.limits)
+        self._excess.on_released = self._claimer.note_room
+
+    def _new_claimer(self, settings: WorkerSettings, limits: JobLimits) -> Claimer:
+        unhandled = UnhandledJobs(
+            self._store, self._listener, self._counters, settings.unhandled_delay_ms
+        )
+        return Claimer(
             self._store,
             self._leased,
             self._runner,
-            handlers=handlers,
+            handlers=self._handlers,
             recovery=self._recovery,
             renewer=self._renewer,
-            unhandled=UnhandledJobs(self._store, self._listener, counters, delay_ms),
+            unhandled=unhandled,
             listener=self._listener,
             settings=settings,
             limits=limits,
         )
-
-        self._excess.on_released = self._claimer.note_room
 
     async def start(self) -> None:
         """Begin to claim; overdue jobs are taken over in batches."""

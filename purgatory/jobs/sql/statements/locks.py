@@ -46,80 +46,17 @@ from purgatory.jobs.sql.tables import (
     paused_handlers,
 )
 
+_FIRST = (jobs.c.due_ms, jobs.c.id)
+
 
 class Locks:
     """Locking statements. SQLite has one writer at a time, and SQLAlchemy leaves FOR UPDATE out."""
 
     def __init__(self, dialect: Dialect) -> None:
-        by_id = dialect.among(jobs.c.id, "ids")
-        self.by_id = select(*ALL).where(by_id).order_by(jobs.c.id).with_for_update()
-        self.by_id_without_payload = (
-            select(*WITHOUT_PAYLOAD).where(by_id).order_by(jobs.c.id).with_for_update()
-        )
-        self.unlocked_by_id = (
-            select(*WITHOUT_PAYLOAD)
-            .where(by_id)
-            .order_by(jobs.c.id)
-            .with_for_update(skip_locked=True)
-        )
-        self.by_dedupe_key = (
-            select(*ALL)
-            .where(HAS_DEDUPE_KEY, dialect.among(jobs.c.dedupe_key, "dedupe_keys"))
-            .order_by(jobs.c.id)
-            .with_for_update()
-        )
-        open_jobs = (
-            select(*WITHOUT_PAYLOAD)
-            .select_from(job_keys.join(jobs, jobs.c.id == job_keys.c.job_id))
-            # Of the job, too: PostgreSQL looks again at what it locks once it waited for another.
-            .where(IS_OPEN, jobs.c.outcome.is_(None))
-            .limit(LIMIT)
-        )
-        on_key = open_jobs.where(job_keys.c.key == bindparam("key")).order_by(job_keys.c.job_id)
-        self.on_key = on_key.with_for_update(of=jobs)
-        # What another transaction has locked must not hold up the fires behind this one.
-        self.on_key_for_fire = on_key.where(began_before_fire()).with_for_update(
-            of=jobs, skip_locked=True
-        )
-        # In no order, which would take sorting: in PostgreSQL, `ahead` comes first.
-        on_keys = open_jobs.where(dialect.among(job_keys.c.key, "keys"))
-        self.on_keys = on_keys.with_for_update(of=jobs)
-        first = (jobs.c.due_ms, jobs.c.id)
-        is_soon = jobs.c.due_ms <= bindparam("until_ms", type_=BigInteger)
-        is_over = jobs.c.lease_until_ms <= bindparam("now_ms", type_=BigInteger)
-        self.free = (
-            select(*ALL).where(IS_FREE, is_soon).order_by(*first).limit(LIMIT)
-        ).with_for_update(skip_locked=True)
-        self.lapsed = (
-            select(*ALL).where(IS_LEASED, is_over, is_soon).order_by(*first).limit(LIMIT)
-        ).with_for_update(skip_locked=True)
-        # Until the end of the transaction nobody resumes what it may park.
-        self.paused = select(paused_handlers.c.name).with_for_update(read=True)
-        self.parked = (
-            select(*ALL)
-            .where(IS_LEASED, jobs.c.lease_until_ms == literal(PARKED_UNTIL_MS, BigInteger))
-            .where(not_(dialect.among(jobs.c.handler, "paused")))
-            .order_by(jobs.c.id)
-            .limit(LIMIT)
-            .with_for_update()
-        )
-        of_handler = jobs.c.handler == bindparam("handler")
-        of_key = jobs.c.concurrency_key == bindparam("concurrency_key")
-        blocked = select(*WITHOUT_PAYLOAD).where(of_handler).order_by(*first).limit(LIMIT)
-        self.any_blocked = blocked.where(IS_BLOCKED).with_for_update()
-        self.any_blocked_by_key = blocked.where(IS_BLOCKED_BY_KEY, of_key).with_for_update()
-        self.blocked = self.any_blocked.with_for_update(skip_locked=True)
-        self.blocked_by_key = self.any_blocked_by_key.with_for_update(skip_locked=True)
-        # What holds a place for nothing: the place of a run ends with it, and a job that waits for
-        # its time has none. A worker from before there were places leaves them.
-        is_later = jobs.c.due_ms > bindparam("now_ms", type_=BigInteger)
-        self.leaked_places = (
-            select(jobs.c.id, jobs.c.handler, jobs.c.concurrency_key)
-            .where(IS_PLACED, or_(IS_FINISHED, and_(jobs.c.lease_until_ms == 0, is_later)))
-            .order_by(jobs.c.id)
-            .limit(LIMIT)
-            .with_for_update(skip_locked=True)
-        )
+        self._lock_by_id(dialect)
+        self._lock_on_keys(dialect)
+        self._lock_due_jobs(dialect)
+        self._lock_places()
         self.finished = (
             select(jobs.c.id, jobs.c.state, jobs.c.finished_ms)
             .where(IS_FINISHED)
@@ -137,6 +74,82 @@ class Locks:
         self.ahead = _ahead(dialect)
         asked = func.unnest(bindparam("requests", type_=ARRAY(BigInteger))).column_valued("request")
         self.requests = select(func.pg_advisory_xact_lock(asked))
+
+    def _lock_by_id(self, dialect: Dialect) -> None:
+        by_id = dialect.among(jobs.c.id, "ids")
+        self.by_id = select(*ALL).where(by_id).order_by(jobs.c.id).with_for_update()
+        self.by_id_without_payload = (
+            select(*WITHOUT_PAYLOAD).where(by_id).order_by(jobs.c.id).with_for_update()
+        )
+        self.unlocked_by_id = (
+            select(*WITHOUT_PAYLOAD)
+            .where(by_id)
+            .order_by(jobs.c.id)
+            .with_for_update(skip_locked=True)
+        )
+        self.by_dedupe_key = (
+            select(*ALL)
+            .where(HAS_DEDUPE_KEY, dialect.among(jobs.c.dedupe_key, "dedupe_keys"))
+            .order_by(jobs.c.id)
+            .with_for_update()
+        )
+
+    def _lock_on_keys(self, dialect: Dialect) -> None:
+        open_jobs = (
+            select(*WITHOUT_PAYLOAD)
+            .select_from(job_keys.join(jobs, jobs.c.id == job_keys.c.job_id))
+            # Of the job, too: PostgreSQL looks again at what it locks once it waited for another.
+            .where(IS_OPEN, jobs.c.outcome.is_(None))
+            .limit(LIMIT)
+        )
+        on_key = open_jobs.where(job_keys.c.key == bindparam("key")).order_by(job_keys.c.job_id)
+        self.on_key = on_key.with_for_update(of=jobs)
+        # What another transaction has locked must not hold up the fires behind this one.
+        self.on_key_for_fire = on_key.where(began_before_fire()).with_for_update(
+            of=jobs, skip_locked=True
+        )
+        # In no order, which would take sorting: in PostgreSQL, `ahead` comes first.
+        on_keys = open_jobs.where(dialect.among(job_keys.c.key, "keys"))
+        self.on_keys = on_keys.with_for_update(of=jobs)
+
+    def _lock_due_jobs(self, dialect: Dialect) -> None:
+        is_soon = jobs.c.due_ms <= bindparam("until_ms", type_=BigInteger)
+        is_over = jobs.c.lease_until_ms <= bindparam("now_ms", type_=BigInteger)
+        self.free = (
+            select(*ALL).where(IS_FREE, is_soon).order_by(*_FIRST).limit(LIMIT)
+        ).with_for_update(skip_locked=True)
+        self.lapsed = (
+            select(*ALL).where(IS_LEASED, is_over, is_soon).order_by(*_FIRST).limit(LIMIT)
+        ).with_for_update(skip_locked=True)
+        # Until the end of the transaction nobody resumes what it may park.
+        self.paused = select(paused_handlers.c.name).with_for_update(read=True)
+        self.parked = (
+            select(*ALL)
+            .where(IS_LEASED, jobs.c.lease_until_ms == literal(PARKED_UNTIL_MS, BigInteger))
+            .where(not_(dialect.among(jobs.c.handler, "paused")))
+            .order_by(jobs.c.id)
+            .limit(LIMIT)
+            .with_for_update()
+        )
+
+    def _lock_places(self) -> None:
+        of_handler = jobs.c.handler == bindparam("handler")
+        of_key = jobs.c.concurrency_key == bindparam("concurrency_key")
+        blocked = select(*WITHOUT_PAYLOAD).where(of_handler).order_by(*_FIRST).limit(LIMIT)
+        self.any_blocked = blocked.where(IS_BLOCKED).with_for_update()
+        self.any_blocked_by_key = blocked.where(IS_BLOCKED_BY_KEY, of_key).with_for_update()
+        self.blocked = self.any_blocked.with_for_update(skip_locked=True)
+        self.blocked_by_key = self.any_blocked_by_key.with_for_update(skip_locked=True)
+        # What holds a place for nothing: the place of a run ends with it, and a job that waits for
+        # its time has none. A worker from before there were places leaves them.
+        is_later = jobs.c.due_ms > bindparam("now_ms", type_=BigInteger)
+        self.leaked_places = (
+            select(jobs.c.id, jobs.c.handler, jobs.c.concurrency_key)
+            .where(IS_PLACED, or_(IS_FINISHED, and_(jobs.c.lease_until_ms == 0, is_later)))
+            .order_by(jobs.c.id)
+            .limit(LIMIT)
+            .with_for_update(skip_locked=True)
+        )
 
 
 def _ahead(dialect: Dialect) -> Select[Any]:
