@@ -31,12 +31,9 @@ LONG_FIELDS = 31
 # Those of traced jobs have one more.
 TRACED_FORMAT = "3"
 TRACED_FIELDS = 32
-# As many had records that were written before there were places.
-_OLD_LONG_FIELDS = 29
 _FORMATS = {
     (FORMAT, FIELDS),
     (LONG_FORMAT, LONG_FIELDS),
-    (LONG_FORMAT, _OLD_LONG_FIELDS),
     (TRACED_FORMAT, TRACED_FIELDS),
 }
 # What a record has that does not end before.

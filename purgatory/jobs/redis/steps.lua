@@ -153,11 +153,6 @@ local function parse(text)
     format, last = TRACED_RECORD, TRACEPARENT
   end
   local is_long_enough, job = pcall(unpack_fields, format, text)
-  if name == '2\0' and not is_long_enough then
-    -- It was written before there were places.
-    text = text .. '\0\0'
-    is_long_enough, job = pcall(unpack_fields, format, text)
-  end
   if not is_long_enough or job[last + 1] ~= #text + 2 or not (is_long or job[FORMAT] == '1') then
     return nil, 'it has not the fields of a job'
   end

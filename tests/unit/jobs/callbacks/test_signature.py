@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from typing import Any
 
 import pytest
@@ -59,15 +57,6 @@ def test_the_end_of_each_part_is_unambiguous() -> None:
     assert not verify_signature(SECRET, header, **moved, now=1)
 
 
-def test_an_id_may_have_a_dot() -> None:
-    """Only version 1 separates the id by dots."""
-    request = REQUEST | {"job_id": "order.42"}
-    assert verify_signature(SECRET, sign(SECRET, timestamp=1, **request), **request, now=1)
-    message = b"1.order.42." + REQUEST["body"]
-    header = f"t=1,v1={hmac.new(SECRET.encode(), message, hashlib.sha256).hexdigest()}"
-    assert not verify_signature(SECRET, header, **request, now=1, accept_v1=True)
-
-
 def test_a_signature_names_its_secret() -> None:
     """A receiver with two secrets knows which to try, and the id is no part of the secret."""
     header = sign(SECRET, timestamp=1, **REQUEST)
@@ -85,13 +74,3 @@ def test_a_signature_is_valid_for_a_while(now: float, is_valid: bool) -> None:
     assert verify_signature(SECRET, header, **REQUEST, now=now, tolerance=301)
     assert not verify_signature(SECRET, header, **REQUEST, now=1_301)
     assert verify_signature(SECRET.encode(), header, **REQUEST, now=1_000)
-
-
-def test_version_1_is_accepted_only_when_asked_for() -> None:
-    """It covers neither the method nor the URL."""
-    message = b"1." + REQUEST["job_id"].encode() + b"." + REQUEST["body"]
-    header = f"t=1,v1={hmac.new(SECRET.encode(), message, hashlib.sha256).hexdigest()}"
-    assert not verify_signature(SECRET, header, **REQUEST, now=1)
-    assert verify_signature(SECRET, header, **REQUEST, now=1, accept_v1=True)
-    assert not verify_signature(SECRET, header, **REQUEST | {"body": b""}, now=1, accept_v1=True)
-    assert not verify_signature(SECRET, header, **REQUEST, now=400, accept_v1=True)
