@@ -16,6 +16,7 @@ from purgatory.fastapi.exception_handlers import (
 )
 from purgatory.fastapi.router import create_router
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX
+from purgatory.fastapi.routing.raw_route import include_in_app
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.purgatory import Purgatory
 from purgatory.wrong_type import check_type
@@ -82,18 +83,17 @@ def install(
             "app.include_router(create_router(purgatory, prefix=...))"
         )
     check_problem_details(problem_details)
-    app.include_router(
-        create_router(
-            purgatory,
-            prefix=prefix,
-            settings=settings,
-            allow_separate_workers=allow_separate_workers,
-            bypass_middleware=bypass_middleware,
-            authorize=authorize,
-            endpoints=endpoints,
-            metrics=metrics,
-        )
+    router = create_router(
+        purgatory,
+        prefix=prefix,
+        settings=settings,
+        allow_separate_workers=allow_separate_workers,
+        bypass_middleware=bypass_middleware,
+        authorize=authorize,
+        endpoints=endpoints,
+        metrics=metrics,
     )
+    include_in_app(app, router)
     app.state.purgatory = purgatory
     if isinstance(authorize, BearerTokens):
         _document_tokens(app, prefix)

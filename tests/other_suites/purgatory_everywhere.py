@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial, wraps
+from functools import wraps
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
 
@@ -53,11 +54,11 @@ def _extend(kind: type[Any], then: Any) -> None:
 def _install(app: FastAPI) -> None:
     purgatory = Purgatory()
     app.add_middleware(LongPollMiddleware, purgatory=purgatory)
-    app.include_router = partial(app.include_router, include_in_schema=False)  # type: ignore[method-assign] # meanwhile
-    try:
-        install(app, purgatory, authorize=ALLOW_ANYONE)
-    finally:
-        del app.include_router
+    own = [*app.routes]
+    install(app, purgatory, authorize=ALLOW_ANYONE)
+    for route in app.routes:
+        if route not in own and isinstance(route, APIRoute):
+            route.include_in_schema = False
 
 
 def _add_lifespan(app: Starlette) -> None:

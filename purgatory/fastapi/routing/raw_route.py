@@ -8,8 +8,7 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Protocol
 
-from fastapi import APIRouter
-from fastapi.routing import APIRoute
+from fastapi import APIRouter, FastAPI
 from starlette.routing import compile_path
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -18,6 +17,7 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.routing.dependency_route import behind_dependencies
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
+from purgatory.fastapi.routing.lazy_route import LazyRoute
 from purgatory.fastapi.routing.openapi import problem_responses
 from purgatory.fastapi.routing.request_internals import effective_route
 
@@ -46,11 +46,16 @@ class DeclaredEndpoint:
     ) -> None:
         """Describe `spec`, which `raw` serves; `methods` are those of all routes at its path."""
         self.__name__ = spec.name
-        self.__signature__ = spec.signature
         self.spec = spec
+        self.route_options = _route_options(spec)
         self.raw = raw
         self.methods = methods
         self._prefix = prefix
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """The signature that FastAPI reads."""
+        return self.spec.signature
 
     def __call__(self) -> None:
         """Raise: requests go to `raw`."""
@@ -67,7 +72,7 @@ class DeclaredEndpoint:
         await send_response(send, problem.response(self._prefix, scope["path"]))
 
 
-class RawRoute(APIRoute):
+class RawRoute(LazyRoute):
     """A route whose requests go to the raw endpoint of a DeclaredEndpoint."""
 
     # {id of an inclusion of the router: the inclusion, the raw endpoint behind its dependencies}
@@ -115,21 +120,44 @@ def add_endpoint(router: APIRouter, spec: EndpointSpec, raw: BoundedApp) -> None
     ]
     methods = siblings[0].methods if siblings else []
     methods.append(spec.method)
-    router.add_api_route(
-        spec.path,
-        DeclaredEndpoint(spec, raw, router.prefix, methods),
-        methods=[spec.method],
-        status_code=spec.status,
-        summary=spec.summary,
-        description=inspect.cleandoc(spec.description),
-        response_description=spec.response_description,
+    endpoint = DeclaredEndpoint(spec, raw, router.prefix, methods)
+    router.add_api_route(spec.path, endpoint, **endpoint.route_options)
+
+
+def include_in_app(app: FastAPI, router: APIRouter) -> None:
+    """Include `router` in `app`: its raw routes as routes of the application itself.
+
+    An included route is one that FastAPI builds anew, and that is searched for through its router.
+    """
+    raw = [route for route in router.routes if isinstance(route, RawRoute)]
+    router.routes[:] = [route for route in router.routes if not isinstance(route, RawRoute)]
+    for route in raw:
+        app.router.add_api_route(
+            route.path,
+            route.endpoint,
+            tags=router.tags,
+            dependencies=router.dependencies,
+            **route.declared.route_options,
+        )
+    # Still with its lifespan.
+    app.include_router(router)
+
+
+def _route_options(spec: EndpointSpec) -> dict[str, Any]:
+    """Return the arguments of `add_api_route` that an endpoint decides."""
+    return {
+        "methods": [spec.method],
+        "status_code": spec.status,
+        "summary": spec.summary,
+        "description": inspect.cleandoc(spec.description),
+        "response_description": spec.response_description,
         # Of the path as it is in the document: without the convertors.
-        generate_unique_id_function=partial(_operation_id, compile_path(spec.path)[1]),
-        response_model=spec.response,
-        responses={**problem_responses(*spec.all_problems), **spec.responses},
-        route_class_override=RawRoute,
-        openapi_extra=dict(spec.openapi_extra) or None,
-    )
+        "generate_unique_id_function": partial(_operation_id, compile_path(spec.path)[1]),
+        "response_model": spec.response,
+        "responses": {**problem_responses(*spec.all_problems), **spec.responses},
+        "route_class_override": RawRoute,
+        "openapi_extra": dict(spec.openapi_extra) or None,
+    }
 
 
 def _operation_id(own_path: str, route: Any) -> str:

@@ -77,7 +77,10 @@ def effective_route(scope: Scope) -> Any | None:
 
     It has the path and the dependencies of every router around it.
     """
-    return scope.get("fastapi", {}).get("effective_route_context") or scope.get("route")
+    route = scope.get("route")
+    context = scope.get("fastapi", {}).get("effective_route_context")
+    # In a mounted application it may still be that of the mount, without these dependencies.
+    return context if getattr(context, "original_route", None) is route else route
 
 
 @lru_cache(maxsize=1)

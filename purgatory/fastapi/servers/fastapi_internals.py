@@ -17,6 +17,7 @@ import fastapi.routing
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 logger = logging.getLogger("purgatory.fastapi")
@@ -90,7 +91,7 @@ def route_contexts(app: FastAPI) -> Iterator[Any]:
 
 def original_route(context: Any) -> Any:
     """Return the route as it was before its router was included; a copy in an old FastAPI."""
-    return getattr(context, "original_route", context)
+    return context if isinstance(context, BaseRoute) else context.original_route
 
 
 def max_body_size(owner: Any) -> int | None:

@@ -1,0 +1,128 @@
+"""How often FastAPI builds what a route of ours consists of: parameters, models, dependencies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from fastapi import APIRouter, Depends, FastAPI
+from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
+
+from purgatory import Purgatory
+from purgatory.fastapi import ALLOW_ANYONE, create_router, install
+from purgatory.fastapi.routing import raw_route
+from purgatory.jobs import MemoryJobStore
+from tests.needs import ROUTE_CONTEXTS
+
+
+@pytest.fixture
+def builds(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """{operation: how often it was built}. A build asks once for the id of its operation."""
+    counts: Counter[str] = Counter()
+    of_route = raw_route._operation_id
+
+    def counted(own_path: str, route: Any) -> str:
+        operation_id = of_route(own_path, route)
+        counts[operation_id] += 1
+        return operation_id
+
+    monkeypatch.setattr(raw_route, "_operation_id", counted)
+    return counts
+
+
+def test_install_and_requests_build_nothing(builds: Counter[str]) -> None:
+    """FastAPI builds routes for its own parsing, which ours do not use, and for OpenAPI."""
+    app = FastAPI()
+    install(app, Purgatory(jobs=MemoryJobStore()), authorize=ALLOW_ANYONE)
+    with TestClient(app) as client:
+        assert client.get("/purgatory/keys").status_code == 200
+        assert client.get("/purgatory/problems/not-found").status_code == 200
+        assert client.put("/purgatory/keys").status_code == 405
+    assert not builds
+
+
+def test_openapi_builds_each_route_once(builds: Counter[str]) -> None:
+    """Also if several threads or tasks ask for the document, one after another."""
+    app = FastAPI()
+    install(app, Purgatory(jobs=MemoryJobStore()), authorize=ALLOW_ANYONE)
+    operations = {
+        operation["operationId"]
+        for item in app.openapi()["paths"].values()
+        for operation in item.values()
+    }
+    app.openapi_schema = None
+    app.openapi()
+    assert builds == dict.fromkeys(operations, 1)
+
+
+def test_a_router_that_is_included_is_built_once(builds: Counter[str]) -> None:
+    """FastAPI builds the included route, and not the one that it was made from."""
+    app = FastAPI()
+    app.include_router(create_router(Purgatory(jobs=MemoryJobStore()), authorize=ALLOW_ANYONE))
+    with TestClient(app) as client:
+        assert client.get("/openapi.json").status_code == 200
+    assert set(builds.values()) == {1}
+
+
+def test_dependencies_of_the_application_come_first() -> None:
+    """Those that it was made with stand before endpoints that are its own routes, too."""
+    seen: list[str] = []
+
+    def of_application() -> None:
+        seen.append("application")
+
+    def of_authorize() -> None:
+        seen.append("authorize")
+
+    app = FastAPI(dependencies=[Depends(of_application)])
+    install(app, Purgatory(), authorize=of_authorize)
+    with TestClient(app) as client:
+        assert client.get("/purgatory/statistics").status_code == 200
+    assert seen == ["application", "authorize"]
+
+
+@ROUTE_CONTEXTS
+def test_dependencies_hold_in_a_mounted_application() -> None:
+    """The outer application's record of a route, which stays in the scope, is not the inner's."""
+
+    def refuse() -> None:
+        raise PermissionError
+
+    inner = FastAPI()
+    install(inner, Purgatory(), authorize=refuse)
+    router = APIRouter()
+    router.mount("/inner", inner)
+    app = FastAPI()
+    app.include_router(router, prefix="/outer")
+    client = TestClient(app)
+    with pytest.raises(PermissionError):
+        client.get("/outer/inner/purgatory/statistics")
+
+
+def test_a_route_reads_as_one_of_fastapi() -> None:
+    """What looks at `app.routes` finds what FastAPI would have put there."""
+    app = FastAPI()
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
+    [route] = [
+        item for item in app.routes if isinstance(item, APIRoute) and item.name == "statistics"
+    ]
+    assert (route.path, route.methods, route.tags) == (
+        "/purgatory/statistics",
+        {"GET"},
+        ["purgatory"],
+    )
+    assert route.dependant.path == "/purgatory/statistics"
+    assert route.response_field is not None
+    assert not hasattr(route, "no_such_attribute")
+
+
+def test_what_an_application_sets_of_a_route_stays() -> None:
+    """Such as ids of operations, by FastAPI's recipe, before the document is made."""
+    app = FastAPI()
+    install(app, Purgatory(), authorize=ALLOW_ANYONE)
+    for route in app.routes:
+        if isinstance(route, APIRoute):
+            route.operation_id = f"my_{route.name}"
+    assert app.openapi()["paths"]["/purgatory/statistics"]["get"]["operationId"] == "my_statistics"
