@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse
 from app.api_docs import add_docs
 from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
-from app.unknown_settings import unknown_variables
+from app.unknown_settings import unknown_settings
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
 from purgatory.jobs.callbacks import CALLBACK
@@ -119,7 +119,7 @@ async def _refuse_metrics(request: Request) -> NoReturn:
 
 
 def _log_warnings(settings: Settings) -> None:
-    for warning in unknown_variables(os.environ):
+    for warning in unknown_settings(os.environ):
         logger.warning("%s", warning, extra={"action": "unknown-setting"})
     if not settings.has_tokens:
         logger.log(

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Final
 
-_PREFIX: Final = "PURGATORY_"
-# Of the service (docs/reference/service.md), this command, the installation and the pipeline.
-KNOWN: Final = frozenset(
+PREFIX: Final = "PURGATORY_"
+# Read by this command, the installation and the pipeline, not by the service.
+NOT_OF_SERVICE: Final = frozenset(["PURE_PYTHON", "STORE", "TOKEN", "URL"])
+# Those of the service are in docs/reference/service.md.
+KNOWN: Final = NOT_OF_SERVICE | frozenset(
     [
         "ACCESS_LOG",
         "ALLOWED_HOSTS",
@@ -54,35 +56,46 @@ KNOWN: Final = frozenset(
         "MAX_WAIT",
         "METRICS",
         "METRICS_DIR",
-        "PURE_PYTHON",
         "REQUEST_TIMEOUT",
         "RESPONSE_TIMEOUT",
         "SIGNALS",
         "SIGNALS_ACK",
         "SIGNALS_SHARDS",
-        "STORE",
-        "TOKEN",
         "TOKENS",
         "TOKENS_FILE",
         "TRUSTED_PROXIES",
-        "URL",
     ]
 )
 # Kubernetes sets these for a Service named purgatory.
-_KUBERNETES: Final = re.compile(r"SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?")
+_KUBERNETES: Final = re.compile(r"SERVICE_(HOST|PORT.*)|PORT_\d+_.*")
+_ADDRESS: Final = ("tcp://", "udp://")
 
 
-def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+def unknown_variables(
+    environment: Mapping[str, str], variables: Mapping[str, str] | None = None
+) -> list[str]:
     """Return a sentence for each variable with our prefix that nothing here reads, sorted.
 
-    It suggests the most similar name, and never contains the value.
+    It suggests the most similar of `variables`, by their names without the prefix, and never
+    contains the value. By default, they are all that are known.
     """
+    if variables is None:
+        variables = {name: PREFIX + name for name in KNOWN}
     found = []
-    for variable in sorted(environment):
-        name = variable.upper().removeprefix(_PREFIX)
-        if name == variable.upper() or name in KNOWN or _KUBERNETES.fullmatch(name):
+    for variable, value in sorted(environment.items()):
+        # Like pydantic-settings: upper and lower case are equal.
+        name = variable.upper().removeprefix(PREFIX)
+        if name == variable.upper() or variables.get(name) == PREFIX + name:
             continue
-        near = get_close_matches(name, KNOWN, n=1)
-        hint = f"did you mean {_PREFIX}{near[0]}?" if near else "see docs/reference/service.md"
+        if name in NOT_OF_SERVICE or _is_from_kubernetes(name, value):
+            continue
+        near = get_close_matches(name, variables, n=1)
+        hint = f"did you mean {variables[near[0]]}?" if near else "see docs/reference/service.md"
         found.append(f"{variable[:64]} is not a setting and is ignored: {hint}")
     return found
+
+
+def _is_from_kubernetes(name: str, value: str) -> bool:
+    return _KUBERNETES.fullmatch(name) is not None or (
+        name == "PORT" and value.startswith(_ADDRESS)
+    )

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings import Settings
-from app.unknown_settings import unknown_variables
+from app.unknown_settings import unknown_settings
 from purgatory import Limits
 
 
@@ -20,7 +20,7 @@ def test_settings_are_known() -> None:
     ]
     environment = dict.fromkeys([*map(str, names), "purgatory_max_wait", "PATH"], "")
     of_others = [f"PURGATORY_{name}" for name in ("PURE_PYTHON", "STORE", "TOKEN", "URL")]
-    assert unknown_variables(environment | dict.fromkeys(of_others, "1")) == []
+    assert unknown_settings(environment | dict.fromkeys(of_others, "1")) == []
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def test_settings_are_known() -> None:
 )
 def test_what_is_nearly_a_setting_is_named(variable: str, hint: str) -> None:
     """With the setting that was meant, and without the value, which may be a secret."""
-    [sentence] = unknown_variables({variable: "hunter2"})
+    [sentence] = unknown_settings({variable: "hunter2"})
     assert sentence.startswith(f"{variable} is not a setting") and sentence.endswith(hint)
     assert "hunter2" not in sentence
 
@@ -49,7 +49,7 @@ def test_what_kubernetes_sets_is_no_mistake() -> None:
         "PURGATORY_PORT": "tcp://10.0.0.1:8000",
         "PURGATORY_PORT_8000_TCP_ADDR": "10.0.0.1",
     }
-    assert unknown_variables(environment) == []
+    assert unknown_settings(environment) == []
 
 
 def test_the_lease_of_jobs_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
