@@ -17,7 +17,7 @@ from purgatory.fastapi import BearerTokens, TrustedHosts, WaitSettings
 from purgatory.jobs import JobStore, WorkerSettings
 from purgatory.jobs.callbacks import CallbackSecret
 from purgatory.jobs.callbacks.webhook import Webhook
-from purgatory.signals.shared import SharedSignals
+from purgatory.signals.shared_signals import SharedSignals
 
 _LIMITS = Limits()
 _JOBS = WorkerSettings()

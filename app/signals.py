@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from purgatory.redacted_url import redacted
-from purgatory.signals.shared import SharedSignals
+from purgatory.signals.shared_signals import SharedSignals
 
 SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 

@@ -40,10 +40,10 @@ from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import Outcome
 from purgatory.signals import MemorySignals, SignalStatistics
-from purgatory.signals.base import SharedSignalStatistics
 from purgatory.signals.history_trimmer import HistoryTrimmer
 from purgatory.signals.log_entry import EntryType
-from purgatory.signals.shared import Idempotency, SharedSignals
+from purgatory.signals.protocol import SharedSignalStatistics
+from purgatory.signals.shared_signals import Idempotency, SharedSignals
 from purgatory.timer import Clock, SystemClock, SystemTimer, compiled
 from purgatory.timer.clock import NS_PER_MS
 from purgatory.wrong_type import check_type, wrong_type

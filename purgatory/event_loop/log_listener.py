@@ -11,7 +11,7 @@ from purgatory.operations.resumable_batch import ResumableBatch
 
 
 class LogListener:
-    """Tries and ends operations; a `purgatory.signals.shared.SignalListener`."""
+    """Tries and ends operations; a `purgatory.signals.shared_signals.SignalListener`."""
 
     def __init__(
         self,

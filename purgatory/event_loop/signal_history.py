@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from purgatory.signals.memory import MemorySignals
-from purgatory.signals.shared import SharedSignals
+from purgatory.signals.shared_signals import SharedSignals
 from purgatory.signals.signal import Signal
 
 

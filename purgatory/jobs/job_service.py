@@ -26,7 +26,7 @@ from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.spec import JobSpec, encode_payload
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Cancel, CancelForKey, Fire, accepted
 from purgatory.jobs.outbox_relay import FireAll, OutboxRelay
-from purgatory.jobs.owed_fires import OwedFires, OwedRecords
+from purgatory.jobs.pending_fires import PendingFires, PendingRecords
 from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.outbox import Outbox
@@ -41,7 +41,7 @@ from purgatory.trace_context import current_traceparent
 
 logger = logging.getLogger("purgatory.jobs")
 
-# A fire does not wait longer for the store: the jobs on its key are then owed.
+# A fire does not wait longer for the store: it is then pending, and its jobs are decided later.
 ACKNOWLEDGE_S: Final = 1.0
 
 
@@ -62,7 +62,7 @@ class JobService:
         require_open: Callable[[], object],
         delay_ms: Callable[[float], int],
         fire_all: FireAll,
-        records: OwedRecords | None,
+        records: PendingRecords | None,
         settings: WorkerSettings | None = None,
         on_end: OnJobEnd | None = None,
     ) -> None:
@@ -124,7 +124,7 @@ class JobService:
                 clock=self.clock,
             )
         self._opener = StoreOpener(self.store, self._start)
-        self._owed = OwedFires(
+        self._pending_fires = PendingFires(
             self.store,
             self._records,
             is_open=lambda: self._opener.is_open,
@@ -273,14 +273,14 @@ class JobService:
     async def fire(self, key: str, value: Any, max_value_bytes: int) -> int | None:
         """Decide every job on `key`; return how many. It continues if the caller is cancelled.
 
-        None if the store cannot do it now: that is owed, and follows. Raises the store's error if
-        too many are owed already, and for what it has against this fire.
+        None if the store cannot do it now: the fire is then pending. Raises the store's error if
+        too many are pending, and for what it has against this fire.
         """
         self.require_open()
         value_json = encode_payload(value, max_value_bytes)
         fired_ns, acked_ms = self.clock.now_ns(), self._acked_ms
         error: StoreError | None = None
-        if not self._owed.must_wait(key):
+        if not self._pending_fires.must_wait(key):
             deciding = self._key_jobs.begin(Fire(key, value_json))
             # Whatever comes of it if that takes too long: what is decided twice is decided once.
             if await self._fire_wait.wait(deciding):
@@ -288,7 +288,7 @@ class JobService:
                     return deciding.result()
                 except OUTAGES as exc:
                     error = exc
-        if await self._owed.owe(key, value_json, fired_ns=fired_ns, acked_ms=acked_ms):
+        if await self._pending_fires.add(key, value_json, fired_ns=fired_ns, acked_ms=acked_ms):
             return None
         raise error or StoreUnavailableError(
             "the job store is away, and this process can keep no more fires for it"
@@ -308,7 +308,7 @@ class JobService:
         return await self._key_jobs.decide(CancelForKey(key))
 
     async def _start(self) -> None:
-        self._owed.start()
+        self._pending_fires.start()
         self._unsubscribe = self.store.subscribe(self.watchers)
         await self._log_warnings()
         await self._scheduler.start()
@@ -329,7 +329,7 @@ class JobService:
         await self._opener.stop()
         if self._relay is not None:
             await self._relay.stop()
-        await self._owed.stop()
+        await self._pending_fires.stop()
         await self._scheduler.drain(self.settings.grace_ms)
 
 

@@ -4,9 +4,9 @@ Here: signals, their histories, and the operation that waits for them. Not here:
 signals (`operations`), and anything of asyncio (`event_loop`).
 """
 
-from purgatory.signals.base import Signals, SignalStatistics
 from purgatory.signals.condition import ANY, Condition
 from purgatory.signals.memory import MemorySignals
+from purgatory.signals.protocol import Signals, SignalStatistics
 from purgatory.signals.signal import Signal
 from purgatory.signals.wait_operation import WaitOperation
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from purgatory.errors import BadCursorError, CursorExpiredError, InvalidValueError
-from purgatory.signals.base import SignalStatistics
+from purgatory.signals.protocol import SignalStatistics
 from purgatory.signals.signal import Signal, decoded
 from purgatory.timer import Clock, SystemClock, compiled
 

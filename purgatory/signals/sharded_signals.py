@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from purgatory.errors import BadCursorError, CursorExpiredError
-from purgatory.signals.base import SignalStatistics
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
+from purgatory.signals.protocol import SignalStatistics
 from purgatory.signals.signal import Signal
 from purgatory.timer import Clock
 

@@ -11,7 +11,7 @@ import pytest
 from purgatory import Purgatory
 from purgatory.errors import SignalsConflictError, SignalsUnavailableError
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared import Idempotency
+from purgatory.signals.shared_signals import Idempotency
 from tests.patience import PATIENCE_S, until
 from tests.valkey_server import ValkeyServer
 

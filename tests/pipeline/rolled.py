@@ -18,7 +18,7 @@ from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Hour, hour_path, publish, read_manifest
 from purgatory.pipeline.outcomes.schema import OUTCOME_SCHEMA
 from purgatory.pipeline.spark.local_folder import LocalFolder
-from purgatory.pipeline.waits.wait_tables import JOB
+from purgatory.pipeline.waits.timeline import JOB
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
 

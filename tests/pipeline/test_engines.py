@@ -14,7 +14,7 @@ from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.advice import AdviceTargets
 from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
 from purgatory.pipeline.duck.connection import connected, parquet
-from purgatory.pipeline.waits.wait_tables import JOB
+from purgatory.pipeline.waits.timeline import JOB
 from tests.pipeline.synthetic import Written, write
 
 TABLES = (

@@ -21,7 +21,6 @@ from purgatory.fastapi.http.problems import (
 )
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.keys.fired import fired_json, has_fired
 from purgatory.fastapi.keys.parameters import (
     FIRE,
     FIRE_BATCH,
@@ -32,6 +31,7 @@ from purgatory.fastapi.keys.parameters import (
     ONE_KEY,
     PREFIX,
 )
+from purgatory.fastapi.keys.responses import fired_json, has_fired
 from purgatory.fastapi.keys.schemas import BatchItem, batch_json, signal_json
 from purgatory.fastapi.keys.shared_fires import SharedFires
 from purgatory.fire_result import FireResult

@@ -10,9 +10,9 @@ from purgatory.errors import SignalsConflictError, SignalsError
 from purgatory.fastapi.http.idempotency import fingerprint_of, key_reused, request_name
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
-from purgatory.fastapi.keys.fired import fired_json, has_fired
+from purgatory.fastapi.keys.responses import fired_json, has_fired
 from purgatory.purgatory import Purgatory
-from purgatory.signals.shared import Idempotency
+from purgatory.signals.shared_signals import Idempotency
 
 logger = logging.getLogger("purgatory.fastapi")
 

@@ -22,8 +22,8 @@ except ImportError as exc:
     ) from exc
 
 from purgatory.jobs.callbacks.callback import CALLBACK, Callback, stored_url
+from purgatory.jobs.callbacks.dns_lookups import DnsLookups, LookUp
 from purgatory.jobs.callbacks.hosts import Hosts
-from purgatory.jobs.callbacks.look_ups import LookUp, LookUps
 from purgatory.jobs.callbacks.secret_headers import CallbackSecret, with_secrets
 from purgatory.jobs.callbacks.signature import SIGNATURE_HEADER, sign
 from purgatory.jobs.handlers.fair_slots import FairSlots, Lane
@@ -111,7 +111,7 @@ class Webhook:
             FairSlots, max_running, per_owner=max_per_owner, per_host=max_per_host
         )
         # With a thread for each slot, no callback waits for one.
-        self._new_look_ups = partial(LookUps, look_up, max_threads=max_running)
+        self._new_look_ups = partial(DnsLookups, look_up, max_threads=max_running)
         self._slots, self._look_ups = self._new_slots(), self._new_look_ups()
 
     def lane_of(self, job: Job) -> Lane:

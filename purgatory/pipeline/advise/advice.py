@@ -16,7 +16,7 @@ from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.histogram import bucket_end
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
-from purgatory.pipeline.waits.wait_tables import JOB as WAITS
+from purgatory.pipeline.waits.timeline import JOB as WAITS
 
 JOB = "advice"
 FILE = "advice.json"

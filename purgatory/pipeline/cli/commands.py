@@ -17,7 +17,7 @@ from purgatory.pipeline.outcomes.future_records import DEFAULT_TOLERANCE_S
 from purgatory.pipeline.outcomes.manifest import missing_records
 from purgatory.pipeline.outcomes.outcome_table import DEFAULT_GRACE_S
 from purgatory.pipeline.report import DEFAULT_TITLE
-from purgatory.pipeline.waits import wait_tables
+from purgatory.pipeline.waits import timeline
 
 _CAPACITY = Capacity()
 _TARGETS = advice.AdviceTargets()
@@ -70,7 +70,7 @@ def run_waits(call: Call) -> str:
     """Write the tables of waits; with a journal, update the outcomes first."""
     said = _after_outcomes(call)
     call.engine.write_waits(call.options.out, call.on_progress)
-    return f"{said}Tables are in {call.tables.folder}/{wait_tables.JOB}."
+    return f"{said}Tables are in {call.tables.folder}/{timeline.JOB}."
 
 
 def run_advise(call: Call) -> str:

@@ -15,7 +15,7 @@ from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
-from purgatory.pipeline.waits.wait_tables import JOB as WAITS
+from purgatory.pipeline.waits.timeline import JOB as WAITS
 
 Rows = Sequence[Mapping[str, Any]]
 

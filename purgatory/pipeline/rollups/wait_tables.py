@@ -15,7 +15,7 @@ from purgatory.pipeline.rollups.node_files import NodeFiles
 from purgatory.pipeline.rollups.parts import KEPT_TIMERS, Part
 from purgatory.pipeline.rollups.rollups import Rollups
 from purgatory.pipeline.spark.tables import Tables
-from purgatory.pipeline.waits.wait_tables import JOB, step_width_s
+from purgatory.pipeline.waits.timeline import JOB, step_width_s
 
 _PARTS = "rollup_parts"
 

@@ -28,7 +28,7 @@ from purgatory.signals.redis.shard_log import (
     ShardLog,
     parse_message,
 )
-from purgatory.signals.shared import SignalListener
+from purgatory.signals.shared_signals import SignalListener
 from purgatory.timer import SystemClock
 from purgatory.trace_context import TracePropagation
 

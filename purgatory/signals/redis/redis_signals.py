@@ -24,18 +24,18 @@ from purgatory.redacted_url import redacted
 from purgatory.redis_server.client import check_url_or_client
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server_settings import ServerSettings
-from purgatory.signals.base import ShardStatistics, SharedSignalStatistics
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
+from purgatory.signals.protocol import ShardStatistics, SharedSignalStatistics
 from purgatory.signals.redis.follower import Follower
-from purgatory.signals.redis.owed_fires import RedisOwedFires
 from purgatory.signals.redis.own_entries import Ended
 from purgatory.signals.redis.peers import Peers
+from purgatory.signals.redis.pending_fires import RedisPendingFires
 from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, ShardLog, short_name
 from purgatory.signals.sharded_signals import ShardedSignals
-from purgatory.signals.shared import Appended, Idempotency, OwedRecord, SignalListener
+from purgatory.signals.shared_signals import Appended, Idempotency, PendingRecord, SignalListener
 from purgatory.timer import Clock
 from purgatory.trace_context import TracePropagation, current_traceparent
 
@@ -107,7 +107,7 @@ class RedisSignals:
         self._followers: list[Follower] = []
         self._propagation: TracePropagation | None = None
         self._peers = Peers(prefix, timeout)
-        self._owed = RedisOwedFires(f"{{{prefix}:signals:0}}:", timeout)
+        self._pending_fires = RedisPendingFires(f"{{{prefix}:signals:0}}:", timeout)
         self._appended = 0
         # Batches over several logs that are under way.
         self._batches: set[asyncio.Task[list[AppendReply]]] = set()
@@ -176,7 +176,7 @@ class RedisSignals:
         for follower in self._followers:
             follower.log.connect(client, self._connection)
             follower.start(self._connector(follower.log), listener)
-        self._owed.connect(client)
+        self._pending_fires.connect(client)
         first = self._followers[0].log
         self._peers.start(self._connector(first), partial(self._node_client, first))
 
@@ -245,7 +245,7 @@ class RedisSignals:
         await self._peers.stop()
         while self._batches:
             await asyncio.wait(self._batches)
-        await self._owed.drain()
+        await self._pending_fires.drain()
         for follower in self._followers:
             await follower.log.drain()
             await follower.stop()
@@ -253,7 +253,7 @@ class RedisSignals:
         if connection is not None:
             await connection.close()
         client, self._client = self._client, None
-        self._owed.connect(None)
+        self._pending_fires.connect(None)
         clients: list[Client] = [*self._node_clients.values()]
         if client is not None and isinstance(self._given, str):
             clients.append(client)
@@ -351,17 +351,17 @@ class RedisSignals:
         for follower in self._followers:
             await follower.log.remember(idempotency, response)
 
-    async def owe(self, record: bytes, age_ms: int) -> None:
+    async def add_pending(self, record: bytes, age_ms: int) -> None:
         """Keep a record of what fired `age_ms` ago, beside the first log."""
-        await self._owed.owe(record, age_ms)
+        await self._pending_fires.add_pending(record, age_ms)
 
-    async def owed(self, limit: int, skipped: int = 0) -> list[OwedRecord]:
+    async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
         """Return the first of these records but `skipped`."""
-        return await self._owed.owed(limit, skipped)
+        return await self._pending_fires.pending(limit, skipped)
 
-    async def settle(self, ids: Sequence[str]) -> None:
+    async def remove_pending(self, ids: Sequence[str]) -> None:
         """Forget records."""
-        await self._owed.settle(ids)
+        await self._pending_fires.remove_pending(ids)
 
     async def catch_up(self, keys: Sequence[str], positions: Sequence[int]) -> None:
         """Return once the copy here has reached `positions`; raise SignalsUnavailableError."""

@@ -32,7 +32,7 @@ from purgatory.redis_server.script import (
 )
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis.script_connection import ScriptConnection
-from purgatory.signals.shared import Idempotency
+from purgatory.signals.shared_signals import Idempotency
 
 _TEXT: Final = Path(__file__).with_name("log.lua").read_bytes()
 _SCRIPT: Final = RedisScript(_TEXT)

@@ -10,7 +10,7 @@ import pytest
 from purgatory import CursorExpiredError, Outcome, Purgatory, Status
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared import SignalListener
+from purgatory.signals.shared_signals import SignalListener
 from purgatory.testing import AutojumpEventLoop
 
 pytestmark = pytest.mark.anyio

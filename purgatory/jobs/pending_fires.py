@@ -43,24 +43,24 @@ _STOP_S: Final = 1.0
 _RETRY: Final = RetryPolicy(first_ms=100, max_ms=5_000)
 
 
-class OwedRecords(Protocol):
-    """Where owed fires survive their process: part of `SharedSignals`."""
+class PendingRecords(Protocol):
+    """Where pending fires survive their process: part of `SharedSignals`."""
 
-    async def owe(self, record: bytes, age_ms: int) -> None:
+    async def add_pending(self, record: bytes, age_ms: int) -> None:
         """Keep a record of what fired `age_ms` ago; raise SignalsUnavailableError."""
         ...
 
-    async def owed(self, limit: int, skipped: int = 0) -> Sequence[Any]:
+    async def pending(self, limit: int, skipped: int = 0) -> Sequence[Any]:
         """Return the first records but so many, each with `id`, `record` and `age_ms`."""
         ...
 
-    async def settle(self, ids: Sequence[str]) -> None:
+    async def remove_pending(self, ids: Sequence[str]) -> None:
         """Forget records."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class _OwedFire:
+class _PendingFire:
     key: str
     value_json: str
     fired_ns: int
@@ -146,19 +146,19 @@ class _StoreTimes(NamedTuple):
         return _DueFire(key, value_json, earliest_ms, latest_ms)
 
 
-class OwedFires:
-    """Decides the jobs of owed fires once the store is back, in order.
+class PendingFires:
+    """Decides the jobs of pending fires once the store is back, in order.
 
     Only jobs that were stored before the fire, or within the milliseconds by which its time is
     uncertain: one that was deferred on the key since is for the next fire. Where signals are
-    shared, owed fires are kept beside their log, and any process decides them; otherwise in the
+    shared, pending fires are kept beside their log, and any process decides them; otherwise in the
     memory of this one, within bounds.
     """
 
     def __init__(
         self,
         store: JobStore,
-        records: OwedRecords | None,
+        records: PendingRecords | None,
         *,
         is_open: Callable[[], bool],
         on_end: OnJobEnd | None,
@@ -170,7 +170,7 @@ class OwedFires:
         self._is_open = is_open
         self._on_end = on_end
         self._clock = clock
-        self._fires: deque[_OwedFire] = deque()
+        self._fires: deque[_PendingFire] = deque()
         # Invariant: _keys counts the keys of _fires, and _bytes is the sum of their sizes.
         self._keys: Counter[str] = Counter()
         self._bytes = 0
@@ -181,7 +181,7 @@ class OwedFires:
         self._task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._is_failing = False
-        # False as soon as the store answers, while what was owed meanwhile may take long.
+        # False as soon as the store answers, while what was pending meanwhile may take long.
         self._is_away = False
         self._is_stopped = False
 
@@ -190,13 +190,13 @@ class OwedFires:
         return len(self._fires)
 
     def must_wait(self, key: str) -> bool:
-        """Return True if the store is known to be away, or a fire on `key` is owed already."""
-        is_owed = key in self._keys or key in self._recorded
-        return is_owed or self._is_away or not self._is_open()
+        """Return True if the store is known to be away, or one on `key` is pending."""
+        is_pending = key in self._keys or key in self._recorded
+        return is_pending or self._is_away or not self._is_open()
 
-    async def owe(self, key: str, value_json: str, *, fired_ns: int, acked_ms: int) -> bool:
+    async def add(self, key: str, value_json: str, *, fired_ns: int, acked_ms: int) -> bool:
         """Keep a fire; return False if there is no room for it, or nobody left to decide it."""
-        fire = _OwedFire(key, value_json, fired_ns, acked_ms)
+        fire = _PendingFire(key, value_json, fired_ns, acked_ms)
         if self._records is not None and await self._keep_record(self._records, fire):
             self._recorded.add(key)
             self._begin()
@@ -236,19 +236,19 @@ class OwedFires:
             # Another process decides what is kept beside the log.
             return
         if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="purgatory-owed-fires")
+            self._task = asyncio.create_task(self._run(), name="purgatory-pending-fires")
         self._woken.set()
 
-    async def _keep_record(self, records: OwedRecords, fire: _OwedFire) -> bool:
+    async def _keep_record(self, records: PendingRecords, fire: _PendingFire) -> bool:
         record = json.dumps([fire.key, fire.value_json, fire.acked_ms]).encode()
         age_ms = -(-(self._clock.now_ns() - fire.fired_ns) // NS_PER_MS)
         try:
-            await records.owe(record, age_ms)
+            await records.add_pending(record, age_ms)
         except SignalsError as exc:
             logger.warning(
                 "a fire whose jobs are not decided is kept in memory only: %s",
                 exc,
-                extra={"action": "fire-owed"},
+                extra={"action": "fire-pending"},
             )
             return False
         return True
@@ -267,7 +267,9 @@ class OwedFires:
             except PurgatoryClosedError:
                 return
             except Exception:
-                logger.exception("owed fires were not decided", extra={"action": "owed-failed"})
+                logger.exception(
+                    "pending fires were not decided", extra={"action": "pending-fires-failed"}
+                )
                 await asyncio.sleep(POLL_S)
             else:
                 self._note_success()
@@ -323,7 +325,7 @@ class OwedFires:
                 else:
                     place += 1
 
-    async def _decide_recorded(self, records: OwedRecords) -> None:
+    async def _decide_recorded(self, records: PendingRecords) -> None:
         recorded = set(self._recorded)
         gone: set[str] = set()
         left: set[str] = set()
@@ -333,13 +335,13 @@ class OwedFires:
             if not found:
                 break
             times = await self._store_times()
-            settled = []
+            finished: list[str] = []
             due: list[_DueFire] = []
             due_ids = []
             for each in found:
                 record = _read_record(each.record)
                 if record is None:
-                    settled.append(each.id)
+                    finished.append(each.id)
                     continue
                 key, value_json, acked_ms = record
                 due.append(times.due(key, value_json, fired_ns[each.id], acked_ms))
@@ -347,13 +349,13 @@ class OwedFires:
             decided = await self._decide_batch(due)
             for record_id, fire, is_decided in zip(due_ids, due, decided, strict=True):
                 if is_decided:
-                    settled.append(record_id)
+                    finished.append(record_id)
                 (gone if is_decided else left).add(fire.key)
-            if settled:
-                await records.settle(settled)
-            # Others may settle some of those that are skipped: what this misses is found next time.
-            skipped += len(found) - len(settled)
-        # If none is left, whoever has decided them.
+            if finished:
+                await records.remove_pending(finished)
+            # Others may decide some of those that are skipped: what this misses is found next time.
+            skipped += len(found) - len(finished)
+        # If none is left, no matter which process has decided them.
         self._recorded -= recorded & (gone - left) if skipped else recorded
 
     def _forget(self, place: int) -> None:
@@ -369,14 +371,14 @@ class OwedFires:
     # these: from replies of which one way was fast, which need not be the fastest there and back.
 
     async def _read_records(
-        self, records: OwedRecords, skipped: int
+        self, records: PendingRecords, skipped: int
     ) -> tuple[Sequence[Any], Mapping[Any, _FiredNs]]:
         """Return the next records, and when each fired by the local clock, by id."""
         fired_ns: dict[Any, _FiredNs] = {}
         found: Sequence[Any] = ()
         for _ in range(SAMPLES):
             asked_ns = self._clock.now_ns()
-            found = await records.owed(BATCH, skipped)
+            found = await records.pending(BATCH, skipped)
             answered_ns = self._clock.now_ns()
             for each in found:
                 age_ns = each.age_ms * NS_PER_MS
@@ -465,7 +467,9 @@ class OwedFires:
             await self._decide_jobs(fire)
         except StoreBusyError as exc:
             self._locked[fire.key] = None
-            logger.warning("an owed fire waits: %s", exc.detail, extra={"action": "owed-locked"})
+            logger.warning(
+                "a pending fire waits: %s", exc.detail, extra={"action": "pending-fire-locked"}
+            )
             return False
         return True
 
@@ -480,22 +484,22 @@ class OwedFires:
             after = page.next
 
     def _note_failure(self, error: StoreError | SignalsError) -> None:
-        # While the store is being opened, which reports itself, nothing may be owed at all.
-        is_owing = bool(self._fires) or self._is_open()
+        # While the store is being opened, which reports itself, nothing may be pending at all.
+        has_pending = bool(self._fires) or self._is_open()
         self._is_away = self._is_away or isinstance(error, StoreError)
-        if isinstance(error, StoreError) and is_owing and not self._is_failing:
+        if isinstance(error, StoreError) and has_pending and not self._is_failing:
             self._is_failing = True
             logger.error(
                 "the jobs of fires are not decided (%s): that follows when the job store is back",
                 error.detail,
-                extra={"action": "fires-owed"},
+                extra={"action": "fires-pending"},
             )
 
     def _note_success(self) -> None:
         self._is_away = False
         if self._is_failing:
             self._is_failing = False
-            logger.info("the jobs of owed fires are decided", extra={"action": "fires-settled"})
+            logger.info("the jobs of pending fires are decided", extra={"action": "fires-decided"})
 
 
 def _read_record(record: bytes) -> tuple[str, str, int] | None:
@@ -508,10 +512,10 @@ def _read_record(record: bytes) -> tuple[str, str, int] | None:
     except (InvalidKeyError, RecursionError, TypeError, ValueError) as exc:
         # Kept, it would be in the way of all later ones.
         logger.error(
-            "an owed fire is damaged and dropped, and the jobs on its key are not decided: %d "
+            "a pending fire is damaged and dropped, and the jobs on its key are not decided: %d "
             "bytes (%s)",
             len(record),
             type(exc).__name__,
-            extra={"action": "owed-damaged"},
+            extra={"action": "pending-fire-damaged"},
         )
         return None

@@ -14,13 +14,13 @@ from redis.asyncio import Redis
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import SignalsUnavailableError
-from purgatory.jobs import JobOutcome, JobState, JobStore, owed_fires
+from purgatory.jobs import JobOutcome, JobState, JobStore, pending_fires
 from purgatory.jobs.model import FireJob, JobFilter, JobPage, StoreBusyError
 from purgatory.jobs.model.steps import Result, Step
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.redis import owed_fires as redis_owed_fires
+from purgatory.signals.redis import pending_fires as redis_pending_fires
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.patience import PATIENCE_S
@@ -107,24 +107,24 @@ async def test_many_at_once_share_a_round_trip(lone_redis_server: ValkeyServer) 
         Purgatory(signals=signals, limits=limits),
         Redis.from_url(lone_redis_server.url) as client,
     ):
-        await signals.owe(b"before", 0)
+        await signals.add_pending(b"before", 0)
         await client.config_resetstat()
-        await asyncio.gather(*(signals.owe(b"%d" % number, 0) for number in range(500)))
+        await asyncio.gather(*(signals.add_pending(b"%d" % number, 0) for number in range(500)))
         calls = (await client.info("commandstats"))["cmdstat_evalsha"]["calls"]
-        found = [each.record for each in await signals.owed(1_000)]
+        found = [each.record for each in await signals.pending(1_000)]
         assert found == [b"before", *(b"%d" % number for number in range(500))]
         assert calls < 50
 
 
-async def test_no_more_are_owed_than_the_limit(
+async def test_no_more_are_pending_than_the_limit(
     redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that do not fit are refused, each by itself."""
-    monkeypatch.setattr(redis_owed_fires, "MAX_OWED", 3)
-    signals = RedisSignals(redis_server.url, f"owed-{SystemClock().now_ns()}")
+    monkeypatch.setattr(redis_pending_fires, "MAX_PENDING", 3)
+    signals = RedisSignals(redis_server.url, f"pending-{SystemClock().now_ns()}")
     async with Purgatory(signals=signals):
-        owing = (signals.owe(b"%d" % number, 0) for number in range(5))
-        results = await asyncio.gather(*owing, return_exceptions=True)
+        adding = (signals.add_pending(b"%d" % number, 0) for number in range(5))
+        results = await asyncio.gather(*adding, return_exceptions=True)
         assert [isinstance(each, SignalsUnavailableError) for each in results] == [
             False,
             False,
@@ -132,20 +132,22 @@ async def test_no_more_are_owed_than_the_limit(
             True,
             True,
         ]
-        assert [each.record for each in await signals.owed(10)] == [b"0", b"1", b"2"]
+        assert [each.record for each in await signals.pending(10)] == [b"0", b"1", b"2"]
 
 
-async def test_what_is_owed_at_the_end_is_kept(lone_redis_server: ValkeyServer) -> None:
+async def test_what_is_pending_at_the_end_is_kept(lone_redis_server: ValkeyServer) -> None:
     """Closing waits for what is on its way, however slow Redis is."""
     async with Redis.from_url(lone_redis_server.url) as client:
         async with Purgatory(signals=(signals := RedisSignals(lone_redis_server.url))):
             await client.client_pause(500, all=False)
-            owing = [asyncio.create_task(signals.owe(b"%d" % number, 0)) for number in range(5)]
+            adding = [
+                asyncio.create_task(signals.add_pending(b"%d" % number, 0)) for number in range(5)
+            ]
             await asyncio.sleep(0)
-        await asyncio.gather(*owing)
+        await asyncio.gather(*adding)
     async with Purgatory(signals=RedisSignals(lone_redis_server.url)) as after:
         assert after.shared_signals is not None
-        assert len(await after.shared_signals.owed(10)) == 5
+        assert len(await after.shared_signals.pending(10)) == 5
 
 
 class HeldStore(FailingJobStore):
@@ -175,7 +177,7 @@ async def test_a_later_fire_does_not_overtake_one_that_is_pending(
 ) -> None:
     """Of the same process: the first decides, though the store is back before the second."""
     store = HeldStore()
-    signals = RedisSignals(redis_server.url, f"owed-{SystemClock().now_ns()}")
+    signals = RedisSignals(redis_server.url, f"pending-{SystemClock().now_ns()}")
     async with purgatory_on(store, signals=signals) as purgatory:
         handle = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
         store.is_down = True
@@ -199,9 +201,9 @@ async def test_locked_jobs_hold_up_no_record_behind_them(
     redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More of them than are read at a time."""
-    monkeypatch.setattr(owed_fires, "BATCH", 3)
+    monkeypatch.setattr(pending_fires, "BATCH", 3)
     store = HeldStore()
-    signals = RedisSignals(redis_server.url, f"owed-{SystemClock().now_ns()}")
+    signals = RedisSignals(redis_server.url, f"pending-{SystemClock().now_ns()}")
     async with purgatory_on(store, signals=signals) as purgatory:
         keys = [f"locked{number}" for number in range(7)]
         locked = [await purgatory.defer("note", delay=HOUR_S, keys=[key]) for key in keys]
@@ -217,16 +219,16 @@ async def test_locked_jobs_hold_up_no_record_behind_them(
             await decided(purgatory, job.id)
 
 
-async def test_shared_signals_keep_what_a_process_owed(
+async def test_shared_signals_keep_the_pending_fires_of_a_process(
     own_postgresql: PostgresqlServer, redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It ends before the store of jobs is back, and another process decides.
 
     What is damaged in Redis is in nobody's way.
     """
-    monkeypatch.setattr(owed_fires, "POLL_S", 0.2)
+    monkeypatch.setattr(pending_fires, "POLL_S", 0.2)
     await migrate(own_postgresql.url)
-    prefix = f"owed-{SystemClock().now_ns()}"
+    prefix = f"pending-{SystemClock().now_ns()}"
     async with purgatory_on(
         SqlJobStore(own_postgresql.url), signals=RedisSignals(redis_server.url, prefix)
     ) as purgatory:
@@ -234,7 +236,7 @@ async def test_shared_signals_keep_what_a_process_owed(
         await asyncio.to_thread(own_postgresql.kill)
         assert purgatory.shared_signals is not None
         for damaged in (b"", b"\xff", b"[]", b'["k"]', b'["k", 7, "now"]'):
-            await purgatory.shared_signals.owe(damaged, 0)
+            await purgatory.shared_signals.add_pending(damaged, 0)
         await fire_in_an_outage(purgatory)
     await asyncio.to_thread(own_postgresql.start)
     async with purgatory_on(
@@ -247,7 +249,7 @@ async def test_shared_signals_keep_what_a_process_owed(
         shared = another.shared_signals
         assert shared is not None
         async with asyncio.timeout(PATIENCE_S):
-            left = await shared.owed(10)
+            left = await shared.pending(10)
             while left:
                 await asyncio.sleep(0.05)
-                left = await shared.owed(10)
+                left = await shared.pending(10)

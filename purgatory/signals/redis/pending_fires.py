@@ -1,4 +1,4 @@
-"""Fires whose jobs are not decided yet, in Redis: they survive the processes that owe them."""
+"""Fires whose jobs are not decided yet, in Redis: they survive their processes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, Final
 from purgatory.errors import SignalsUnavailableError
 from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client, RedisScript
-from purgatory.signals.shared import OwedRecord
+from purgatory.signals.shared_signals import PendingRecord
 from purgatory.timer import SystemClock
 from purgatory.timer.clock import NS_PER_MS
 
-MAX_OWED: Final = 100_000
+MAX_PENDING: Final = 100_000
 MAX_BATCH_BYTES: Final = 1024 * 1024
 
 _OWE: Final = RedisScript(b"""
@@ -46,17 +46,17 @@ return redis.call('HDEL', KEYS[2], unpack(ARGV))
 """)
 
 
-class RedisOwedFires:
-    """The records of owed fires, oldest first. Every method raises SignalsUnavailableError."""
+class RedisPendingFires:
+    """The records of pending fires, oldest first. Every method raises SignalsUnavailableError."""
 
     def __init__(self, tag: str, timeout_s: float) -> None:
         """Keep them under `tag`."""
-        self._keys = (f"{tag}owed", f"{tag}owed-records")
+        self._keys = (f"{tag}pending", f"{tag}pending-records")
         self._timeout_s = timeout_s
         # A store that stops answering leaves all fires of a moment here at once: one round trip for
         # them, and one connection of those that the log needs, too.
         self._commit: GroupCommit[tuple[bytes, int, int]] = GroupCommit(
-            self._owe_all, weigh=lambda request: len(request[0]), max_weight=MAX_BATCH_BYTES
+            self._add_all, weigh=lambda request: len(request[0]), max_weight=MAX_BATCH_BYTES
         )
         self._client: Client | None = None
 
@@ -68,11 +68,11 @@ class RedisOwedFires:
         """Return once what was submitted is kept, or has failed."""
         await self._commit.join()
 
-    async def owe(self, record: bytes, age_ms: int) -> None:
+    async def add_pending(self, record: bytes, age_ms: int) -> None:
         """Keep a record of what fired `age_ms` ago."""
         await self._commit.submit((record, age_ms, _now_ms()))
 
-    async def _owe_all(
+    async def _add_all(
         self, requests: list[tuple[bytes, int, int]]
     ) -> list[SignalsUnavailableError | None]:
         # In this order also within a millisecond.
@@ -82,23 +82,23 @@ class RedisOwedFires:
             (name, record, age_ms + now_ms - asked_ms)
             for name, (record, age_ms, asked_ms) in zip(ids, requests, strict=True)
         ]
-        room = await self._run(_OWE, MAX_OWED, *chain.from_iterable(named))
+        room = await self._run(_OWE, MAX_PENDING, *chain.from_iterable(named))
         return [
             None
             if place < room
-            else SignalsUnavailableError(f"{MAX_OWED} fires are owed already, the limit")
+            else SignalsUnavailableError(f"{MAX_PENDING} fires are pending, the limit")
             for place in range(len(requests))
         ]
 
-    async def owed(self, limit: int, skipped: int = 0) -> list[OwedRecord]:
+    async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
         """Return the first records but `skipped`."""
         rows: list[Any] = await self._run(_READ, skipped, skipped + limit - 1)
         return [
-            OwedRecord(_text(rows[at]), _bytes(rows[at + 1]), int(rows[at + 2]))
+            PendingRecord(_text(rows[at]), _bytes(rows[at + 1]), int(rows[at + 2]))
             for at in range(0, len(rows), 3)
         ]
 
-    async def settle(self, ids: Sequence[str]) -> None:
+    async def remove_pending(self, ids: Sequence[str]) -> None:
         """Forget records."""
         await self._run(_SETTLE, *ids)
 

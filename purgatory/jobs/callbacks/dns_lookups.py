@@ -20,7 +20,7 @@ LookUp = Callable[..., list[Any]]
 """`socket.getaddrinfo`, or a function that is called like it."""
 
 
-class LookUps:
+class DnsLookups:
     """Looks hosts up for callbacks that have a slot, in a thread for each slot."""
 
     def __init__(self, look_up: LookUp, max_threads: int) -> None:

@@ -17,7 +17,7 @@ from purgatory.jobs import (
     JobState,
     StoreError,
     StoreUnavailableError,
-    owed_fires,
+    pending_fires,
 )
 from purgatory.jobs.model import (
     StoreBusyError,
@@ -119,7 +119,7 @@ async def test_there_is_room_for_so_many(
     purgatory: Purgatory, store: FailingJobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beyond it, the caller is told to fire again; the signal is kept all the same."""
-    monkeypatch.setattr(owed_fires, "MAX_FIRES", 2)
+    monkeypatch.setattr(pending_fires, "MAX_FIRES", 2)
     await purgatory.defer("note", delay=HOUR_S, keys=["k"])
     cursor = purgatory.cursor("k")
     store.is_down = True
@@ -211,10 +211,10 @@ async def test_a_store_that_hangs(purgatory: Purgatory, store: SlowStore) -> Non
     assert (await purgatory.job_counts()).done == 1
 
 
-async def test_what_is_owed_holds_up_its_own_keys_only(
+async def test_pending_fires_hold_up_their_own_keys_only(
     purgatory: Purgatory, store: SlowStore
 ) -> None:
-    """Others are decided at once when the store is back, however much is owed."""
+    """Others are decided at once when the store is back, however many are pending."""
     await purgatory.defer("note", delay=HOUR_S, keys=["k"])
     await purgatory.defer("note", delay=HOUR_S, keys=["other"])
     await asyncio.sleep(1)
@@ -332,7 +332,7 @@ async def test_a_fire_in_a_drain_is_not_acknowledged_as_pending(
             await service.fire("k", 1, 1_000)
     store.is_down = False
     names = {task.get_name() for task in asyncio.all_tasks()}
-    assert "purgatory-owed-fires" not in names
+    assert "purgatory-pending-fires" not in names
 
 
 async def test_many_fires_are_decided_together(purgatory: Purgatory, store: SlowStore) -> None:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from purgatory.limits import Limits
-from purgatory.signals.base import SharedSignalStatistics
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.memory import MemorySignals
+from purgatory.signals.protocol import SharedSignalStatistics
 from purgatory.timer import Clock
 from purgatory.trace_context import TracePropagation
 
@@ -25,7 +25,7 @@ class Appended(NamedTuple):
     """How many operations of this process it completed."""
 
 
-class OwedRecord(NamedTuple):
+class PendingRecord(NamedTuple):
     """What is kept of a fire whose jobs are not decided yet."""
 
     id: str
@@ -143,18 +143,18 @@ class SharedSignals(Protocol):
         """Store the response of a request for its repeats."""
         ...
 
-    async def owe(self, record: bytes, age_ms: int) -> None:
-        """Keep a record of what fired `age_ms` ago, for any process, until it is settled.
+    async def add_pending(self, record: bytes, age_ms: int) -> None:
+        """Keep a record of what fired `age_ms` ago, for any process, until it is removed.
 
         Raises SignalsUnavailableError.
         """
         ...
 
-    async def owed(self, limit: int, skipped: int = 0) -> list[OwedRecord]:
+    async def pending(self, limit: int, skipped: int = 0) -> list[PendingRecord]:
         """Return the first of these records but `skipped`; raise SignalsUnavailableError."""
         ...
 
-    async def settle(self, ids: Sequence[str]) -> None:
+    async def remove_pending(self, ids: Sequence[str]) -> None:
         """Forget records; raise SignalsUnavailableError."""
         ...
 
