@@ -241,7 +241,7 @@ class Follower:
             return
         try:
             epoch, entries = parse_message(message["data"])
-        except (ValueError, IndexError):
+        except (ValueError, LookupError):
             # Somebody else publishes there: the log has the truth.
             await self.catch_up()
             return
@@ -264,7 +264,7 @@ class Follower:
             return False
         try:
             epoch, entries = parse_message(data)
-        except (ValueError, IndexError):
+        except (ValueError, LookupError):
             return False
         if epoch != replica.epoch or not 0 < len(entries) <= _AT_ONCE:
             return False

@@ -16,8 +16,9 @@
 -- <tag>repeat:<name>   string: the result of an idempotent request, kept for some minutes
 -- <tag>repeats:<owner> sorted set: the names of one owner's kept requests, by time
 --
--- Numbers are below 10^14: ".." writes them as integers. Making a function takes the server longer
--- than most commands: those that few requests need are made for them.
+-- Numbers are below 10^14: ".." writes them as integers. What a request runs for the first time in a
+-- while takes the server longer than most commands do: a plain fire returns early, and functions that
+-- few requests need are made for them.
 local meta, log, keys, idle = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local tag = string.sub(meta, 1, -5)
 local call = redis.call
@@ -26,7 +27,9 @@ local command, candidate, channel = ARGV[1], ARGV[2], ARGV[3]
 local max_signals, max_bytes, max_per_key, max_age_ms, shards = string.match(ARGV[4],
   '^(%d+) (%d+) (%d+) (%d+) (%d+)$')
 max_signals, max_bytes = tonumber(max_signals), tonumber(max_bytes)
-max_per_key, max_age_ms = tonumber(max_per_key), tonumber(max_age_ms)
+-- Several at once: most fires on a key with a full history take three commands less.
+max_per_key = tonumber(max_per_key)
+local max_listed = max_per_key + math.floor(max_per_key / 8)
 -- The longest a list of epochs gets: cursors from before are expired.
 local MAX_EPOCHS = 32
 -- What one call trims at most, besides one entry for each that it appends.
@@ -41,15 +44,54 @@ local REPEAT_MS = 600000
 -- trace contexts take both for an owner, and find the key behind them.
 local OWNER, TRACE = 12, 50
 
-local function net(text) return #text .. ':' .. text end
-
 local time = call('TIME')
-local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
-
 -- An epoch is a history that only grows. Another begins, at the head, whenever the server may have
 -- lost writes: it was restarted, or a replica took over. `epochs` lists "name:offset" of each.
 local replication = redis.pcall('INFO', 'replication')
 if type(replication) ~= 'string' then replication = '' end
+local found = call('HMGET', meta, 'epochs', 'server', 'shards', 'counts')
+local epochs, server, found_shards = found[1], found[2], found[3]
+
+-- A plain fire: one signal, without conditions or an owner, in a log of this server that has none
+-- either and is not full. The same is done below, for any request.
+if command == 'append' and #ARGV == 13 and ARGV[11] == 'f' and ARGV[6] == '' and ARGV[9] == ''
+  and (ARGV[8] == '' or #ARGV[8] == TRACE) and found[4] then
+  local before, unchanged, bytes, count, rest, first_seq, owners = string.match(found[4],
+    '^(%d+) (%d+) (%d+) ([1-9]%d*)( (%d+) %d+ ?(%d*).*)$')
+  if before and (owners == '' or owners == '0')
+    and string.find(replication, 'role:master', 1, true)
+    and string.find(replication, 'master_replid:' .. server, 1, true) then
+    local share, key = ARGV[8], ARGV[12]
+    local seq, last, losses = string.match(call('HGET', keys, key) or first_seq .. ' 0 0 0',
+      '^(%d+) (%d+)( %d+ %d+)$')
+    local now_ms = string.format('%s%03d', time[1], math.floor(time[2] / 1000))
+    local offset, offsets = string.format('%d', before + 1), tag .. 'of:' .. key
+    seq = string.format('%d', seq + 1)
+    local entry = 'f' .. seq .. ' ' .. now_ms .. ' ' .. last .. ' ' .. #key
+      .. (share == '' and ' ' or '@' .. share .. ' ') .. key .. ARGV[13]
+    count, bytes = count + 1, bytes + #entry
+    if count <= max_signals and bytes <= max_bytes and #entry < MAX_MESSAGE then
+      local listed = call('RPUSH', offsets, offset)
+      -- Of a log that somebody has deleted, nothing is made anew here.
+      if listed <= max_listed and call('XADD', log, 'NOMKSTREAM', offset .. '-0', 'e', entry) then
+        if listed == 1 then call('ZREM', idle, key) end
+        call('HSET', keys, key, seq .. ' ' .. offset .. losses)
+        call('HSET', meta, 'counts',
+          string.format('%s %s %d %d%s', offset, unchanged, bytes, count, rest))
+        local epoch = string.match(epochs, '^.*,(%w+):') or string.match(epochs, '^%w+')
+        call('PUBLISH', channel, string.format('%s %s %d:%s', epoch, offset, #entry, entry))
+        local result = 'ok ' .. before .. ' ' .. now_ms .. ' ' .. seq .. ' '
+        return string.format('%d:%s%d:%s', #epoch, epoch, #result, result)
+      end
+      call('RPOP', offsets)
+    end
+  end
+end
+
+local function net(text) return #text .. ':' .. text end
+
+local now_ms = time[1] * 1000 + math.floor(time[2] / 1000)
+max_age_ms = tonumber(max_age_ms)
 local id = string.match(replication, 'master_replid:(%w+)') or ''
 if string.find(replication, 'role:slave', 1, true) then
   -- It may be behind, and takes no writes.
@@ -58,8 +100,6 @@ end
 
 local head, trimmed, bytes, count, forgotten_seq, forgotten
 local owners, owned, owned_bytes, hole, holes = 0, 0, 0, 0, 0
-local found = call('HMGET', meta, 'epochs', 'server', 'shards', 'counts')
-local epochs, server, found_shards = found[1], found[2], found[3]
 if epochs and found[4] then
   local more
   head, trimmed, bytes, count, forgotten_seq, forgotten, more = string.match(found[4],
@@ -284,8 +324,7 @@ if command == 'append' then
           if sharer ~= '' or owners > 0 then rare().add_share(sharer, head, #entry) end
           local listed = call('RPUSH', offsets, head)
           if listed == 1 then call('ZREM', idle, key) end
-          if listed > max_per_key + math.floor(max_per_key / 8) then
-            -- Several at once: most fires on a key with a full history take three commands less.
+          if listed > max_listed then
             local removed = call('LRANGE', offsets, 0, listed - max_per_key - 1)
             call('LTRIM', offsets, #removed, -1)
             local remove_of = rare().remove_of

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from purgatory.signals.redis.resp import InterposedProtocol, transport_of
+
+# Of the size of a message, and the end of its line.
+_MAX_DIGITS: Final = 12
 
 
 class MessageTap(InterposedProtocol):
@@ -37,6 +40,11 @@ class MessageTap(InterposedProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Take the messages that `apply` takes, and pass the rest on."""
+        payload = self._only_payload(data)
+        if payload is not None:
+            if not self._apply(payload):
+                self._pass_on(data)
+            return
         text, ends = self._frames.add(data)
         at = passed = 0
         for end in ends:
@@ -47,6 +55,18 @@ class MessageTap(InterposedProtocol):
         self._pass_on(text[passed:])
         if self._frames.is_broken:
             self._pass_on(self._frames.take())
+
+    def _only_payload(self, data: bytes) -> bytes | None:
+        """Return the payload if `data` is one message of the channel, as usual; else None."""
+        if not self._frames.is_between or not data.startswith(self._head, 1):
+            return None
+        start = 1 + len(self._head)
+        end_of_line = data.find(b"\r\n", start, start + _MAX_DIGITS)
+        size = data[start : max(start, end_of_line)]
+        if not size.isdigit() or len(data) != end_of_line + int(size) + 4 or data[0] not in b"*>":
+            return None
+        # A copy: event loops may use their buffer again.
+        return bytes(data[end_of_line + 2 : -2])
 
     def _payload(self, data: bytes, at: int) -> bytes:
         start = at + 1 + len(self._head)

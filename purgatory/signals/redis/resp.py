@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 # What is longer belongs to nobody here: messages and replies to scripts are shorter.
@@ -16,6 +17,11 @@ _STRINGS: Final = b"$!="
 _ARRAYS: Final = b"*>~"
 
 
+def encoded(parts: Iterable[bytes]) -> bytes:
+    """Return the parts of a command as they are sent, behind their number."""
+    return b"".join([b"$%d\r\n%b\r\n" % (len(part), part) for part in parts])
+
+
 class FrameBuffer:
     """Divides the bytes of a connection into frames, however they are cut, in linear time."""
 
@@ -27,6 +33,11 @@ class FrameBuffer:
         self._needed = 0
         self.is_broken = False
         """The bytes that wait are no frame, or too long: where the next one begins is unknown."""
+
+    @property
+    def is_between(self) -> bool:
+        """Return True iff the next byte begins a frame."""
+        return not self._pieces and not self.is_broken
 
     def add(self, data: bytes) -> tuple[bytes, list[int]]:
         """Return the frames that are now complete as one text, and where each of them ends."""

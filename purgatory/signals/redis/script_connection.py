@@ -13,12 +13,16 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from purgatory.redis_server.script import CONNECTION_ERRORS
-from purgatory.signals.redis.resp import InterposedProtocol, transport_of
+from purgatory.signals.redis.resp import InterposedProtocol, encoded, transport_of
 
 # A connection that is idle for longer is tried: what is between here and the server may have
 # forgotten it without notice, after a few minutes, and the next fire would fail in its timeout.
 IDLE_S: Final = 15.0
 _TRIAL: Final = ("ECHO", "")
+# Before each command: its reply is queued before the script publishes. Redis writes to its clients
+# after the commands that have arrived, to the one whose output was queued last first. So a message
+# is on its way to the subscribers before the reply, which would occupy a core in the meantime.
+_FIRST: Final = b"*1\r\n$4\r\nPING\r\n"
 # Nothing was done: the client of Redis knows what to do about these.
 _FOR_THE_CLIENT: Final = (b"NOSCRIPT ", b"MOVED ", b"ASK ")
 
@@ -97,11 +101,14 @@ class ScriptConnection:
 
         It raises ResponseError, and ConnectionResetError if the connection ends before.
         """
+        parts = [part if isinstance(part, bytes) else str(part).encode() for part in command]
+        return self.send_encoded(len(parts), encoded(parts))
+
+    def send_encoded(self, count: int, parts: bytes) -> Future[bytes | None]:
+        """Send a command of `count` parts, as `encoded` returns them; see `send`."""
         assert self._replies is not None
         self._used_s = asyncio.get_running_loop().time()
-        parts = [part if isinstance(part, bytes) else str(part).encode() for part in command]
-        texts = [b"$%d\r\n%b\r\n" % (len(part), part) for part in parts]
-        return self._replies.ask(b"*%d\r\n%b" % (len(parts), b"".join(texts)))
+        return self._replies.ask(b"%b*%d\r\n%b" % (_FIRST, count, parts))
 
 
 class _Replies(InterposedProtocol):
@@ -109,13 +116,13 @@ class _Replies(InterposedProtocol):
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__(transport)
-        # The callers of the commands under way, the oldest first.
-        self._callers: deque[Future[bytes | None]] = deque()
+        # The callers of the commands under way, the oldest first; None for what nobody waits for.
+        self._callers: deque[Future[bytes | None] | None] = deque()
         self.is_closed = False
 
     def ask(self, command: bytes) -> Future[bytes | None]:
         future: Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._callers.append(future)
+        self._callers += (None, future)
         self._transport.write(command)
         return future
 
@@ -124,7 +131,7 @@ class _Replies(InterposedProtocol):
         self._transport.abort()
         while self._callers:
             caller = self._callers.popleft()
-            if not caller.done():
+            if caller is not None and not caller.done():
                 caller.set_exception(ConnectionResetError("the connection was closed"))
 
     def data_received(self, data: bytes) -> None:
@@ -145,7 +152,7 @@ class _Replies(InterposedProtocol):
             # The server notifies its client; nobody has asked for it.
             return
         caller = self._callers.popleft()
-        if caller.done():
+        if caller is None or caller.done():
             return
         if reply.startswith(b"$"):
             caller.set_result(reply[reply.index(b"\r\n") + 2 : -2])

@@ -31,6 +31,7 @@ from purgatory.redis_server.script import (
     netstrings,
 )
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
+from purgatory.signals.redis.resp import encoded
 from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.signals.shared_signals import Idempotency
 
@@ -40,6 +41,8 @@ _TOGETHER: Final = RedisScript(
     b"local function append_one(KEYS, ARGV)\n%b\nend\n%b"
     % (_TEXT, Path(__file__).with_name("together.lua").read_bytes())
 )
+_TYPES: Final = {kind: kind.value.encode() for kind in EntryType}
+_TYPE_OF: Final = {text: kind for kind, text in _TYPES.items()}
 _KEYS: Final = ("meta", "log", "keys", "idle")
 # Of one call: the server serves nobody else meanwhile.
 MAX_WEIGHT: Final = 500
@@ -117,6 +120,10 @@ class ShardLog:
             *(limits.max_signals_per_key, round(limits.max_signal_age * 1000), shards),
         )
         self._settings = " ".join(map(str, settings)).encode()
+        self._channel = self.channel.encode()
+        # The part of a command that is always the same, encoded once.
+        self._command = [str(part).encode() for part in _SCRIPT.command(self.keys, ())]
+        self._encoded_command = encoded(self._command)
         self._timeout_s = timeout_s
         self._fsync_ms = round(timeout_s * 900) if is_fsynced else None
         self._client: Client | None = None
@@ -153,8 +160,8 @@ class ShardLog:
             return shared
         # At once, in this turn of the event loop.
         loop = asyncio.get_running_loop()
-        arguments = self._arguments("append", *_append_arguments([request]))
-        sent = connection.send(_SCRIPT.command(self.keys, arguments))
+        arguments = self._arguments(b"append", *_append_arguments([request]))
+        sent = self._send(connection, arguments)
         self._under_way = done = loop.create_future()
         timer = loop.call_later(self._timeout_s, _time_out, sent)
         try:
@@ -172,9 +179,7 @@ class ShardLog:
         if self._under_way is not None:
             await asyncio.wait([self._under_way])
 
-    async def _text_of(
-        self, sent: Future[bytes | None], arguments: Sequence[bytes | str | int]
-    ) -> bytes:
+    async def _text_of(self, sent: Future[bytes | None], arguments: Sequence[bytes]) -> bytes:
         text = None
         with contextlib.suppress(ResponseError, *CONNECTION_ERRORS):
             text = await sent
@@ -185,7 +190,7 @@ class ShardLog:
         return text
 
     async def _reply_to(
-        self, sent: Future[bytes | None], arguments: Sequence[bytes | str | int], client: Client
+        self, sent: Future[bytes | None], arguments: Sequence[bytes], client: Client
     ) -> bytes:
         """Return the reply to a script that was sent; run it by the client if that has to."""
         reply = await sent
@@ -196,7 +201,7 @@ class ShardLog:
     async def read(self, after: int, limit: int) -> LogState:
         """Return up to `limit` entries after an offset, and where the log is."""
         epochs, head, trimmed, hole, holes, shards, now_ms, *entries = netstrings(
-            await self._run("read", after, limit)
+            await self._run(b"read", b"%d" % after, b"%d" % limit)
         )
         return LogState(
             [_epoch(text) for text in epochs.decode().split(",")],
@@ -211,7 +216,7 @@ class ShardLog:
 
     async def keys_after(self, cursor: int) -> KeyPage:
         """Return some of the keys that the log knows; cursors begin and end with 0."""
-        after, forgotten, *rows = netstrings(await self._run("keys", cursor))
+        after, forgotten, *rows = netstrings(await self._run(b"keys", b"%d" % cursor))
         names = [row.decode("utf-8", "surrogatepass") for row in rows[::2]]
         return KeyPage(
             int(after), int(forgotten), dict(zip(names, map(int, rows[1::2]), strict=True))
@@ -219,17 +224,17 @@ class ShardLog:
 
     async def last(self, keys: Sequence[str]) -> list[int]:
         """Return the offset of each key's last entry, or the highest that it may have had."""
-        return [int(offset) for offset in (await self._run("last", *map(_bytes, keys))).split()]
+        return [int(offset) for offset in (await self._run(b"last", *map(_bytes, keys))).split()]
 
     async def expire_all(self, oldest: str) -> Epoch:
         """Expire the cursors of every key, unless the oldest epoch is another; return the epoch."""
-        (epoch,) = netstrings(await self._run("expire", oldest))
+        (epoch,) = netstrings(await self._run(b"expire", oldest.encode()))
         return _epoch(epoch.decode())
 
     async def remember(self, idempotency: Idempotency, response: bytes) -> None:
         """Store the response of a request for its repeats."""
         name = _bytes(idempotency.owner + idempotency.name)
-        await self._run("remember", name, idempotency.fingerprint, response)
+        await self._run(b"remember", name, idempotency.fingerprint.encode(), response)
 
     @staticmethod
     async def append_together(
@@ -238,9 +243,9 @@ class ShardLog:
         """Append to several logs of one server, all or none of the requests."""
         first = parts[0][0]
         keys: list[str] = []
-        arguments: list[bytes | str | int] = []
+        arguments: list[bytes | int] = []
         for log, request in parts:
-            own = log._arguments("append", *_append_arguments([request]))
+            own = log._arguments(b"append", *_append_arguments([request]))
             keys += log.keys
             arguments += (len(own), *own)
         texts = await first._attempt(
@@ -259,28 +264,30 @@ class ShardLog:
     ) -> list[AppendReply | SignalsConflictError]:
         await self._end_under_way()
         return _append_replies(
-            await self._run("append", *_append_arguments(requests), fsync_ms=self._fsync_ms)
+            await self._run(b"append", *_append_arguments(requests), fsync_ms=self._fsync_ms)
         )
 
-    async def _run(
-        self, command: str, *arguments: bytes | str | int, fsync_ms: int | None = None
-    ) -> bytes:
+    async def _run(self, command: bytes, *arguments: bytes, fsync_ms: int | None = None) -> bytes:
         parts = self._arguments(command, *arguments)
 
         async def run(client: Any) -> bytes:
             connection = self._connection
-            if command == "append" and fsync_ms is None and connection and connection.is_open:
-                sent = connection.send(_SCRIPT.command(self.keys, parts))
+            if command == b"append" and fsync_ms is None and connection and connection.is_open:
+                sent = self._send(connection, parts)
                 return await self._reply_to(sent, parts, client)
             reply: bytes = await _SCRIPT.run(client, self.keys, parts, fsync_ms=fsync_ms)
             return reply
 
         return await self._attempt(run)
 
-    def _arguments(
-        self, command: str, *arguments: bytes | str | int
-    ) -> tuple[bytes | str | int, ...]:
-        return (command, token_hex(6), self.channel, self._settings, *arguments)
+    def _send(
+        self, connection: ScriptConnection, arguments: Sequence[bytes]
+    ) -> Future[bytes | None]:
+        count = len(self._command) + len(arguments)
+        return connection.send_encoded(count, self._encoded_command + encoded(arguments))
+
+    def _arguments(self, command: bytes, *arguments: bytes) -> tuple[bytes, ...]:
+        return (command, token_hex(6).encode(), self._channel, self._settings, *arguments)
 
     async def _attempt(self, run: Callable[[Any], Awaitable[_Reply]]) -> _Reply:
         """Return what `run` returns for the client; raise SignalsError."""
@@ -326,10 +333,12 @@ def _time_out(sent: Future[bytes | None]) -> None:
 
 
 def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:
-    """Return epoch and entries of a message in the channel of a log; raise ValueError."""
+    """Return epoch and entries of a log's message; raise ValueError or LookupError."""
     epoch, first, entries = message.split(b" ", 2)
     offset = int(first)
-    texts = list(netstrings(entries))
+    size, _, entry = entries.partition(b":")
+    # Most messages have one.
+    texts = [entry] if size and int(size) == len(entry) else netstrings(entries)
     return epoch.decode(), [_entry(offset + index, text) for index, text in enumerate(texts)]
 
 
@@ -354,14 +363,16 @@ def _entry_with_offset(text: bytes) -> LogEntry:
 
 
 def _entry(offset: int, text: bytes) -> LogEntry:
-    seq, at_ms, previous, length, rest = text[1:].split(b" ", 4)
-    length, _, share = length.partition(b"@")
+    head, at_ms, previous, length, rest = text.split(b" ", 4)
+    share = b""
+    if b"@" in length:
+        length, _, share = length.partition(b"@")
     size = int(length)
     owner, traceparent = _owner_and_trace(share.decode()) if share else (None, None)
     return LogEntry(
         offset,
-        EntryType(chr(text[0])),
-        int(seq),
+        _TYPE_OF[head[:1]],
+        int(head[1:]),
         int(at_ms),
         int(previous),
         rest[:size].decode("utf-8", "surrogatepass"),
@@ -371,20 +382,21 @@ def _entry(offset: int, text: bytes) -> LogEntry:
     )
 
 
-def _append_arguments(requests: Sequence[AppendRequest]) -> list[bytes | str | int]:
-    arguments: list[bytes | str | int] = []
+def _append_arguments(requests: Sequence[AppendRequest]) -> list[bytes]:
+    arguments: list[bytes] = []
     for request in requests:
-        name = request.idempotency
+        name, after = request.idempotency, request.unless_after
+        if name is None:
+            arguments += (b"", b"", b"")
+        else:
+            arguments += (_bytes(name.owner), _bytes(name.name), name.fingerprint.encode())
         arguments += (
-            ("", "", "")
-            if name is None
-            else (*(_bytes(name.owner), _bytes(name.name), name.fingerprint),)
+            _share(request).encode(),
+            b"" if after is None else b"%d" % after,
+            b"%d" % len(request.items),
         )
-        arguments.append(_share(request))
-        arguments += ("" if request.unless_after is None else request.unless_after,)
-        arguments.append(len(request.items))
         for kind, key, value in request.items:
-            arguments += (kind.value, _bytes(key), value)
+            arguments += (_TYPES[kind], _bytes(key), value)
     return arguments
 
 
