@@ -12,7 +12,7 @@ import pytest
 from purgatory import Limits, Purgatory
 from purgatory.errors import CursorExpiredError
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared import Idempotency
+from purgatory.signals.shared_signals import Idempotency
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
