@@ -136,6 +136,13 @@ def list_jobs(
     state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
     handler: Handler = None,
     key: Key = None,
+    concurrency_key: Annotated[
+        str | None, typer.Option(help="Only jobs with this concurrency key.")
+    ] = None,
+    blocked: Annotated[
+        bool,
+        typer.Option("--blocked", help="Only jobs that are due and wait for a place or a pause."),
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
 ) -> None:
     """List jobs, the newest first; with --json about so, as they are read.
@@ -144,7 +151,13 @@ def list_jobs(
     """
     session = session_of(context)
     with session.client() as client:
-        every = client.jobs(state=state, handler=handler, key=key)
+        every = client.jobs(
+            state=state,
+            handler=handler,
+            key=key,
+            concurrency_key=concurrency_key,
+            blocked=blocked,
+        )
         found: Iterable[Job] = islice(every, limit)
         if session.as_json:
             print_rows((), (job.fields for job in found), as_json=True)
@@ -323,7 +336,8 @@ def _report_more(rest: Iterator[Job], limit: int) -> None:
     # Beside the output, which a script may be reading.
     if next(rest, None) is not None:
         print_error(
-            f"there are more than {counted(limit, 'job')}: use --state, --handler, --key or --limit"
+            f"there are more than {counted(limit, 'job')}: use --state, --handler, --key, "
+            "--concurrency-key, --blocked or --limit"
         )
 
 

@@ -137,12 +137,29 @@ class AsyncClient:
         return AsyncJobHandle(self, job_id)
 
     async def jobs(
-        self, *, state: str | None = None, handler: str | None = None, key: str | None = None
+        self,
+        *,
+        state: str | None = None,
+        handler: str | None = None,
+        key: str | None = None,
+        concurrency_key: str | None = None,
+        blocked: bool = False,
     ) -> AsyncIterator[Job]:
-        """Yield jobs, approximately newest first, without their payloads."""
+        """Yield jobs, approximately newest first, without their payloads.
+
+        `blocked`: only jobs that are due and wait for a place of their handler, or for the end of a
+        pause.
+        """
         after: str | None = None
         while True:
-            query = job_query(state=state, handler=handler, key=key, after=after)
+            query = job_query(
+                state=state,
+                handler=handler,
+                key=key,
+                concurrency_key=concurrency_key,
+                blocked="true" if blocked else None,
+                after=after,
+            )
             jobs, after = await self._run(self._flows.job_page(query))
             for job in jobs:
                 yield job

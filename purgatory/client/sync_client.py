@@ -130,12 +130,29 @@ class Client:
         return JobHandle(self, job_id)
 
     def jobs(
-        self, *, state: str | None = None, handler: str | None = None, key: str | None = None
+        self,
+        *,
+        state: str | None = None,
+        handler: str | None = None,
+        key: str | None = None,
+        concurrency_key: str | None = None,
+        blocked: bool = False,
     ) -> Iterator[Job]:
-        """Yield jobs, approximately newest first, without their payloads."""
+        """Yield jobs, approximately newest first, without their payloads.
+
+        `blocked`: only jobs that are due and wait for a place of their handler, or for the end of a
+        pause.
+        """
         after: str | None = None
         while True:
-            query = job_query(state=state, handler=handler, key=key, after=after)
+            query = job_query(
+                state=state,
+                handler=handler,
+                key=key,
+                concurrency_key=concurrency_key,
+                blocked="true" if blocked else None,
+                after=after,
+            )
             jobs, after = self._run(self._flows.job_page(query))
             yield from jobs
             if after is None:

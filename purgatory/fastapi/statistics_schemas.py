@@ -94,8 +94,20 @@ class JobStatisticsResponse(BaseModel):
         description="The last error of the store if it is failing now, else null."
     )
     states: dict[str, int] | None = Field(
-        description="Jobs in each state, in all processes; null if the store does not respond.",
-        examples=[{"waiting": 3, "running": 1, "done": 9, "failed": 0, "cancelled": 2}],
+        description="Jobs in each state, in all processes; null if the store does not respond. "
+        "`blocked` are those of them that are due and wait for a place or until their handler is "
+        "resumed, and `quarantined` records that are not jobs.",
+        examples=[
+            {
+                "waiting": 3,
+                "running": 1,
+                "done": 9,
+                "failed": 0,
+                "cancelled": 2,
+                "quarantined": 0,
+                "blocked": 1,
+            }
+        ],
     )
 
 

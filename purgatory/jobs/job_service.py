@@ -22,7 +22,8 @@ from purgatory.jobs.model.errors import (
     StoreError,
     StoreUnavailableError,
 )
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.queries import HandlerState
 from purgatory.jobs.model.spec import JobSpec, encode_payload
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Cancel, CancelForKey, Fire, accepted
 from purgatory.jobs.outbox_relay import FireAll, OutboxRelay
@@ -190,10 +191,10 @@ class JobService:
             )
         return self.store
 
-    async def handler_counts(self) -> Mapping[tuple[str, JobState], int] | None:
-        """Return how many jobs of each handler wait and run; None if the store cannot count them.
+    async def handler_counts(self) -> Mapping[HandlerState, int] | None:
+        """Return how many jobs of each handler wait and run, and what blocks them.
 
-        It may read all of them: ask seldom.
+        None if the store cannot count them. It may read all of them: ask seldom.
         """
         store = self.ready()
         return await store.handler_counts() if isinstance(store, CountsHandlers) else None

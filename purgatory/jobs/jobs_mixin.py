@@ -230,19 +230,31 @@ class JobsMixin:
         state: JobState | None = None,
         handler: str | None = None,
         key: str | None = None,
+        concurrency_key: str | None = None,
+        blocked: bool = False,
         after: str | None = None,
         limit: int = 100,
     ) -> JobPage:
         """Return a page of the jobs that match all arguments, approximately the newest first.
 
-        `after` is `next` of the page before. A page that is not the last may have fewer jobs than
-        `limit`. Raises ValueError for a limit below 1, and InvalidJobError for an unknown state.
+        `blocked`: only jobs that are due and wait for a place or for the end of a pause, as
+        `Job.blocked_by` says. Of jobs that clients added over HTTP, a `concurrency_key` is compared
+        as they gave it. `after` is `next` of the page before. A page that is not the last may have
+        fewer jobs than `limit`.
+
+        Raises ValueError for a limit below 1, and InvalidJobError for an unknown state.
         """
         if limit < 1:
             raise ValueError(f"limit is {limit!r}: give a number of jobs from 1")
         if state is not None:
             state = state_of(state)
-        where = JobFilter(state=state, handler=handler, key=key)
+        where = JobFilter(
+            state=state,
+            handler=handler,
+            key=key,
+            concurrency_key=concurrency_key,
+            is_blocked=blocked,
+        )
         return await self._require_jobs().ready().query(where, after=after, limit=limit)
 
     async def cancel_job(self, job_id: str, *, if_version: int | None = None) -> Job:
@@ -346,7 +358,10 @@ class JobsMixin:
         return await self._require_jobs().ready().paused()
 
     async def job_counts(self) -> JobCounts:
-        """Return how many jobs are in each state, across all processes."""
+        """Return how many jobs are in each state, and how many of them are blocked.
+
+        Across all processes.
+        """
         return await self._require_jobs().ready().counts()
 
     async def add_jobs(self, specs: Sequence[JobSpec]) -> Sequence[AddResult]:

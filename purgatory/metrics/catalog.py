@@ -94,11 +94,24 @@ JOBS: Final = Metric(
     ("state",),
     is_of_all=True,
 )
+JOBS_BLOCKED: Final = Metric(
+    "purgatory_jobs_blocked",
+    "gauge",
+    "Jobs that are due and wait for a place or for the end of a pause, of all processes.",
+    is_of_all=True,
+)
 HANDLER_JOBS: Final = Metric(
     "purgatory_handler_jobs",
     "gauge",
     "Jobs that wait and run, by handler, of all processes; unless they are too many to count.",
     ("handler", "state"),
+    is_of_all=True,
+)
+HANDLER_JOBS_BLOCKED: Final = Metric(
+    "purgatory_handler_jobs_blocked",
+    "gauge",
+    "Of these, jobs that are due and wait for a place or for the end of a pause, by handler.",
+    ("handler", "blocked_by"),
     is_of_all=True,
 )
 JOBS_ENDED: Final = _counter(

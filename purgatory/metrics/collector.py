@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import asdict
 from os import PathLike
@@ -17,11 +17,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from purgatory.errors import PurgatoryClosedError, PurgatoryError
+from purgatory.jobs.model import JobCounts
+from purgatory.metrics import catalog
 from purgatory.metrics.families import empty_families, families
 from purgatory.metrics.handler_jobs import HandlerJobs
 from purgatory.metrics.job_ends import JobEnds
 from purgatory.metrics.measure import measure
-from purgatory.metrics.snapshot import RunningTotals, Snapshot
+from purgatory.metrics.snapshot import RunningTotals, Series, Snapshot
 from purgatory.metrics.worker_files import WorkerFiles
 from purgatory.operations.wait_times import WaitTimes
 from purgatory.purgatory import Purgatory
@@ -76,7 +78,7 @@ class PurgatoryCollector(Collector):
         self._number = 0
         self._last = Snapshot()
         # Of the store, and so of all processes; None until they were read.
-        self._job_counts: dict[str, int] | None = None
+        self._job_counts: JobCounts | None = None
         self._publishing: asyncio.Task[None] | None = None
         self._counting: asyncio.Task[None] | None = None
 
@@ -151,7 +153,7 @@ class PurgatoryCollector(Collector):
         return await asyncio.to_thread(self._encoded, number, snapshot, self._job_counts, accept)
 
     def _encoded(
-        self, number: int, snapshot: Snapshot, job_counts: Mapping[str, int] | None, accept: str
+        self, number: int, snapshot: Snapshot, job_counts: JobCounts | None, accept: str
     ) -> tuple[bytes, str]:
         encode, content_type = choose_encoder(accept)
         found = list(self._families(number, snapshot, job_counts))
@@ -174,7 +176,7 @@ class PurgatoryCollector(Collector):
         return self._measure()
 
     def _families(
-        self, number: int, snapshot: Snapshot, job_counts: Mapping[str, int] | None
+        self, number: int, snapshot: Snapshot, job_counts: JobCounts | None
     ) -> Iterable[Metric]:
         files, workers = self._files, {0: snapshot}
         if files is not None:
@@ -186,9 +188,10 @@ class PurgatoryCollector(Collector):
             except OSError as exc:
                 _log_unwritten(exc)
                 workers = {max(0, files.slot): snapshot}
-        by_handler = None if self._handler_jobs is None else self._handler_jobs.counts
-        now_ms = self._purgatory.clock.wall_ms()
-        return families(workers, job_counts, by_handler, now_ms=now_ms)
+        of_all = {} if job_counts is None else _job_series(job_counts)
+        if self._handler_jobs is not None:
+            of_all |= self._handler_jobs.counts or {}
+        return families(workers, of_all, now_ms=self._purgatory.clock.wall_ms())
 
     def _measure(self) -> tuple[int, Snapshot]:
         """Return a snapshot of now, and its number."""
@@ -208,7 +211,7 @@ class PurgatoryCollector(Collector):
             await asyncio.wait([handler_jobs.counting], timeout=_TIMEOUT_S)
         try:
             async with asyncio.timeout(_TIMEOUT_S):
-                self._job_counts = asdict(await self._purgatory.job_counts())
+                self._job_counts = await self._purgatory.job_counts()
         except (PurgatoryError, TimeoutError):
             # The other figures matter all the more while the store is away.
             self._job_counts = None
@@ -239,6 +242,15 @@ class _Collected:
 
     def collect(self) -> list[Metric]:
         return self._found
+
+
+def _job_series(counts: JobCounts) -> dict[Series, int]:
+    states = asdict(counts)
+    blocked = states.pop("blocked")
+    found: dict[Series, int] = {
+        (catalog.JOBS.name, (state,)): count for state, count in states.items()
+    }
+    return found | {(catalog.JOBS_BLOCKED.name, ()): blocked}
 
 
 def _log_unwritten(error: OSError) -> None:

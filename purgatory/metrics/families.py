@@ -13,7 +13,7 @@ from prometheus_client.core import (
 )
 
 from purgatory.metrics import catalog
-from purgatory.metrics.snapshot import Buckets, Labels, Snapshot
+from purgatory.metrics.snapshot import Buckets, Series, Snapshot
 from purgatory.metrics.worker_files import STALE_MS
 
 _FAMILIES: Final = {
@@ -31,16 +31,14 @@ def empty_families() -> Iterator[Metric]:
 
 def families(
     workers: Mapping[int, Snapshot],
-    job_counts: Mapping[str, int] | None,
-    by_handler: Mapping[tuple[str, str], int] | None = None,
+    of_all: Mapping[Series, int],
     *,
     now_ms: int,
 ) -> Iterator[Metric]:
     """Yield every metric with the values of all workers.
 
-    `job_counts` are of the store, by state, and `by_handler` by handler and state; None if they are
-    not known. At `now_ms`, milliseconds
-    UTC, old snapshots have no gauges.
+    `of_all` are those of the store, which all workers share. At `now_ms`, milliseconds UTC, old
+    snapshots have no gauges.
     """
     found = {metric.name: _family(metric) for metric in catalog.METRICS}
     for worker, snapshot in workers.items():
@@ -54,10 +52,8 @@ def families(
                 family = found[name]
                 assert isinstance(family, HistogramMetricFamily)
                 family.add_metric([*labels, str(worker)], _cumulative(buckets), _seconds(buckets))
-    for state, count in (job_counts or {}).items():
-        found[catalog.JOBS.name].add_metric([state], count)  # type: ignore[attr-defined] # a gauge
-    for labels, count in (by_handler or {}).items():
-        found[catalog.HANDLER_JOBS.name].add_metric(labels, count)  # type: ignore[attr-defined] # a gauge
+    for (name, labels), count in of_all.items():
+        found[name].add_metric(labels, count)  # type: ignore[attr-defined] # a gauge
     # Without values, a metric is not shown: what a worker does not have, it does not report.
     yield from (family for family in found.values() if family.samples)
 
@@ -68,7 +64,7 @@ def _family(metric: catalog.Metric) -> Metric:
     return family
 
 
-def _add(found: dict[str, Metric], worker: int, series: tuple[str, Labels], value: float) -> None:
+def _add(found: dict[str, Metric], worker: int, series: Series, value: float) -> None:
     name, labels = series
     # Another version of this library may know others.
     if name in found:

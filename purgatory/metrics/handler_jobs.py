@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Final
 
 from purgatory.errors import PurgatoryError
+from purgatory.metrics import catalog
 from purgatory.metrics.job_ends import JobEnds
+from purgatory.metrics.snapshot import Series
 from purgatory.purgatory import Purgatory
 
 # Seconds between two counts, at least; and the part of the time that counting may take.
@@ -24,8 +27,8 @@ class HandlerJobs:
         self._purgatory = purgatory
         self._ends = ends
         self._due_s = 0.0
-        self.counts: dict[tuple[str, str], int] | None = None
-        """{(handler, state): jobs}; None before the first count, and if the store cannot."""
+        self.counts: dict[Series, int] | None = None
+        """Of the metrics by handler; None before the first count, and if the store cannot."""
         self.counting: asyncio.Task[None] | None = None
 
     def refresh(self) -> None:
@@ -42,10 +45,12 @@ class HandlerJobs:
                 found = await self._purgatory.job_service().handler_counts()
         except (PurgatoryError, TimeoutError):
             found = None
-        counts: dict[tuple[str, str], int] = {}
-        for (handler, state), count in (found or {}).items():
-            series = self._ends.label(handler), str(state)
-            counts[series] = counts.get(series, 0) + count
+        counts: Counter[Series] = Counter()
+        for (handler, state, blocked_by), count in (found or {}).items():
+            label = self._ends.label(handler)
+            counts[catalog.HANDLER_JOBS.name, (label, str(state))] += count
+            if blocked_by is not None:
+                counts[catalog.HANDLER_JOBS_BLOCKED.name, (label, blocked_by)] += count
         # One that has none left is 0 rather than gone.
         self.counts = None if found is None else dict.fromkeys(self.counts or (), 0) | counts
         self._due_s = begun_s + max(INTERVAL_S, (loop.time() - begun_s) / SHARE)

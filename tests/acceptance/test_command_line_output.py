@@ -108,9 +108,15 @@ def test_a_list_of_jobs_names_what_blocks_them(capfd: pytest.CaptureFixture[str]
         capfd.readouterr()
         assert main(["--url", running.url, "jobs", "list", "--state", "waiting"]) == 0
         _, *rows = capfd.readouterr().out.splitlines()
+        assert main(["--url", running.url, "jobs", "list", "--blocked"]) == 0
+        assert capfd.readouterr().out.splitlines()[1:] == rows
+        options = ["--concurrency-key", "customer:7", "--handler", "by-key"]
+        assert main(["--url", running.url, "jobs", "list", *options]) == 0
+        by_key = capfd.readouterr().out.splitlines()[1:]
         is_over.set()
     pattern = r" blocked by (handler|key) .* by-\1 | paused .* mail "
     assert all(re.search(pattern, row) for row in rows) and len(rows) == 3
+    assert len(by_key) == 2 and all("by-key" in row for row in by_key)
 
 
 def test_a_list_that_was_cut_says_so(

@@ -411,4 +411,5 @@ class JobModel:
 
     def counts(self) -> JobCounts:
         states = [str(job.state) for job in self.jobs.values()]
-        return JobCounts(**{str(state): states.count(state) for state in JobState})
+        blocked = sum(job.blocked_by is not None for job in self.jobs.values())
+        return JobCounts(**{str(state): states.count(state) for state in JobState}, blocked=blocked)

@@ -14,8 +14,12 @@ from purgatory.jobs.model import (
     Deadline,
     Finish,
     GiveBack,
+    HandlerState,
+    JobCounts,
+    JobFilter,
     OnFire,
     Pause,
+    Reschedule,
     Resume,
     Start,
     WaitAgain,
@@ -85,6 +89,38 @@ async def test_what_is_due_takes_places_as_it_is_claimed(world: World) -> None:
     world.now_ms += 100 * LEASE_MS
     again = await claim(world.there, TWO)
     assert [job.id for job in again] == [jobs[0].id, jobs[1].id, other.id]
+
+
+async def test_what_waits_for_a_place_is_counted_and_listed(world: World) -> None:
+    """By what it waits for; not once it has its place, is decided or moved."""
+    jobs = [await add(world, concurrency_key=key) for key in "aabc"]
+    await claim(world.here, Bounds("note", 2, 1))
+    full, key_full = "max_running", "max_running_per_key"
+    assert await states(world, jobs) == [
+        (True, None),
+        (False, key_full),
+        (True, None),
+        (False, full),
+    ]
+
+    async def blocked(**where: Any) -> list[str]:
+        page = await world.there.query(JobFilter(**where, is_blocked=True), limit=10)
+        return sorted(job.id for job in page.jobs)
+
+    assert await blocked() == [jobs[1].id, jobs[3].id]
+    assert await blocked(concurrency_key="a") == [jobs[1].id]
+    assert await world.there.counts() == JobCounts(waiting=4, blocked=2)
+    assert await world.there.handler_counts() == {  # type: ignore[attr-defined] # every store has it
+        HandlerState("note", JobState.WAITING): 2,
+        HandlerState("note", JobState.WAITING, full): 1,
+        HandlerState("note", JobState.WAITING, key_full): 1,
+    }
+    await world.here.cancel(jobs[0].id)
+    assert (await world.here.counts()).blocked == 1
+    await world.here.run(
+        [Reschedule(job_id, Deadline(delay_ms=60_000)) for job_id in await blocked()]
+    )
+    assert await blocked() == [] and (await world.there.counts()).blocked == 0
 
 
 async def test_what_is_not_due_takes_its_place_as_it_starts(world: World) -> None:
@@ -232,7 +268,7 @@ async def test_a_place_stays_with_a_job_that_is_parked(world: World) -> None:
     await finish(world.here, running)
     assert await claim(world.here, ONE) == []
     assert (await world.here.paused()).parked == 1
-    assert (await states(world, jobs))[1:] == [(True, None)] + [(False, "max_running")] * 3
+    assert (await states(world, jobs))[1:] == [(True, "paused")] + [(False, "max_running")] * 3
     assert sum(await world.here.run([Resume("note", 10)])) == 1
     assert (await start_next(world, ONE)).id == jobs[1].id
 

@@ -406,7 +406,12 @@ class JobStoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_job_is_on_the_page_of_its_key(self) -> None:
-        for where in (JobFilter(key="a"), JobFilter(state=JobState.WAITING)):
+        for where in (
+            JobFilter(key="a"),
+            JobFilter(concurrency_key="x"),
+            JobFilter(state=JobState.WAITING),
+            JobFilter(is_blocked=True),
+        ):
             page = self.wait(self.world.here.query(where, limit=1_000))
             found = sorted(job.id for job in self.model.jobs.values() if where.matches(job))
             assert [job.id for job in page.jobs] == found[::-1]

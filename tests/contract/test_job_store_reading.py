@@ -11,7 +11,19 @@ import pytest
 
 from purgatory import PurgatoryClosedError
 from purgatory.jobs import Job, JobLimits, JobNotFoundError, JobState, MemoryJobStore
-from purgatory.jobs.model import Finish, Fire, JobCounts, JobFilter
+from purgatory.jobs.model import (
+    Deadline,
+    Finish,
+    Fire,
+    HandlerState,
+    JobCounts,
+    JobFilter,
+    OnFire,
+    Pause,
+    Resume,
+    WaitAgain,
+)
+from purgatory.jobs.model.dedupe_key import owned_dedupe_key
 from purgatory.jobs.redis import reader as redis_reader
 from purgatory.jobs.sql import reader as sql_reader
 from purgatory.jobs.stores.protocol import CountsHandlers
@@ -66,8 +78,41 @@ async def test_jobs_are_counted_by_handler(world: World) -> None:
     assert await world.there.handler_counts() == counts  # type: ignore[attr-defined] # as above
     waiting = {"a": 3, "b": 2}
     waiting[claimed.handler] -= 1
-    expected = {(handler, JobState.WAITING): count for handler, count in waiting.items()}
-    assert counts == expected | {(claimed.handler, JobState.RUNNING): 1}
+    expected = {HandlerState(name, JobState.WAITING): count for name, count in waiting.items()}
+    assert counts == expected | {HandlerState(claimed.handler, JobState.RUNNING): 1}
+
+
+async def test_blocked_jobs_are_counted_and_listed(world: World) -> None:
+    """Of all handlers, and of one; they are counted in their state, too."""
+    assert isinstance(world.here, CountsHandlers)
+    died = await world.run(handler="a")
+    due = [await world.add(name, delay=0, keys=["k"]) for name in "abc"]
+    await world.add("a", delay=3_600)
+    await world.here.run([Pause("a"), Pause("b")])
+    world.now_ms += LEASE_MS
+    assert [job.id for job in await world.claim(within_ms=0)] == [due[2].id]
+
+    async def blocked(**where: Any) -> list[str]:
+        page = await world.there.query(JobFilter(**where, is_blocked=True), limit=100)
+        assert page.next is None and {job.blocked_by for job in page.jobs} <= {"paused"}
+        return [job.id for job in page.jobs]
+
+    assert await blocked() == sorted([died.id, due[0].id, due[1].id], reverse=True)
+    assert await blocked(handler="a") == sorted([died.id, due[0].id], reverse=True)
+    assert await blocked(state=JobState.RUNNING) == [died.id]
+    assert set(await blocked(key="k")) == {due[0].id, due[1].id}
+    assert await world.there.counts() == JobCounts(waiting=4, running=1, blocked=3)
+    assert await world.here.handler_counts() == {
+        HandlerState("a", JobState.RUNNING, "paused"): 1,
+        HandlerState("a", JobState.WAITING, "paused"): 1,
+        HandlerState("a", JobState.WAITING): 1,
+        HandlerState("b", JobState.WAITING, "paused"): 1,
+        HandlerState("c", JobState.WAITING): 1,
+    }
+    await world.here.cancel(due[1].id)
+    await world.here.run([Resume("a", 10)])
+    assert await blocked() == []
+    assert (await world.there.counts()).blocked == 0
 
 
 async def test_a_database_with_very_many_jobs_does_not_count_them_by_handler(
@@ -79,11 +124,11 @@ async def test_a_database_with_very_many_jobs_does_not_count_them_by_handler(
         monkeypatch.setattr(reader, "MAX_COUNTED", 2)
     for _ in range(2):
         await world.add()
-    assert await world.here.handler_counts() == {("note", JobState.WAITING): 2}
+    assert await world.here.handler_counts() == {HandlerState("note", JobState.WAITING): 2}
     await world.add()
     counts = await world.here.handler_counts()
     if isinstance(world.here, MemoryJobStore):
-        assert counts == {("note", JobState.WAITING): 3}
+        assert counts == {HandlerState("note", JobState.WAITING): 3}
     else:
         assert counts is None
 
@@ -96,7 +141,7 @@ async def test_jobs_are_counted_by_handler_over_several_batches(
     jobs = [await world.add("a" if number % 3 else "b", delay=0) for number in range(13)]
     for job in (await world.claim(limit=3))[:2]:
         await world.start(job.claim)
-    counts = Counter([(job.handler, (await world.job(job.id)).state) for job in jobs])
+    counts = Counter([HandlerState(job.handler, (await world.job(job.id)).state) for job in jobs])
     assert isinstance(world.here, CountsHandlers)
     assert await world.here.handler_counts() == counts
     await world.stores.corrupt(jobs[0].id)
@@ -152,7 +197,48 @@ async def test_jobs_are_found_by_state_handler_and_key(world: World) -> None:
     assert await found(handler="a", key="m") == await found(key="none") == set()
 
 
-@pytest.mark.parametrize("where", [JobFilter(), JobFilter(handler="h"), JobFilter(key="k")])
+async def test_jobs_are_found_by_their_concurrency_key(world: World) -> None:
+    """As their owners gave it, in whatever state; after a replacement and a round, too."""
+    far = {"delay": 3_600}
+    mine = await world.add("a", concurrency_key="c", keys=["k"], delay=0)
+    owned = await world.add("b", concurrency_key=owned_dedupe_key("c", "somebody"), **far)
+    other = await world.add("a", concurrency_key="d", dedupe_key="x", **far)
+    await world.add("a", keys=["c", "d"], **far)
+    like_owned = await world.add("a", concurrency_key="~0123456789ABCDEF~c", **far)
+
+    async def found(concurrency_key: str, **where: Any) -> set[str]:
+        where["concurrency_key"] = concurrency_key
+        page = await world.there.query(JobFilter(**where), limit=100)
+        assert page.next is None
+        return {job.id for job in page.jobs}
+
+    assert await found("c") == {mine.id, owned.id}
+    assert await found("c", handler="a") == await found("c", key="k") == {mine.id}
+    assert await found("~0123456789ABCDEF~c") == {like_owned.id}
+    assert await found("c", key="c") == await found("none") == set()
+    await world.add("a", concurrency_key="c", dedupe_key="x", on_conflict="replace", **far)
+    assert await found("d") == set()
+    running = await world.start(await world.claim_one())
+    deadline = Deadline(delay_ms=60_000)
+    again = WaitAgain(running.claim, deadline, ("m",), 1, OnFire.RUN, None)
+    assert isinstance((await world.here.run([again]))[0], Job)
+    await world.here.cancel(owned.id)
+    assert await found("c") == {mine.id, owned.id, other.id}
+    assert await found("c", key="m") == {mine.id}
+    await world.here.prune(finished_before_ms=world.now_ms + 1, keep=0, limit=10)
+    assert await found("c") == {mine.id, other.id}
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        JobFilter(),
+        JobFilter(handler="h"),
+        JobFilter(key="k"),
+        JobFilter(concurrency_key="c", handler="h"),
+        JobFilter(is_blocked=True),
+    ],
+)
 async def test_pages_hold_each_job_once_the_highest_id_first(
     world: World, where: JobFilter
 ) -> None:
@@ -160,7 +246,11 @@ async def test_pages_hold_each_job_once_the_highest_id_first(
     ids = []
     for number in range(12):
         world.now_ms += 1
-        ids.append((await world.add("h" if number % 4 else "i", keys=["k"])).id)
+        handler = "h" if number % 4 else "i"
+        job = await world.add(handler, keys=["k"], concurrency_key="c", delay=number % 2 * 3_600)
+        ids.append(job.id)
+    await world.here.run([Pause("h")])
+    await world.claim()
     seen: list[Job] = []
     after = None
     while True:

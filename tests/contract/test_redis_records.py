@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from purgatory.jobs import JobState
-from purgatory.jobs.model import JobLimits, JobSpec
+from purgatory.jobs.model import HandlerState, JobLimits, JobSpec
 from purgatory.jobs.redis import RedisJobStore
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
@@ -29,6 +29,6 @@ async def test_ids_that_are_no_text_end_no_count(redis_server: ValkeyServer, sta
                 client.zadd(f"{{{prefix}:0}}:waiting", {start + b"%d" % number: 0})
         async with asyncio.timeout(PATIENCE_S):
             counts = await store.handler_counts()
-        assert counts == {("note", JobState.WAITING): 2}
+        assert counts == {HandlerState("note", JobState.WAITING): 2}
     finally:
         await store.close()

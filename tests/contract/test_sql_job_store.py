@@ -217,6 +217,10 @@ async def test_what_is_asked_often_is_searched_by_index(
             reads.page_ids(JobFilter(state=JobState.WAITING), is_first=False),
             {**numbers, "state": "waiting", "after": "f"},
         ),
+        "ix_purgatory_jobs_held_up": (
+            reads.page_ids(JobFilter(is_blocked=True, handler="x"), is_first=False),
+            {**numbers, "handler": "x", "after": "f"},
+        ),
         # The primary key.
         "sqlite_autoindex_purgatory_job_keys_1" if is_sqlite else "purgatory_job_keys_pkey": (
             reads.page_ids(JobFilter(key="x"), is_first=False),
@@ -226,6 +230,7 @@ async def test_what_is_asked_often_is_searched_by_index(
     for index, (statement, parameters) in searches.items():
         asked = {name: value for name, value in parameters.items() if name in _names(statement)}
         assert index in await _plan(engine, statement, asked), index
+    assert "ix_purgatory_jobs_held_up" in await _plan(engine, reads.counts, {})
     asked = {"keys": many(["k", "l"]), "limit": 10}
     assert "ix_purgatory_job_keys_open" in await _plan(engine, locks.on_keys, asked)
     if not is_sqlite:

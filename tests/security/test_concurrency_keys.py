@@ -76,6 +76,17 @@ async def test_nobody_holds_up_the_jobs_of_another(server: ThreadServer) -> None
     await until_states(server, list(zip(ids, [running, blocked, running], strict=True)))
     listed = (await ask(server, ALL, "GET", "/jobs?state=waiting")).json()["jobs"]
     assert [(job["id"], job["blocked_by"]) for job in listed] == [(ids[1], blocked[1])]
+    # Those of every client, for who may list jobs at all.
+    query = "/jobs?concurrency_key=customer:7&limit=2"
+    page = (await ask(server, ALL, "GET", query)).json()
+    rest = (await ask(server, ALL, "GET", page["next"].removeprefix("/purgatory"))).json()
+    assert {job["id"] for job in (*page["jobs"], *rest["jobs"])} == set(ids)
+    assert (await ask(server, LOW, "GET", query)).status == 403
+    only = (await ask(server, ALL, "GET", f"{query}&blocked=true")).json()
+    assert ([job["id"] for job in only["jobs"]], only["next"]) == ([ids[1]], None)
+    assert (await ask(server, ALL, "GET", "/jobs?blocked=yes")).status == 422
+    counts = (await ask(server, ALL, "GET", "/statistics")).json()["jobs"]["states"]
+    assert (counts["waiting"], counts["running"], counts["blocked"]) == (1, 2, 1)
 
 
 @pytest.mark.parametrize("key", ["", "a\n", "k" * 257, 7, "~0123456789abcdef~customer:7"])

@@ -14,7 +14,7 @@ from purgatory.fastapi.http.bodies.body_schema import Location
 from purgatory.fastapi.http.bodies.json_bodies import bad_field
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.idempotency import RepeatedRequests, key_reused, request_name
-from purgatory.fastapi.http.parameters import NO_PARAMETERS
+from purgatory.fastapi.http.parameters import NO_PARAMETERS, ParameterValues
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import ALLOWED_KEY, Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -122,10 +122,7 @@ class JobEndpoints:
         )
         following = None
         if page.next is not None:
-            chosen = {**values.by_name(), "after": page.next}
-            if "all" in chosen:
-                chosen["all"] = "true" if values[parameters.ALL_FAILED] else "false"
-            following = f"{raw.address}?{urlencode(chosen)}"
+            following = f"{raw.address}?{urlencode(_chosen(values, page.next))}"
         document = RetriedResponse(retried=page.retried, next=following)
         return RawResponse.from_json(200, document.model_dump_json().encode())
 
@@ -176,12 +173,14 @@ class JobEndpoints:
             state=values[parameters.STATE],
             handler=values[parameters.HANDLER],
             key=values[parameters.KEY],
+            concurrency_key=values[parameters.CONCURRENCY_KEY],
+            blocked=values[parameters.BLOCKED],
             after=after,
             limit=values[parameters.LIMIT],
         )
         following, more = None, b""
         if page.next is not None:
-            following = f"{raw.address}?{urlencode({**values.by_name(), 'after': page.next})}"
+            following = f"{raw.address}?{urlencode(_chosen(values, page.next))}"
             more = f'link: <{following}>; rel="next"\r\n'.encode("ascii")
         document = JobsResponse(jobs=[listed_job(job) for job in page.jobs], next=following)
         return RawResponse.from_json(200, document.model_dump_json().encode(), more)
@@ -213,6 +212,15 @@ class JobEndpoints:
         if not tags.match_strongly(entity_tag(job).encode()):
             raise changed(job, ", ".join(raw.headers_named(b"if-match")))
         return job.version
+
+
+def _chosen(values: ParameterValues, after: str) -> dict[str, Any]:
+    """Return the parameters of the page that follows."""
+    chosen = {**values.by_name(), "after": after}
+    return {
+        name: str(value).lower() if isinstance(value, bool) else value
+        for name, value in chosen.items()
+    }
 
 
 def _version_of(tag: bytes) -> int | None:

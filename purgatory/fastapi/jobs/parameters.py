@@ -28,18 +28,18 @@ def _parse_state(text: str) -> JobState:
     return JobState(text)
 
 
-def _parse_all(text: str) -> bool:
+def _parse_flag(text: str, name: str) -> bool:
     if text not in ("true", "false"):
-        raise bad_parameter("all", f"all is {text[:64]!r}", "true, false")
+        raise bad_parameter(name, f"{name} is {text[:64]!r}", "true, false")
     return text == "true"
 
 
-def _all(description: str) -> Parameter[bool]:
+def _flag(name: str, description: str) -> Parameter[bool]:
     return Parameter(
-        name="all",
+        name=name,
         location="query",
         description=description,
-        parse=_parse_all,
+        parse=partial(_parse_flag, name=name),
         default=False,
         documented_default=False,
         type=bool,
@@ -94,10 +94,19 @@ PAUSED_HANDLER: Final = key_filter(
     "The handler. Its name is not checked, as another service may have it: see `unknown`. Exactly "
     "one of `handler` and `all=true` is needed.",
 )
-ALL_HANDLERS: Final = _all("`true`: all handlers.")
+ALL_HANDLERS: Final = _flag("all", "`true`: all handlers.")
 KEY: Final = key_filter("key", "Only jobs with this watch key.")
-ALL_FAILED: Final = _all(
-    "`true`: all failed jobs, or all that match. One of `handler`, `key` and `all=true` is needed."
+CONCURRENCY_KEY: Final = key_filter(
+    "concurrency_key", "Only jobs with this concurrency key, whichever client added them."
+)
+BLOCKED: Final = _flag(
+    "blocked",
+    "`true`: only jobs that are due and wait for a place of their handler, or until it is resumed: "
+    "`blocked_by` is not null.",
+)
+ALL_FAILED: Final = _flag(
+    "all",
+    "`true`: all failed jobs, or all that match. One of `handler`, `key` and `all=true` is needed.",
 )
 LIMIT: Final = whole_number("limit", default=100, description="Jobs in the response.")
 AFTER: Final[Parameter[str | None]] = Parameter(
@@ -112,7 +121,7 @@ AFTER: Final[Parameter[str | None]] = Parameter(
 ADD: Final = Parameters(IDEMPOTENCY_KEY)
 GET: Final = Parameters(JOB_ID, IF_NONE_MATCH, PREFER)
 CHANGE: Final = Parameters(JOB_ID, IF_MATCH)
-LIST: Final = Parameters(STATE, HANDLER, KEY, LIMIT, AFTER)
+LIST: Final = Parameters(STATE, HANDLER, KEY, CONCURRENCY_KEY, BLOCKED, LIMIT, AFTER)
 PAUSE: Final = Parameters(PAUSED_HANDLER, ALL_HANDLERS)
 RETRY: Final = Parameters(HANDLER, KEY, ALL_FAILED, LIMIT, AFTER)
 

@@ -65,7 +65,7 @@ def _listed(job: Job) -> dict[str, Any]:
         "on_fire": str(job.on_fire),
         "dedupe_key": _shown(job.dedupe_key),
         "concurrency_key": _shown(job.concurrency_key),
-        "blocked_by": "paused" if job.is_parked else job.blocked_by,
+        "blocked_by": job.blocked_by,
         "misfire": str(job.misfire),
         "round": job.round,
         "attempt": job.attempt,

@@ -40,7 +40,13 @@ from purgatory.jobs.model.job import (
     new_job_id,
 )
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.queries import (
+    HandlerState,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    QuarantinedRecord,
+)
 from purgatory.jobs.model.spec import JobSpec, OnConflict, encode_payload
 from purgatory.jobs.model.steps import (
     STEPS,
@@ -88,6 +94,7 @@ __all__ = [
     "Fire",
     "FireJob",
     "GiveBack",
+    "HandlerState",
     "InvalidDeadlineError",
     "InvalidJobError",
     "InvalidPayloadError",

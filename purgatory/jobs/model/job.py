@@ -16,7 +16,12 @@ BLOCKED_BY_HANDLER_MS = PARKED_UNTIL_MS + 1
 """The same of a job that waits for a place because of `max_running`."""
 BLOCKED_BY_KEY_MS = PARKED_UNTIL_MS + 2
 """The same because of `max_running_per_key`."""
-_BLOCKED_BY = {BLOCKED_BY_HANDLER_MS: "max_running", BLOCKED_BY_KEY_MS: "max_running_per_key"}
+BLOCKED_BY = {
+    PARKED_UNTIL_MS: "paused",
+    BLOCKED_BY_HANDLER_MS: "max_running",
+    BLOCKED_BY_KEY_MS: "max_running_per_key",
+}
+"""What keeps a job from running, by the end of its lease: all from PARKED_UNTIL_MS on."""
 
 
 class JobState(StrEnum):
@@ -215,11 +220,12 @@ class Job:
 
     @property
     def blocked_by(self) -> str | None:
-        """The bound for which it waits: "max_running" or "max_running_per_key"; None if for none.
+        """What keeps it from running although it is due; None if nothing does.
 
-        It was due while as many jobs ran as its handler allows, and no worker holds it.
+        "max_running", "max_running_per_key" or "paused": it was due while as many jobs ran as its
+        handler allows, or while that was paused, and no worker holds it.
         """
-        return _BLOCKED_BY.get(self.lease_until_ms)
+        return BLOCKED_BY.get(self.lease_until_ms)
 
 
 _values_of = attrgetter(*Job.__slots__)

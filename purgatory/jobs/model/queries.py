@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.job import Job, JobState
 
 
@@ -15,6 +17,10 @@ class JobFilter:
     handler: str | None = None
     key: str | None = None
     """One of the job's keys, whatever its state."""
+    concurrency_key: str | None = None
+    """As its owner gave it: equal keys of several owners match, too."""
+    is_blocked: bool = False
+    """Only jobs that are due and wait for a place or for the end of a pause: `Job.blocked_by`."""
 
     def matches(self, job: Job) -> bool:
         """Return True iff `job` matches every field that is set."""
@@ -22,6 +28,8 @@ class JobFilter:
             self.state in (None, job.state)
             and self.handler in (None, job.handler)
             and (self.key is None or self.key in job.keys)
+            and self.concurrency_key in (None, _shown(job.concurrency_key))
+            and (job.blocked_by is not None or not self.is_blocked)
         )
 
 
@@ -55,6 +63,22 @@ class JobCounts:
     cancelled: int = 0
     quarantined: int = 0
     """Corrupt records that were quarantined, including those that were dropped since."""
+    blocked: int = 0
+    """Of the others, jobs that are due and wait for a place or for the end of a pause: in a
+    database, MAX_BLOCKED if they are more."""
+
+
+MAX_BLOCKED = 100_000
+"""How many blocked jobs a database counts: it takes some tens of milliseconds."""
+
+
+class HandlerState(NamedTuple):
+    """What jobs are counted by."""
+
+    handler: str
+    state: JobState
+    blocked_by: str | None = None
+    """`Job.blocked_by`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +89,7 @@ class QuarantinedRecord:
     reason: str
     record: str
     """The beginning of the record, for people."""
+
+
+def _shown(concurrency_key: str | None) -> str | None:
+    return None if concurrency_key is None else shown_dedupe_key(concurrency_key)

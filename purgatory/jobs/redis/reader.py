@@ -6,9 +6,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import BLOCKED_BY, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.queries import (
+    HandlerState,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    QuarantinedRecord,
+)
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.redis.job_records import JobRecords
 from purgatory.jobs.redis.record import ALL_HANDLERS, KEY_SEPARATOR, SEPARATOR
@@ -47,7 +53,8 @@ class RedisReader:
     async def query(self, where: JobFilter, *, after: str | None, limit: int) -> JobPage:
         """Return a page of the jobs that match, having looked at a batch at most."""
         limit = self._limits.cut(limit)
-        step = step_of("query", after, limit, where.state, where.handler, where.key)
+        filters = (where.state, where.handler, where.key, where.concurrency_key)
+        step = step_of("query", after, limit, *filters, "1" if where.is_blocked else None)
         jobs: list[Job] = []
         ends = []
         for reply in await self._shards.ask_all(step):
@@ -62,39 +69,38 @@ class RedisReader:
         return JobPage(jobs, next=end_id or None)
 
     async def counts(self) -> JobCounts:
-        """Return how many jobs are in each state."""
+        """Return how many jobs are in each state, and are blocked."""
         replies = await self._shards.ask_all(step_of("counts"))
         rows = [[int(count) for count in reply.split(b"\0")] for reply in replies]
-        names = ("quarantined", "waiting", "running", "done", "failed", "cancelled")
+        names = ("quarantined", "waiting", "running", "done", "failed", "cancelled", "blocked")
         return JobCounts(**dict(zip(names, map(sum, zip(*rows, strict=True)), strict=True)))
 
-    async def handler_counts(self) -> Mapping[tuple[str, JobState], int] | None:
-        """Return how many jobs of each handler wait and run; None if that are very many.
+    async def handler_counts(self) -> Mapping[HandlerState, int] | None:
+        """Return how many jobs of each handler wait and run, and what blocks them.
 
-        Reads the record of each, a batch at a time: a job that changes meanwhile may be counted in
-        both states or in none.
+        None if that are very many. Reads the record of each, a batch at a time: a job that changes
+        meanwhile may be counted in both states or in none.
         """
         counts = await self.counts()
         if counts.waiting + counts.running > MAX_COUNTED:
             return None
-        found: Counter[tuple[str, JobState]] = Counter()
+        found: Counter[HandlerState] = Counter()
         for shard in self._shards.all:
             for state in (JobState.RUNNING, JobState.WAITING):
                 found += await self._handlers_in(shard, state)
         return found
 
-    async def _handlers_in(
-        self, shard: RedisShard, state: JobState
-    ) -> Counter[tuple[str, JobState]]:
-        found: Counter[tuple[str, JobState]] = Counter()
+    async def _handlers_in(self, shard: RedisShard, state: JobState) -> Counter[HandlerState]:
+        found: Counter[HandlerState] = Counter()
         last = ""
         while True:
             reply = await self._shards.ask(shard, step_of("count_handlers", state, last))
             # Of a damaged id, this is lower than the id: with U+FFFD the batch would come again.
             last, *lines = reply.decode("utf-8", "backslashreplace").split(SEPARATOR)
             for line in filter(None, lines):
-                handler, _, count = line.rpartition(KEY_SEPARATOR)
-                found[handler, state] += int(count)
+                handler, until_ms, count = line.rsplit(KEY_SEPARATOR, 2)
+                blocked_by = BLOCKED_BY.get(int(until_ms or 0))
+                found[HandlerState(handler, state, blocked_by)] += int(count)
             if not last:
                 return found
 

@@ -36,6 +36,7 @@ _INDEXES = (
         "quarantined",
     ),
     *("waiting", "running", "done", "failed", "cancelled", "meta", "places", "place_names"),
+    "blocked",
 )
 _ERROR = b"error\0"
 # Reads need not wait for a disk.

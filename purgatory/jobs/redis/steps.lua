@@ -13,7 +13,9 @@
 --   held      zset  lease_until_ms of the leased jobs
 --   finished  zset  finished_ms
 --   on_key    zset  "key\0id", by name: undecided jobs on their keys that have not fired
---   by_key, by_handler, and one for each state: zset by name, for queries
+--   by_key, by_handler, and one for each state: zset by name, for queries; in by_key concurrency
+--             keys, too, as their owners gave them, behind a \2
+--   blocked   zset  by name: jobs that are due and wait for a place or for the end of a pause
 --   dedupe    hash  dedupe key -> id of the undecided job that has it
 --   quarantined  list  "id\0reason\0record" of corrupt records, the last few
 --   places    hash  id -> place of the jobs that hold one: "handler" or "handler\1concurrency key"
@@ -36,7 +38,7 @@ local ON_KEY, BY_KEY, BY_HANDLER, DEDUPE, QUARANTINED = KEYS[5], KEYS[6], KEYS[7
 local STATES = {
   waiting = KEYS[10], running = KEYS[11], done = KEYS[12], failed = KEYS[13], cancelled = KEYS[14],
 }
-local META, PLACES, PLACE_NAMES = KEYS[15], KEYS[16], KEYS[17]
+local META, PLACES, PLACE_NAMES, BLOCKED_IDS = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
 local FINAL = {done = true, failed = true, cancelled = true}
 
 local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
@@ -114,6 +116,14 @@ end
 
 local function each_key(job)
   return gmatch(job[KEYS_OF], '[^\1]+')
+end
+
+local OWNER_DIGITS = string.rep('[0-9a-f]', 16)
+
+-- What a concurrency key is in BY_KEY; nil if there is none.
+local function listed_key(job)
+  local key = job[CONCURRENCY_KEY]
+  return key ~= '' and '\2' .. gsub(key, '^~' .. OWNER_DIGITS .. '~(.)', '%1') or nil
 end
 
 local function bucket_of(place)
@@ -251,10 +261,18 @@ local function join_keys(job)
   if job[DEDUPE_KEY] ~= '' then
     call('HSET', DEDUPE, job[DEDUPE_KEY], job.id)
   end
+  local listed = listed_key(job)
+  if listed then
+    put(BY_KEY, 0, listed .. '\0' .. job.id)
+  end
 end
 
 local function leave_queries(job)
   call('ZREM', BY_HANDLER, job[HANDLER] .. '\0' .. job.id)
+  local listed = listed_key(job)
+  if listed then
+    call('ZREM', BY_KEY, listed .. '\0' .. job.id)
+  end
   for key in each_key(job) do
     call('ZREM', BY_KEY, key .. '\0' .. job.id)
   end
@@ -300,6 +318,7 @@ local function quarantine(id, place, text, reason)
   leave_bucket(id, bucket_of(place))
   call('ZREM', HELD, id)
   call('ZREM', FINISHED, id)
+  call('ZREM', BLOCKED_IDS, id)
   for _, index in pairs(STATES) do
     call('ZREM', index, id)
   end
@@ -335,7 +354,7 @@ local function read(id)
   end
   job.id, job.place, job.was = id, place, job[STATE]
   job.was_undecided = is_undecided(job)
-  job.was_placed = job[PLACED] ~= ''
+  job.was_placed, job.was_blocked = job[PLACED] ~= '', job[LEASE] >= PARKED
   job.queue = job[LEASE] > PARKED and queue_of(job)
   if job[LEASE] == BLOCKED and job[CONCURRENCY_KEY] ~= '' then
     job.queued_place = place_of_key(job)
@@ -360,6 +379,9 @@ local function save(job)
   if job.queue then
     call('ZREM', job.queue, job.id)
     job.queue = nil
+  end
+  if job.was_blocked and job[LEASE] < PARKED then
+    call('ZREM', BLOCKED_IDS, job.id)
   end
   if job.was_placed and job[PLACED] == '' then
     left = leave_place(job.id)
@@ -392,7 +414,11 @@ local function save(job)
   if job[PLACED] ~= '' and not job.was_placed then
     take_place(job)
   end
+  if job[LEASE] >= PARKED and not job.was_blocked then
+    call('ZADD', BLOCKED_IDS, 0, job.id)
+  end
   job.was_undecided, job.was_placed = is_undecided(job), job[PLACED] ~= ''
+  job.was_blocked = job[LEASE] >= PARKED
   return left
 end
 
@@ -1102,17 +1128,24 @@ function steps.get(step)
   return job and found(job) or ''
 end
 
-local function matches(job, state, handler, key)
+local function matches(job, state, handler, key, listed, is_blocked)
   return (state == '' or job[STATE] == state)
     and (handler == '' or job[HANDLER] == handler)
     and (key == '' or find('\1' .. job[KEYS_OF] .. '\1', '\1' .. key .. '\1', 1, true))
+    and (listed == '' or listed == listed_key(job))
+    and (is_blocked == '' or job[LEASE] >= PARKED)
 end
 
 function steps.query(step)
   local last, limit, state, handler, key = step[2], tonumber(step[3]), step[4], step[5], step[6]
+  local listed, is_blocked = step[7] ~= '' and '\2' .. step[7] or '', step[8]
   local index, prefix = STATES[state], ''
   if key ~= '' then
     index, prefix = BY_KEY, key
+  elseif listed ~= '' then
+    index, prefix = BY_KEY, listed
+  elseif is_blocked ~= '' then
+    index = BLOCKED_IDS
   elseif handler ~= '' then
     index, prefix = BY_HANDLER, handler
   end
@@ -1124,7 +1157,7 @@ function steps.query(step)
         return pack(last) .. concat(jobs)
       end
       local job = read(id)
-      if job and matches(job, state, handler, key) then
+      if job and matches(job, state, handler, key, listed, is_blocked) then
         jobs[#jobs + 1] = pack(found(job))
       elseif not job and prefix ~= '' then
         call('ZREM', index, prefix .. '\0' .. id)
@@ -1142,10 +1175,11 @@ function steps.counts()
   for place, state in ipairs({'waiting', 'running', 'done', 'failed', 'cancelled'}) do
     counts[place + 1] = call('ZCARD', STATES[state])
   end
+  counts[#counts + 1] = call('ZCARD', BLOCKED_IDS)
   return concat(counts, '\0')
 end
 
--- Of a batch of the jobs in a state, how many each handler has: others are served in between. Nothing
+-- Of a batch of the jobs in a state, how many each handler has, blocked by what: others are served in between. Nothing
 -- is counted as jobs change, which would cost each of them.
 function steps.count_handlers(step)
   local limit = min(MAX_BATCH, COUNTED_AT_ONCE)
@@ -1156,11 +1190,13 @@ function steps.count_handlers(step)
     -- A corrupt record is found, and quarantined, by the next step that reads it.
     local is_long_enough, job = pcall(unpack_fields, UP_TO_HANDLER, text or '')
     if is_long_enough then
-      counts[job[HANDLER]] = (counts[job[HANDLER]] or 0) + 1
+      local lease = tonumber(job[LEASE]) or 0
+      local series = job[HANDLER] .. '\1' .. (lease < PARKED and '' or job[LEASE])
+      counts[series] = (counts[series] or 0) + 1
     end
   end
-  for handler, count in pairs(counts) do
-    lines[#lines + 1] = handler .. '\1' .. count
+  for series, count in pairs(counts) do
+    lines[#lines + 1] = series .. '\1' .. count
   end
   return (#ids == limit and ids[#ids] or '') .. '\0' .. concat(lines, '\0')
 end

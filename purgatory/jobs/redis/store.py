@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.queries import (
+    HandlerState,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    QuarantinedRecord,
+)
 from purgatory.jobs.model.steps import Paused, Result, Step
 from purgatory.jobs.redis.adder import JobAdder
 from purgatory.jobs.redis.connection import RedisConnection
@@ -156,11 +162,14 @@ class RedisJobStore(StepMethods):
         return await self._reader.query(where, after=after, limit=limit)
 
     async def counts(self) -> JobCounts:
-        """Return how many jobs are in each state."""
+        """Return how many jobs are in each state, and are blocked."""
         return await self._reader.counts()
 
-    async def handler_counts(self) -> Mapping[tuple[str, JobState], int] | None:
-        """Return how many jobs of each handler wait and run; None if that are very many."""
+    async def handler_counts(self) -> Mapping[HandlerState, int] | None:
+        """Return how many jobs of each handler wait and run, and what blocks them.
+
+        None if that are very many.
+        """
         return await self._reader.handler_counts()
 
     async def paused(self) -> Paused:

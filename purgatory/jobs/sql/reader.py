@@ -10,14 +10,21 @@ from sqlalchemy import Connection, select
 
 from purgatory.group_commit import GroupCommit
 from purgatory.jobs.model.errors import CorruptJobError
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import BLOCKED_BY, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.queries import (
+    HandlerState,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    QuarantinedRecord,
+)
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.sql.database.clock import DatabaseClock
 from purgatory.jobs.sql.database.database import Database
 from purgatory.jobs.sql.database.settings import setting_warnings
 from purgatory.jobs.sql.records import is_storable, job_of
+from purgatory.jobs.sql.tables import CONCURRENCY_MARK
 from purgatory.jobs.stores.outbox import StoredFire
 
 T = TypeVar("T")
@@ -89,13 +96,20 @@ class JobReader:
 
     async def query(self, where: JobFilter, *, after: str | None, limit: int) -> JobPage:
         """Return a page of the jobs that match, having looked at a batch at most."""
-        asked = {"state": where.state, "handler": where.handler, "key": where.key, "after": after}
+        asked = {
+            "state": where.state,
+            "handler": where.handler,
+            "key": where.key,
+            "after": after,
+        }
+        if where.concurrency_key is not None:
+            asked["concurrency_key"] = CONCURRENCY_MARK + where.concurrency_key
         given = {name: str(value) for name, value in asked.items() if value is not None}
         if not all(map(is_storable, given.values())):
             return JobPage([], next=None)
-        is_filtered = sum(name != "after" for name in given) > 1
+        filters = len(given) - (after is not None) + where.is_blocked
         limit = self._limits.cut(limit)
-        looked_at = self._limits.max_batch if is_filtered else limit
+        looked_at = self._limits.max_batch if filters > 1 else limit
         statement = self._statements.page_ids(where, is_first=after is None)
         parameters = {**given, "limit": looked_at + 1}
         rows = await self._read(lambda connection: connection.execute(statement, parameters).all())
@@ -113,15 +127,15 @@ class JobReader:
         return JobPage(found, next=None if not rows or rows[-1][0] == last else last)
 
     async def counts(self) -> JobCounts:
-        """Return how many jobs are in each state; a sum of a few rows."""
+        """Return how many jobs are in each state: a sum of a few rows; and are blocked."""
         statement = self._statements.counts
         row = await self._read(lambda connection: connection.execute(statement).mappings().one())
         return JobCounts(**{name: int(count) for name, count in row.items()})
 
-    async def handler_counts(self) -> dict[tuple[str, JobState], int] | None:
-        """Return how many jobs of each handler wait and run; None if that are very many.
+    async def handler_counts(self) -> dict[HandlerState, int] | None:
+        """Return how many jobs of each handler wait and run, and what blocks them.
 
-        Reads a row for each.
+        None if that are very many. Reads a row for each.
         """
         counts = await self.counts()
         if counts.waiting + counts.running > MAX_COUNTED:
@@ -129,7 +143,10 @@ class JobReader:
         statement = self._statements.handler_counts
         rows = await self._read(lambda connection: connection.execute(statement).all())
         # A corrupt record may have a handler of another type.
-        return {(str(handler), JobState(state)): count for handler, state, count in rows}
+        return {
+            HandlerState(str(handler), JobState(state), BLOCKED_BY.get(until_ms)): count
+            for handler, state, until_ms, count in rows
+        }
 
     async def paused(self) -> Paused:
         """Return the handlers that are paused, and how many jobs are parked."""

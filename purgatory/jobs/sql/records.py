@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import Any
 
+from purgatory.jobs.model.dedupe_key import shown_dedupe_key
 from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import (
     Job,
@@ -18,6 +19,7 @@ from purgatory.jobs.model.job import (
     contradiction,
     job_with,
 )
+from purgatory.jobs.sql.tables import CONCURRENCY_MARK
 
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _NAMES = tuple(name for name in Job.__slots__ if name not in ("keys", "fired_before"))
@@ -69,6 +71,11 @@ def record_of(job: Job) -> dict[str, Any]:
 def fired_before_json(job: Job) -> str | None:
     """Return the keys that have fired before; None if there are none."""
     return _encode(job.fired_before) if job.fired_before else None
+
+
+def listed_key(concurrency_key: str) -> str:
+    """Return what a concurrency key is among the keys of its job, for lists."""
+    return CONCURRENCY_MARK + shown_dedupe_key(concurrency_key)
 
 
 def job_of(record: Mapping[str, Any]) -> Job:

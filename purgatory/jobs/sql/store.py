@@ -14,9 +14,15 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from purgatory.errors import PurgatoryClosedError
 from purgatory.group_commit import GroupCommit
 from purgatory.jobs.model.errors import JobError, StoreError
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.queries import (
+    HandlerState,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    QuarantinedRecord,
+)
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Added, Fire, KeyFired, Paused, Renew, Result, Start, Step
 from purgatory.jobs.sql.application.steps import ApplicationSteps
@@ -194,11 +200,14 @@ class SqlJobStore(StepMethods):
         return await self._opened_reader().query(where, after=after, limit=limit)
 
     async def counts(self) -> JobCounts:
-        """Return how many jobs are in each state; a sum of a few rows."""
+        """Return how many jobs are in each state, and are blocked."""
         return await self._opened_reader().counts()
 
-    async def handler_counts(self) -> dict[tuple[str, JobState], int] | None:
-        """Return how many jobs of each handler wait and run; None if that are very many."""
+    async def handler_counts(self) -> dict[HandlerState, int] | None:
+        """Return how many jobs of each handler wait and run, and what blocks them.
+
+        None if that are very many.
+        """
         return await self._opened_reader().handler_counts()
 
     async def paused(self) -> Paused:

@@ -12,10 +12,11 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    literal_column,
     text,
 )
 
-from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS
+from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, PARKED_UNTIL_MS
 
 metadata = MetaData()
 
@@ -69,6 +70,8 @@ IS_FINISHED = text("finished_ms IS NOT NULL")
 IS_PLACED = text("placed_ms IS NOT NULL")
 IS_BLOCKED = text(f"lease_until_ms = {BLOCKED_BY_HANDLER_MS}")
 IS_BLOCKED_BY_KEY = text(f"lease_until_ms = {BLOCKED_BY_KEY_MS}")
+# By either, or by the end of a pause.
+IS_HELD_UP = jobs.c.lease_until_ms >= literal_column(str(PARKED_UNTIL_MS), BigInteger)
 
 
 def _partial(name: str, *columns: Column[object], where: object, unique: bool = False) -> Index:
@@ -93,8 +96,14 @@ _partial(
     jobs.c.id,
     where=IS_BLOCKED_BY_KEY,
 )
+# Jobs that are due and wait for a place or for the end of a pause, for lists.
+_partial("ix_purgatory_jobs_held_up", jobs.c.id, where=IS_HELD_UP)
 Index("ix_purgatory_jobs_state", jobs.c.state, jobs.c.id)
 Index("ix_purgatory_jobs_handler", jobs.c.handler, jobs.c.id)
+
+# The concurrency key of a job is one of its keys, too, for lists: never open, and told from watch
+# keys by a character that these cannot have.
+CONCURRENCY_MARK = "\x01"
 
 job_keys = Table(
     "purgatory_job_keys",

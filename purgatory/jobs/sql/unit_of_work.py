@@ -16,7 +16,7 @@ from purgatory.jobs.model.errors import CorruptJobError
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.sql.database.clock import DatabaseClock
-from purgatory.jobs.sql.records import is_storable, job_of, record_of, storable
+from purgatory.jobs.sql.records import is_storable, job_of, listed_key, record_of, storable
 from purgatory.jobs.sql.statements import Statements
 from purgatory.jobs.sql.tables import job_counts
 
@@ -341,11 +341,16 @@ class UnitOfWork:
         self._insert_keys(jobs)
         self._replaced.clear()
 
-    def _insert_keys(self, jobs: Iterable[Job]) -> None:
+    def _insert_keys(self, jobs: Sequence[Job]) -> None:
         keys = [
             {"key": key, "job_id": job.id, "is_open": job.waits_on(key)}
             for job in jobs
             for key in job.keys
+        ]
+        keys += [
+            {"key": listed_key(job.concurrency_key), "job_id": job.id, "is_open": False}
+            for job in jobs
+            if job.concurrency_key is not None
         ]
         if keys:
             statements = self.statements

@@ -12,7 +12,13 @@ from purgatory.jobs.model.bounds import Bounds, Place, left_queue, needs_place
 from purgatory.jobs.model.errors import JobError, StoreFullError
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, BLOCKED_BY_KEY_MS, Job, JobState
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.queries import (
+    HandlerState,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    QuarantinedRecord,
+)
 from purgatory.jobs.model.steps import (
     Add,
     Added,
@@ -140,15 +146,16 @@ class MemoryJobStore(StepMethods):
     async def counts(self) -> JobCounts:
         """Return how many jobs are in each state."""
         self._begin()
-        return JobCounts(**{str(state): count for state, count in self._index.counts.items()})
+        counts = {str(state): count for state, count in self._index.counts.items()}
+        return JobCounts(**counts, blocked=self._index.blocked)
 
-    async def handler_counts(self) -> dict[tuple[str, JobState], int]:
-        """Return how many jobs of each handler wait and run."""
+    async def handler_counts(self) -> dict[HandlerState, int]:
+        """Return how many jobs of each handler wait and run, and what blocks them."""
         self._begin()
         return {
-            (handler, state): count
-            for (handler, state), count in self._index.by_handler.items()
-            if not state.is_final
+            series: count
+            for series, count in self._index.by_handler.items()
+            if not series.state.is_final
         }
 
     async def paused(self) -> Paused:

@@ -8,6 +8,7 @@ from heapq import heapify, heappop, heappush
 
 from purgatory.jobs.model.bounds import Place, PlaceCounts
 from purgatory.jobs.model.job import BLOCKED_BY_HANDLER_MS, PARKED_UNTIL_MS, Job, JobState
+from purgatory.jobs.model.queries import HandlerState
 
 # Stale entries that a heap may have before it is rebuilt.
 _SLACK = 1_024
@@ -20,7 +21,8 @@ class MemoryIndex:
         _by_key == {key: ids of undecided jobs that wait on key}, without empty ones
         _by_dedupe_key == {job.dedupe_key: job.id for undecided jobs that have one}
         counts[state] == sum(job.state is state for job in jobs)
-        by_handler == {(job.handler, job.state): number of such jobs}, without zeros
+        by_handler == {HandlerState of a job: number of such jobs}, without zeros
+        blocked == sum(job.blocked_by is not None for job in jobs)
         _blocked == {place: sorted (due_ms, id) of the jobs that wait for it}, without empty ones
     """
 
@@ -33,6 +35,7 @@ class MemoryIndex:
         "_held",
         "_ids",
         "_jobs",
+        "blocked",
         "by_handler",
         "counts",
         "places",
@@ -51,7 +54,8 @@ class MemoryIndex:
         self._held: list[tuple[int, str, int]] = []
         self._finished: list[tuple[int, str]] = []
         self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
-        self.by_handler: dict[tuple[str, JobState], int] = {}
+        self.by_handler: dict[HandlerState, int] = {}
+        self.blocked = 0
         self._blocked: dict[Place, list[tuple[int, str]]] = {}
         self.places = PlaceCounts()
 
@@ -151,7 +155,9 @@ class MemoryIndex:
 
     def _count(self, job: Job, change: int) -> None:
         self.counts[job.state] += change
-        series = job.handler, job.state
+        series = HandlerState(job.handler, job.state, job.blocked_by)
+        if series.blocked_by is not None:
+            self.blocked += change
         count = self.by_handler[series] = self.by_handler.get(series, 0) + change
         if not count:
             del self.by_handler[series]

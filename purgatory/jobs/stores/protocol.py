@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from purgatory.jobs.model.job import Job, JobState
+from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.limits import JobLimits
-from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, QuarantinedRecord
+from purgatory.jobs.model.queries import (
+    HandlerState,
+    JobCounts,
+    JobFilter,
+    JobPage,
+    QuarantinedRecord,
+)
 from purgatory.jobs.model.steps import Paused, Result, Step
 
 
@@ -167,9 +173,9 @@ class JobStore(Protocol):
 class CountsHandlers(Protocol):
     """A store that can also count jobs by handler; those that cannot lack the method."""
 
-    async def handler_counts(self) -> Mapping[tuple[str, JobState], int] | None:
-        """Return how many jobs of each handler wait and run; None if they are too many to count.
+    async def handler_counts(self) -> Mapping[HandlerState, int] | None:
+        """Return how many jobs of each handler wait and run, and what blocks them.
 
-        It may read all of them: ask seldom.
+        None if they are too many to count. It may read all of them: ask seldom.
         """
         ...

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as prometheu
 from purgatory import LimitReachedError, Limits, Purgatory
 from purgatory.fastapi import ALLOW_ANYONE, BearerTokens, install
 from purgatory.jobs import Again, JobContext, JobState, MemoryJobStore
+from purgatory.jobs.model import HandlerState
 from purgatory.metrics import PurgatoryCollector, catalog
 from purgatory.metrics.snapshot import Snapshot
 from purgatory.metrics.worker_files import STALE_MS, WorkerFiles
@@ -115,10 +116,13 @@ async def test_jobs_are_counted_by_handler(monkeypatch: pytest.MonkeyPatch) -> N
     counted = 0
     count = store.handler_counts
 
-    async def note_count() -> dict[tuple[str, JobState], int]:
+    async def note_count() -> dict[HandlerState, int]:
         nonlocal counted
         counted += 1
-        return await count() | {("elsewhere", JobState.WAITING): 5, ("theirs", JobState.WAITING): 2}
+        return await count() | {
+            HandlerState("elsewhere", JobState.WAITING): 5,
+            HandlerState("theirs", JobState.WAITING, "max_running"): 2,
+        }
 
     monkeypatch.setattr(store, "handler_counts", note_count)
     async with purgatory:
@@ -129,6 +133,10 @@ async def test_jobs_are_counted_by_handler(monkeypatch: pytest.MonkeyPatch) -> N
         name = "purgatory_handler_jobs"
         assert value(found, name, None, handler="ship", state="waiting") == 3
         assert value(found, name, None, handler="other", state="waiting") == 7
+        blocked = {"handler": "other", "blocked_by": "max_running"}
+        assert value(found, f"{name}_blocked", None, **blocked) == 2
+        assert value(found, "purgatory_jobs_blocked", None) == 0
+        assert value(found, "purgatory_jobs", None, state="blocked") is None
         assert counted == 1
 
 
@@ -175,10 +183,12 @@ async def test_every_metric_of_the_catalog_is_valid() -> None:
         open_text, content_type = await collector.text(accepted)
         assert content_type.startswith("application/openmetrics-text")
     names = {metric.name for metric in catalog.METRICS}
-    shared = {each for each in names if each.startswith("purgatory_signals_")}
-    assert {family.name for family in prometheus(plain)} == names - shared
+    # No signals are shared, and no job is blocked.
+    names -= {each for each in names if each.startswith("purgatory_signals_")}
+    names.remove("purgatory_handler_jobs_blocked")
+    assert {family.name for family in prometheus(plain)} == names
     parsed: Iterable[Metric] = openmetrics(open_text.decode())  # type: ignore[no-untyped-call] # it has no types
-    assert {family.name for family in parsed} == names - shared
+    assert {family.name for family in parsed} == names
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Prometheus")

@@ -5,6 +5,8 @@ import { duration, number } from "./charts.js";
 import { refreshPaused } from "./paused.js";
 
 const STATES = ["waiting", "running", "done", "failed", "cancelled"];
+// What is blocked is also counted as waiting, or running.
+const CHOICES = [...STATES, "blocked"];
 const ACTIONS = [
   { action: "run-job", verb: "Run now", style: "" },
   { action: "retry-job", verb: "Try again", style: "" },
@@ -63,7 +65,7 @@ const rows = new Rows($("jobs-table").tBodies[0], (item) => {
 
 function drawChips() {
   const all = STATES.reduce((sum, each) => sum + (counts[each] || 0), 0);
-  const chips = [["", "All", all], ...STATES.map((each) => [each, each, counts[each]])];
+  const chips = [["", "All", all], ...CHOICES.map((each) => [each, each, counts[each]])];
   const place = $("job-chips");
   if (place.children.length !== chips.length) {
     place.replaceChildren(...chips.map(([value]) => h("button", { type: "button", "data-state-of": value, onclick: () => { location.hash = value ? `#jobs?state=${value}` : "#jobs"; } })));
@@ -117,7 +119,7 @@ async function refresh(more = false) {
       next = null;
     } else {
       const page = await read("jobs", {
-        state, handler: form.elements.handler.value, key: form.elements.key.value, limit: "100", after: more ? next : null,
+        ...(state === "blocked" ? { blocked: "true" } : { state }), handler: form.elements.handler.value, key: form.elements.key.value, limit: "100", after: more ? next : null,
       });
       shown = more ? [...shown, ...page.jobs] : page.jobs;
       next = page.next ? new URL(page.next, location.href).searchParams.get("after") : null;
@@ -156,7 +158,7 @@ async function details(id) {
 
 export function showJobs(parameters) {
   isShown = true;
-  state = STATES.includes(parameters.get("state")) ? parameters.get("state") : "";
+  state = CHOICES.includes(parameters.get("state")) ? parameters.get("state") : "";
   drawChips();
   drawActions($("jobs-actions"), () => [...choice.ids]);
   refresh();

@@ -5,7 +5,7 @@ import { duration, histogram, number, parkedChart, sparkline, Wheel } from "./ch
 
 const SPAN_MS = 300000;
 const SPANS_MS = [30000, 60000, 90000, 120000, 180000, SPAN_MS];
-const STATES = ["waiting", "running", "done", "failed", "cancelled"];
+const STATES = ["waiting", "running", "done", "failed", "cancelled", "blocked"];
 const COUNTERS = ["fired", "expired", "cancelled", "drained"];
 const OUTCOMES = [
   { name: "fired", style: "c-fired" }, { name: "expired", style: "c-expired" },

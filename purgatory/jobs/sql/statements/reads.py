@@ -12,15 +12,17 @@ from sqlalchemy import (
     Text,
     and_,
     bindparam,
+    case,
     exists,
     func,
     literal,
+    literal_column,
     select,
     union_all,
 )
 
 from purgatory.jobs.model.job import PARKED_UNTIL_MS, JobState
-from purgatory.jobs.model.queries import JobFilter
+from purgatory.jobs.model.queries import MAX_BLOCKED, JobFilter
 from purgatory.jobs.sql.statements.columns import (
     ALL,
     LAST_QUARANTINED,
@@ -32,6 +34,7 @@ from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
     IS_FREE,
+    IS_HELD_UP,
     IS_LEASED,
     IS_OPEN,
     IS_PLACED,
@@ -50,17 +53,21 @@ class Reads:
     def __init__(self, dialect: Dialect) -> None:
         self.get = select(*ALL).where(dialect.among(jobs.c.id, "ids"))
         self.existing = select(jobs.c.id).where(dialect.among(jobs.c.id, "ids"))
+        held_up = select(jobs.c.id).where(IS_HELD_UP).limit(literal(MAX_BLOCKED, BigInteger))
         self.counts = select(
             *(
                 func.coalesce(func.sum(job_counts.c[str(state)]), 0).label(str(state))
                 for state in JobState
             ),
             select(LAST_QUARANTINED).scalar_subquery().label("quarantined"),
+            select(func.count()).select_from(held_up.subquery()).scalar_subquery().label("blocked"),
         )
+        until_ms = case((IS_HELD_UP, jobs.c.lease_until_ms), else_=literal(0, BigInteger))
+        grouped = (jobs.c.handler, jobs.c.state, until_ms.label("until_ms"))
         self.handler_counts = (
-            select(jobs.c.handler, jobs.c.state, func.count())
+            select(*grouped, func.count())
             .where(jobs.c.state.in_([JobState.WAITING, JobState.RUNNING]))
-            .group_by(jobs.c.handler, jobs.c.state)
+            .group_by(jobs.c.handler, jobs.c.state, literal_column("until_ms"))
         )
         self.active = func.coalesce(
             select(func.sum(job_counts.c.waiting + job_counts.c.running)).scalar_subquery(), 0
@@ -120,17 +127,25 @@ class Reads:
             matches.append(jobs.c.state == bindparam("state"))
         if where.handler is not None:
             matches.append(jobs.c.handler == bindparam("handler"))
+        if where.is_blocked:
+            matches.append(IS_HELD_UP)
+        keys = [name for name in ("key", "concurrency_key") if getattr(where, name) is not None]
         column: Column[Any] = jobs.c.id
-        if where.key is not None:
+        if keys:
             column = job_keys.c.job_id
-            page = select(column.label("id")).where(job_keys.c.key == bindparam("key"))
+            page = select(column.label("id")).where(job_keys.c.key == bindparam(keys.pop(0)))
         elif matches:
+            # By the last of them.
             page = select(column.label("id")).where(matches.pop())
         else:
             page = select(column.label("id"))
         if not is_first:
             page = page.where(column < bindparam("after"))
         candidates = page.order_by(column.desc()).limit(bindparam("limit", type_=BigInteger))
+        for name in keys:
+            other = job_keys.alias()
+            has_key = (other.c.job_id == jobs.c.id) & (other.c.key == bindparam(name))
+            matches.append(exists().where(has_key))
         if not matches:
             return candidates.add_columns(literal(True).label("is_match"))
         ids = candidates.subquery()
