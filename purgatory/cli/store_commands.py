@@ -24,7 +24,7 @@ from purgatory.redacted_url import redacted
 
 db = typer.Typer(no_args_is_help=True, help="The tables of delayed jobs in a SQL database.")
 
-_FATES: Final = ("run", "skip", "spread", "interrupted")
+_FATES: Final = ("run", "skip", "spread", "blocked", "interrupted")
 _COLUMNS: Final = ("handler", "paused", *_FATES)
 
 
@@ -57,9 +57,10 @@ def recover(
 ) -> None:
     """Show what a worker that starts now would do with the jobs that are overdue.
 
-    By handler: how many would run, be skipped or spread by their misfire policy, and how many were
-    interrupted, as the worker that ran them is gone. With a handler that is paused, this happens
-    once it is resumed. Changes nothing.
+    By handler: how many would run, be skipped or spread by their misfire policy, how many are
+    blocked, as they wait for a place among those that the bounds of their handler allow, and how
+    many were interrupted, as the worker that ran them is gone. With a handler that is paused, this
+    happens once it is resumed. Changes nothing.
 
     Example: purgatory recover --dry-run --store sqlite:///data/jobs.sqlite3
     """
@@ -120,8 +121,12 @@ def _fate(job: Job, now_ms: int) -> str | None:
     Of a parked job: once its handler is resumed.
     """
     if job.state is JobState.RUNNING:
-        return "interrupted" if job.lease_until_ms <= now_ms else None
-    if job.due_ms > now_ms or (job.lease_until_ms > now_ms and not job.is_parked):
+        return "interrupted" if job.is_parked or job.lease_until_ms <= now_ms else None
+    if job.due_ms > now_ms:
+        return None
+    if job.blocked_by is not None and not job.is_parked:
+        return "blocked"
+    if job.lease_until_ms > now_ms and not job.is_parked:
         return None
     if not is_missed(job, now_ms - WorkerSettings().misfire_after_ms):
         return "run"

@@ -14,6 +14,7 @@ from purgatory import Purgatory
 from purgatory.__main__ import main
 from purgatory.jobs import JobContext
 from purgatory.jobs.clients import JobClient
+from purgatory.jobs.model import Bounds, Claim, JobSpec, Start
 from purgatory.jobs.model.job import PARKED_UNTIL_MS
 from purgatory.jobs.sql import SqlJobStore, migrate
 from tests.patience import until
@@ -37,6 +38,15 @@ async def _paused_jobs(path: Path) -> None:
     async with JobClient(SqlJobStore(url)) as client:
         await client.defer("mail", delay=0, misfire="skip")
         await client.defer("note", delay=0)
+    store = SqlJobStore(url)
+    await store.open()
+    # A worker that ran one of two, and died.
+    await store.add([JobSpec.of("charge", wall_ms=0, delay=0) for _ in range(2)])
+    bounds = Bounds("charge", 1)
+    [claimed] = await store.run([Claim("w", 0, 10, 1, (bounds,))])
+    [running] = [job for job in claimed.jobs if job.handler == "charge"]
+    await store.run([Start(running.claim, 1, bounds=bounds)])
+    await store.close()
     with closing(sqlite3.connect(path)) as database, database:
         # As if a minute had passed.
         database.execute(
@@ -59,8 +69,9 @@ def test_jobs_of_a_paused_handler(tmp_path: Path, capfd: pytest.CaptureFixture[s
     capfd.readouterr()
     assert main(["--json", "recover", "--dry-run", "--store", url]) == 0
     said = capfd.readouterr()
-    none = {"run": 0, "skip": 0, "spread": 0, "interrupted": 0}
+    none = {"run": 0, "skip": 0, "spread": 0, "blocked": 0, "interrupted": 0}
     assert [json.loads(line) for line in said.out.splitlines()] == [
+        none | {"handler": "charge", "paused": False, "blocked": 1, "interrupted": 1},
         none | {"handler": "mail", "paused": True, "run": 1, "skip": 3, "spread": 1},
         none | {"handler": "note", "paused": False, "run": 1},
     ]
@@ -68,8 +79,9 @@ def test_jobs_of_a_paused_handler(tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert main(["recover", "--dry-run", "--store", url]) == 0
     said = capfd.readouterr()
     assert [line.split() for line in said.out.splitlines()] == [
-        ["handler", "paused", "run", "skip", "spread", "interrupted"],
-        ["mail", "true", "1", "3", "1", "0"],
-        ["note", "false", "1", "0", "0", "0"],
+        ["handler", "paused", "run", "skip", "spread", "blocked", "interrupted"],
+        ["charge", "false", "0", "0", "0", "1", "1"],
+        ["mail", "true", "1", "3", "1", "0", "0"],
+        ["note", "false", "1", "0", "0", "0", "0"],
     ]
     assert "jobs of paused handlers: what happens once these are resumed" in said.err
