@@ -14,9 +14,16 @@ from purgatory.redis_server.script import Client
 def check_url_or_client(given: str | Client, kept: str, *, suffix: str = "") -> None:
     """Raise ValueError for an invalid URL, or replies that would be text: `kept` are bytes.
 
-    The scheme of a URL may have `suffix` at its end, which redis-py does not know.
+    Raises TypeError for what is neither a URL nor a client of redis.asyncio. The scheme of a URL
+    may have `suffix` at its end, which redis-py does not know.
     """
     if not isinstance(given, str):
+        if not isinstance(given, Client):
+            # A URL of another type may have a password.
+            raise TypeError(
+                f"url_or_client is {redacted(repr(given))} of {type(given)}: give a URL, such as "
+                '"redis://localhost:6379", or a Redis or RedisCluster of redis.asyncio'
+            )
         if given.get_encoder().decode_responses:
             raise ValueError(f"the client has decode_responses=True: {kept} are bytes, turn it off")
         return
