@@ -299,6 +299,7 @@ class RedisSignals:
         repeat with the same `idempotency` appends what is left.
         """
         self.require_loaded()
+        until_s = asyncio.get_running_loop().time() + self._timeout_s
         if owner is not None:
             owner = short_name(owner)
         traceparent = current_traceparent(self._propagation)
@@ -316,7 +317,8 @@ class RedisSignals:
         for (reply, ends), indexes in zip(appended, by_shard.values(), strict=False):
             if reply.response is not None:
                 return reply.response
-            for index, result in zip(indexes, await self._appended_of(reply, ends), strict=True):
+            done = await self._appended_of(reply, ends, until_s)
+            for index, result in zip(indexes, done, strict=True):
                 results[index] = result
         return [result for result in results if result is not None]
 
@@ -404,24 +406,27 @@ class RedisSignals:
         )
 
     async def _appended_of(
-        self, reply: AppendReply, futures: list[Future[Ended]]
+        self, reply: AppendReply, futures: list[Future[Ended]], until_s: float
     ) -> list[Appended]:
         self._appended += len(futures)
         # The first request of a repeat was interrupted before it had a response.
-        ended: list[Ended] = [0] * len(reply.seqs) if reply.is_repeat else await self._ends(futures)
+        ended: list[Ended] = [0] * len(reply.seqs)
+        if not reply.is_repeat:
+            ended = await self._ends(futures, until_s)
         completed = [each if isinstance(each, int) else await each for each in ended]
         return [
             Appended(f"{reply.epoch}-{reply.before + number}", seq, count)
             for number, (seq, count) in enumerate(zip(reply.seqs, completed, strict=True), start=1)
         ]
 
-    async def _ends(self, futures: list[Future[Ended]]) -> list[Ended]:
-        """Return what the application of own entries ended; 0 for what does not arrive in time.
+    async def _ends(self, futures: list[Future[Ended]], until_s: float) -> list[Ended]:
+        """Return what the application of own entries ended; 0 for what does not arrive by then.
 
         They are in the log: this process will apply them, however late.
         """
         if not all(future.done() for future in futures):
-            await asyncio.wait(futures, timeout=self._timeout_s)
+            left_s = until_s - asyncio.get_running_loop().time()
+            await asyncio.wait(futures, timeout=max(0.0, left_s))
         return [future.result() if future.done() else 0 for future in futures]
 
     def _is_in(self, shard: int, key: str) -> bool:

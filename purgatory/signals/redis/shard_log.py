@@ -156,16 +156,16 @@ class ShardLog:
         connection = self._connection
         is_alone = self._under_way is None and not self._commit.is_busy
         if not is_alone or connection is None or not connection.is_open or self._fsync_ms:
-            shared: AppendReply = await self._commit.submit(request)
-            return shared
+            return await self._append_with_others(request)
         # At once, in this turn of the event loop.
         loop = asyncio.get_running_loop()
+        until_s = loop.time() + self._timeout_s
         arguments = self._arguments(b"append", *_append_arguments([request]))
         sent = self._send(connection, arguments)
         self._under_way = done = loop.create_future()
-        timer = loop.call_later(self._timeout_s, _time_out, sent)
+        timer = loop.call_at(until_s, _time_out, sent)
         try:
-            text = await self._text_of(sent, arguments)
+            text = await self._text_of(sent, arguments, until_s)
         finally:
             timer.cancel()
             self._under_way = None
@@ -175,18 +175,30 @@ class ShardLog:
             raise reply
         return reply
 
+    async def _append_with_others(self, request: AppendRequest) -> AppendReply:
+        submitted: Future[AppendReply] = self._commit.submit(request)
+        # From here on: what is under way may take as long itself. Not sent yet, it never will be.
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._timeout_s, _give_up, submitted, self._timeout_s)
+        try:
+            return await submitted
+        finally:
+            timer.cancel()
+
     async def _end_under_way(self) -> None:
         if self._under_way is not None:
             await asyncio.wait([self._under_way])
 
-    async def _text_of(self, sent: Future[bytes | None], arguments: Sequence[bytes]) -> bytes:
+    async def _text_of(
+        self, sent: Future[bytes | None], arguments: Sequence[bytes], until_s: float
+    ) -> bytes:
         text = None
         with contextlib.suppress(ResponseError, *CONNECTION_ERRORS):
             text = await sent
         if text is None:
             # A task of its own: a server may run the first step of its caller outside any.
             run = partial(self._reply_to, sent, arguments)
-            text = await asyncio.create_task(self._attempt(run))
+            text = await asyncio.create_task(self._attempt(run, until_s))
         return text
 
     async def _reply_to(
@@ -289,12 +301,16 @@ class ShardLog:
     def _arguments(self, command: bytes, *arguments: bytes) -> tuple[bytes, ...]:
         return (command, token_hex(6).encode(), self._channel, self._settings, *arguments)
 
-    async def _attempt(self, run: Callable[[Any], Awaitable[_Reply]]) -> _Reply:
-        """Return what `run` returns for the client; raise SignalsError."""
+    async def _attempt(
+        self, run: Callable[[Any], Awaitable[_Reply]], until_s: float | None = None
+    ) -> _Reply:
+        """Return what `run` returns for the client, within the timeout; raise SignalsError."""
         if self._client is None:
             raise SignalsUnavailableError("the signals are not open: open the purgatory first")
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with asyncio.timeout(self._timeout_s) as timeout:
+                if until_s is not None:
+                    timeout.reschedule(until_s)
                 return await run(self._client)
         except FsyncTimeoutError as exc:
             raise SignalsUnavailableError(
@@ -309,11 +325,7 @@ class ShardLog:
             raise _reply_error(message) from exc
         except CONNECTION_ERRORS as exc:
             await self._drop_connections()
-            reason = str(exc) or f"{self._timeout_s:g} s have passed"
-            raise SignalsUnavailableError(
-                f"Redis did not reply ({type(exc).__name__}: {reason}): "
-                "what was fired may or may not be in the log, and the same call can be made again"
-            ) from exc
+            raise _no_reply(exc, self._timeout_s) from exc
 
     async def _drop_connections(self) -> None:
         """Close connections that a server which was restarted no longer has: each would fail."""
@@ -330,6 +342,19 @@ class ShardLog:
 def _time_out(sent: Future[bytes | None]) -> None:
     if not sent.done():
         sent.set_exception(TimeoutError())
+
+
+def _give_up(submitted: Future[AppendReply], timeout_s: float) -> None:
+    if not submitted.done():
+        submitted.set_exception(_no_reply(TimeoutError(), timeout_s))
+
+
+def _no_reply(exc: Exception, timeout_s: float) -> SignalsUnavailableError:
+    reason = str(exc) or f"{timeout_s:g} s have passed"
+    return SignalsUnavailableError(
+        f"Redis did not reply ({type(exc).__name__}: {reason}): what was fired may or may not be "
+        "in the log, and the same call can be made again"
+    )
 
 
 def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:
