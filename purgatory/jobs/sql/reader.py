@@ -22,7 +22,7 @@ from purgatory.jobs.model.queries import (
 from purgatory.jobs.model.steps import Paused
 from purgatory.jobs.sql.database.clock import DatabaseClock
 from purgatory.jobs.sql.database.database import Database
-from purgatory.jobs.sql.database.settings import setting_warnings
+from purgatory.jobs.sql.database.settings_check import setting_warnings
 from purgatory.jobs.sql.records import is_storable, job_of
 from purgatory.jobs.sql.tables import CONCURRENCY_MARK
 from purgatory.jobs.stores.outbox import StoredFire

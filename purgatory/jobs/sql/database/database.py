@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
@@ -22,13 +22,12 @@ from purgatory.jobs.sql.database.engine import (
     make_engine,
 )
 from purgatory.jobs.sql.database.errors import store_error
+from purgatory.jobs.sql.sqlite.connection import any_text, set_up
 from purgatory.jobs.sql.sqlite.look_up import SqliteLookUp
 from purgatory.jobs.sql.sqlite.thread import SqliteThread
 from purgatory.jobs.sql.statements import Statements
 
 T = TypeVar("T")
-
-_TEXT = functools.partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 class Database:
@@ -98,7 +97,7 @@ class Database:
         if not self.statements.dialect.is_sqlite:
             return work(connection)
         # Only for this query: the pool may be an application's.
-        with _any_text(connection):
+        with any_text(connection):
             return work(connection)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
@@ -153,7 +152,7 @@ class Database:
         try:
             if thread.connection is None:
                 thread.connection = thread.connect()
-                _set_up_sqlite(thread.connection)
+                set_up(thread.connection)
             return transaction.run(thread.connection)
         finally:
             if not transaction.is_connection_good:
@@ -177,7 +176,7 @@ class Database:
         try:
             await self._set_autocommit(connection)
             if self.statements.dialect.is_sqlite:
-                await connection.run_sync(_set_up_sqlite)
+                await connection.run_sync(set_up)
         except BaseException:
             await connection.close()
             raise
@@ -229,27 +228,3 @@ class _Transaction(Generic[T]):
             if not connection.invalidated:
                 connection.exec_driver_sql("ROLLBACK")
                 self.is_connection_good = True
-
-
-def _set_up_sqlite(connection: Connection) -> None:
-    driver: Any = connection.connection.driver_connection
-    driver.text_factory = _TEXT
-    connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1_000)}")
-    # Readers and the writer do not wait for each other. The mode stays with the file.
-    connection.exec_driver_sql("PRAGMA journal_mode = WAL")
-    # On the disk before it is acknowledged: NORMAL would survive a kill -9, but not a power cut.
-    # Group commit shares what it costs.
-    connection.exec_driver_sql("PRAGMA synchronous = FULL")
-
-
-@contextlib.contextmanager
-def _any_text(connection: Connection) -> Iterator[None]:
-    """Read text that is not UTF-8 as such, to be found corrupt, instead of failing the query."""
-    driver: Any = connection.connection.driver_connection
-    driver.text_factory = _TEXT
-    try:
-        yield
-    finally:
-        # A query that was cancelled has closed it, and the driver would raise ValueError instead.
-        if not connection.invalidated:
-            driver.text_factory = str

@@ -1,4 +1,4 @@
-"""Settings of a database that may lose jobs, or slow them down."""
+"""The check of a server's settings: those with which it may lose jobs, or slow them down."""
 
 from __future__ import annotations
 
