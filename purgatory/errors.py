@@ -142,7 +142,7 @@ class SeveralWorkersError(PurgatoryError, RuntimeError):
 
 
 class SignalsError(PurgatoryError):
-    """Of signals that several processes share."""
+    """The signals that several processes share are not usable."""
 
 
 class SignalsUnavailableError(SignalsError, ConnectionError):
@@ -150,7 +150,7 @@ class SignalsUnavailableError(SignalsError, ConnectionError):
 
     @property
     def summary(self) -> str:
-        """What a client may know."""
+        """The sentence of the class, for clients: `detail` may name hosts and users."""
         return "the server of the signals is out of reach"
 
 
@@ -162,7 +162,7 @@ class SignalsConflictError(SignalsError, RuntimeError):
     """A condition of the fire does not hold: nothing was fired."""
 
     def __init__(self, detail: str | None = None, *, is_name_reused: bool = False) -> None:
-        """Say which: the name was another request's, or else the key has fired since."""
+        """Set which: the name belongs to another request, or the key has fired since."""
         super().__init__(detail)
         self.is_name_reused = is_name_reused
 

@@ -1,4 +1,4 @@
-"""What an application holds."""
+"""The class Purgatory, which an application creates, parks on and fires."""
 
 from __future__ import annotations
 
@@ -232,12 +232,12 @@ class Purgatory(JobsMixin):
         await self.close()
 
     def __repr__(self) -> str:
-        """Say its name, its state and how many are parked."""
+        """Return the name, the state and the number of parked operations."""
         state = "closed" if not self.is_open else "draining" if self.is_draining else "open"
         return f"<Purgatory {self.name!r}: {state}, {self.parked} parked>"
 
     def add_listener(self, listener: Listener | Recorder) -> None:
-        """Add a listener as those of `Purgatory(listeners=...)`, before it is opened.
+        """Add a listener like those of `Purgatory(listeners=...)`; only before it is opened.
 
         Raises RuntimeError while the purgatory is open.
         """
@@ -259,7 +259,7 @@ class Purgatory(JobsMixin):
 
     @property
     def parked(self) -> int:
-        """How many operations wait."""
+        """The number of waiting operations."""
         return self._operations.delayed
 
     @property
@@ -269,7 +269,7 @@ class Purgatory(JobsMixin):
 
     @property
     def is_draining(self) -> bool:
-        """True from `drain` until it is closed: nobody is parked, and nobody new will be."""
+        """True from `drain` until it is closed: nothing is parked, and nothing will be."""
         return self._parking.is_draining
 
     def open(self) -> None:
@@ -515,7 +515,7 @@ class Purgatory(JobsMixin):
             )
 
     def _trace_context(self, traceparent: str | None) -> AbstractContextManager[object]:
-        """Return the context in which a fire was stored, for example; that of no trace if None."""
+        """Return a context in which `traceparent` is current; outside any trace if it is None."""
         propagation = self.handlers.propagation
         return nullcontext() if propagation is None else propagation.restore(traceparent)
 
@@ -607,9 +607,9 @@ class Purgatory(JobsMixin):
             return
         self._has_namesakes = False
         logger.warning(
-            "key %r was fired on a purgatory named %r on which nobody waits for it, while %d wait "
-            "on another of that name in this process: a fire wakes only who waits on the same "
-            "purgatory; use one of them, or give each its own name",
+            "key %r was fired on a purgatory named %r without waits on it, while %d operations "
+            "wait on another of that name in this process: a fire wakes only operations on the "
+            "same purgatory; use one of them, or give each its own name",
             key,
             self.name,
             count,
@@ -628,7 +628,7 @@ class Purgatory(JobsMixin):
         return fired._replace(jobs=jobs)
 
     def cursor(self, *keys: str) -> str:
-        """Return the cursor of now: `park` with it counts what fires on `keys` from here on.
+        """Return the current cursor: `park` with it counts what fires on `keys` from now on.
 
         For reading a database, then waiting, without missing what fires in between:
 
@@ -679,7 +679,7 @@ class Purgatory(JobsMixin):
         return await self._run_batch(self._operations.cancel_batch(key))
 
     async def drain(self) -> int:
-        """Take no more, and end every operation with status "drained"; return how many there were.
+        """Refuse new operations, and end all with status "drained"; return how many there were.
 
         Every outcome has a cursor that is good for another wait. Jobs that wait here are given back
         at once; handlers that run have some seconds to end (`WorkerSettings.grace_ms`). Idempotent:
@@ -691,7 +691,7 @@ class Purgatory(JobsMixin):
         return ended
 
     def begin_drain(self) -> asyncio.Future[int]:
-        """Begin to drain, without waiting: for a signal handler, through the loop."""
+        """Start to drain without waiting: for a signal handler, through the loop."""
         self._parking.require_open()
         if self._drained is None:
             self._parking.is_draining = True
@@ -737,7 +737,7 @@ class Purgatory(JobsMixin):
         return self._run_batch(self._operations.check_batch(key))
 
     def statistics(self) -> Statistics:
-        """Return exact counts of now and since the start."""
+        """Return exact counts: the current ones, and those since the start."""
         counts = self._operations.statistics()
         shared = None if self.shared_signals is None else self.shared_signals.statistics()
         # Each fire and each drop is an entry, so the fast path of a fire counts nothing for this.
@@ -776,7 +776,7 @@ class Purgatory(JobsMixin):
         self._parking.count_refusal(limit)
 
     def inspection(self) -> Inspection:
-        """Return what reads the waits and the wheel for operators, such as the dashboard."""
+        """Return read access to waits and wheel for operators, such as the dashboard."""
         return Inspection(self._operations, self._timer, self.clock)
 
     def watched_keys(self) -> dict[str, int]:
@@ -805,7 +805,7 @@ class Purgatory(JobsMixin):
     def positions(
         self, keys: Iterable[str], cursor: str | Mapping[str, str | None] | None = None
     ) -> dict[str, int]:
-        """Return from where to wait on each key; raise for an invalid key or cursor."""
+        """Return the position after which to wait on each key; raise for invalid ones."""
         return self._parking.positions(keys, cursor)
 
     def _run_batch(self, batch: ResumableBatch) -> asyncio.Future[int]:

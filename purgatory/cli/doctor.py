@@ -1,4 +1,4 @@
-"""What is wrong with an installation: the library, the server, its stores."""
+"""Checks of an installation: the library, the server, its stores."""
 
 from __future__ import annotations
 

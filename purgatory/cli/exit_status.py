@@ -16,7 +16,7 @@ REFUSED: Final = 1
 """The server or a store refused, or a check failed. 2 is for what typer refuses."""
 EXPIRED: Final = 3
 SIGNALS_LOST: Final = 4
-"""A cursor has expired: read the state anew."""
+"""A cursor has expired: read the state again."""
 UNAVAILABLE: Final = 5
 CANCELLED: Final = 6
 """The key was deleted, or the wait ended by its id."""

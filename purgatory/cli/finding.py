@@ -1,4 +1,4 @@
-"""What `doctor` finds."""
+"""The findings of `doctor`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     result: Literal["ok", "warning", "failed"]
     what: str

@@ -366,7 +366,7 @@ def _time(text: str) -> datetime:
         at = None
     if at is None or at.tzinfo is None:
         raise typer.BadParameter(
-            f"{text[:40]!r} is no time with its zone, such as 2027-01-31T09:00:00Z",
+            f"{text[:40]!r} is not a time with its zone, such as 2027-01-31T09:00:00Z",
             param_hint="--at",
         )
     return at

@@ -80,7 +80,7 @@ def fire(
         str | None, typer.Option(help="A repeat with it within ten minutes fires nothing.")
     ] = None,
 ) -> None:
-    """Fire a key, and wake whoever waits on it.
+    """Fire a key, and wake what waits on it.
 
     Example: purgatory fire order:42 '{"by": "card"}'
     """

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON lines for scripts."""
+"""The output of commands: tables for people, JSON lines for scripts."""
 
 from __future__ import annotations
 

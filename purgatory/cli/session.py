@@ -14,7 +14,7 @@ from purgatory.client.requests import base_url
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """What stands before the command."""
+    """The options before the command."""
 
     url: str
     token: str | None

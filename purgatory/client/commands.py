@@ -1,4 +1,4 @@
-"""What flows ask of the client that runs them, and what they get back."""
+"""The commands of flows to the client that runs them, and their results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Reply:
         return True
 
     def json(self) -> Any:
-        """Return the body as JSON, an empty object if it is none."""
+        """Return the body as JSON; an empty object if it is not JSON."""
         try:
             return json.loads(self.body)
         except ValueError:

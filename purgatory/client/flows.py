@@ -1,4 +1,4 @@
-"""What clients do, without I/O: generators that yield commands and are sent the results."""
+"""The requests of clients, without I/O: generators that yield commands and get the results."""
 
 from __future__ import annotations
 

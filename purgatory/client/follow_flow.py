@@ -114,7 +114,7 @@ class FollowFlow:
 
 
 def check_keys(keys: Sequence[str]) -> None:
-    """Raise ValueError for no keys, TypeError for what is no string."""
+    """Raise ValueError for no keys, TypeError for a key that is not a string."""
     if not keys:
         raise ValueError("no keys: give at least one, as in follow('order:42')")
     for key in keys:

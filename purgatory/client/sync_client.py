@@ -94,7 +94,7 @@ class Client:
         are accepted, too. It reconnects by itself, with backoff, when connections break and
         processes end. The iterator ends if a key is deleted.
 
-        Raises CursorExpiredError when signals were lost: read the state anew, then follow from its
+        Raises CursorExpiredError when signals were lost: read the state again, then follow from its
         `head`, or from its `earliest`. Raises ValueError at once if several keys have different
         cursors: a stream has one for all of them.
         """

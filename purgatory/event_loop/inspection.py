@@ -1,4 +1,4 @@
-"""What operators look at: the waits themselves, the keys, and the buckets of the wheel."""
+"""Read access for operators: waits, keys, and the buckets of the wheel."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class LevelBuckets:
     size: int
     """Buckets of the level, empty ones included."""
     position: int
-    """The index of the bucket of now; the level turns through them in order."""
+    """The index of the current bucket; the level turns through them in order."""
     tasks: int
     buckets: list[tuple[int, int]]
     """Index and number of tasks of each bucket that is not empty."""
 
 
 class Inspection:
-    """Reads a purgatory for operators. Costs it nothing while nobody looks.
+    """Reads a purgatory for operators, at no cost while it is not used.
 
     Times are those of the purgatory's timer, in milliseconds. Used on its thread.
     """
@@ -85,16 +85,16 @@ class Inspection:
         return found
 
     def attach(self, recorder: Recorder) -> None:
-        """Have `recorder` called for operations from now on, until `detach`."""
+        """Call `recorder` for operations from now on, until `detach`."""
         self._operations.add_listener(recorder)
 
     def detach(self, recorder: Recorder) -> None:
-        """Call `recorder` no more."""
+        """Stop calling `recorder`."""
         self._operations.remove_listener(recorder)
 
 
 def started_ms(operation: DelayedOperation) -> int:
-    """Return since when an operation waits, to a tick, by its timer.
+    """Return when an operation began to wait, to a tick, by its timer.
 
     Nothing is stored for this: it is the deadline less the delay.
     """

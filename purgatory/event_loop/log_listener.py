@@ -1,4 +1,4 @@
-"""What the entries of a shared log do to the operations of this process."""
+"""The effects of entries in a shared log on the operations of this process."""
 
 from __future__ import annotations
 

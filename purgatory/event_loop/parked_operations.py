@@ -1,4 +1,4 @@
-"""The operations that a function parks: cancelled if it fails, as nobody else knows them."""
+"""Operations that a function has parked: cancelled if it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What parking and firing do, without the coroutines around them."""
+"""Parking and firing, without the coroutines around them."""
 
 from __future__ import annotations
 
@@ -148,13 +148,13 @@ class Parking:
     def park_operation(
         self, operation: DelayedOperation, keys: tuple[str, ...], is_bounded: bool
     ) -> bool:
-        """Do what `Purgatory.park_operation` does."""
+        """Implement `Purgatory.park_operation`."""
         self.require_open()
         self.check_count(len(keys))
         for key in keys:
             check_key(key)
         if self.is_draining:
-            raise PurgatoryDrainingError(f"purgatory {self._name!r} drains, and parks nobody more")
+            raise PurgatoryDrainingError(f"purgatory {self._name!r} is draining and parks nothing")
         if is_bounded:
             self.check_limits(keys)
         return self._operations.try_complete_else_watch(operation, keys)
@@ -201,7 +201,7 @@ class Parking:
             raise WrongThreadError(
                 f"purgatory {self._name!r} was used from {threading.current_thread().name!r}, not "
                 "the thread of its event loop: there, call "
-                "purgatory.run_threadsafe(purgatory.fire(key)).result(), and others likewise"
+                "purgatory.run_threadsafe(purgatory.fire(key)).result(), for example"
             )
         return loop
 

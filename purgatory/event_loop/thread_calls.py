@@ -81,7 +81,7 @@ class ThreadCalls:
             self._thread_id = threading.get_ident()
 
     def close(self) -> None:
-        """Take no more; fail the calls that have not begun, so that no thread waits for ever."""
+        """Refuse new calls; fail those that have not begun, so that no thread waits for ever."""
         with self._lock:
             self._loop = None
             pending, self._pending = self._pending, {}
@@ -94,8 +94,8 @@ class ThreadCalls:
         """Schedule `coroutine`; raise PurgatoryClosedError, and TypeError for anything else."""
         if not asyncio.iscoroutine(coroutine):
             raise TypeError(
-                f"{coroutine!r} is no coroutine: give one that was called and not awaited, such as "
-                "run_threadsafe(purgatory.fire(key))"
+                f"{coroutine!r} is not a coroutine: give one that was called and not awaited, such "
+                "as run_threadsafe(purgatory.fire(key))"
             )
         with self._lock:
             loop = self._loop

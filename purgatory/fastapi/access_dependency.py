@@ -1,4 +1,4 @@
-"""What a request is about to do, for an `authorize` of your own."""
+"""The access that a request needs, for an `authorize` of your own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from purgatory.fastapi.sse.parameters import split_keys
 
 
 async def get_accesses(request: Request) -> list[Access]:
-    """Return what a request to one of our endpoints is about to do, for each key. For `Depends`.
+    """Return the access that a request to our endpoints needs, for each key. For `Depends`.
 
     The list is empty for the description of a problem, which anyone may read.
     Raises Problem if a body that names the keys is invalid.
@@ -80,4 +80,4 @@ async def _of_batch(endpoint: JobBatchEndpoint, body: bytes) -> list[Access]:
 
 
 AccessesDep = Annotated[list[Access], Depends(get_accesses)]
-"""What a request is about to do, as a parameter of an `authorize` of your own."""
+"""The access that a request needs, as a parameter of an `authorize` of your own."""

@@ -57,7 +57,7 @@ class DelayedResponse(Response):
 
 
 class _WaitingRequest(DisconnectListener):
-    """A request that waits for its response; no more of it than that takes."""
+    """The parts of a waiting request that its response needs."""
 
     __slots__ = ("_cancelling", "_early", "_is_done", "_messages", "_receive", "_respond", "_task")
 

@@ -39,7 +39,7 @@ class EndpointGroups:
 
     offered: frozenset[EndpointGroup]
     closed: frozenset[EndpointGroup]
-    """Those that would be offered with `authorize`."""
+    """Groups that would be offered with `authorize`."""
     authorize: Authorize | None
 
     @classmethod
@@ -79,7 +79,7 @@ class EndpointGroups:
         if has_metrics:
             offered |= {"metrics"}
         elif "metrics" in offered:
-            raise ValueError("endpoints has 'metrics', and there are none: give metrics=True")
+            raise ValueError("endpoints names 'metrics', which are off: give metrics=True")
         if authorize is None and (closed := offered - _OPEN_GROUPS):
             raise ValueError(f"endpoints has {_listed(closed)}, not for everyone: {_WAY_OUT}")
         return cls(offered, frozenset(), authorize)
@@ -94,7 +94,7 @@ class EndpointGroups:
                 router.add_route(router.prefix + path, refusal, include_in_schema=False)  # type: ignore[arg-type] # its annotation names functions only
 
     def log(self, prefix: str, purgatory: Purgatory) -> None:
-        """Log what is open and to whom; a warning if anyone may have handlers called."""
+        """Log which groups are open, and to whom; a warning if any client may run handlers."""
         if not self.offered:
             return
         level = logging.INFO

@@ -79,7 +79,7 @@ def install(
     if installed is not purgatory:
         raise ValueError(
             f"{installed!r} is installed in this application: a fire on one purgatory does not "
-            "wake who waits on another, and PurgatoryDep finds only one. For a second one, use "
+            "wake waits on another, and PurgatoryDep finds only one. For a second one, use "
             "app.include_router(create_router(purgatory, prefix=...))"
         )
     check_problem_details(problem_details)

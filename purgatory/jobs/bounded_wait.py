@@ -15,7 +15,7 @@ class BoundedWait:
     # Invariant: _waiters is in the order of its values, and not empty only while _timer is set.
 
     def __init__(self, seconds: float) -> None:
-        """Wait for that long."""
+        """Wait for that long at most."""
         self._seconds = seconds
         # {waiter: until when, by the time of the loop}
         self._waiters: dict[asyncio.Future[None], float] = {}

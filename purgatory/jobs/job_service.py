@@ -99,7 +99,7 @@ class JobService:
         self._prepare()
 
     def set_on_end(self, on_end: OnJobEnd | None) -> None:
-        """Call `on_end` instead with each job that ends by this process. Not while it is open."""
+        """Replace `on_end`, which is called with each job that this process ends; while closed."""
         self._on_end = self._key_jobs.on_end = self._missed_fires.on_end = on_end
 
     def _prepare(self) -> None:
@@ -170,13 +170,13 @@ class JobService:
 
     @property
     def missing(self) -> list[str]:
-        """Why this process does not do its part; for /readyz."""
+        """Why this process does not run jobs now, for /readyz."""
         if not self._opener.is_open:
             return ["the job store is not open: the log and the statistics have the reason"]
         return self._scheduler.missing
 
     def statistics(self) -> JobStatistics:
-        """Return what this process does and did."""
+        """Return the statistics of this process."""
         found = self._scheduler.statistics()
         return found if self._opener.is_open else replace(found, store_error=self._opener.error)
 

@@ -1,4 +1,4 @@
-"""What fired before a job was stored, and counts for it all the same."""
+"""Signals from before a job was stored that count for it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def positions_since(
     unknown = [key for key in since if key not in keys]
     if unknown:
         raise InvalidJobError(
-            f"since has a cursor for {str(unknown[0])[:64]!r}, which is none of the job's keys",
+            f"since has a cursor for {str(unknown[0])[:64]!r}, which is not one of the job's keys",
             param="since",
         )
     return tuple((key, history.position(key, cursor)) for key, cursor in since.items())

@@ -32,7 +32,7 @@ FireAll = Callable[[Sequence[StoredFire]], Awaitable[None]]
 
 
 class OutboxRelay:
-    """Fires what this purgatory has stored, in order, and what a process that ended has left.
+    """Fires what this purgatory has stored, in order, and what ended processes have left.
 
     A fire that another transaction has locked, or a job on whose key, waits for that, and so do
     later fires on this key; those on other keys do not.

@@ -104,7 +104,7 @@ class _FiredNs(NamedTuple):
     latest: int
 
     def narrowed(self, other: _FiredNs) -> _FiredNs:
-        """Return what both say."""
+        """Return the interval within both."""
         return _FiredNs(max(self.earliest, other.earliest), min(self.latest, other.latest))
 
 
@@ -134,7 +134,7 @@ class _StoreTime:
 
 
 class _StoreTimes(NamedTuple):
-    """The replies that say most about the store's clock."""
+    """The replies that bound the store's clock most narrowly."""
 
     earliest: _StoreTime
     latest: _StoreTime
@@ -195,7 +195,7 @@ class PendingFires:
         return is_pending or self._is_away or not self._is_open()
 
     async def add(self, key: str, value_json: str, *, fired_ns: int, acked_ms: int) -> bool:
-        """Keep a fire; return False if there is no room for it, or nobody left to decide it."""
+        """Keep a fire; return False if there is no room for it, or the process ends."""
         fire = _PendingFire(key, value_json, fired_ns, acked_ms)
         if self._records is not None and await self._keep_record(self._records, fire):
             self._recorded.add(key)
@@ -217,7 +217,7 @@ class PendingFires:
             self._begin()
 
     async def stop(self) -> None:
-        """End; say what is lost with this process."""
+        """Stop; log what is lost with this process."""
         self._is_stopped = True
         task, self._task = self._task, None
         while task is not None and not task.done():

@@ -1,4 +1,4 @@
-"""The collector: what a registry of prometheus_client is given, and what serves metrics."""
+"""The collector, for a registry of prometheus_client or to serve metrics itself."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _TIMEOUT_S: Final = 30.0
 
 
 class HandlerJobs:
-    """The last counts of a store, and what counts anew if they are old: on the event loop."""
+    """The last counts of a store, counted again on the event loop if they are old."""
 
     def __init__(self, purgatory: Purgatory, ends: JobEnds) -> None:
         """Count the jobs of `purgatory`, with the labels of `ends`."""

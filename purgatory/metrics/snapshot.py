@@ -33,12 +33,12 @@ class Buckets:
 
 @dataclass(slots=True)
 class Snapshot:
-    """What a worker counted, and how it is. Counters of a series never decrease."""
+    """The counters and gauges of a worker. Counters of a series never decrease."""
 
     at_ms: int = 0
     """Milliseconds UTC."""
     has_ended: bool = False
-    """The worker is gone, and its gauges with it."""
+    """True iff the worker has ended: it has no gauges."""
     counters: dict[Series, float] = field(default_factory=dict)
     gauges: dict[Series, float] = field(default_factory=dict)
     histograms: dict[Series, Buckets] = field(default_factory=dict)
@@ -95,7 +95,7 @@ def _series(rows: list[Any]) -> dict[Series, float]:
 
 
 class RunningTotals:
-    """Makes counters that never decrease of counts that may begin anew.
+    """Turns counts that may restart into counters that never decrease.
 
     Some counts of a purgatory begin anew when it is opened again, and all of them in a process that
     takes the place of another one, whose last snapshot is `before`.

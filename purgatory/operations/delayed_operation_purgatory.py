@@ -109,11 +109,11 @@ class DelayedOperationPurgatory(OperationOwner):
         return self._delayed
 
     def add_listener(self, listener: Listener | Recorder) -> None:
-        """Call `listener` too from now on: for operations that wait already, at their end only."""
+        """Add `listener`; for operations that already wait, it is called at their end only."""
         self._listeners = (*self._listeners, record_of(listener, self.timer))
 
     def remove_listener(self, recorder: Recorder) -> None:
-        """Call a recorder that was added no more."""
+        """Remove a recorder that was added."""
         self._listeners = tuple(each for each in self._listeners if each != recorder.record)
 
     def statistics(self) -> WatchStatistics:

@@ -29,7 +29,7 @@ LATENESS_BOUNDS_MS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 5_000)
 """The same for lateness."""
 
 OTHER: Final = "other"
-"""The kind of operations whose own kind is one too many."""
+"""The kind under which operations are counted once there are too many kinds."""
 # Kinds are labels of metrics: each costs a series for every bucket.
 MAX_KINDS: Final = 64
 # Of classes that an application makes as it goes, such as in a function.

@@ -23,7 +23,7 @@ _CURSOR: Final = re.compile(r"([0-9a-f]{12})-([0-9]{1,15})")
 
 
 class _Segment(NamedTuple):
-    """A part of the positions here, and what they are in the log."""
+    """A range of positions in this copy, and the offsets in the log that they stand for."""
 
     # Its first number; the number of a position is what it is if there is one log only.
     start: int
@@ -46,7 +46,7 @@ class Loss(NamedTuple):
 
 
 class LogReplica(MemorySignals):
-    """The signals of one log, as `MemorySignals` has those of one process.
+    """The signals of one log, with the methods of `MemorySignals`.
 
     A cursor is an epoch of the log and an offset, and so the same in every process. Positions are
     of this process. They never decrease: where the log loses entries and uses their offsets again,
@@ -388,8 +388,8 @@ class LogReplica(MemorySignals):
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self.head())
         kept = "" if earliest == head else f", or from {earliest!r} for what is still kept"
         return CursorExpiredError(
-            f"the cursor for key {key!r} has expired, {reason}: read the state anew, then go on "
-            f"from {head!r}{kept}",
+            f"the cursor for key {key!r} has expired, {reason}: read the state again, then "
+            f"continue from {head!r}{kept}",
             key=key,
             earliest=earliest,
             head=head,

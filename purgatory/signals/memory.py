@@ -229,7 +229,7 @@ class MemorySignals:
         return self._value
 
     def share(self) -> None:
-        """Say that the signals are a copy of those of several processes."""
+        """Note that the signals are a copy of those of several processes."""
         self.is_shared = True
 
     def cursor_after(
@@ -522,8 +522,8 @@ class MemorySignals:
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self._head)
         kept = "" if earliest == head else f", or from {earliest!r} for what is still kept"
         return CursorExpiredError(
-            f"the cursor for key {key!r} has expired, {reason}: read the state anew, then go on "
-            f"from {head!r}{kept}",
+            f"the cursor for key {key!r} has expired, {reason}: read the state again, then "
+            f"continue from {head!r}{kept}",
             key=key,
             earliest=earliest,
             head=head,

@@ -26,7 +26,7 @@ class Appended(NamedTuple):
 
 
 class PendingRecord(NamedTuple):
-    """What is kept of a fire whose jobs are not decided yet."""
+    """The record of a pending fire, whose jobs are not decided yet."""
 
     id: str
     record: bytes
@@ -39,14 +39,14 @@ class Idempotency:
     """The name of a request, so that its repeat appends nothing."""
 
     owner: str
-    """Whose name it is; each owner has names of its own."""
+    """The owner of the name; the names of different owners are different."""
     name: str
     fingerprint: str
-    """What is asked for: a repeat with another one is refused."""
+    """Identifies the content: a repeat with another one is refused."""
 
 
 class SignalListener(Protocol):
-    """What a follower of the log does in its process."""
+    """What a follower of the log calls in its process."""
 
     def check(self, key: str) -> int | Future[int]:
         """Try the operations on `key`; return how many that completed."""
@@ -90,12 +90,12 @@ class SharedSignals(Protocol):
 
     @property
     def answers(self) -> dict[str, Callable[[str], int]]:
-        """Return what answers each question of another process, by its name."""
+        """Return the functions that answer questions of other processes, by name."""
         ...
 
     @property
     def text_answers(self) -> dict[str, Callable[[str], Awaitable[str]]]:
-        """Return what answers each question of another process with a text, by its name."""
+        """Return the functions that answer questions with a text, by name."""
         ...
 
     async def ask_texts(self, question: str, argument: str) -> list[str]:
@@ -111,7 +111,7 @@ class SharedSignals(Protocol):
         ...
 
     def tell(self, question: str, argument: str) -> None:
-        """Have the other processes answer, without waiting for it."""
+        """Ask the other processes, without waiting for their answers."""
         ...
 
     async def append(self, items: Sequence[tuple[EntryType, str, bytes]]) -> list[Appended]:

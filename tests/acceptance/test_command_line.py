@@ -80,7 +80,7 @@ def test_waiting_and_firing(server: ThreadServer, run: Run, tell: Tell) -> None:
         assert run("fire", "a", str(number))[0] == 0
     assert run("wait", "a", "--timeout", "0", "--cursor", signal["cursor"]) == (4, [])
     status, said = tell("--url", server.url, "follow", "a", "--cursor", signal["cursor"])
-    assert status == 4 and said.count("read the state anew") == 1
+    assert status == 4 and said.count("read the state again") == 1
     for cursor in re.findall("from '([^']+)'", said):
         assert said.count(cursor) == 1
     assert said.endswith(" for what is still kept. The option is --cursor.\n")

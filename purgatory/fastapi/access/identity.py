@@ -34,7 +34,7 @@ def identifying(authorize: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class IdentifiedPermit(Permit):
-    """Everything is allowed: something else has decided, and said who the client is."""
+    """Allows everything: a dependency has decided, and named the client."""
 
     __slots__ = ("_identity",)
 

@@ -1,4 +1,4 @@
-"""Access for everyone who asks by a trusted name: protection against DNS rebinding."""
+"""Access for all clients that use a trusted name: protection against DNS rebinding."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NO_NAME = frozenset(":/*@?#[] \t\r\n")
 
 
 class TrustedHosts:
-    """Everyone may do everything, if the Host of the request is trusted. Pass it as `authorize=`.
+    """Allows everything if the Host of the request is trusted. Pass it as `authorize=`.
 
     A web page can let its own name point to an address of its reader's network, and then send any
     request there as to its own origin, and read the responses. The name in Host gives it away.

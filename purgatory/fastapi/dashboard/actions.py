@@ -40,7 +40,7 @@ _MAX_LOGGED: Final = 300
 
 
 class Actions:
-    """Does what operators ask for, on one target after the other, and logs each.
+    """Performs actions of operators, on one target after the other, and logs each.
 
     Every action needs OPERATE, and in addition the permission that the same action needs at its
     own endpoint: FIRE on the key, DEFER for jobs. Actions of a group of endpoints that the

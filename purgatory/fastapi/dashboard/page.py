@@ -41,7 +41,7 @@ _POLICY: Final = (
 
 
 class Page:
-    """Serves the files of the page, which have nothing of anyone in them."""
+    """Serves the files of the page, which contain no data."""
 
     def __init__(self) -> None:
         """Read the files: some 50 KB."""

@@ -75,7 +75,7 @@ class ActionsBody(RequestBody):
     value: Any = Field(None, description="The value to fire with; for `fire` only.")
 
     def accesses(self) -> Iterator[Access]:
-        """Yield what it takes besides OPERATE."""
+        """Yield the access that it needs besides OPERATE."""
         for target in self.targets:
             if self.action == "fire":
                 yield Access(Action.FIRE, target)

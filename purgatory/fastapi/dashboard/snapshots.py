@@ -1,4 +1,4 @@
-"""Snapshots of the statistics: one each second while somebody looks, for all who look."""
+"""Snapshots of the statistics: one each second while a dashboard is open, for all viewers."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Snapshots:
         # Set once the task has made a snapshot, or ended without one.
         self._has_begun = asyncio.Event()
         self.latest: bytes | None = None
-        """The last snapshot of all workers, as JSON; None before the first for those who look."""
+        """The last snapshot of all workers, as JSON; None before the first."""
         self.is_over = False
-        """The process drains, or closes: the last snapshot was made."""
+        """True once the process drains or closes: no more snapshots are made."""
         self._shared = purgatory.shared_signals
         if self._shared is not None:
             self._shared.text_answers[self._question] = self._answer
@@ -64,7 +64,7 @@ class Snapshots:
         self._ensure_running()
 
     def leave(self, on_snapshot: Callable[[], object]) -> None:
-        """Call a viewer no more; the last one leaves nothing running."""
+        """Remove a viewer; without any, nothing runs."""
         self._viewers.discard(on_snapshot)
         if not self._viewers:
             # The task may go on for other workers, and the next viewer come much later.
@@ -196,7 +196,7 @@ class Snapshots:
 
 
 def _parsed(texts: list[str]) -> list[dict[str, Any]]:
-    """Return the snapshots of other workers; what is none is left out."""
+    """Return the snapshots of other workers, without invalid ones."""
     found = []
     room = _MAX_TEXTS
     for text in texts:

@@ -32,7 +32,7 @@ SortKey = tuple[int, str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitFilter:
-    """Which waits a page has."""
+    """The filter and the order of a page of waits."""
 
     key: str | None = None
     """Only those on this key."""
@@ -215,7 +215,7 @@ def after_text(sort: SortKey) -> str:
 
 
 def parse_after(text: str) -> SortKey | None:
-    """Return what `after_text` was made of; None if it was not."""
+    """Return the values in a text of `after_text`; None for any other text."""
     match = _AFTER.fullmatch(text)
     return None if match is None else (int(match[1]), match[2], int(match[3], 16))
 

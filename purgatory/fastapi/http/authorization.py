@@ -52,7 +52,7 @@ class Permit:
 
     @property
     def identity(self) -> str | None:
-        """The client, never a secret; None if unknown, and its address has to do."""
+        """The client, never a secret; None if unknown: then its address identifies it."""
         return None
 
     def dedupe_owner(self, dedupe_key: str) -> str | None:
@@ -80,7 +80,7 @@ class _Everything(Permit):
     __slots__ = ()
 
     def check_keys(self, action: Action, keys: Iterable[str]) -> None:
-        """Allow all, without a loop: every request comes by."""
+        """Allow all, without a loop: this is called for every request."""
 
 
 UNRESTRICTED = _Everything()

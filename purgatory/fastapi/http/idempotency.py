@@ -31,7 +31,7 @@ class _Remembered:
 
 
 class _Owned:
-    """What is kept of one client: the names of its requests, and the bytes of the responses."""
+    """The memory of one client: the names of its requests, and the bytes of the responses."""
 
     __slots__ = ("bytes", "names")
 
@@ -85,7 +85,7 @@ def key_reused(key: str) -> Problem:
 
 
 def fingerprint_of(raw: RawRequest) -> bytes:
-    """Return what tells a repeat from another request."""
+    """Return a hash by which a repeat differs from another request."""
     return hashlib.sha256(b"\0".join((raw.raw_path, raw.body))).digest()
 
 

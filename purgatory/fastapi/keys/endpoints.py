@@ -84,7 +84,7 @@ class KeyEndpoints:
         return RawResponse.from_json(201, fired_json(fired))
 
     def _require_reach(self) -> None:
-        """Raise Problem if nobody would ever see a signal: waits are over, and so is its memory."""
+        """Raise Problem if a signal would be lost: the process drains, its signals in memory."""
         if self._purgatory.is_draining and self._shared is None:
             raise draining_problem("its signals would be lost")
 

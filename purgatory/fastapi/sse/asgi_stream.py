@@ -57,11 +57,11 @@ class AsgiStream(DisconnectListener, ParkedStream):
             self.abandon()
 
     def wake(self) -> None:
-        """Send what there is, unless the client has yet to read what was sent before."""
+        """Send the unread events, unless the client has not read the last ones."""
         self.interrupt()
 
     def beat(self) -> None:
-        """Send a comment, unless the client has yet to read what was sent before."""
+        """Send a comment, unless the client has not read the last one."""
         if self._task is not None:
             self._beats = True
             self.interrupt()

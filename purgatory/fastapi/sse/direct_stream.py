@@ -30,7 +30,7 @@ class DirectStream(ParkedStream):
         self.wake()
 
     def wake(self) -> None:
-        """Send what there is, unless the client has yet to read what was sent before."""
+        """Send the unread events, unless the client has not read the last ones."""
         if self.is_completed or self._connection.is_write_paused:
             return
         piece = self.next_piece()
@@ -41,7 +41,7 @@ class DirectStream(ParkedStream):
                 asyncio.get_running_loop().call_soon(self.wake)
 
     def beat(self) -> None:
-        """Send a comment, unless the client has yet to read what was sent before."""
+        """Send a comment, unless the client has not read the last one."""
         if not self._connection.is_write_paused:
             self._connection.send_piece(COMMENT)
 

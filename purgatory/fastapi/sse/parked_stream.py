@@ -26,7 +26,7 @@ PIECE = 64 * 1024
 
 
 class ParkedStream(ParkedRequest):
-    """A stream of events, which never completes by its keys: a key that fires has it send.
+    """A stream of events: a key that fires makes it send, and does not complete it.
 
     It holds the positions up to which it has sent, and reads what follows from the history when the
     client reads: a slow one costs no more memory than a piece, and loses nothing until the history
@@ -53,11 +53,11 @@ class ParkedStream(ParkedRequest):
         return cursor_of_positions(self.signals, self.watched_keys, self._reached)
 
     def wake(self) -> None:
-        """Send what there is, unless the client has yet to read what was sent before."""
+        """Send the unread events, unless the client has not read the last ones."""
         raise NotImplementedError(f"{type(self).__name__} does not define wake()")
 
     def beat(self) -> None:
-        """Send a comment, unless the client has yet to read what was sent before."""
+        """Send a comment, unless the client has not read the last one."""
         raise NotImplementedError(f"{type(self).__name__} does not define beat()")
 
     def end(self, last: bytes) -> None:
@@ -65,7 +65,7 @@ class ParkedStream(ParkedRequest):
         raise NotImplementedError(f"{type(self).__name__} does not define end()")
 
     def try_complete(self) -> bool:
-        """Send what there is; False, as a stream goes on."""
+        """Send the unread events; return False, as the stream continues."""
         # Before that, it is being parked: what fires meanwhile is found when it begins.
         if self._is_begun:
             self.wake()

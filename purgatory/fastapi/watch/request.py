@@ -14,7 +14,7 @@ JITTER_FROM_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class WatchTerms:
-    """What a client says of its wait, other than where: one object for all that say the same."""
+    """The options of a wait, without its keys: requests with equal options share one object."""
 
     wait: float
     """Seconds, after the maximum was applied."""
@@ -23,15 +23,15 @@ class WatchTerms:
     needed_keys: int = 1
     is_single: bool = True
     is_conditional: bool = False
-    """If-None-Match was given: a wait that expires is answered 304."""
+    """If-None-Match was given: a wait that expires gets 304."""
     is_minimal: bool = False
-    """Prefer: return=minimal: an empty 200 is answered 204."""
+    """Prefer: return=minimal: 204 in place of an empty 200."""
     applied: tuple[str, ...] = ()
-    """What Preference-Applied says."""
+    """The value of Preference-Applied."""
     condition: Condition = field(init=False, compare=False)
-    """What `min_signals` and `needed_keys` say, for the operation."""
+    """`min_signals` and `needed_keys` as the operation takes them."""
     is_plain: bool = field(init=False)
-    """True iff no more than the keys, the positions and the limit decide on the answer."""
+    """True iff only keys, positions and the limit determine the response."""
 
     def __post_init__(self) -> None:
         """Work out what is asked for each answer."""
@@ -51,13 +51,13 @@ class WatchRequest(NamedTuple):
 
     keys: tuple[str, ...]
     positions: tuple[int, ...]
-    """For each key that behind which its signals count."""
+    """For each key, the position after which signals count."""
     terms: WatchTerms
     wait_id: str | None
 
 
 def jittered(wait: float) -> float:
-    """Return when to answer, in seconds: after 0.9 to 1 of a long wait, all of a short one."""
+    """Return the seconds until the wait ends: 90-100 % of a long wait, all of a short one."""
     if wait < JITTER_FROM_SECONDS:
         return wait
     # Short of all of it, to leave the loop's own lag within the promise.

@@ -21,7 +21,7 @@ from purgatory.fastapi.watch.wait_registry import WaitRegistry
 
 ETAG: Final = response_header("ETag", "The cursor, in quotes: for If-None-Match of the next wait.")
 PREFERENCE_APPLIED: Final = response_header(
-    "Preference-Applied", "What was made of Prefer, or of a longer wait."
+    "Preference-Applied", "The applied preferences, or the maximum for a longer wait."
 )
 PURGATORY_CURSOR: Final = response_header("Purgatory-Cursor", "The cursor for the next wait.")
 PROBLEMS: Final = (

@@ -29,7 +29,7 @@ class Hosts:
 
 
 def listed_hosts(hosts: Iterable[str]) -> Iterable[str]:
-    """Return `hosts`; raise TypeError for a string, an iterable of strings that nobody means."""
+    """Return `hosts`; raise TypeError for a single string, whose characters would be the hosts."""
     if isinstance(hosts, str):
         raise TypeError(f"hosts is the string {hosts!r}: give a list of hosts")
     return hosts

@@ -1,4 +1,4 @@
-"""What a handler returns for its job to wait once more."""
+"""The return value of a handler whose job is to wait again."""
 
 from __future__ import annotations
 

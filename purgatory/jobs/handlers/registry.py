@@ -33,7 +33,7 @@ class JobHandlers:
         self._handlers: dict[str, Handler] = {}
         self._elsewhere: set[str] = set()
         self.bounds: tuple[Bounds, ...] = ()
-        """Those of all handlers that have any."""
+        """The bounds of all handlers that have any."""
         # Invariant: _over_http <= _handlers.keys() | _elsewhere
         self._over_http: set[str] = set()
         self.on_added: Callable[[], object] | None = None

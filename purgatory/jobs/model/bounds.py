@@ -19,7 +19,7 @@ class Bounds(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What a job counts for while it holds a place, or that place once it is free."""
+    """The handler and the key that a place counts for, taken or free."""
 
     handler: str
     concurrency_key: str | None
@@ -75,7 +75,7 @@ class PlaceCounts:
 
 
 def left_queue(old: Job, new: Job) -> Place | None:
-    """Return what a job waited for that left the queue of its handler without a place, if by a key.
+    """Return the place of a job with a key that left the queue of its handler without one.
 
     Jobs that wait because of the same key may have been behind it, and behind nothing else.
     """

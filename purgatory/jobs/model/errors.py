@@ -88,7 +88,7 @@ class JobChangedError(JobError, RuntimeError):
     def __init__(self, job: Job, if_version: int) -> None:
         """Set the current job."""
         super().__init__(
-            f"job {job.id} is at version {job.version}, not {if_version}: read it and decide anew"
+            f"job {job.id} is at version {job.version}, not {if_version}: read it and decide again"
         )
         self.job = job
 

@@ -1,4 +1,4 @@
-"""Moments, as they are kept and as they are written."""
+"""Timestamps, as they are stored and as they are written."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ def utc(wall_ms: int) -> datetime:
 
 
 def rfc3339(moment: datetime) -> str:
-    """Return a moment in UTC as every answer, callback and error has it: to the millisecond."""
+    """Return a time in UTC as responses, callbacks and errors have it: to the millisecond."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

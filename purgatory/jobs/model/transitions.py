@@ -150,7 +150,7 @@ def _cannot_be(participle: str) -> Transition:
 
 
 def _add_again(job: Job, step: Add, now_ms: int, limits: JobLimits) -> Job:
-    """Return what becomes of the job that has the dedupe key of the new one."""
+    """Return the job that already has the dedupe key, after the step."""
     spec = step.spec
     deadline_ms = spec.deadline.resolve(now_ms, limits)
     if spec.on_conflict is OnConflict.KEEP:

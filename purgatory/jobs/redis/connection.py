@@ -59,7 +59,7 @@ class RedisConnection:
                 await client.aclose()
 
     async def judge(self) -> ServerSettings:
-        """Return what is wrong with the server's settings."""
+        """Return faults of the server's settings."""
         append_fsync = await self._append_fsync()
         found = ServerSettings()
         for info in await self._shards.ask_all(step_of("info")):

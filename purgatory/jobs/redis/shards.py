@@ -1,4 +1,4 @@
-"""All shards of a store: which of them to ask, and their results together."""
+"""All shards of a store: choosing the shards of a step, and merging their results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running every step but `Add`, and what the replies mean."""
+"""Running every step but `Add`, and decoding the replies."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ class RedisJobStore(StepMethods):
             await self._connection.close()
 
     async def check(self) -> list[str]:
-        """Return what is wrong with the server's settings, a sentence each."""
+        """Return faults of the server's settings, a sentence each."""
         self._shards.require_open()
         settings = await self._connection.judge()
         return settings.faults + settings.warnings

@@ -1,4 +1,4 @@
-"""The steps that a worker makes of its store."""
+"""The steps of a worker on its store."""
 
 from __future__ import annotations
 

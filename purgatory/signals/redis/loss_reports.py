@@ -18,13 +18,13 @@ class _Report(NamedTuple):
 
     epoch: str
     offset: int
-    """What tells of them is in the log up to here."""
+    """The offset of the last entry that reports them."""
     kept: dict[str, int] | None
     """{key: the offset through which its entries are kept}; None for all keys."""
 
 
 class LossReports:
-    """Tells the other processes which keys have lost entries: only this one may have seen those.
+    """Reports to other processes which keys have lost entries that this one alone may have seen.
 
     A report is an entry of the log, and made again if the log loses it before it was read here.
     """

@@ -45,7 +45,7 @@ class OwnEntries:
 
     @contextlib.contextmanager
     def appending(self) -> Iterator[None]:
-        """Note what entries end here until it is known whose they are."""
+        """Note what entries end here until their caller is known."""
         self._appending += 1
         try:
             yield

@@ -51,9 +51,9 @@ class Peers:
         self._expected: dict[int, int] = {}
         self._number = 0
         self.answers: dict[str, Callable[[str], int]] = {}
-        """{question: what answers it}"""
+        """{question: the function that answers it}"""
         self.text_answers: dict[str, Callable[[str], Awaitable[str]]] = {}
-        """The same for answers that are texts and take a while; one that fails is not given."""
+        """The same for slow answers, which are texts; those that fail are left out."""
 
     def start(
         self, connect: Callable[[], Awaitable[Redis]], client: Callable[[], Awaitable[Redis]]
@@ -120,7 +120,7 @@ class Peers:
             del self._asked[number], self._expected[number]
 
     def tell(self, question: str, argument: str) -> None:
-        """Have the other processes answer, without waiting for it."""
+        """Ask the other processes, without waiting for their answers."""
         self._begin_to_publish(self.channel, [self._name, 0, question, argument])
 
     async def _run(self) -> None:

@@ -182,7 +182,7 @@ class RedisSignals:
 
     @property
     def propagation(self) -> TracePropagation | None:
-        """What reads the trace context of fires, and restores it where their entries apply."""
+        """Reads the trace context of fires, and restores it where their entries apply."""
         return self._propagation
 
     @propagation.setter
@@ -193,12 +193,12 @@ class RedisSignals:
 
     @property
     def answers(self) -> dict[str, Callable[[str], int]]:
-        """Return what answers each question of another process, by its name."""
+        """Return the functions that answer questions of other processes, by name."""
         return self._peers.answers
 
     @property
     def text_answers(self) -> dict[str, Callable[[str], Awaitable[str]]]:
-        """Return what answers questions of another process with a text, by their names."""
+        """Return the functions that answer questions with a text, by name."""
         return self._peers.text_answers
 
     async def ask_texts(self, question: str, argument: str) -> list[str]:
@@ -210,7 +210,7 @@ class RedisSignals:
         return await self._peers.ask(question, argument)
 
     def tell(self, question: str, argument: str) -> None:
-        """Have the other processes answer, without waiting for it."""
+        """Ask the other processes, without waiting for their answers."""
         self._peers.tell(question, argument)
 
     async def opened(self) -> None:
@@ -441,7 +441,7 @@ class RedisSignals:
             self._settled.set()
 
     def _connector(self, log: ShardLog) -> Callable[[], Awaitable[Redis]]:
-        """Return what finds the server of a log for a subscription, each time anew."""
+        """Return a function that finds the server of a log for each subscription."""
         is_again = False
 
         async def connect() -> Redis:
@@ -474,7 +474,7 @@ class RedisSignals:
         return self._node_clients[address]
 
     async def _judge(self) -> None:
-        """Look once at the settings of the server, as soon as it answers."""
+        """Check the settings of the server once, as soon as it responds."""
         while True:
             try:
                 settings = await self._settings()

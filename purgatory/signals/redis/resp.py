@@ -32,7 +32,7 @@ class FrameBuffer:
         self._size = 0
         self._needed = 0
         self.is_broken = False
-        """The bytes that wait are no frame, or too long: where the next one begins is unknown."""
+        """True if the waiting bytes are not a frame, or too long: the next one cannot be found."""
 
     @property
     def is_between(self) -> bool:
@@ -99,7 +99,7 @@ def frame_end(data: bytes, at: int) -> int:
 
 
 class InterposedProtocol(asyncio.Protocol):
-    """Stands between a transport and the protocol that it had, which learns of its end."""
+    """Stands between a transport and its former protocol, which is notified of its end."""
 
     def __init__(self, transport: asyncio.Transport) -> None:
         """Take the place of the transport's protocol; nothing may be under way yet."""

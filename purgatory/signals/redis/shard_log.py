@@ -61,13 +61,13 @@ class AppendRequest(NamedTuple):
     """An offset: refused if the first key has an entry after it."""
     idempotency: Idempotency | None = None
     owner: str | None = None
-    """The short name of who shares the log fairly with others; those without one are one more."""
+    """A short name of the owner: owners share the log fairly; all without a name are one."""
     traceparent: str | None = None
     """The trace context of the entries."""
 
 
 class AppendReply(NamedTuple):
-    """What became of one request."""
+    """The result of one request."""
 
     epoch: str
     before: int
@@ -80,7 +80,7 @@ class AppendReply(NamedTuple):
 
 
 class LogState(NamedTuple):
-    """What was read from a log."""
+    """Entries that were read from a log, and its state."""
 
     epochs: list[Epoch]
     head: int

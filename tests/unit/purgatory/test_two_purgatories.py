@@ -29,7 +29,7 @@ async def test_a_fire_that_wakes_nobody_here(
         await other.cancel("a")
         assert all([(await task).status == "cancelled" for task in tasks])
     [warning] = warnings(caplog)
-    assert "key 'a' was fired" in warning and "while 2 wait on another" in warning
+    assert "key 'a' was fired" in warning and "while 2 operations wait on another" in warning
 
 
 async def test_what_is_no_mistake(make_purgatory: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -188,18 +188,18 @@ def test_a_cursor_from_before_a_restart(make: Callable[..., MemorySignals]) -> N
     assert (caught.value.key, caught.value.head) == ("a", after.cursor(1))
     assert after.position("a", caught.value.earliest) == 0
     assert str(caught.value).endswith(
-        f"go on from '{caught.value.head}', or from '{caught.value.earliest}' for what is still "
+        f"continue from '{caught.value.head}', or from '{caught.value.earliest}' for what is still "
         "kept"
     )
 
 
 def test_a_restart_without_signals_since(make: Callable[..., MemorySignals]) -> None:
-    """Nothing is kept, and there is one cursor to go on from: it is named once."""
+    """Nothing is kept, and there is one cursor to continue from: it is named once."""
     before, after = make(), make()
     with pytest.raises(CursorExpiredError) as caught:
         after.position("a", before.cursor(0))
     assert caught.value.earliest == caught.value.head
-    assert str(caught.value).endswith(f"go on from '{caught.value.head}'")
+    assert str(caught.value).endswith(f"continue from '{caught.value.head}'")
 
 
 # Bounds

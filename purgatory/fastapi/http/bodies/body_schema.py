@@ -1,4 +1,4 @@
-"""What the JSON schema of a body allows where, in words."""
+"""The values that the JSON schema of a body allows, in words."""
 
 from __future__ import annotations
 

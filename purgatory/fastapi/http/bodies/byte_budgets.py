@@ -27,9 +27,9 @@ DRAIN_TIMEOUT: Final = 0.5
 DEFAULT_MAX_UNREAD_BYTES: Final = 256 * 1024 * 1024
 
 STATE_KEY: Final = "purgatory_incoming"
-"""Those of the first router in the state of the lifespan, for servers that read heads."""
+"""Key of IncomingRequests in the state of the lifespan, for servers that read heads."""
 UNREAD_STATE_KEY: Final = "purgatory_unread"
-"""The same of responses, for servers that write them."""
+"""Key of UnreadResponses there, for servers that write responses."""
 
 Item = TypeVar("Item")
 

@@ -293,7 +293,7 @@ class ParkingProtocol(asyncio.Protocol):
             self._hand_over(unread)
 
     def _end_request(self, status: int) -> bool:
-        """Log the end of the current request; return False iff nobody is there to respond to."""
+        """Log the end of the current request; return False iff its client has left."""
         self._is_responding = False
         self._parked = None
         if self._transport.is_closing():

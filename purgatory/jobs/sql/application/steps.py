@@ -34,7 +34,7 @@ _MAX_TRIES: Final = 5
 
 @dataclass(slots=True)
 class _Transaction:
-    """What is known of a transaction of the application."""
+    """The state of one transaction of the application."""
 
     handle: object
     last_fire_ms: int = 0
@@ -180,7 +180,7 @@ class ApplicationSteps:
 
 
 def _identity(connection: Connection) -> object:
-    """Return what tells this database, and its tables of jobs, from others."""
+    """Return what identifies this database and its tables of jobs."""
     if connection.dialect.name == "sqlite":
         files = connection.exec_driver_sql("PRAGMA database_list").all()
         return next((os.path.realpath(row[2]) for row in files if row[1] == "main"), "")

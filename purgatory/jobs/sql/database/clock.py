@@ -1,4 +1,4 @@
-"""The clock that deadlines and leases go by."""
+"""The clock of deadlines and leases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed attempts: what an exception of a handler makes of its job."""
+"""Failed attempts: the step that follows an exception of a handler."""
 
 from __future__ import annotations
 
