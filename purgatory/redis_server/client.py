@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from urllib.parse import unquote, urlsplit
+
 from redis.asyncio import Redis
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
@@ -9,6 +12,8 @@ from redis.backoff import NoBackoff
 
 from purgatory.redacted_url import invalid_redis_url, redacted
 from purgatory.redis_server.script import Client
+
+_DATABASE = re.compile("/?[0-9]*")
 
 
 def check_url_or_client(given: str | Client, kept: str, *, suffix: str = "") -> None:
@@ -27,10 +32,15 @@ def check_url_or_client(given: str | Client, kept: str, *, suffix: str = "") -> 
         if given.get_encoder().decode_responses:
             raise ValueError(f"the client has decode_responses=True: {kept} are bytes, turn it off")
         return
+    url = given.replace(suffix, "", 1)
     try:
-        options = parse_url(given.replace(suffix, "", 1))
+        options = parse_url(url)
+        parts = urlsplit(url)
     except ValueError:
         raise invalid_redis_url(given) from None
+    # redis-py takes another path than a number for database 0.
+    if parts.scheme != "unix" and not _DATABASE.fullmatch(unquote(parts.path)):
+        raise invalid_redis_url(given)
     if "decode_responses" in options:
         raise ValueError(
             f"the URL {redacted(given)!r} has decode_responses: {kept} are bytes, take it out"

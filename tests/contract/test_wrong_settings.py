@@ -12,7 +12,7 @@ import pytest
 from purgatory import Purgatory
 from purgatory.jobs.model import StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.redis import RedisJobStore
-from purgatory.jobs.sql import SqlJobStore
+from purgatory.jobs.sql import SqlJobStore, migrate
 from tests.valkey_server import ValkeyServer
 
 
@@ -45,6 +45,15 @@ async def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
         async with Purgatory(jobs=SqlJobStore(f"sqlite:///{tmp_path}/typo.db")):
             pass
     assert not os.listdir(tmp_path)
+
+
+async def test_a_folder_in_place_of_a_file_ends_the_start(tmp_path: Path) -> None:
+    """To try again would not help."""
+    with pytest.raises(StoreNotReadyError, match="is a folder: name a SQLite file in it"):
+        async with Purgatory(jobs=SqlJobStore(f"sqlite:///{tmp_path}")):
+            pass
+    with pytest.raises(StoreNotReadyError, match="is a folder"):
+        await migrate(f"sqlite:///{tmp_path}")
 
 
 @pytest.mark.parametrize(

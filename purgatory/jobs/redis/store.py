@@ -30,6 +30,9 @@ from purgatory.jobs.stores.close_once import CloseOnce
 from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods
 from purgatory.redis_server.script import Client
+from purgatory.wrong_type import wrong_type
+
+_MAX_TIMEOUT_S = 60
 
 
 class RedisJobStore(StepMethods):
@@ -62,7 +65,16 @@ class RedisJobStore(StepMethods):
         StoreUnavailableError. Raises ValueError for arguments that cannot work.
         """
         if "{" in prefix or "}" in prefix or not prefix:
-            raise ValueError(f"prefix is {prefix!r}: braces would be taken for a hash tag")
+            raise ValueError(
+                f"prefix is {prefix!r}: give a name without braces, which would be a hash tag"
+            )
+        given: object = timeout
+        if not isinstance(given, int | float) or isinstance(given, bool):
+            raise wrong_type("timeout", timeout, "a number of seconds")
+        if not 0 < timeout <= _MAX_TIMEOUT_S:
+            raise ValueError(
+                f"timeout is {timeout!r}: give seconds, above 0 and up to {_MAX_TIMEOUT_S}"
+            )
         if isinstance(shards, bool) or not 1 <= shards <= 1_024:
             raise ValueError(f"shards is {shards!r}: give a number from 1 to 1024")
         self.limits: JobLimits = JobLimits() if limits is None else limits

@@ -59,7 +59,7 @@ class Database:
             self._look_up = SqliteLookUp(self._engine.url)
 
     def check_folder(self) -> None:
-        """Raise StoreNotReadyError if the folder of a SQLite file does not exist."""
+        """Raise StoreNotReadyError if a SQLite file cannot be made: it is a folder, or has none."""
         check_folder(self._engine.url)
 
     def check_file(self) -> None:

@@ -31,14 +31,19 @@ def check_url(url: URL) -> None:
         raise ValueError(
             f"{dialect} cannot be a database of jobs: use one of {', '.join(sorted(_DRIVERS))}"
         )
-    if dialect == "sqlite" and url.database in (None, "", ":memory:"):
+    if dialect == "sqlite" and _is_in_memory(url):
         raise ValueError(
             "SQLite in memory is lost with its connection: name a file, or use MemoryJobStore"
         )
 
 
+def _is_in_memory(url: URL) -> bool:
+    path = (url.database or "").removeprefix("file:")
+    return path in ("", ":memory:") or url.query.get("mode") == "memory"
+
+
 def check_folder(url: URL) -> None:
-    """Raise StoreNotReadyError if a SQLite file cannot be made, as its folder does not exist."""
+    """Raise StoreNotReadyError if a SQLite file cannot be made: it is a folder, or has none."""
     path = _sqlite_file(url)
     folder = None if path is None else path.parent
     if folder is not None and not folder.is_dir():
@@ -46,6 +51,8 @@ def check_folder(url: URL) -> None:
             f"there is no folder {str(folder)!r} for the SQLite file of jobs: create it, or "
             "correct the URL, which has four slashes before an absolute path: sqlite:////srv/jobs.db"
         )
+    if path is not None and path.is_dir():
+        raise StoreNotReadyError(f"{str(path)!r} is a folder: name a SQLite file in it")
 
 
 def check_file(url: URL) -> None:

@@ -1,0 +1,46 @@
+"""Arguments of stores that cannot work: refused where they are given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from purgatory.jobs.redis import RedisJobStore
+from purgatory.jobs.sql import SqlJobStore
+from purgatory.ownership.redis import RedisLeaseStore
+from purgatory.signals.redis import RedisSignals
+
+
+@pytest.mark.parametrize("make", [RedisJobStore, RedisSignals, RedisLeaseStore])
+@pytest.mark.parametrize("url", ["redis://host/jobs", "rediss://user:secret@host/0/1"])
+def test_a_database_of_redis_is_a_number(make: Any, url: str) -> None:
+    """With another path, redis-py uses database 0."""
+    with pytest.raises(ValueError, match="is not a Redis URL") as caught:
+        make(url)
+    assert "secret" not in str(caught.value)
+    make("redis://host/7")
+    make("redis://host/?db=7")
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 61, "5", None, True])
+def test_a_timeout_is_some_seconds(timeout: Any) -> None:
+    """Every call would end at once with another, or wait for ever."""
+    with pytest.raises((ValueError, TypeError), match=r"timeout is .*: give"):
+        RedisJobStore("redis://host", timeout=timeout)
+
+
+@pytest.mark.parametrize("prefix", ["", "a{b", "a}"])
+def test_a_prefix_is_a_name_without_braces(prefix: str) -> None:
+    """The error names both."""
+    with pytest.raises(ValueError, match=r"prefix is .*give a name without braces"):
+        RedisJobStore("redis://host", prefix=prefix)
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///file:jobs?mode=memory&uri=true", "sqlite:///file::memory:?uri=true"]
+)
+def test_sqlite_in_memory_is_refused_as_a_uri_too(url: str) -> None:
+    """It would be lost with its connection."""
+    with pytest.raises(ValueError, match="SQLite in memory is lost with its connection"):
+        SqlJobStore(url)
