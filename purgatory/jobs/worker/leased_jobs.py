@@ -26,6 +26,7 @@ class LeasedJob:
         "is_ending",
         "is_lost",
         "is_running",
+        "is_started",
         "lane",
         "needs_thread",
     )
@@ -51,6 +52,8 @@ class LeasedJob:
         self.call: ScheduledCall | None = None
         """In the timer; None once it is due."""
         self.is_running = False
+        """It has a slot: it is being started, or its handler runs."""
+        self.is_started = False
         self.is_ending = False
         """Its result is being recorded, which ends the claim."""
         self.is_lost = False
@@ -119,7 +122,7 @@ class LeasedJobs:
     def remove_lost(self, claims: list[JobClaim]) -> None:
         """Forget those of `claims` that do not run: another worker has them, or they ended.
 
-        Those that run are marked as lost, and logged.
+        Those that run are marked as lost, and logged if they were started.
         """
         for claim in claims:
             leased = self._jobs.get(claim)
@@ -129,6 +132,9 @@ class LeasedJobs:
                 self.remove(leased)
             elif not leased.is_lost:
                 leased.is_lost = True
+                if not leased.is_started:
+                    # The store refuses the start that is under way.
+                    continue
                 logger.warning(
                     "the lease of job %s is lost while it is run here: another worker may run it, "
                     "too",

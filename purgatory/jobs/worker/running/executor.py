@@ -85,6 +85,7 @@ class JobExecutor:
             await self._store.now_ms()
             self._leased.rearm(leased, job.due_ms)
         else:
+            leased.is_started = True
             self._note_lateness(job)
             guard = ClaimGuard(self._store, leased, asked_ns)
             end = await self._call_handler_if_held(job, guard)

@@ -108,6 +108,20 @@ async def test_a_renewal_notices_that_a_running_job_was_lost(
     assert "does not count" in caplog.text
 
 
+async def test_a_claim_that_is_lost_before_its_start_is_not_said_to_run(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has a slot, and the store refuses the start that is under way: nothing runs twice."""
+    parts.handlers.add("work", lambda job: None)
+    leased = await leased_job(parts)
+    leased.is_running = True
+    await parts.store.cancel(leased.claim.id)
+    parts.leased.remove_lost(await parts.worker_store.renew(parts.leased.claims()))
+    assert leased.is_lost
+    await parts.executor().run(leased)
+    assert (caplog.text, len(parts.leased), parts.counters.lost) == ("", 0, 0)
+
+
 async def test_a_claim_that_is_good_again_stays_lost(parts: Parts) -> None:
     """Its store was restored from a backup: what was lost here is not run."""
 
