@@ -26,6 +26,7 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.queries import HandlerState
 from purgatory.jobs.model.spec import JobSpec, encode_payload
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Cancel, CancelForKey, Fire, accepted
+from purgatory.jobs.other_workers import OtherWorkers
 from purgatory.jobs.outbox_relay import FireAll, OutboxRelay
 from purgatory.jobs.pending_fires import PendingFires, PendingRecords
 from purgatory.jobs.store_opener import StoreOpener
@@ -104,16 +105,20 @@ class JobService:
 
     def _prepare(self) -> None:
         """Make what is used from one opening to its closing, on one event loop."""
+        worker = _worker_name()
         self._scheduler = JobScheduler(
             self.store,
             self.handlers,
             timer=self._timer,
-            worker=_worker_name(),
+            worker=worker,
             settings=self.settings,
             on_end=self._on_end,
             counters=self._counters,
             history=self._missed_fires,
         )
+        self._other_workers: OtherWorkers | None = None
+        if self._records is None and not isinstance(self.store, MemoryJobStore):
+            self._other_workers = OtherWorkers(self.store, worker)
         self._relay: OutboxRelay | None = None
         if isinstance(self.store, Outbox):
             self._relay = OutboxRelay(
@@ -315,6 +320,8 @@ class JobService:
         await self._scheduler.start()
         if self._relay is not None:
             self._relay.start()
+        if self._other_workers is not None:
+            self._other_workers.start()
 
     async def _log_warnings(self) -> None:
         try:
@@ -328,6 +335,8 @@ class JobService:
 
     async def _drain(self) -> None:
         await self._opener.stop()
+        if self._other_workers is not None:
+            await self._other_workers.stop()
         if self._relay is not None:
             await self._relay.stop()
         await self._pending_fires.stop()
