@@ -22,8 +22,6 @@ from purgatory.pipeline.outcomes.event_summary import FutureRecords, WorkerStart
 from purgatory.pipeline.spark.folder import File, Folder, output_in_use
 
 VERSION = 4
-READABLE = (3, 4)
-"""The versions that this release reads: 3 has no records dated in the future."""
 FOLDER = "_manifests"
 
 
@@ -164,17 +162,15 @@ def read_manifest(folder: Folder) -> Manifest:
     try:
         content = json.loads(folder.read_text(path))
         version = content.pop("version")
-        if version not in READABLE:
+        if version != VERSION:
             raise PipelineError(
                 f"{folder.named(path)} is of version {version}, and this release knows {VERSION}: "
                 "use the release that wrote it, or write to another folder."
             )
         hours = {name: Hour(**hour) for name, hour in content.pop("hours").items()}
         files = {name: set(known.split()) for name, known in content.pop("files").items()}
-        future = {
-            name: FutureRecords(**records) for name, records in content.pop("future", {}).items()
-        }
-        starts = {name: WorkerStart(**start) for name, start in content.pop("starts", {}).items()}
+        future = {name: FutureRecords(**records) for name, records in content.pop("future").items()}
+        starts = {name: WorkerStart(**start) for name, start in content.pop("starts").items()}
         return Manifest(**content, hours=hours, files=files, future=future, starts=starts)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadFileError(
