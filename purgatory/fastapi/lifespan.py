@@ -10,7 +10,7 @@ from typing import Any
 
 from purgatory.fastapi.servers.drain import drain_on_stop_signals
 from purgatory.fastapi.servers.fast_routes import fast_routes_installed
-from purgatory.fastapi.servers.start_errors import logged_in_one_sentence
+from purgatory.fastapi.servers.start_errors import START_ERRORS, log_in_one_sentence
 from purgatory.fastapi.servers.workers import check_workers
 from purgatory.purgatory import Purgatory
 
@@ -38,12 +38,17 @@ def lifespan_with(
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[dict[str, Purgatory]]:
         async with AsyncExitStack() as stack:
-            with logged_in_one_sentence():
+            try:
                 if purgatory.shared_signals is None:
                     check_workers(
                         sys.argv, os.environ, allow_separate_workers=allow_separate_workers
                     )
                 await stack.enter_async_context(purgatory)
+            except START_ERRORS as exc:
+                log_in_one_sentence(exc)
+                # Servers other than uvicorn print the traceback: without our frames, which say
+                # nothing that the sentence does not.
+                raise exc.with_traceback(None) from None
             with drain_on_stop_signals(purgatory, on_drain), fast_routes_installed(app):
                 yield {"purgatory": purgatory}
 

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Final
 
 from purgatory.errors import SeveralWorkersError, SignalsNotReadyError
 from purgatory.jobs.model.errors import StoreNotReadyError
 
+START_ERRORS: Final = (SeveralWorkersError, SignalsNotReadyError, StoreNotReadyError)
+"""Errors that say what to correct, and where."""
 
-@contextmanager
-def logged_in_one_sentence() -> Iterator[None]:
-    """Let uvicorn log these errors of a lifespan as what they say.
+
+def log_in_one_sentence(error: Exception) -> None:
+    """Let uvicorn log `error`, which ends a lifespan, as what it says.
 
     Starlette sends the server the text of a traceback, which uvicorn logs.
     """
-    try:
-        yield
-    except (SeveralWorkersError, SignalsNotReadyError, StoreNotReadyError) as exc:
-        logger = logging.getLogger("uvicorn.error")
-        # The process is about to end, and an application under test starts few times.
-        logger.addFilter(_Shortening(str(exc), logger))
-        raise
+    logger = logging.getLogger("uvicorn.error")
+    # The process is about to end, and an application under test starts few times.
+    logger.addFilter(_Shortening(str(error), logger))
 
 
 class _Shortening(logging.Filter):

@@ -1,0 +1,38 @@
+"""How an application does not start, if an operator can correct what is wrong."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from purgatory import Purgatory
+from purgatory.fastapi import install
+from purgatory.jobs.model import StoreNotReadyError
+from purgatory.jobs.sql import SqlJobStore
+
+
+def test_the_traceback_ends_where_the_purgatory_is_opened(tmp_path: Path) -> None:
+    """In tests and on servers that print it; uvicorn logs the sentence alone."""
+    app = FastAPI()
+    install(app, Purgatory(jobs=SqlJobStore(f"sqlite+aiosqlite:///{tmp_path}/none.db")))
+    with pytest.raises(StoreNotReadyError, match="there is no SQLite file") as caught:
+        TestClient(app).__enter__()
+    assert traceback.extract_tb(caught.value.__traceback__)[-1].filename.endswith("lifespan.py")
+    assert caught.value.__suppress_context__
+
+
+def test_uvicorn_logs_the_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Of what Starlette sends, the text of a traceback, only the end is left."""
+    app = FastAPI()
+    install(app, Purgatory(jobs=SqlJobStore(f"sqlite+aiosqlite:///{tmp_path}/none.db")))
+    with pytest.raises(StoreNotReadyError) as caught:
+        TestClient(app).__enter__()
+    logger = logging.getLogger("uvicorn.error")
+    logger.error("".join(traceback.format_exception(caught.value)))
+    logger.error("Traceback of another error")
+    assert caplog.messages == [str(caught.value), "Traceback of another error"]
