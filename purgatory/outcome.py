@@ -12,7 +12,7 @@ class Outcome(NamedTuple):
     """The result of `Purgatory.park`."""
 
     status: Status
-    """fired, expired, cancelled or drained."""
+    """fired, expired, cancelled or drained; never outdated, as `park` raises then."""
     key: str | None
     """The key that fired; None if none did, or if the predicate held from the start."""
     value: Any

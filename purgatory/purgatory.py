@@ -87,6 +87,9 @@ class Statistics:
     expired: int
     cancelled: int
     drained: int
+    outdated: int
+    """Operations that ended because signals that they waited for were lost or are no longer
+    kept."""
     is_draining: bool
     signals: SignalStatistics
     shared_signals: SharedSignalStatistics | None
@@ -752,6 +755,7 @@ class Purgatory(JobsMixin):
             expired=counts.expired,
             cancelled=counts.cancelled,
             drained=counts.drained,
+            outdated=counts.outdated,
             is_draining=self._parking.is_draining,
             signals=self.signals.statistics(),
             shared_signals=shared,

@@ -39,7 +39,7 @@ _US = 1_000_000
 _HOUR_US = 3600 * _US
 # Later than anything that happens.
 _NEVER = np.iinfo(np.int64).max // 4
-_WATCHED, _FIRED, _EXPIRED, _CANCELLED, _DRAINED, _LOST = range(6)
+_WATCHED, _FIRED, _EXPIRED, _CANCELLED, _DRAINED, _OUTDATED, _LOST = range(7)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +96,7 @@ class KindTruth:
     expired: int = 0
     cancelled: int = 0
     drained: int = 0
+    outdated: int = 0
     unfinished: int = 0
     """Watched, and then the worker crashed: a row "watched" and no other."""
     waits_us: list[Integers] = field(default_factory=list, repr=False)
@@ -319,6 +320,7 @@ class _Chunk:
                 expired=int(counts[_EXPIRED]),
                 cancelled=int(counts[_CANCELLED]),
                 drained=int(counts[_DRAINED]),
+                outdated=int(counts[_OUTDATED]),
                 unfinished=int(counts[_LOST]),
                 waits_us=[wait_us[mine & (outcome != _LOST)]],
                 fired_waits_us=[wait_us[mine & (outcome == _FIRED)]],
@@ -491,7 +493,8 @@ def _write(path: Path, table: pa.Table) -> None:
 
 
 def _merge_kind(kind: KindTruth, part: KindTruth) -> None:
-    for name in ("operations", "fired", "expired", "cancelled", "drained", "unfinished"):
+    counts = ("operations", "fired", "expired", "cancelled", "drained", "outdated", "unfinished")
+    for name in counts:
         setattr(kind, name, getattr(kind, name) + getattr(part, name))
     kind.waits_us += part.waits_us
     kind.fired_waits_us += part.fired_waits_us

@@ -29,7 +29,7 @@ from purgatory.cli.session import session_of
 from purgatory.client import Client
 
 _LINE: Final = ("parked", "keys", "timers")
-_COUNTERS: Final = ("fires", "fired", "expired", "cancelled", "drained", "wake_ups")
+_COUNTERS: Final = ("fires", "fired", "expired", "cancelled", "drained", "outdated", "wake_ups")
 
 
 def stats(

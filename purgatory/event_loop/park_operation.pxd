@@ -31,7 +31,8 @@ cdef class ParkOperation(WaitOperation):
     )
     cdef tuple _read(self)
     cdef object _fired_key(self)
-    cdef bint _has_missed(self) except -1
+    @cython.locals(signals=MemorySignals)
+    cdef bint _is_outdated(self, object status) except -1
     cdef _resume(self)
 
 
@@ -40,7 +41,7 @@ cdef class PredicateParkOperation(ParkOperation):
     cdef object _until
 
     cpdef bint try_complete(self) except -1
-    cdef bint _has_missed(self) except -1
+    cdef bint _is_outdated(self, object status) except -1
     cdef bint _fail(self, error) except -1
     @cython.locals(signals=MemorySignals, last=Signal)
     cdef tuple _read(self)

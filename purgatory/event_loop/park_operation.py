@@ -22,6 +22,7 @@ from purgatory.timer.task import NOT_SCHEDULED
 _new_tuple = tuple.__new__
 _CANCELLED = Status.CANCELLED
 _FIRED = Status.FIRED
+_OUTDATED = Status.OUTDATED
 _PENDING = Status.PENDING
 _NOT_BY_TASK: Final = object()
 
@@ -100,12 +101,12 @@ class ParkOperation(WaitOperation):
 
     def on_complete(self) -> None:
         """Set the outcome, and resume the task if it is suspended."""
-        if self._error is None and not self.is_abandoned:
+        if self.status is _OUTDATED:
+            self._error = self.signals.loss(self.watched_keys, self.positions)
+        elif self._error is None and not self.is_abandoned:
             key, value, position = self._read()
             signals = self.signals
             if signals.is_shared:
-                if self._has_missed():
-                    return
                 cursor = signals.cursor_after(self.watched_keys, self.positions, key, position)
             else:
                 cursor = signals.cursor(position)
@@ -121,16 +122,10 @@ class ParkOperation(WaitOperation):
                 self.outcome = _new_tuple(Outcome, fields)
         self._resume()
 
-    def _has_missed(self) -> bool:
-        """Fail, and return True, if signals were lost that might have ended the wait."""
-        # A key that was dropped ends its waits as cancelled, and has no signals either.
-        if self.status is _CANCELLED:
-            return False
-        error = self.signals.loss(self.watched_keys, self.positions)
-        if error is not None:
-            self._error = error
-            self._resume()
-        return error is not None
+    def _is_outdated(self, status: Status) -> bool:
+        # In memory, a signal that is no longer kept has fired all the same.
+        signals = self.signals
+        return signals.is_shared and signals.loss(self.watched_keys, self.positions) is not None
 
     def _resume(self) -> None:
         callback = self._callback
@@ -188,7 +183,7 @@ class PredicateParkOperation(ParkOperation):
         """Complete if the predicate holds; its error is raised in the caller."""
         return self._try()
 
-    def _has_missed(self) -> bool:
+    def _is_outdated(self, status: Status) -> bool:
         # The predicate says so.
         return False
 

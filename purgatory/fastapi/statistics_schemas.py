@@ -125,6 +125,10 @@ class StatisticsResponse(BaseModel):
     expired: int = Field(description="Operations that reached their deadline.")
     cancelled: int = Field(description="Operations that were cancelled, or whose client left.")
     drained: int = Field(description="Operations that ended because the process shuts down.")
+    outdated: int = Field(
+        description="Operations that ended, with 410, because signals were lost or are no longer "
+        "kept."
+    )
     is_draining: bool = Field(description="The process is shutting down.")
     signals: SignalStatistics
     shared_signals: SharedSignalStatistics | None = Field(

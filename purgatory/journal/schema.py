@@ -6,8 +6,11 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-SCHEMA_VERSION: Final = "1"
-"""Is in the metadata of every file; a reader refuses a version that it does not know."""
+SCHEMA_VERSION: Final = "2"
+"""Is in the metadata of every file; a reader refuses a version that it does not know.
+
+Version 1 has the same columns, and no event "outdated": such ends are "fired" there.
+"""
 
 VERSION_KEY: Final = b"purgatory.schema"
 """Its name in the metadata."""
@@ -15,8 +18,8 @@ VERSION_KEY: Final = b"purgatory.schema"
 SAMPLE_KEY: Final = b"purgatory.sample"
 """The name of the sampled shares, as JSON by kind, in the metadata; absent without sampling."""
 
-EVENTS: Final = ("watched", "fired", "expired", "cancelled", "drained")
-"""The values of `event`. Each of the last four is the end of an operation."""
+EVENTS: Final = ("watched", "fired", "expired", "cancelled", "drained", "outdated")
+"""The values of `event`. Each but the first is the end of an operation."""
 
 _NAME = pa.dictionary(pa.int32(), pa.string())
 _TIME = pa.timestamp("us", tz="UTC")

@@ -58,6 +58,7 @@ def _put_waits(snapshot: Snapshot, found: Statistics, times: WaitTimes) -> None:
     snapshot.put(catalog.WAITS, found.expired, "expired")
     snapshot.put(catalog.WAITS, found.cancelled, "cancelled")
     snapshot.put(catalog.WAITS, found.drained, "drained")
+    snapshot.put(catalog.WAITS, found.outdated, "outdated")
     snapshot.put(catalog.FIRES, found.fires)
     for limit, count in found.refused.items():
         snapshot.put(catalog.REFUSED, count, limit)

@@ -15,6 +15,7 @@ logger = logging.getLogger("purgatory.operation")
 # On the hot path, an enumeration's attribute costs more than a global name.
 _PENDING = Status.PENDING
 _FIRED = Status.FIRED
+_EXPIRED = Status.EXPIRED
 
 
 class DelayedOperation(TimerTask):
@@ -51,7 +52,7 @@ class DelayedOperation(TimerTask):
 
     @property
     def is_completed(self) -> bool:
-        """True iff the operation has ended: fired, expired, cancelled or drained."""
+        """True iff the operation has ended, in whichever way."""
         return self.status is not _PENDING
 
     @property
@@ -97,13 +98,14 @@ class DelayedOperation(TimerTask):
 
     def run(self) -> None:
         """Expire: the timer calls this at the deadline."""
-        if not self._settle(Status.EXPIRED):
+        if not self._settle(_EXPIRED):
             return
         try:
             self.on_complete()
         except Exception:
             self._log_failure("on_complete")
-        self.on_expiration()
+        if self.status is _EXPIRED:
+            self.on_expiration()
 
     # The compiled form calls these instead: a compiled subclass overrides them, which avoids the
     # calls through Python.

@@ -47,6 +47,7 @@ class WatchStatistics:
     expired: int
     cancelled: int
     drained: int
+    outdated: int
 
 
 class DelayedOperationPurgatory(OperationOwner):
@@ -128,6 +129,7 @@ class DelayedOperationPurgatory(OperationOwner):
             expired=self._outcomes[Status.EXPIRED],
             cancelled=self._outcomes[Status.CANCELLED],
             drained=self._outcomes[Status.DRAINED],
+            outdated=self._outcomes[Status.OUTDATED],
         )
 
     def try_complete_else_watch(

@@ -19,6 +19,7 @@ cdef class KindTimes:
     cdef readonly Histogram expired
     cdef readonly Histogram cancelled
     cdef readonly Histogram drained
+    cdef readonly Histogram outdated
 
 
 cdef class WaitTimes:

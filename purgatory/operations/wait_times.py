@@ -19,6 +19,7 @@ _PENDING = Status.PENDING
 _FIRED = Status.FIRED
 _EXPIRED = Status.EXPIRED
 _CANCELLED = Status.CANCELLED
+_DRAINED = Status.DRAINED
 
 WAIT_BOUNDS_MS: Final = (
     *(5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 60_000),
@@ -58,7 +59,7 @@ class Histogram:
 class KindTimes:
     """The waits of one kind of operations, by outcome."""
 
-    __slots__ = ("cancelled", "drained", "expired", "fired")
+    __slots__ = ("cancelled", "drained", "expired", "fired", "outdated")
 
     def __init__(self) -> None:
         """Begin without waits."""
@@ -66,6 +67,7 @@ class KindTimes:
         self.expired = Histogram(WAIT_BOUNDS_MS)
         self.cancelled = Histogram(WAIT_BOUNDS_MS)
         self.drained = Histogram(WAIT_BOUNDS_MS)
+        self.outdated = Histogram(WAIT_BOUNDS_MS)
 
     def by_outcome(self) -> dict[Status, Histogram]:
         """Return the histogram of each outcome."""
@@ -74,6 +76,7 @@ class KindTimes:
             Status.EXPIRED: self.expired,
             Status.CANCELLED: self.cancelled,
             Status.DRAINED: self.drained,
+            Status.OUTDATED: self.outdated,
         }
 
 
@@ -122,8 +125,10 @@ class WaitTimes:
             self.lateness.add(now_ms - deadline_ms)
         elif status is _CANCELLED:
             times.cancelled.add(waited_ms)
-        else:
+        elif status is _DRAINED:
             times.drained.add(waited_ms)
+        else:
+            times.outdated.add(waited_ms)
 
     def _times_of(self, cls: type) -> KindTimes:
         name = kind_of(cls)

@@ -66,6 +66,7 @@ cdef class MemorySignals:
     cpdef object value(self, Signal signal)
     cpdef long long head(self)
     cpdef long long head_of(self, key)
+    cpdef long long earliest(self, key)
     @cython.locals(made=str)
     cpdef str cursor(self, long long position)
     @cython.locals(history=_KeyHistory, signal=Signal)

@@ -17,3 +17,9 @@ cdef class WaitOperation(DelayedOperation):
         position=cython.longlong, index=cython.Py_ssize_t, needed=cython.Py_ssize_t,
     )
     cpdef bint try_complete(self) except -1
+    cpdef bint _settle(self, object status)
+    @cython.locals(
+        signals=MemorySignals, keys=tuple, positions=tuple, position=cython.longlong,
+        index=cython.Py_ssize_t,
+    )
+    cdef bint _is_outdated(self, object status) except -1

@@ -7,9 +7,17 @@ from purgatory.signals.condition import ANY, Condition
 from purgatory.signals.memory import MemorySignals
 from purgatory.status import Status
 
+# On the hot path, an enumeration's attribute costs more than a global name.
+_CANCELLED = Status.CANCELLED
+_DRAINED = Status.DRAINED
+_OUTDATED = Status.OUTDATED
+_PENDING = Status.PENDING
+
 
 class WaitOperation(DelayedOperation):
     """Fires once its keys have the signals of its condition; expires at its deadline.
+
+    It ends as outdated instead if signals after its positions were lost or are no longer kept.
 
     The base of all waits for signals. A subclass is the responder: it defines `on_complete`, which
     sends the result to the caller (a task that awaits it, a request, a connection) and is called
@@ -91,4 +99,23 @@ class WaitOperation(DelayedOperation):
     def abandon(self) -> bool:
         """End the wait because its caller has left; True iff it was pending. Idempotent."""
         self.is_abandoned = True
-        return self._cancel(Status.CANCELLED)
+        return self._cancel(_CANCELLED)
+
+    def _settle(self, status: Status) -> bool:
+        # First of all: whatever counts or records the outcome reads it once it is settled. And the
+        # usual case first, which looks up no globals.
+        if self._is_outdated(status) and status is not _CANCELLED and self.status is _PENDING:
+            status = _OUTDATED
+        return DelayedOperation._settle(self, status)
+
+    def _is_outdated(self, status: Status) -> bool:
+        """Return True iff signals are missing without which `status` cannot be known."""
+        signals, keys = self.signals, self.watched_keys
+        position, positions = self.position, self._positions
+        for index in range(len(keys)):
+            if positions is not None:
+                position = positions[index]
+            if position < signals.earliest(keys[index]):
+                # A drain says nothing about the keys: the next wait at these positions is outdated.
+                return status is not _DRAINED
+        return False

@@ -329,6 +329,7 @@ async def test_a_client_that_is_too_slow(kind: ServerKind) -> None:
         numbers = [event.json()["value"][0] for event in signals]
         assert numbers == list(range(len(numbers))) and len(numbers) < 300 - kept
         assert (last.type, last.id) == ("cursor-expired", "end")
+        assert server.purgatory.statistics().outdated == 1
         cursor = last.json()["earliest"]
         async with follow(server.address, f"{KEY}?wait=0&cursor={cursor}") as again:
             assert len(_values(await again.rest())) == kept

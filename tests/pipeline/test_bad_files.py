@@ -22,7 +22,7 @@ REASONS: dict[Fault, str] = {
     "empty": "not a Parquet file, or cut off",
     "not-parquet": "not a Parquet file, or cut off",
     "wrong-schema": "no purgatory.schema in its metadata",
-    "unknown-version": "schema version '999'; known is 1",
+    "unknown-version": "schema version '999'; known are 1, 2",
 }
 
 
@@ -78,6 +78,15 @@ def test_every_fault_is_named_and_left_out(broken: Written, empty_table: Outcome
     assert update.bad[damaged_name].startswith("damaged: ")
     assert update.operations == broken.truth.operations
     assert empty_table.manifest().bad == update.bad
+
+
+def test_files_of_the_version_before_are_read(broken: Written, empty_table: OutcomeTable) -> None:
+    """Its columns are the same."""
+    for path in broken.folder.rglob("*.parquet"):
+        rows = pq.read_table(path)
+        pq.write_table(rows.replace_schema_metadata({b"purgatory.schema": b"1"}), path)
+    update = empty_table.update(str(broken.folder))
+    assert (update.bad, update.operations) == ({}, broken.truth.operations)
 
 
 def test_many_damaged_files_cost_two_merges(broken: Written, empty_table: OutcomeTable) -> None:

@@ -258,6 +258,16 @@ def test_a_clock_that_went_back_makes_no_negative_wait(spark: SparkSession) -> N
     assert fold(events(spark, event(1, "fired", -5)))["op-1"]["wait_us"] == 0
 
 
+def test_an_outdated_wait_has_ended(spark: SparkSession) -> None:
+    """It is neither fired nor lost, and its wait is known."""
+    found = fold(events(spark, event(1, "watched", 0), event(1, "outdated", 3)))["op-1"]
+    assert (found["outcome"], found["wait_us"], found["completed_by"]) == (
+        "outdated",
+        3_000_000,
+        None,
+    )
+
+
 def test_rows_that_are_no_events_are_left_out(spark: SparkSession) -> None:
     """An event of another name, and one without what all have, are nobody's outcome."""
     frame = events(

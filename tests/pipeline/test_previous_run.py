@@ -147,7 +147,7 @@ def test_what_was_added_is_the_difference(before: dict[str, int], more: dict[str
 def test_the_summary_is_that_of_the_findings() -> None:
     """Only completed operations have a wait."""
     row: dict[str, Any] = {"kind": "park", "operations": 3, "fired": 2, "expired": 0}
-    row |= {"cancelled": 0, "drained": 0, "lost": 1}
+    row |= {"cancelled": 0, "drained": 0, "outdated": 0, "lost": 1}
     waits = [
         {"kind": "park", "outcome": "fired", "bucket": 1001, "count": 2},
         {"kind": "park", "outcome": "lost", "bucket": 1001, "count": 1},

@@ -2,8 +2,26 @@
 
 import pytest
 
+from purgatory import Status
+from purgatory.operations import DelayedOperationPurgatory
+from purgatory.operations.wait_times import WaitTimes
 from purgatory.signals import ANY, Condition, MemorySignals, WaitOperation
 from purgatory.testing import MockClock
+from purgatory.timer import SystemTimer
+
+
+class Responder(WaitOperation):
+    """Notes what it is told."""
+
+    __slots__ = ("seen",)
+
+    seen: list[str]
+
+    def on_complete(self) -> None:
+        self.seen = [self.status]
+
+    def on_expiration(self) -> None:
+        self.seen.append("expiration")
 
 
 @pytest.fixture
@@ -33,3 +51,35 @@ def test_a_dropped_history_meets_a_condition(signals: MemorySignals) -> None:
     signals.drop("a")
     with pytest.raises(NotImplementedError, match=r"WaitOperation does not define on_complete\(\)"):
         wait.try_complete()
+
+
+@pytest.mark.parametrize("is_trimmed", [True, False])
+def test_an_end_that_cannot_be_known_is_outdated(
+    clock: MockClock, signals: MemorySignals, is_trimmed: bool
+) -> None:
+    """At the deadline, of a wait for two keys of which one has lost its history."""
+    times = WaitTimes(clock)
+    core = DelayedOperationPurgatory("p", SystemTimer(clock=clock), listeners=[times])
+    wait = Responder(20, signals, ("a", "b"), (0, 0), Condition(needed_keys=2))
+    assert not core.try_complete_else_watch(wait, wait.watched_keys)
+    if is_trimmed:
+        signals.drop("a")
+        core.check_and_complete("a")
+    clock.advance(21)
+    core.timer.advance_clock()
+    assert wait.seen == ([Status.OUTDATED] if is_trimmed else [Status.EXPIRED, "expiration"])
+    [kind] = times.kinds.values()
+    counts = {status: sum(each.counts) for status, each in kind.by_outcome().items()}
+    assert counts.pop(wait.status) == 1 and set(counts.values()) == {0}
+    statistics = core.statistics()
+    assert (statistics.outdated, statistics.expired) == (is_trimmed, not is_trimmed)
+    assert sum(times.lateness.counts) == statistics.expired
+
+
+@pytest.mark.parametrize("status", [Status.CANCELLED, Status.DRAINED])
+def test_an_end_that_says_nothing_about_keys_stays(signals: MemorySignals, status: Status) -> None:
+    """Cancelled is cancelled, and the next wait finds that signals are missing."""
+    wait = Responder(20, signals, ("a",), 0)
+    signals.drop("a")
+    assert wait._cancel(status)
+    assert wait.seen == [status]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from purgatory.operations import DelayedOperation
 from purgatory.signals import MemorySignals, WaitOperation
 from purgatory.status import Status
 
@@ -52,6 +53,10 @@ class LongPollOperation(WaitOperation):
         where = zip(self.watched_keys, self.positions, strict=True)
         is_forgotten = any(earliest(key) > position for key, position in where)
         return is_forgotten and self.force_complete()
+
+    def _settle(self, status: Status) -> bool:
+        # Never outdated: the endpoint, which is called again, reads the state rather than signals.
+        return DelayedOperation._settle(self, status)
 
     def on_complete(self) -> None:
         """Report the status."""

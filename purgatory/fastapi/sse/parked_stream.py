@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
+from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.sse.event_bytes import begin_event, end_event, problem_event
 from purgatory.fastapi.sse.stream_positions import (
@@ -16,6 +17,7 @@ from purgatory.fastapi.sse.stream_positions import (
 )
 from purgatory.fastapi.sse.stream_request import StreamRequest
 from purgatory.fastapi.watch.parked_request import ParkedRequest
+from purgatory.operations import DelayedOperation
 from purgatory.status import Status
 
 if TYPE_CHECKING:
@@ -87,15 +89,18 @@ class ParkedStream(ParkedRequest):
             self.end(self._problem_event(exc))
 
     def _last_events(self) -> bytes:
-        signals, keys = self.signals, self.watched_keys
+        if self.status is Status.OUTDATED:
+            lost = self._lost()
+            assert lost is not None
+            return self._problem_event(lost)
         if self.status is not Status.CANCELLED:
             # A stream that only asks, with `wait=0`, gets as much as a wait; others a little more.
             room = PIECE if self.delay_ms else self.streams.registry.settings.max_response_bytes
             last = self._next_events(room)
             return last + end_event(self.status, self.cursor)
-        if lost_signals(signals, keys, self._reached) is not None:
+        if self._lost() is not None:
             # The history was dropped, which is why the stream ends.
-            self._reached = tuple(signals.head_of(key) for key in keys)
+            self._reached = tuple(map(self.signals.head_of, self.watched_keys))
         return end_event(self.status, self.cursor)
 
     def refuse(self, response: RawResponse) -> bool:
@@ -112,17 +117,26 @@ class ParkedStream(ParkedRequest):
 
         Up to PIECE bytes but for the last event. The stream ends here if it has lost signals.
         """
+        if self._lost() is not None:
+            self._cancel(Status.OUTDATED)
+            return b""
         try:
             return self._next_events(PIECE)
         except Exception as exc:
             self._fail(self._problem_event(exc))
             return b""
 
+    def _settle(self, status: Status) -> bool:
+        # By what was sent, not by where the stream began.
+        if status is not Status.CANCELLED and self._lost() is not None:
+            status = Status.OUTDATED
+        return DelayedOperation._settle(self, status)
+
+    def _lost(self) -> Problem | None:
+        return lost_signals(self.signals, self.watched_keys, self._reached)
+
     def _next_events(self, room: int) -> bytes:
         signals, keys, reached = self.signals, self.watched_keys, self._reached
-        lost = lost_signals(signals, keys, reached)
-        if lost is not None:
-            raise lost
         encoder, size = self.streams.encoder, 0
         events: list[bytes] = []
         unread = unread_signals(signals, keys, reached)

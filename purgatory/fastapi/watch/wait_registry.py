@@ -82,16 +82,12 @@ class WaitRegistry:
     def response(
         self, keys: tuple[str, ...], positions: tuple[int, ...], terms: WatchTerms, status: Status
     ) -> RawResponse:
-        """Return the response to a wait that ended with `status`: 410 if a signal was trimmed."""
+        """Return the response to a wait that ended with `status`; each key has a position."""
         response = self.responses.known(keys, positions, terms, status)
         if response is not None:
             return response
-        if status is Status.FIRED or status is Status.EXPIRED:
-            signals = self.purgatory.signals
-            # Not zip, which takes longer for a single key, and most waits have one.
-            for index, key in enumerate(keys):
-                if positions[index] < signals.earliest(key):
-                    return self._expired(key, positions[index])
+        if status is Status.OUTDATED:
+            return self._expired(keys, positions)
         return self.responses.response(keys, positions, terms, status)
 
     def failed(self, keys: tuple[str, ...], error: Exception) -> RawResponse:
@@ -175,15 +171,18 @@ class WaitRegistry:
         del self._named[wait_id]
         return 1 if older[0].refuse(self._superseded(wait_id)) else 0
 
-    def _expired(self, key: str, position: int) -> RawResponse:
+    def _expired(self, keys: tuple[str, ...], positions: tuple[int, ...]) -> RawResponse:
+        """Return the 410 of the first key whose signals are missing."""
         signals = self.purgatory.signals
-        try:
-            signals.position(key, signals.cursor(position))
-        except PurgatoryError as exc:
-            return problem_of_error(exc).response(
-                self.context.prefix, f"{self.context.prefix}/watch/{key}"
-            )
-        raise AssertionError("a position before the earliest has an expired cursor")
+        for key, position in zip(keys, positions, strict=True):
+            if position < signals.earliest(key):
+                try:
+                    signals.position(key, signals.cursor(position))
+                except PurgatoryError as exc:
+                    return problem_of_error(exc).response(
+                        self.context.prefix, f"{self.context.prefix}/watch/{key}"
+                    )
+        raise AssertionError("an outdated wait has a position before the earliest")
 
     def _superseded(self, name: str) -> RawResponse:
         wait_id = _id(name)

@@ -45,7 +45,7 @@ def footer_of(file: BinaryIO) -> Footer:
         raise ValueError(f"no {VERSION_KEY} in its metadata: not written by the journal")
     if version not in SCHEMA_VERSIONS:
         known = ", ".join(SCHEMA_VERSIONS)
-        raise ValueError(f"schema version {version!r}; known is {known}: use a newer release")
+        raise ValueError(f"schema version {version!r}; known are {known}: use a newer release")
     wrong = [field.name for field in ARROW_EVENT_SCHEMA if not _is_in(schema, field)]
     if wrong:
         raise ValueError(f"missing or of another type: {', '.join(wrong)}")

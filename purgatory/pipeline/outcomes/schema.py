@@ -10,7 +10,7 @@ from pyspark.sql.types import BooleanType, LongType, StringType, StructField, St
 
 from purgatory.journal import schema as journal
 
-SCHEMA_VERSIONS: Final = ("1",)
+SCHEMA_VERSIONS: Final = ("1", "2")
 """The readable versions of the journal's schema."""
 
 VERSION_KEY: Final = journal.VERSION_KEY.decode()

@@ -65,8 +65,8 @@ def replay(
 
     An operation that fired does so again at the same time after its arrival, through the same key,
     unless it expires before; one that was cancelled or drained, likewise. How an operation that
-    expired, was lost or is open would have ended later is unknown: it expires, and counts as
-    `unknown`.
+    expired, was outdated or lost, or is open would have ended later is unknown: it expires, and
+    counts as `unknown`.
     """
     if shards < 1 or slice_s < 1:
         raise ValueError(f"shards is {shards} and slice_s {slice_s}: give 1 or more of each")
@@ -252,7 +252,7 @@ def _as_load(what_if: WhatIf) -> list[Column]:
 
 
 def _without_end(delay_ms: Column) -> Column:
-    # An expired operation was watched up to its deadline; a lost one may have ended any time.
+    # An expired operation was watched up to its deadline; others may have fired any time.
     is_known = (F.col("outcome") == "expired") & (delay_ms * 1_000 <= F.col("timeout_us"))
     return F.when(is_known, int(Fate.NONE)).otherwise(int(Fate.UNKNOWN))
 

@@ -132,7 +132,7 @@ def _tiles(findings: Findings, parts: Sequence[Part]) -> Iterator[tuple[str, str
     total = max(1, findings.operations)
     for part in parts:
         yield part.title.lower(), f"{part.findings.operations:,}"
-    for name in ("fired", "expired", "cancelled", "drained", "lost"):
+    for name in ("fired", "expired", "cancelled", "drained", "outdated", "lost"):
         if count := findings.sum_of(name):
             # The tables below have shares of one part.
             yield f"{name}, of all" if len(parts) > 1 else name, percent(count / total, 1)

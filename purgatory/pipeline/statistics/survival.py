@@ -31,9 +31,9 @@ def kaplan_meier(
     """Return the Kaplan-Meier estimate from `(time_us, fired, censored)`, one step for each time.
 
     Censored are operations that had not fired when they ended or were observed: expired, cancelled,
-    drained, open. They were at risk until then; leaving them out, or counting them as fired, would
-    make waits look shorter than they are. At equal times fires come first. Steps without a fire are
-    left out, except for the last one.
+    drained, outdated, open. They were at risk until then; leaving them out, or counting them as
+    fired, would make waits look shorter than they are. At equal times fires come first. Steps
+    without a fire are left out, except for the last one.
 
     The interval is Greenwood's, of the logarithm of -log S, which keeps it between 0 and 1.
 

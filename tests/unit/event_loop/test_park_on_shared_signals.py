@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -44,10 +44,12 @@ class Logs(RedisSignals):
         self._replica(key).apply(LogEntry(1, EntryType.FIRED, 1, 0, 0, key, b"1"))
         self.listener.check(key)
 
-    def lose(self, key: str) -> None:
+    def lose(self, key: str, *, is_checked: bool = True) -> None:
         """Have the log lose signals of `key`."""
-        self._replica(key).apply(LogEntry(1, EntryType.LOST, 0, 0, 0, key, b""))
-        self.listener.check(key)
+        replica = self._replica(key)
+        replica.apply(LogEntry(replica.applied + 1, EntryType.LOST, 0, 0, 0, key, b""))
+        if is_checked:
+            self.listener.check(key)
 
     def drop(self, key: str) -> None:
         """Drop `key`."""
@@ -78,8 +80,10 @@ async def purgatory(logs: Logs) -> AsyncIterator[Purgatory]:
         assert (opened.parked, opened.watched_keys()) == (0, {})
 
 
-async def parked(purgatory: Purgatory, *keys: str) -> asyncio.Task[Outcome]:
-    task = asyncio.create_task(purgatory.park(*keys, timeout=25))
+async def parked(
+    purgatory: Purgatory, *keys: str, until: Callable[[], object] | None = None
+) -> asyncio.Task[Outcome]:
+    task = asyncio.create_task(purgatory.park(*keys, timeout=25, until=until))
     while purgatory.parked == 0:
         assert not task.done(), task.result()
         await asyncio.sleep(0)
@@ -108,6 +112,35 @@ async def test_a_loss_ends_the_waits_on_its_keys(logs: Logs, purgatory: Purgator
     logs.lose("a")
     with pytest.raises(CursorExpiredError):
         await task
+    counts = purgatory.statistics()
+    assert (counts.outdated, counts.fired, counts.expired) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("is_drained", [False, True])
+async def test_a_loss_that_is_found_at_the_end(
+    logs: Logs, purgatory: Purgatory, is_drained: bool
+) -> None:
+    """A wait that was not tried since the loss is outdated too, whatever ends it."""
+    task = await parked(purgatory, "a")
+    logs.lose("a", is_checked=False)
+    if is_drained:
+        await purgatory.drain()
+    with pytest.raises(CursorExpiredError):
+        await task
+    counts = purgatory.statistics()
+    assert (counts.outdated, counts.expired, counts.drained) == (1, 0, 0)
+
+
+async def test_a_predicate_outlives_a_loss(logs: Logs, purgatory: Purgatory) -> None:
+    """It is tried, and says itself if it has missed anything."""
+    is_true: list[str] = []
+    task = await parked(purgatory, "a", until=lambda: is_true)
+    logs.lose("a")
+    assert not task.done()
+    is_true.append("now")
+    logs.lose("a")
+    assert (await task).status is Status.FIRED
+    assert purgatory.statistics().outdated == 0
 
 
 async def test_a_drop_ends_waits_as_cancelled(logs: Logs, purgatory: Purgatory) -> None:

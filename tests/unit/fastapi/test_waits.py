@@ -338,6 +338,8 @@ async def test_a_trimmed_signal_is_410(make_purgatory: Callable[..., Purgatory])
         await purgatory.fire("k")
         await purgatory.fire("k")
         assert [response.status for response in connection.responses] == [410]
+        counts = purgatory.statistics()
+        assert (counts.outdated, counts.fired) == (1, 0)
 
 
 def _make_with_jobs(make_purgatory: Callable[..., Purgatory]) -> Purgatory:

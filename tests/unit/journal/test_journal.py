@@ -16,6 +16,7 @@ import pytest
 from purgatory import DelayedOperation, Purgatory, Status
 from purgatory.journal import (
     EVENT_SCHEMA,
+    EVENTS,
     SCHEMA_VERSION,
     HashedKeys,
     Journal,
@@ -117,32 +118,33 @@ def sink() -> Iterator[ListSink]:
 
 
 def test_every_step_is_written(make_core: MakeCore, clock: MockClock, tmp_path: Path) -> None:
-    """Fired, expired, cancelled and drained, with key and lateness; nothing else."""
+    """Each outcome, with key and lateness; nothing else."""
     with Journal(ParquetFiles(tmp_path), worker="w", clock=clock) as journal:
         core = make_core(journal)
         for key in ("fired", "cancelled"):
             watch(core, key)
         watch(core, "expired", delay_ms=20)
         watch(core, "drained", delay_ms=5_000)
+        watch(core, "outdated")._cancel(Status.OUTDATED)
         core.check_and_complete("fired")
         core.cancel_for_key("cancelled")
         clock.advance(23)
         core.timer.advance_clock()
         core.shutdown()
     rows = rows_in(tmp_path)
-    assert [row["event"] for row in rows[:4]] == ["watched"] * 4
-    ends = {row["event"]: row for row in rows[4:]}
+    assert [row["event"] for row in rows[:5]] == ["watched"] * 5
+    ends = {row["event"]: row for row in rows[5:]}
     assert {event: row["keys"] for event, row in ends.items()} == {
-        event: [event] for event in ("fired", "cancelled", "expired", "drained")
+        event: [event] for event in EVENTS[1:]
     }
-    assert {row["operation_id"] for row in rows[:4]} == {row["operation_id"] for row in rows[4:]}
+    assert {row["operation_id"] for row in rows[:5]} == {row["operation_id"] for row in rows[5:]}
     assert {(row["kind"], row["worker"]) for row in rows} == {("test", "w")}
     assert ends["fired"]["completed_by"] == "fired"
-    assert ends["cancelled"]["completed_by"] is None
+    assert ends["cancelled"]["completed_by"] is ends["outdated"]["completed_by"] is None
     assert ends["expired"]["lateness_us"] == 3_000
     statistics = journal.statistics()
-    assert (statistics.rows, statistics.buffered, statistics.dropped) == (8, 0, 0)
-    assert (statistics.sinks[0].written, statistics.sinks[0].pending) == (8, 0)
+    assert (statistics.rows, statistics.buffered, statistics.dropped) == (10, 0, 0)
+    assert (statistics.sinks[0].written, statistics.sinks[0].pending) == (10, 0)
 
 
 async def test_a_parked_call_is_in_the_journal(tmp_path: Path) -> None:

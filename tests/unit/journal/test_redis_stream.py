@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from purgatory import DelayedOperation
-from purgatory.journal import EVENT_SCHEMA, Journal, ParquetFiles, RetryPolicy
+from purgatory.journal import EVENT_SCHEMA, SCHEMA_VERSION, Journal, ParquetFiles, RetryPolicy
 from purgatory.journal.redis_stream import RedisStream
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
@@ -67,7 +67,7 @@ def test_the_stream_has_the_rows_of_the_files(
         clock.advance(25)
         core.timer.advance_clock()
     entries = read(server, "s")
-    assert {entry.pop("schema") for entry in entries} == {"1"}
+    assert {entry.pop("schema") for entry in entries} == {SCHEMA_VERSION}
     rows = rows_in(tmp_path)
     assert len(entries) == len(rows) == 8
     for entry, row in zip(entries, rows, strict=True):

@@ -9,7 +9,8 @@ const STATES = ["waiting", "running", "done", "failed", "cancelled", "blocked"];
 const COUNTERS = ["fired", "expired", "cancelled", "drained"];
 const OUTCOMES = [
   { name: "fired", style: "c-fired" }, { name: "expired", style: "c-expired" },
-  { name: "cancelled", style: "c-cancelled" }, { name: "drained", style: "c-drained" },
+  { name: "cancelled", style: "c-cancelled" }, { name: "outdated", style: "c-outdated" },
+  { name: "drained", style: "c-drained" },
 ];
 const TILES = [
   { id: "parked", name: "Parked now", style: "s-accent", text: (p) => [number(p.parked)] },
@@ -99,7 +100,8 @@ export function drawOverview(snapshot, workers) {
     parkedChart($("parked-chart"), points, SPANS_MS.find((span) => span >= age) || SPAN_MS);
   }
   const total = (name) => workers.reduce((sum, worker) => sum + worker.statistics[name], 0);
-  $("parked-legend").textContent = `Since the start: ${number(total("fired"))} woken, ${number(total("expired"))} expired, ${number(total("cancelled"))} cancelled`;
+  const outdated = total("outdated");
+  $("parked-legend").textContent = `Since the start: ${number(total("fired"))} woken, ${number(total("expired"))} expired, ${number(total("cancelled"))} cancelled${outdated ? `, ${number(outdated)} outdated` : ""}`;
   drawWheel(workers);
   drawTimes(workers);
   drawTopKeys(mergedKeys(workers).slice(0, 9));
@@ -141,8 +143,9 @@ function drawTimes(workers) {
   const { wait_bounds_ms, lateness_bounds_ms } = workers[0].times;
   const parts = OUTCOMES.map(({ name, style }) => ({ name, style, counts: added(workers.map((w) => w.times.waits[name])) }));
   histogram($("wait-times"), wait_bounds_ms, parts, "How long waits took");
-  if (!$("waits-legend").children.length) {
-    $("waits-legend").append(...OUTCOMES.slice(0, 3).map(({ name }) => h("span", { class: `key k-${name}` }, name)));
+  const named = OUTCOMES.filter(({ name }, i) => i < 3 || (name === "outdated" && parts[i].counts.some(Boolean)));
+  if ($("waits-legend").children.length !== named.length) {
+    $("waits-legend").replaceChildren(...named.map(({ name }) => h("span", { class: `key k-${name}` }, name)));
   }
   const late = { name: "late", style: "c-accent", counts: added(workers.map((w) => w.times.lateness)) };
   histogram($("lateness"), lateness_bounds_ms, [late], "How late deadlines ran");

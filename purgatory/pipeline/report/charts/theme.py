@@ -7,7 +7,9 @@ from typing import Final
 
 OUTCOME_SERIES: Final = {
     name: place
-    for place, name in enumerate(("fired", "expired", "cancelled", "drained", "lost", "open"))
+    for place, name in enumerate(
+        ("fired", "expired", "cancelled", "drained", "outdated", "lost", "open")
+    )
 }
 """The index of the colour of an outcome, in every chart. Kinds have other colours."""
 
@@ -41,5 +43,5 @@ ON_PAPER: Final = Palette(
         *("#2d5fc4", "#b3457e", "#17808a", "#8a6d00"),
         *("#8e4bb0", "#4d7a1f", "#a2502b", "#5f5c75"),
     ),
-    outcomes=("#0f8a6a", "#cc7a00", "#5d7fa3", "#8a5fb5", "#c62828", "#8b89a3"),
+    outcomes=("#0f8a6a", "#cc7a00", "#5d7fa3", "#8a5fb5", "#b3457e", "#c62828", "#8b89a3"),
 )

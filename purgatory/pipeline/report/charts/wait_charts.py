@@ -98,7 +98,7 @@ def survival_chart(findings: Findings) -> Chart:
         name="survival",
         title="Time until a key fires",
         summary="Kaplan-Meier estimate by kind, with 95 % intervals: the share for which no key "
-        "has fired yet. Expired, cancelled and drained operations are censored at that time. The "
+        "has fired yet. Operations that ended otherwise are censored at that time. The "
         "dashed line is the median timeout: the share at this point expires." + findings.left_out,
         header=("kind", "p50", "p90", "p99", "still waiting at the median timeout"),
         rows=rows,
