@@ -16,6 +16,7 @@ from starlette.responses import RedirectResponse
 from app.api_docs import add_docs
 from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
+from app.tracing import trace_service
 from app.unknown_settings import unknown_settings
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
@@ -85,6 +86,9 @@ def create_app(settings: Settings | None = None, *, warns: bool = True) -> FastA
         problem_details="app",
         metrics=_collector(settings, purgatory),
     )
+    if settings.tracing:
+        with _naming_variables("PURGATORY_TRACING"):
+            trace_service(app, purgatory)
     _add_metrics_routes(app, is_on=settings.metrics)
     app.include_router(create_health_router(purgatory))
     add_docs(app)

@@ -188,6 +188,12 @@ class Settings(BaseSettings):
         "is removed at the end if unset.",
     )
 
+    tracing: bool = Field(
+        False,
+        description="Trace waits and jobs by OpenTelemetry, as its own variables, OTEL_*, say; "
+        "needs the extra tracing and an SDK.",
+    )
+
     access_log: bool = Field(True, description="Log each request.")
     log_level: Literal["critical", "error", "warning", "info", "debug"] = "info"
     log_format: Literal["text", "json"] = "text"

