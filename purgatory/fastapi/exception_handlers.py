@@ -13,7 +13,7 @@ from fastapi.utils import is_body_allowed_for_status_code
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
-from purgatory.errors import CursorError, PurgatoryError
+from purgatory.errors import CursorError, PurgatoryClosedError, PurgatoryError
 from purgatory.fastapi.http.bodies.body_schema import pointer
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.problems import Problem
@@ -42,12 +42,18 @@ def add_exception_handlers(app: FastAPI, prefix: str, problem_details: ProblemDe
     its headers, and 500. Handlers that the application has registered stay.
     """
     is_whole = problem_details == "app"
+    has_warned_of_closed = False
 
     async def on_problem(request: Request, exc: Exception) -> Response:
         assert isinstance(exc, Problem)
         return _response(exc, prefix, request)
 
     async def on_purgatory_error(request: Request, exc: Exception) -> Response:
+        nonlocal has_warned_of_closed
+        if type(exc) is PurgatoryClosedError and not has_warned_of_closed:
+            # Once: clients try again.
+            has_warned_of_closed = True
+            _warn(request, exc, action="not-open")
         return _response(_own_problem(request, exc), prefix, request)
 
     async def on_http_exception(request: Request, exc: Exception) -> Response:
@@ -103,16 +109,20 @@ def _own_problem(request: Request, exc: Exception) -> Problem:
         logger.error("a request failed", exc_info=exc, extra={"action": "request-failed"})
         return _internal_error()
     if isinstance(exc, ValueError) and not isinstance(exc, CursorError):
-        route = getattr(request.scope.get("route"), "path", "an endpoint")
-        logger.warning(
-            "%s %s raised %s, and the client got it as an error: %s",
-            request.method,
-            route,
-            type(exc).__name__,
-            exc,
-            extra={"action": "invalid-argument"},
-        )
+        _warn(request, exc, action="invalid-argument")
     return problem_of_exception(exc)
+
+
+def _warn(request: Request, exc: Exception, action: str) -> None:
+    route = getattr(request.scope.get("route"), "path", "an endpoint")
+    logger.warning(
+        "%s %s raised %s, and the client got it as an error: %s",
+        request.method,
+        route,
+        type(exc).__name__,
+        exc,
+        extra={"action": action},
+    )
 
 
 def _internal_error() -> Problem:

@@ -93,7 +93,8 @@ def problem_of_error(error: PurgatoryError, cursor_from: str = "") -> Problem:
         case PurgatoryDrainingError():
             return draining_problem()
         case PurgatoryClosedError():
-            return Problem("not-open", error.detail, headers=retry_after())
+            # How an application opens it is for its log.
+            return Problem("not-open", error.summary, headers=retry_after())
         case OwnershipUnavailableError():
             return Problem("ownership-unavailable", error.summary, headers=retry_after())
         case OwnershipError():

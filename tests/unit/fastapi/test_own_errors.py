@@ -284,3 +284,32 @@ async def test_an_invalid_argument_in_an_endpoint_is_logged(
     assert "secret-name" not in response.text
     record = next(record for record in caplog.records if words in record.message)
     assert record.levelname == level
+
+
+@pytest.mark.anyio
+async def test_a_purgatory_that_is_not_open_is_no_secret_of_its_developers(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client of an endpoint that parks or fires learns the fact; the log, once, what to do."""
+    app = FastAPI()
+    install(app, Purgatory("shop"))
+
+    @app.get("/orders")
+    async def order(park: ParkDep) -> None:
+        await park("k", timeout=5)
+
+    @app.get("/pay")
+    async def pay(purgatory: PurgatoryDep) -> None:
+        await purgatory.fire("k")
+
+    # Its lifespan never runs.
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for path in ("/orders", "/pay", "/orders"):
+            reply = await client.get(path)
+            assert reply.status_code == 503 and reply.json()["type"].endswith("/not-open")
+            assert reply.json()["detail"] == "The purgatory is not open."
+            assert "retry-after" in reply.headers
+    [said] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert said.startswith("GET /orders raised PurgatoryClosedError, ")
+    assert ": purgatory 'shop' is not open: use it inside `async with`" in said
