@@ -429,6 +429,12 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them(
         assert due.endswith(" overdue") and finished == "\u2013"
         due, finished = rows["mail", "running"]
         assert due.endswith(" ago") and finished == "\u2013"
+        chip = "document.querySelector('#job-chips [data-state-of=blocked]')"
+        await page.until(f"{chip}.textContent === 'blocked 3'")
+        await page.run(f"{chip}.click()")
+        await page.until(f"{script}.length === 3")
+        states = {state for _, state, *_ in await page.run(script)}
+        assert states == {"paused", "blocked by key", "blocked by handler"}
         is_over.set()
         await purgatory.resume("remind")
         for job in (*jobs, paused):
