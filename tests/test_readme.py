@@ -18,6 +18,8 @@ from fastapi import FastAPI
 
 from purgatory import Limits, Purgatory
 from purgatory.fastapi import WaitSettings
+from purgatory.jobs import JobContext, MemoryJobStore
+from purgatory.testing import AutojumpEventLoop
 from tests.acceptance.process_server import ProcessServer
 from tests.pages.blocks import patient
 from tests.patience import PATIENCE_S
@@ -142,6 +144,33 @@ async def test_the_database_case_of_the_readme_misses_nothing() -> None:
         exec(compile(function, "README.md", "exec"), names)
         outcome = await names["case"]()
         assert (outcome.is_fired, outcome.value) == (True, "paid meanwhile")
+
+
+@pytest.mark.parametrize(("is_paid", "state"), [(False, "cancelled"), (True, "unpaid")])
+def test_the_job_of_the_readme_runs_unless_its_key_fires(is_paid: bool, state: str) -> None:
+    """In virtual time: fifteen minutes pass at once."""
+    source = code(README, "python")[2]
+    function = "async def case():\n" + textwrap.indent(source, "    ")
+    orders = {"42": "unpaid"}
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, AutojumpEventLoop)
+        async with Purgatory(clock=loop.clock, jobs=MemoryJobStore()) as purgatory:
+            names: dict[str, Any] = {
+                "JobContext": JobContext,
+                "orders": orders,
+                "purgatory": purgatory,
+            }
+            exec(compile(function, "README.md", "exec"), names)
+            await names["case"]()
+            if is_paid:
+                await purgatory.fire("order:42:paid")
+            await asyncio.sleep(901)
+
+    with asyncio.Runner(loop_factory=AutojumpEventLoop) as runner:
+        runner.run(scenario())
+    assert orders == {"42": state}
 
 
 async def test_the_database_case_of_the_docs_misses_nothing() -> None:
