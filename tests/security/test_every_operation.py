@@ -45,10 +45,11 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 
 @pytest.fixture(
     scope="module",
+    # Who decides has nothing to do with the protocol: each once on the other, ours on both.
     params=[
-        (create, serve)
-        for create in (create_service, create_application)
-        for serve in (in_process, on_parking_protocol)
+        (create_service, in_process),
+        (create_service, on_parking_protocol),
+        (create_application, in_process),
     ],
     ids=lambda param: f"{param[0].__name__}-{param[1].__name__}",
 )

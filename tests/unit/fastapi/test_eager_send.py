@@ -14,6 +14,7 @@ from starlette.types import Message
 from purgatory.fastapi.http import eager_send as module
 from purgatory.fastapi.http.eager_send import send_eagerly, send_response
 from purgatory.fastapi.http.raw_response import RawResponse
+from tests.conftest import anyio_backend as anyio_backend  # both loops
 from tests.patience import PATIENCE_S, until_in_turns
 
 Suspend = Callable[[], Awaitable[Any]]
