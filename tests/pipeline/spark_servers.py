@@ -22,7 +22,8 @@ SUBMIT = str(SPARK_HOME / "bin" / "spark-submit")
 _CLASS = str(SPARK_HOME / "bin" / "spark-class")
 _DEPLOY = "org.apache.spark.deploy"
 _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
-# Small queries: less compiling, and one thread to collect garbage.
+# For each Java process, also launchers and executors. Small queries: less compiling, and one
+# thread to collect garbage.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -31,10 +32,10 @@ def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     return {
         **os.environ,
         "JAVA_HOME": str(java_home()),
+        "JDK_JAVA_OPTIONS": _JAVA,
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_HOME": str(SPARK_HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_SUBMIT_OPTS": _JAVA,
         **(more or {}),
     }
 
@@ -71,7 +72,6 @@ def standalone_cluster(folder: Path, more: Mapping[str, str] | None = None) -> I
             "SPARK_WORKER_CORES": "1",
             "SPARK_WORKER_DIR": str(folder / "work"),
             "SPARK_WORKER_MEMORY": "1g",
-            "SPARK_DAEMON_JAVA_OPTS": _JAVA,
             **(more or {}),
         }
     )
