@@ -18,10 +18,12 @@ TOGETHER = tuple(
             r"(.+/test_bench\.py)::test_a_run_",
             # A wheel.
             r"(.+/test_packaging\.py)::test_the_wheel_",
-            # A Spark session.
-            r"(.+/pipeline)/test_(?:bad_files|commands|engines|folder|live|outcomes)\.py::",
-            r"(.+/pipeline)/test_(?:future_records|missing_records)\.py::",
-            r"(.+/pipeline)/test_(?:replay|schedule|sources|truth|waits)\.py::",
+            # The Spark session, one for all: the first queries in a Java process cost most.
+            r"(.+/pipeline)/test_(?:bad_files|commands|future_records|outcomes|replay|sources)\.py::",
+            r"(.+/pipeline)/test_(?:live|missing_records|schedule|truth|waits)\.py::",
+            r"(.+/pipeline)/test_engines\.py::test_(?:outcomes|tables|the_advice)_",
+            r"(.+/pipeline)/test_failed_jobs\.py::test_both_engines_",
+            r"(.+/pipeline)/test_rollups\.py::test_(?:percentiles_are|only_frequent|spark_scans)_",
         ),
     )
 )
@@ -38,11 +40,16 @@ def is_late(nodeid: str) -> bool:
     return FIRST.match(nodeid) is None
 
 
+def scope_of(nodeid: str) -> str:
+    """Return what all tests that run in the process of this one have in common."""
+    for pattern in TOGETHER:
+        if found := pattern.match(nodeid):
+            return "".join(found.groups())
+    return nodeid
+
+
 class TogetherScheduling(LoadScopeScheduling):  # type: ignore[misc] # no types, see above
     """Hands out test by test to whoever is free, but tests of TOGETHER to one process."""
 
     def _split_scope(self, nodeid: str) -> str:
-        for pattern in TOGETHER:
-            if found := pattern.match(nodeid):
-                return "".join(found.groups())
-        return nodeid
+        return scope_of(nodeid)

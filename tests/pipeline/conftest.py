@@ -11,7 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable, spark_session
+from purgatory.pipeline.report.charts.drawing import Chart
 from tests.pipeline.synthetic import Written, write
+from tests.scheduling import scope_of
 
 # Ten million by hand: PURGATORY_PIPELINE_OPERATIONS=10000000 make test ARGS=tests/pipeline
 OPERATIONS = int(os.environ.get("PURGATORY_PIPELINE_OPERATIONS", "60000"))
@@ -20,6 +22,8 @@ OPERATIONS = int(os.environ.get("PURGATORY_PIPELINE_OPERATIONS", "60000"))
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """Spark on two cores; one of it, since scheduling.py keeps the tests that use it together."""
+    test = os.environ["PYTEST_CURRENT_TEST"]
+    assert scope_of(test) == "tests/pipeline", f"{test} is not in TOGETHER of tests/scheduling.py"
     with pytest.MonkeyPatch.context() as patch:
         # Many small queries: a compiler that thinks less, and one thread to collect garbage.
         patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -70,3 +74,9 @@ def duck_outcomes(
     files = Path(table.folder.uri.removeprefix("file:")) / "run=*/**/*.parquet"
     duck.execute(f"CREATE VIEW outcomes AS SELECT * FROM read_parquet('{files}')")
     return duck
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the files of charts empty: drawing them takes most of a report's time."""
+    monkeypatch.setattr(Chart, "as_files", lambda chart: {"svg": b"", "png": b""})
