@@ -106,6 +106,7 @@ def test_the_advice_is_the_same(
     assert found[0] == found[1]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_command_takes_duckdb_for_a_local_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +118,7 @@ def test_the_command_takes_duckdb_for_a_local_folder(
     said = capsys.readouterr().out
     assert f"{written.truth.operations:,} operations in {tmp_path}/out/outcomes" in said
     assert (tmp_path / "out" / "report" / "report.html").exists()
-    assert main([*arguments, "--engine", "duckdb"]) == 0
+    assert main(["outcomes", *arguments[1:], "--engine", "duckdb"]) == 0
 
 
 @pytest.mark.parametrize(
