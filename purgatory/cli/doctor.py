@@ -46,6 +46,7 @@ _EXTRAS: Final = {
     "journal": "pyarrow",
     "pipeline": "pyspark",
     "metrics": "prometheus_client",
+    "tracing": "opentelemetry",
 }
 
 
