@@ -26,7 +26,7 @@ SHORT: _Cases = {
     "GUNICORN_CMD_ARGS": (_GUNICORN, {"GUNICORN_CMD_ARGS": "--workers=2"}),
     "gunicorn WEB_CONCURRENCY": (_GUNICORN, {"WEB_CONCURRENCY": "2"}),
 }
-# These show the traceback of a failed start, which ends with the sentence.
+# These print what was raised more than once.
 LONG: _Cases = {
     "hypercorn -w": (f"-m hypercorn {APP} -b 127.0.0.1:0 -w 2", {}),
     "granian --workers": (f"-m granian {APP} --interface asgi --port 0 --workers 2", {}),
@@ -56,7 +56,22 @@ def test_they_are_refused(name: str, tmp_path: Path) -> None:
         assert 'Purgatory(signals=RedisSignals("redis://localhost:6379"))' in said[0]
         assert "allow_separate_workers=True" in said[0]
         assert "Application startup complete" not in log
+        assert 'File "' not in log or "gunicorn.errors.HaltServer" in log, log
         # gunicorn shows one of its own if both workers end at the same time.
         assert name in LONG or "Traceback" not in log or "gunicorn.errors.HaltServer" in log, log
+    finally:
+        server.kill()
+
+
+@STOPS_IF_A_WORKER_CANNOT_START
+def test_a_worker_that_is_slow_to_end_is_not_waited_for() -> None:
+    """The supervisor kills what no longer answers after 5 s, and starts another one."""
+    command = "-m uvicorn tests.acceptance.lingering_application:app --port 0 --workers 2"
+    server = ProcessServer([sys.executable, *command.split()])
+    try:
+        server.wait()
+        log = "".join(server.log)
+        assert "failed to start, stopping the parent process" in log
+        assert log.count("2 workers would each keep signals") <= 2, log
     finally:
         server.kill()

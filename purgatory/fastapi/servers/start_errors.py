@@ -2,24 +2,52 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
+import multiprocessing
+import os
+import sys
 from typing import Final
 
 from purgatory.errors import SeveralWorkersError, SignalsNotReadyError
+from purgatory.fastapi.servers.workers import is_uvicorn_worker
 from purgatory.jobs.model.errors import StoreNotReadyError
 
 START_ERRORS: Final = (SeveralWorkersError, SignalsNotReadyError, StoreNotReadyError)
 """Errors that say what to correct, and where."""
+# The exit status of a worker for which uvicorn stops the others; older ones have no name for it.
+UVICORN_STARTUP_FAILURE: Final = 3
 
 
 def log_in_one_sentence(error: Exception) -> None:
     """Let uvicorn log `error`, which ends a lifespan, as what it says.
 
-    Starlette sends the server the text of a traceback, which uvicorn logs.
+    Starlette sends the server the text of a traceback, which uvicorn logs. A worker process ends
+    without one, and at once.
     """
     logger = logging.getLogger("uvicorn.error")
     # The process is about to end, and an application under test starts few times.
     logger.addFilter(_Shortening(str(error), logger))
+    _end_shortly(is_of_uvicorn=is_uvicorn_worker(sys._getframe()))
+
+
+def _end_shortly(*, is_of_uvicorn: bool) -> None:
+    """Have a worker process, which ends with the error, say little and end at once."""
+    if multiprocessing.parent_process() is None:
+        return
+    # For hypercorn and granian, which print what was raised: the last lines say it all.
+    sys.tracebacklimit = 0
+    if is_of_uvicorn:
+        # Its supervisor waits 5 s for a worker that no longer answers and has not ended yet, which
+        # is while Python takes its objects apart.
+        atexit.register(_exit_at_once)
+
+
+def _exit_at_once() -> None:
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(UVICORN_STARTUP_FAILURE)
 
 
 class _Shortening(logging.Filter):

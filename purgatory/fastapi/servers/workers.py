@@ -48,6 +48,15 @@ def running_workers(
     return _granian_workers(argv, environ)
 
 
+def is_uvicorn_worker(frame: FrameType | None) -> bool:
+    """Return True iff the code that calls `frame` runs in a process that uvicorn has started."""
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "uvicorn._subprocess":
+            return True
+        frame = frame.f_back
+    return False
+
+
 _SERVERS = frozenset({"uvicorn", "gunicorn", "hypercorn", "granian"})
 
 
