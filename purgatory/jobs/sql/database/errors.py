@@ -57,9 +57,15 @@ def store_error(error: Exception, *, is_read: bool = False) -> StoreError | None
             f"the database of jobs cannot be reached ({_text(error)}): {uncertain}try again, and "
             "check the server, its address, and the size of the pool"
         )
+    text = _text(error)
+    # Older versions of SQLAlchemy do not wrap an error of asyncpg's as it connects.
+    if _has_code(error, _LOCKED_OUT):
+        return StoreNotReadyError(
+            f"the database of jobs refuses the login ({text}): check its name, the user, the "
+            "password, and the access rules of the server"
+        )
     if not isinstance(error, DBAPIError):
         return None
-    text = _text(error)
     if _is(error, _FULL, _SQLITE_FULL):
         return StoreOutOfSpaceError(
             f"the database of jobs has no room left ({text}): nothing was stored; make room on its "
@@ -73,11 +79,6 @@ def store_error(error: Exception, *, is_read: bool = False) -> StoreError | None
     if _is(error, _NOT_READY, _SQLITE_NOT_READY):
         return StoreNotReadyError(
             f"the database has no tables for jobs, or other ones ({text}): {HOW_TO_MIGRATE}"
-        )
-    if _has_code(error, _LOCKED_OUT):
-        return StoreNotReadyError(
-            f"the database of jobs refuses the login ({text}): check its name, the user, the "
-            "password, and the access rules of the server"
         )
     if _is(error, (), _SQLITE_DAMAGED):
         return StoreNotReadyError(
@@ -104,7 +105,7 @@ def _is(error: DBAPIError, codes: tuple[str, ...], messages: tuple[str, ...]) ->
 
 
 def _has_code(error: Exception, codes: tuple[str, ...]) -> bool:
-    code = getattr(getattr(error, "orig", None), "sqlstate", None)
+    code = getattr(getattr(error, "orig", None) or error, "sqlstate", None)
     return isinstance(code, str) and bool(codes) and code.startswith(codes)
 
 
