@@ -64,7 +64,7 @@ define bench
 	@$(BIN)/python -m tests.benchmarks.core $(1) $(ARGS)
 endef
 
-.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites schemathesis chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
+.PHONY: help run test test-extras test-plain test-compiled test-versions test-lowest test-lowest-short test-newest load mutation other-suites schemathesis test-spark chaos chaos-signals chaos-ownership chaos-commits bench bench-full bench-http bench-jobs bench-signals bench-pipeline bench-replay lint format example-join-group example-acks-all example-unpaid-orders example-pipeline docs docs-house lock audit clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-21s %s\n", $$1, $$2 }' Makefile
@@ -136,6 +136,9 @@ bench-jobs: $(VENV)/.test $(VENV)/.compiled ## Measure delayed jobs on each stor
 
 bench-signals: $(VENV)/.test $(VENV)/.compiled ## Measure signals through Redis, beside bare pub/sub (ARGS="--rounds 5000")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.signals $(ARGS)
+
+test-spark: $(VENV)/.test ## Run the tests of the pipeline on Spark Connect (PLACE=connect) or two executors (PLACE=cluster)
+	@PURGATORY_SPARK=$(or $(PLACE),connect) $(BIN)/python -m pytest tests/pipeline $(ARGS)
 
 bench-pipeline: $(VENV)/.test $(VENV)/.compiled ## Measure 10 M operations on Spark, beside DuckDB and the truth, and a replay (ARGS="--operations 1000000")
 	@PYTHONPATH=$(COMPILED):. $(BIN)/python -P -m tests.benchmarks.pipeline $(ARGS)

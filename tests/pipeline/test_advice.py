@@ -23,8 +23,9 @@ from purgatory.pipeline.advise.wheel_geometry import (
     advise_geometry,
     measure,
 )
-from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Minute, advise_workers
+from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Minutes, advise_workers
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier, survival_at
+from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 
 TIMEOUT_US = 5_000_000
 
@@ -160,20 +161,35 @@ def test_few_timers_are_too_thin() -> None:
     assert (found.advised, found.candidates, found.is_thin) == (None, (), True)
 
 
-def minutes(count: int, operations: int, parked: int, start_s: int = 0) -> list[Minute]:
+Load = tuple[int, int, int]
+"""The start of a minute in seconds, the operations that began, and those that were parked."""
+
+
+def minutes(count: int, operations: int, parked: int, start_s: int = 0) -> list[Load]:
     """Return minutes that are all alike."""
-    return [Minute(start_s + 60 * place, operations, parked) for place in range(count)]
+    return [(start_s + 60 * place, operations, parked) for place in range(count)]
+
+
+def joined(*parts: list[Load]) -> Minutes:
+    """Return all minutes of `parts`."""
+    rows = [
+        {"kind": "park", "minute": datetime.fromtimestamp(start_s, UTC)}
+        | {"began": operations, "parked_peak": parked}
+        for part in parts
+        for start_s, operations, parked in part
+    ]
+    return minutes_of_kinds(ParkedMinutes.of_rows(rows), {})
 
 
 def test_a_peak_is_not_a_mean() -> None:
     """Five minutes of 210,000 parked in a quiet day are what workers must hold."""
-    found = advise_workers([*minutes(700, 60, 20), *minutes(5, 60, 210_000, start_s=42_000)])
+    found = advise_workers(joined(minutes(700, 60, 20), minutes(5, 60, 210_000, start_s=42_000)))
     assert found.parked is not None
     assert (found.parked.value, found.parked.highest) == (210_000, 210_000)
     assert found.parked.highest_start_s == 42_000
     assert found.workers == 4
     assert "the number of parked operations" in found.reason
-    burst = [*minutes(60, 60, 20), *minutes(1, 60, 934, start_s=3_600)]
+    burst = joined(minutes(60, 60, 20), minutes(1, 60, 934, start_s=3_600))
     parked = advise_workers(burst).parked
     assert parked is not None
     assert parked.low == 20 < parked.value == 934 < parked.high < 1_000
@@ -183,7 +199,7 @@ def test_arrivals_and_parked_are_searched_separately() -> None:
     """Long waits at night do not hide the arrivals of the day, and the other way round."""
     night = minutes(60, 10, 60_000)
     day = minutes(60, 600_000, 1_000, start_s=43_200)
-    found = advise_workers([*night, *day])
+    found = advise_workers(joined(night, day))
     assert found.arrivals_per_s is not None and found.parked is not None
     assert found.arrivals_per_s.value == 10_000
     assert found.parked.value == 60_000
@@ -192,8 +208,8 @@ def test_arrivals_and_parked_are_searched_separately() -> None:
 
 def test_one_minute_in_a_thousand_may_have_more() -> None:
     """Of a whole day the second highest minute counts; of other days' peaks the highest one."""
-    day = [Minute(60 * place, 60 + place, place) for place in range(1_440)]
-    found = advise_workers([*day, *minutes(100, 60, 5, start_s=86_400)]).parked
+    day = [(60 * place, 60 + place, place) for place in range(1_440)]
+    found = advise_workers(joined(day, minutes(100, 60, 5, start_s=86_400))).parked
     assert found is not None
     assert (found.low, found.value, found.highest) == (1_435, 1_438, 1_439)
     assert found.high == pytest.approx(1_439 + 1.96 * math.sqrt(1_439), rel=0.01)
@@ -203,7 +219,7 @@ def test_a_sample_is_scaled_and_less_certain() -> None:
     """A tenth of the operations stands for all of them."""
     row = {"kind": "park", "began": 60, "parked_peak": 40}
     hour = [datetime(2026, 11, 20, 6, minute, tzinfo=UTC) for minute in range(60)]
-    rows = [row | {"minute": minute} for minute in hour]
+    rows = ParkedMinutes.of_rows(row | {"minute": minute} for minute in hour)
     found = {
         share: advise_workers(minutes_of_kinds(rows, {"park": share})).parked
         for share in (1.0, 0.1)
@@ -216,7 +232,7 @@ def test_a_sample_is_scaled_and_less_certain() -> None:
 def test_a_short_look_is_too_thin() -> None:
     """Few minutes, or few operations, are no hour to plan by."""
     for few in (minutes(5, 10_000, 1), minutes(60, LEAST_OPERATIONS // 100, 1), []):
-        found = advise_workers(few)
+        found = advise_workers(joined(few))
         assert (found.workers, found.is_thin) == (None, True)
         assert "Too little data" in found.reason
 
@@ -237,7 +253,7 @@ def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
     found = advise(
         by_kind=[kind_row("park", 4_000), kind_row("job:mail", 0), kind_row("job:cancel", 4_000)],
         wait_counts=[ends | {"kind": kind} for kind in ("park", "job:cancel")],
-        parked=[*minutes_of("park", 2), *minutes_of("job:mail", 900)],
+        parked=ParkedMinutes.of_rows([*minutes_of("park", 2), *minutes_of("job:mail", 900)]),
         timers=[],
         targets=AdviceTargets(),
     )

@@ -24,6 +24,7 @@ from purgatory.pipeline.report.charts.chart_data import (
 from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
 from purgatory.pipeline.statistics.survival import kaplan_meier
+from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from tests.pipeline.test_charts import NOTHING, kind_row
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
@@ -101,7 +102,7 @@ def test_the_page_is_bounded_whatever_the_journal() -> None:
     lateness = [{"kind": KINDS[0], "bucket": bucket, "count": 3} for bucket in range(4_000)]
     findings = replace(
         with_timeline(rows),
-        parked=parked,
+        parked=ParkedMinutes.of_rows(parked),
         survival={KINDS[0]: kaplan_meier(waits)},
         lateness_counts=lateness,
     )

@@ -22,13 +22,14 @@ from purgatory.pipeline.report.charts.time_charts import (
 from purgatory.pipeline.report.charts.wait_charts import survival_chart, waits_chart
 from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
 from purgatory.pipeline.report.report_writer import charts
+from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 
 NOTHING = Findings(
     manifest=Manifest(),
     by_kind=[],
     by_key_prefix=[],
     hot_keys=[],
-    parked=[],
+    parked=ParkedMinutes.of_rows(),
     by_hour=[],
     timeline=[],
     wait_counts=[],
@@ -106,7 +107,7 @@ def test_the_same_figures_make_the_same_file() -> None:
         | {"parked_mean": 30.0, "parked_peak": 60 + minute}
         for minute in range(60)
     ]
-    first, second = (parked(replace(NOTHING, parked=rows)) for _ in range(2))
+    first, second = (parked(replace(NOTHING, parked=ParkedMinutes.of_rows(rows))) for _ in range(2))
     assert first is not None and second is not None
     assert first.rows == (("2026-11-20 06:00", "30", "119"),)
     assert first.as_files() == second.as_files()
@@ -131,7 +132,7 @@ def test_captions_say_what_is_left_out() -> None:
         {"kind": "a", "minute": day + timedelta(days=number), "parked_mean": 0.6, "parked_peak": 1}
         for number in range(SHOWN_DAYS + 1)
     ]
-    chart = parked(replace(NOTHING, parked=rows))
+    chart = parked(replace(NOTHING, parked=ParkedMinutes.of_rows(rows)))
     assert chart is not None
     assert "31 of 32 days" in chart.summary
     assert "with 0.01." in chart.summary

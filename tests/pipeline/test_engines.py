@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from purgatory.pipeline.advise import advice
 from purgatory.pipeline.advise.advice import AdviceTargets
 from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
 from purgatory.pipeline.duck.connection import connected, parquet
+from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.waits.timeline import JOB
 from tests.pipeline.synthetic import Written, write
 
@@ -119,6 +121,36 @@ def test_the_command_takes_duckdb_for_a_local_folder(
     assert f"{written.truth.operations:,} operations in {tmp_path}/out/outcomes" in said
     assert (tmp_path / "out" / "report" / "report.html").exists()
     assert main(["outcomes", *arguments[1:], "--engine", "duckdb"]) == 0
+
+
+def test_auto_counts_only_what_is_new(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal that is too large for DuckDB is not, once it was read; and Spark starts lightly."""
+    journal = write(tmp_path / "journal", operations=300, hours=1.0).folder
+    size = sum(path.stat().st_size for path in journal.rglob("*.parquet"))
+    arguments = ["waits", "--journal", str(journal), "--out", str(tmp_path / "out")]
+    is_short = []
+
+    def session(*_: object, **options: object) -> None:
+        is_short.append(options["is_short"])
+        raise PipelineError("asked for Spark")
+
+    monkeypatch.setattr("purgatory.pipeline.__main__.spark_session", session)
+    monkeypatch.setattr("purgatory.pipeline.cli.engine.machine_memory", lambda: 20 * size - 1)
+    monkeypatch.setattr("purgatory.pipeline.cli.engine._SHORT_BYTES", size)
+    assert main(arguments) == 1
+    assert "asked for Spark" in capsys.readouterr().err
+    assert main([*arguments, "--engine", "duckdb"]) == 0
+    assert main(arguments) == 0
+    assert main([*arguments, "--engine", "spark"]) == 1
+    assert is_short == [False, True]
+    shutil.rmtree(tmp_path / "out" / "rollups")
+    assert main([*arguments, "--engine", "spark"]) == 1
+    monkeypatch.setattr("purgatory.pipeline.cli.engine._SHORT_BYTES", 1)
+    assert main([*arguments, "--engine", "spark"]) == 1
+    assert main(["outcomes", *arguments[1:], "--engine", "spark"]) == 1
+    assert is_short[3:] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from purgatory.pipeline.cli.engine import DuckEngine, SparkEngine
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.report.previous_run import changes, summary_of
 from purgatory.pipeline.report.verdict import verdict
+from purgatory.pipeline.rollups.parts import KEPT_ERROR
 from tests.pipeline.rolled import START, write_outcomes
 from tests.pipeline.test_charts import NOTHING
 
@@ -54,8 +55,19 @@ def test_both_engines_find_the_failed_jobs(spark: SparkSession, out: Path) -> No
         {"kind": "job:pay", "jobs": 4, "error": "<b>refused</b>"},
     ]
     for engine in (DuckEngine(connected(threads=1)), SparkEngine(spark)):
-        found = engine.failed_jobs(str(out))
+        found = engine.failed_jobs(str(out), lambda _: None)
         assert sorted(found, key=lambda row: str(row["kind"])) == expected
+
+
+def test_the_latest_error_is_that_of_the_latest_hour(tmp_path: Path) -> None:
+    """Of hours, days and months; errors are cut to what a report shows."""
+    for later in (timedelta(days=70), timedelta(hours=2), timedelta(days=1), timedelta(0)):
+        at = START + later
+        row = job(1, "failed", f"{later.days}" + "x" * 999) | {"completed_at": at}
+        write_outcomes(tmp_path, [row | {"watched_at": at}], as_of=AS_OF + timedelta(days=71))
+    (found,) = DuckEngine(connected(threads=1)).failed_jobs(str(tmp_path), lambda _: None)
+    assert (found["kind"], found["jobs"]) == ("job:pay", 4)
+    assert found["error"] == "70" + "x" * (KEPT_ERROR - 2)
 
 
 def test_the_report_names_failed_jobs(out: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import repeat
 from warnings import catch_warnings, simplefilter
@@ -11,11 +12,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from purgatory.pipeline.advise.advice import minutes_of_kinds
 from purgatory.pipeline.advise.wheel_geometry import Timer, level_and_cascades
-from purgatory.pipeline.advise.workers import Minute, advise_workers
+from purgatory.pipeline.advise.workers import advise_workers
 from purgatory.pipeline.statistics.binomial import clopper_pearson
 from purgatory.pipeline.statistics.histogram import bucket, bucket_end, bucket_start
 from purgatory.pipeline.statistics.survival import kaplan_meier
+from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from purgatory.timer import ScheduledCall, TimingWheel
 
 WAITS = st.lists(
@@ -152,9 +155,16 @@ def _watched(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int, int]:
 @given(st.lists(st.tuples(st.integers(30, 500), st.integers(0, 10**6)), min_size=40, max_size=90))
 def test_a_peak_is_within_its_interval(loads: list[tuple[int, int]]) -> None:
     """Whatever the minutes, and in whichever order they come."""
-    minutes = [Minute(60 * place, count, parked) for place, (count, parked) in enumerate(loads)]
-    found = advise_workers(minutes)
-    assert found == advise_workers(minutes[::-1])
+    rows = [
+        {"kind": "park", "minute": datetime.fromtimestamp(60 * place, UTC)}
+        | {"began": count, "parked_peak": parked}
+        for place, (count, parked) in enumerate(loads)
+    ]
+    found, reversed_ = (
+        advise_workers(minutes_of_kinds(ParkedMinutes.of_rows(some), {}))
+        for some in (rows, rows[::-1])
+    )
+    assert found == reversed_
     assert found.arrivals_per_s is not None and found.parked is not None
     for peak, loads_of_it in (
         (found.arrivals_per_s, [count / 60 for count, _ in loads]),

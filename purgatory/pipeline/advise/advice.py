@@ -8,14 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from purgatory.pipeline.advise.timeouts import Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import GeometryAdvice, Timer, advise_geometry
-from purgatory.pipeline.advise.workers import Capacity, Minute, WorkerAdvice, advise_workers
+from purgatory.pipeline.advise.workers import Capacity, Minutes, WorkerAdvice, advise_workers
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.histogram import bucket_end
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
+from purgatory.pipeline.waits.parked_minutes import Floats, ParkedMinutes
 from purgatory.pipeline.waits.timeline import JOB as WAITS
 
 JOB = "advice"
@@ -70,7 +73,7 @@ def run(
     found = advise(
         by_kind=tables.rows(WAITS, "by_kind"),
         wait_counts=tables.rows(WAITS, "wait_counts"),
-        parked=tables.rows(WAITS, "parked"),
+        parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked")),
         timers=timers,
         targets=targets,
         sampling=outcome_table.manifest().sampling,
@@ -87,7 +90,7 @@ def advise(
     *,
     by_kind: Iterable[Mapping[str, Any]],
     wait_counts: Iterable[Mapping[str, Any]],
-    parked: Iterable[Mapping[str, Any]],
+    parked: ParkedMinutes,
     timers: Sequence[Timer],
     targets: AdviceTargets,
     sampling: Mapping[str, float] | None = None,
@@ -103,8 +106,9 @@ def advise(
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
         if not is_job(row)
     ]
-    minutes = minutes_of_kinds((row for row in parked if not is_job(row)), sampling or {})
-    peak_parked = round(max((minute.parked for minute in minutes), default=0))
+    waiting = parked.where(lambda kind: not kind.startswith(JOB_KIND))
+    minutes = minutes_of_kinds(waiting, sampling or {})
+    peak_parked = round(float(minutes.parked.max(initial=0)))
     return Advice(
         timeouts=tuple(timeouts),
         geometry=advise_geometry(timers, peak_parked, targets.max_tick_ms),
@@ -143,18 +147,21 @@ def _ended(row: Mapping[str, Any]) -> Ended:
     )
 
 
-def minutes_of_kinds(
-    parked: Iterable[Mapping[str, Any]], sampling: Mapping[str, float]
-) -> list[Minute]:
-    """Return the minutes of all kinds together, from the rows of the table parked.
+def minutes_of_kinds(parked: ParkedMinutes, sampling: Mapping[str, float]) -> Minutes:
+    """Return the minutes of all kinds together.
 
     The peaks of several kinds within a minute are added, as if they were at the same time.
     """
-    sums: dict[int, list[float]] = defaultdict(lambda: [0.0] * 4)
-    for row in parked:
-        total = sums[int(row["minute"].timestamp())]
-        scale = 1 / (sampling.get(row["kind"]) or 1.0)
-        for place, name in enumerate(("began", "parked_peak")):
-            total[place] += row[name] * scale
-            total[place + 2] += row[name] * scale**2
-    return [Minute(start_s, *values) for start_s, values in sorted(sums.items())]
+    scale = parked.per_kind(lambda kind: 1 / (sampling.get(kind) or 1.0), float)
+    minutes, places = np.unique(parked.minute, return_inverse=True)
+
+    def sums(values: Floats) -> Floats:
+        return np.bincount(places, values, len(minutes)).astype(np.float64)
+
+    return Minutes(
+        start_s=minutes * 60,
+        operations=sums(parked.began * scale),
+        parked=sums(parked.peak * scale),
+        operations_variance=sums(parked.began * scale**2),
+        parked_variance=sums(parked.peak * scale**2),
+    )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
 
 from purgatory.pipeline.console.formatting import counted, figure, percent
 from purgatory.pipeline.statistics.binomial import CONFIDENCE, exceedances
 from purgatory.pipeline.statistics.poisson import poisson_upper
+from purgatory.pipeline.waits.parked_minutes import Floats, Integers
 
 LEAST_OPERATIONS = 1_000
 LEAST_MINUTES = 20
@@ -22,18 +23,21 @@ counts, and the highest of less than 1,000 minutes."""
 _DAY_S = 86_400
 
 
-@dataclass(frozen=True, slots=True)
-class Minute:
-    """The load of one minute, of all kinds; of sampled kinds the load of all their operations."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Minutes:
+    """The load of minutes, of all kinds; of sampled kinds the load of all their operations.
 
-    start_s: int
-    operations: float
+    Columns of equal length, in the order of time.
+    """
+
+    start_s: Integers
+    operations: Floats
     """That began to wait."""
-    parked: float
+    parked: Floats
     """The highest number of parked operations."""
-    operations_variance: float | None = None
-    """Of the count, if it is scaled up from a sample; by default that of a count."""
-    parked_variance: float | None = None
+    operations_variance: Floats
+    """Of the counts: that of a count, unless it is scaled up from a sample."""
+    parked_variance: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +79,15 @@ class WorkerAdvice:
     reason: str
 
 
-def advise_workers(minutes: Sequence[Minute], capacity: Capacity | None = None) -> WorkerAdvice:
+def advise_workers(minutes: Minutes, capacity: Capacity | None = None) -> WorkerAdvice:
     """Return the number of workers that the peaks of `minutes` need.
 
     A peak of parked operations beyond the limit of a worker is refused with 503, and one of
     arrivals delays all, so each is sized by itself, by the upper end of its interval.
     """
     capacity = capacity or Capacity()
-    operations = round(sum(minute.operations for minute in minutes))
-    if operations < LEAST_OPERATIONS or len(minutes) < LEAST_MINUTES:
+    operations, count = round(float(minutes.operations.sum())), len(minutes.start_s)
+    if operations < LEAST_OPERATIONS or count < LEAST_MINUTES:
         return WorkerAdvice(
             workers=None,
             arrivals_per_s=None,
@@ -91,13 +95,12 @@ def advise_workers(minutes: Sequence[Minute], capacity: Capacity | None = None) 
             capacity=capacity,
             is_thin=True,
             reason=f"Too little data: {counted(operations, 'operation')} in "
-            f"{counted(len(minutes), 'minute')}, and at least {LEAST_OPERATIONS:,} operations in "
+            f"{counted(count, 'minute')}, and at least {LEAST_OPERATIONS:,} operations in "
             f"{LEAST_MINUTES} minutes are needed.",
         )
-    arrivals = _per_second(
-        _peak(minutes, lambda minute: (minute.operations, minute.operations_variance))
-    )
-    parked = _peak(minutes, lambda minute: (minute.parked, minute.parked_variance))
+    starts_s = minutes.start_s
+    arrivals = _per_second(_peak(starts_s, minutes.operations, minutes.operations_variance))
+    parked = _peak(starts_s, minutes.parked, minutes.parked_variance)
     by_parked = parked.high / (capacity.parked * capacity.utilisation)
     by_cpu = arrivals.high * capacity.cpu_us / 1e6 / capacity.utilisation
     workers = max(1, math.ceil(max(by_parked, by_cpu)))
@@ -111,38 +114,37 @@ def advise_workers(minutes: Sequence[Minute], capacity: Capacity | None = None) 
     )
 
 
-def _peak(
-    minutes: Sequence[Minute], load: Callable[[Minute], tuple[float, float | None]]
-) -> PeakLoad:
+def _peak(starts_s: Integers, loads: Floats, variances: Floats) -> PeakLoad:
     """Return the highest of the peaks of all days."""
-    days: dict[int, list[Minute]] = defaultdict(list)
-    for minute in minutes:
-        days[minute.start_s // _DAY_S].append(minute)
-    first_s = min(minute.start_s for minute in minutes)
-    last_s = max(minute.start_s for minute in minutes)
+    days, firsts = np.unique(starts_s // _DAY_S, return_index=True)
+    first_s, last_s = int(starts_s[0]), int(starts_s[-1])
     peaks = []
-    for day, of_day in days.items():
+    for day, first, end in zip(days.tolist(), firsts, [*firsts[1:], len(starts_s)], strict=True):
         # Minutes without a row are without load; before and after the journal nothing is known.
         start_s, end_s = max(first_s, day * _DAY_S), min(last_s + 60, (day + 1) * _DAY_S)
-        peaks.append(_peak_of_day(of_day, (end_s - start_s) // 60, load))
+        of_day = slice(first, end)
+        count = (end_s - start_s) // 60
+        peaks.append(_peak_of_day(starts_s[of_day], loads[of_day], variances[of_day], count))
     return max(peaks, key=lambda peak: (peak.value, peak.highest, -peak.highest_start_s))
 
 
-def _peak_of_day(
-    minutes: Sequence[Minute], count: int, load: Callable[[Minute], tuple[float, float | None]]
-) -> PeakLoad:
-    loads = sorted((load(minute)[0] for minute in minutes), reverse=True)
-    loads += [0.0] * (count - len(loads))
-    highest = max(minutes, key=lambda minute: (load(minute)[0], -minute.start_s))
-    value, variance = load(highest)
+def _peak_of_day(starts_s: Integers, loads: Floats, variances: Floats, count: int) -> PeakLoad:
+    ordered = np.sort(loads)[::-1]
+
+    def at(rank: int) -> float:
+        return float(ordered[rank]) if rank < len(ordered) else 0.0
+
+    # The first of several.
+    highest = int(loads.argmax())
+    value = float(loads[highest])
     # The number of minutes with more load than the true peak is binomial.
-    most_above = exceedances(len(loads), PEAK_SHARE, (1 + CONFIDENCE) / 2)
+    most_above = exceedances(count, PEAK_SHARE, (1 + CONFIDENCE) / 2)
     return PeakLoad(
-        value=loads[math.floor(len(loads) * PEAK_SHARE)],
-        low=loads[min(most_above, len(loads) - 1)],
-        high=poisson_upper(value, value if variance is None else variance),
+        value=at(math.floor(count * PEAK_SHARE)),
+        low=at(min(most_above, count - 1)),
+        high=poisson_upper(value, float(variances[highest])),
         highest=value,
-        highest_start_s=highest.start_s,
+        highest_start_s=int(starts_s[highest]),
     )
 
 

@@ -96,7 +96,7 @@ def run_report(call: Call) -> str:
         call.on_progress,
         call.options.title,
         call.options.journal,
-        failed_jobs=lambda: call.engine.failed_jobs(call.options.out),
+        failed_jobs=lambda: call.engine.failed_jobs(call.options.out, call.on_progress),
     )
     return f"{said}The report is {where}"
 
@@ -123,19 +123,21 @@ def _add_engine(parser: argparse.ArgumentParser) -> None:
         type=EngineName,
         choices=list(EngineName),
         default=EngineName.AUTO,
-        help="what computes the tables; auto is duckdb for local folders that fit into memory, "
-        "else spark (default %(default)s)",
+        help="what computes the tables; auto is duckdb for local folders whose new files fit into "
+        "memory, else spark (default %(default)s)",
     )
 
 
 def _add_outcomes(parser: argparse.ArgumentParser) -> None:
     _add_engine(parser)
+    parser.set_defaults(needs_rollups=False)
     add_journal(parser, is_required=True)
     _add_times(parser)
 
 
 def _add_waits(parser: argparse.ArgumentParser) -> None:
     _add_engine(parser)
+    parser.set_defaults(needs_rollups=True)
     add_journal(parser)
     _add_times(parser)
 

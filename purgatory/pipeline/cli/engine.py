@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cached_property
 
@@ -13,12 +13,12 @@ import duckdb
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.advise.wheel_geometry import Timer
-from purgatory.pipeline.cli.failed_jobs import FailedJobs, failed_by_duckdb, failed_by_spark
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
+from purgatory.pipeline.rollups.failed_jobs import FailedJobs, failed_jobs
 from purgatory.pipeline.rollups.rollups import FOLDER, RollupRun, Rollups
 from purgatory.pipeline.rollups.spark_rollups import SparkRollupRun
 from purgatory.pipeline.rollups.wait_tables import timer_sample, write_waits
@@ -33,6 +33,8 @@ from purgatory.pipeline.spark.tables import Tables
 # A journal takes about ten times its size while it is merged.
 _SHARE_OF_MEMORY = 20
 _LEAST_MEMORY = 2**30
+# Below, compiling for the best speed takes longer than running without.
+_SHORT_BYTES = 16 * 2**20
 # In Spark, S3 is s3a.
 _ARROW_ONLY = ("s3", "gs")
 # Set by spark-submit, and by users of Spark Connect.
@@ -47,7 +49,7 @@ class EngineName(StrEnum):
     """What computes the tables."""
 
     AUTO = "auto"
-    """DuckDB for folders that fit into this machine's memory, unless --master is given."""
+    """DuckDB if what is new fits into this machine's memory, unless --master is given."""
     SPARK = "spark"
     DUCKDB = "duckdb"
 
@@ -68,9 +70,9 @@ class Engine(ABC):
     def outcome_table(self, path: str) -> OutcomeTable:
         """Return the table of outcomes below `path`."""
 
-    @abstractmethod
-    def failed_jobs(self, path: str) -> FailedJobs:
+    def failed_jobs(self, path: str, on_progress: OnProgress) -> FailedJobs:
         """Return the failed jobs by kind. Raises NothingToReadError without outcomes."""
+        return failed_jobs(self.connection, self.rollups(path, on_progress))
 
     def tables(self, path: str) -> Tables:
         """Return the other tables below `path`."""
@@ -121,10 +123,6 @@ class SparkEngine(Engine):
         """Return the table of outcomes below `path`."""
         return OutcomeTable(self._spark, f"{path}/outcomes")
 
-    def failed_jobs(self, path: str) -> FailedJobs:
-        """Return the failed jobs of the outcomes below `path`."""
-        return failed_by_spark(self.outcome_table(path).read())
-
     def _rollup_run(
         self, folder: Folder, table: OutcomeTable, on_progress: OnProgress
     ) -> RollupRun:
@@ -149,10 +147,6 @@ class DuckEngine(Engine):
     def outcome_table(self, path: str) -> DuckOutcomeTable:
         """Return the table of outcomes below `path`."""
         return DuckOutcomeTable(self.connection, f"{path}/outcomes")
-
-    def failed_jobs(self, path: str) -> FailedJobs:
-        """Return the failed jobs of the outcomes below `path`."""
-        return failed_by_duckdb(self.connection, self.outcome_table(path))
 
     def _rollup_run(
         self, folder: Folder, table: OutcomeTable, on_progress: OnProgress
@@ -180,9 +174,10 @@ def check_engine(options: argparse.Namespace) -> None:
         raise ValueError("--master is for Spark: leave it out, or give --engine spark")
 
 
-def is_for_duckdb(options: argparse.Namespace) -> bool:
+def is_for_duckdb(options: argparse.Namespace, bytes_to_read: Callable[[], int]) -> bool:
     """Return whether DuckDB computes the tables of a command with these `options`.
 
+    `bytes_to_read` is called if the size of what is new decides.
     Raises PipelineError for a folder that cannot be listed.
     """
     name: EngineName | None = getattr(options, "engine", None)
@@ -195,8 +190,15 @@ def is_for_duckdb(options: argparse.Namespace) -> bool:
     # Other addresses are those of a cluster, or of Spark's own file systems.
     if any(_scheme(path) not in ("", *_ARROW_ONLY) for path in _paths(options)):
         return False
-    size = sum(file.size for path in _paths(options) for file in folder_at(path).files(".parquet"))
-    return size * _SHARE_OF_MEMORY <= (machine_memory() or 0)
+    return bytes_to_read() * _SHARE_OF_MEMORY <= (machine_memory() or 0)
+
+
+def is_short(options: argparse.Namespace, bytes_to_read: Callable[[], int]) -> bool:
+    """Return whether a Spark of this machine reads so little that its start takes longest."""
+    if not hasattr(options, "engine") or not _OTHER_SPARK.isdisjoint(os.environ):
+        return False
+    is_here = options.master is None or options.master.startswith("local")
+    return is_here and bytes_to_read() < _SHORT_BYTES
 
 
 def _paths(options: argparse.Namespace) -> list[str]:

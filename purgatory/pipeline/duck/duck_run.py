@@ -63,7 +63,7 @@ class DuckUpdateRun(UpdateRun):
             ) from error
         raise error
 
-    def _events(self, paths: Sequence[str]) -> str:
+    def _events(self, paths: Sequence[str], rows: int) -> str:
         parts = [sql.no_events()]
         if paths:
             parts.append(sql.events_of_files([address(self._journal, path) for path in paths]))

@@ -11,6 +11,9 @@ from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.outcomes.schema import COMPLETIONS, EVENT_SCHEMA, OUTCOME_SCHEMA, WATCHED
 
+FEW_RECORDS = 50_000
+"""Fewer are handled by one task: a shuffle would cost more."""
+
 # The order in which records of one operation are preferred: an end before a "watched", then the
 # earlier. The rest breaks ties, so that the order of reading never matters.
 _PREFERENCE = ("is_watched", "at", "seq", "event")
@@ -104,6 +107,8 @@ def _gathered(records: DataFrame, tasks: int, files_per_hour: int) -> DataFrame:
     Partitioned by operation alone, every task would write a file for every hour. Tasks are numbered
     rather than hashed: a few hours hashed into a few tasks would leave cores idle.
     """
+    if tasks == 1:
+        return records.withColumn("task", F.lit(0)).coalesce(1)
     hour = F.unix_seconds(watched_hour()) / F.lit(3600)
     file = F.pmod(F.hash("operation_id"), F.lit(files_per_hour))
     task = F.pmod(hour.cast("long") * files_per_hour + file, F.lit(tasks)).cast("int")

@@ -22,7 +22,7 @@ from purgatory.pipeline.outcomes.future_records import (
 )
 from purgatory.pipeline.outcomes.journal_files import damaged_files, unreadable_file
 from purgatory.pipeline.outcomes.manifest import Hour, future_folder, run_folder
-from purgatory.pipeline.outcomes.outcomes import outcomes, watched_hour
+from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS, outcomes, watched_hour
 from purgatory.pipeline.outcomes.schema import EVENT_SCHEMA, OUTCOME_SCHEMA
 from purgatory.pipeline.outcomes.update_run import UpdateRun
 from purgatory.pipeline.spark.error_message import SPARK_ERRORS
@@ -50,6 +50,7 @@ class SparkUpdateRun(UpdateRun):
     ) -> None:
         super().__init__(table, journal, on_progress, limit)
         self._spark = spark
+        self._is_few = False
 
     def _damaged(
         self, error: Exception, rows: Mapping[str, int], on_bad_file: OnBadFile
@@ -71,7 +72,7 @@ class SparkUpdateRun(UpdateRun):
         damaged = damaged_files(self._spark, self._journal, others)
         return {path: reason} | dict.fromkeys(damaged, "damaged: not all rows can be read")
 
-    def _events(self, paths: Sequence[str]) -> DataFrame:
+    def _events(self, paths: Sequence[str], rows: int) -> DataFrame:
         if paths:
             # The path's date and hour are ignored: rows have their own times.
             reader = self._spark.read.schema(EVENT_SCHEMA).option("recursiveFileLookup", True)
@@ -84,7 +85,9 @@ class SparkUpdateRun(UpdateRun):
         if self._is_repair:
             outcomes_before = read_outcomes(self._spark, self._table, self._before.paths())
             events = events.unionByName(events_of_outcomes(outcomes_before, self._limit))
-        return events
+        is_all = self._before.future_run is None and not self._is_repair
+        # Without a shuffle.
+        return events.coalesce(1) if is_all and rows < FEW_RECORDS else events
 
     def _summary(self, events: DataFrame) -> EventSummary:
         return summary_of(events, self._limit)
@@ -114,15 +117,19 @@ class SparkUpdateRun(UpdateRun):
         records = rows + sum(
             before.hours[hour].operations for hour in hours if hour in before.hours
         )
-        # A few for each core, and none too large to sort.
-        tasks = max(4 * parallelism(self._spark), -(-records // _RECORDS_A_TASK))
-        files_per_hour = -(-tasks // len(hours))
+        tasks, files_per_hour = 1, 1
+        self._is_few = records < FEW_RECORDS
+        if not self._is_few:
+            # A few for each core, and none too large to sort.
+            most = max(4 * parallelism(self._spark), -(-records // _RECORDS_A_TASK))
+            files_per_hour = -(-most // len(hours))
+            tasks = min(_MOST_TASKS, len(hours) * files_per_hour)
         found = outcomes(
             past_events(events, self._limit),
             as_of=as_of,
             grace_s=grace_s,
             known=known,
-            tasks=min(_MOST_TASKS, len(hours) * files_per_hour),
+            tasks=tasks,
             files_per_hour=files_per_hour,
         )
         # For each row: a date and an element of a list, as formatting a time takes far longer.
@@ -134,8 +141,9 @@ class SparkUpdateRun(UpdateRun):
 
     def _described(self) -> dict[str, Hour]:
         is_open = F.col("outcome") == "open"
+        written = read_outcomes(self._spark, self._table, [run_folder(self._name)])
         rows = (
-            read_outcomes(self._spark, self._table, [run_folder(self._name)])
+            (written.coalesce(1) if self._is_few else written)
             .groupBy(watched_hour().alias("hour"))
             .agg(
                 F.count("*").alias("operations"),

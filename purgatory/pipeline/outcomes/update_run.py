@@ -165,7 +165,7 @@ class UpdateRun(ABC):
     ) -> Update:
         before = self._before
         rows = sum(footer.rows for _, footer in good)
-        events = self._events([file.path for file, _ in good])
+        events = self._events([file.path for file, _ in good], rows)
         found = self._summary(events)
         as_of = self._as_of(found)
         hours = found.hours | _overdue(before, as_of, grace_s)
@@ -228,8 +228,11 @@ class UpdateRun(ABC):
         """
 
     @abstractmethod
-    def _events(self, paths: Sequence[str]) -> Any:
-        """Return the events of new files, and those that were in the future until now."""
+    def _events(self, paths: Sequence[str], rows: int) -> Any:
+        """Return the events of new files, and those that were in the future until now.
+
+        `rows` are the rows of the files.
+        """
 
     @abstractmethod
     def _summary(self, events: Any) -> EventSummary:

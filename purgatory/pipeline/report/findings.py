@@ -15,6 +15,7 @@ from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
+from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from purgatory.pipeline.waits.timeline import JOB as WAITS
 
 Rows = Sequence[Mapping[str, Any]]
@@ -35,7 +36,7 @@ class Findings:
     """The kind with most operations first."""
     by_key_prefix: Rows
     hot_keys: Rows
-    parked: Rows
+    parked: ParkedMinutes
     by_hour: Rows
     timeline: Rows
     wait_counts: Rows
@@ -74,7 +75,7 @@ class Findings:
         return replace(
             self,
             by_kind=of_part(self.by_kind),
-            parked=of_part(self.parked),
+            parked=self.parked.where(lambda kind: is_job({"kind": kind}) is jobs),
             by_hour=of_part(self.by_hour),
             timeline=of_part(self.timeline),
             wait_counts=of_part(self.wait_counts),
@@ -115,7 +116,7 @@ def findings(
         by_kind=by_kind,
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
-        parked=tables.rows(WAITS, "parked"),
+        parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked")),
         by_hour=tables.rows(WAITS, "by_hour"),
         timeline=tables.rows(WAITS, "timeline"),
         wait_counts=wait_counts,

@@ -10,6 +10,7 @@ from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.rollups.parts import (
     FINE_BITS,
+    KEPT_ERROR,
     KEPT_KEYS,
     KEPT_PREFIXES,
     KEPT_TIMERS,
@@ -65,6 +66,8 @@ def source(
             ON CASE WHEN outcome = 'lost' THEN split_part(operation_id, '-', 1) END = s."start"
         ), timed AS (
             SELECT kind, keys, outcome, is_contested, wait_us, lateness_us, timeout_us, crashed,
+                   state = 'failed' AS is_failed, error,
+                   coalesce(epoch_us(completed_at), 0) AS completed_us,
                    epoch_us(watched_at) AS watched_us, epoch_us(deadline) AS deadline_us,
                    epoch_us(greatest({until}, watched_at)) AS until_us,
                    coalesce(wait_us, CASE
@@ -110,6 +113,8 @@ def hour_rows() -> str:
         _grouped(Part.ENDED, "kind", outcome="NULL", number="until_us // 1000000"),
         _timers(),
         _grouped(Part.CRASH, name="crashed", outcome="NULL", where="crashed IS NOT NULL"),
+        _grouped(Part.FAILED, "kind", outcome="NULL", where="is_failed"),
+        _errors(),
     )
     union = " UNION ALL ".join(f"({part})" for part in parts)
     columns = ", ".join(
@@ -201,6 +206,24 @@ def _prefixes() -> str:
                outcome, number, {sums}
         FROM prefixed p JOIN ranked r ON p.hour = r.hour AND name = ranked_name GROUP BY ALL
     """
+
+
+def _errors() -> str:
+    latest = _grouped(
+        Part.ERROR,
+        "kind",
+        name=f"left(error, {KEPT_ERROR})",
+        outcome="NULL",
+        number="completed_us",
+        where="is_failed AND error IS NOT NULL",
+    )
+    return f"SELECT * FROM ({latest}) QUALIFY {latest_error('hour')}"
+
+
+def latest_error(period: str) -> str:
+    """Return whether a row of Part.ERROR is the latest of its kind and `period`."""
+    place = f"row_number() OVER (PARTITION BY {period}, kind ORDER BY number DESC, name)"
+    return f"{place} = 1"
 
 
 def _timers() -> str:

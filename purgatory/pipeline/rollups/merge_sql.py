@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from purgatory.pipeline.duck.connection import parquet, text
+from purgatory.pipeline.rollups.hour_sql import latest_error
 from purgatory.pipeline.rollups.parts import (
     KEPT_KEYS,
     KEPT_PREFIXES,
@@ -31,6 +32,7 @@ def merged(relation: str, period: str, *, minutes: int) -> str:
     width = minutes * TIMELINE_WIDTH
     number = f"""CASE WHEN part = {Part.MINUTE.value}
         THEN number // {width} * {width} + number % {TIMELINE_WIDTH} ELSE number END"""
+    ranked_apart = ", ".join(str(part.value) for part in (Part.KEY, Part.TIMER, Part.ERROR))
     rank = "row_number() OVER (PARTITION BY period, family ORDER BY sum(weight) DESC, name)"
     return f"""
         WITH rows AS (
@@ -59,7 +61,9 @@ def merged(relation: str, period: str, *, minutes: int) -> str:
         FROM rows WHERE part = {Part.TIMER.value}
         QUALIFY row_number() OVER (PARTITION BY period ORDER BY number, name) <= {KEPT_TIMERS}
         UNION ALL
-        FROM rows WHERE NOT ({prefix}) AND part NOT IN ({Part.KEY.value}, {Part.TIMER.value})
+        FROM rows WHERE part = {Part.ERROR.value} QUALIFY {latest_error("period")}
+        UNION ALL
+        FROM rows WHERE NOT ({prefix}) AND part NOT IN ({ranked_apart})
     """
 
 

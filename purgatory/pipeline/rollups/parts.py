@@ -23,6 +23,9 @@ KEPT_PREFIXES: Final = 1_000
 KEPT_TIMERS: Final = 2_000
 """The timers with the least `sample_number` are a uniform sample, also of merged rollups."""
 
+KEPT_ERROR: Final = 301
+"""Characters of the error of a failed job: a report shows less."""
+
 FINE_BITS: Final = 9
 """Buckets of rollups are finer than those of `purgatory.pipeline.statistics.histogram`, each of
 which has the same values as four of them: 512 for each doubling of the value."""
@@ -63,6 +66,11 @@ class Part(IntEnum):
     in milliseconds."""
     CRASH = 10
     """Lost operations by the start of a worker (name) that crashed. Only in hours."""
+    FAILED = 11
+    """Failed jobs by kind."""
+    ERROR = 12
+    """The error (name) of the job that failed last, by kind. The number is its end, in microseconds
+    since 1970."""
 
 
 MERGED: Final = tuple(part for part in Part if part not in {Part.BEGAN, Part.ENDED, Part.CRASH})

@@ -12,7 +12,7 @@ from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.spark.folder import Folder, output_in_use
 
-VERSION = 1
+VERSION = 2
 FOLDER = "_manifests"
 
 

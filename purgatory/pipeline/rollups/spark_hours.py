@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 # Spark's own name for it
 
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
+from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS
 from purgatory.pipeline.outcomes.schema import JOB_KIND
 from purgatory.pipeline.rollups.parts import (
     FINE_BITS,
     GROUPS,
+    KEPT_ERROR,
     KEPT_KEYS,
     KEPT_PREFIXES,
     KEPT_TIMERS,
@@ -29,11 +33,16 @@ from purgatory.pipeline.waits.crashes import CRASHED_AT, with_crashes
 from purgatory.pipeline.waits.wait_statistics import NO_KEY, OTHER
 
 _HOUR_S = 3_600
-_KEPT = {Part.KEY: KEPT_KEYS, Part.TIMER: KEPT_TIMERS}
+_KEPT = {Part.KEY: KEPT_KEYS, Part.TIMER: KEPT_TIMERS, Part.ERROR: 1}
 _OF_PREFIXES = (Part.PREFIX_WAIT, Part.PREFIX_LATENESS)
 _OF_WAITS = (Part.WAIT, Part.PREFIX_WAIT, Part.KEY)
 _OF_LATENESS = (Part.LATENESS, Part.PREFIX_LATENESS)
-_BY_KIND = (Part.WAIT, Part.LATENESS, Part.TIMEOUT, Part.MINUTE, Part.BEGAN, Part.ENDED)
+_BY_KIND = (
+    *(Part.WAIT, Part.LATENESS, Part.TIMEOUT, Part.MINUTE, Part.BEGAN, Part.ENDED),
+    *(Part.FAILED, Part.ERROR),
+)
+# Of few operations.
+_RARE = (Part.TIMER, Part.CRASH, Part.FAILED, Part.ERROR)
 _BY_OUTCOME = (*_OF_WAITS, *_OF_LATENESS, Part.MINUTE)
 
 
@@ -53,8 +62,12 @@ def hour_rows(
         [(hour, sample_threshold(count)) for hour, count in operations.items()],
         "hour long, threshold long",
     )
-    timed = _timed(outcomes, starts, as_of).join(F.broadcast(thresholds), "hour")
-    named = _counted(_parts(timed))
+    is_few = sum(operations.values()) < FEW_RECORDS
+    read = outcomes.coalesce(1) if is_few else outcomes
+    timed = _timed(read, starts, as_of).join(F.broadcast(thresholds), "hour")
+    counted = _counted(_parts(timed))
+    # All windows and the last aggregate are within an hour: the rows are exchanged once.
+    named = counted if is_few else counted.repartition("hour")
     period = F.date_format(F.timestamp_seconds(F.col("hour") * _HOUR_S), "yyyy-MM-dd'T'HH")
     return _most_frequent(named).withColumn("period", period)
 
@@ -66,7 +79,9 @@ def _timed(outcomes: DataFrame, starts: Mapping[str, WorkerStart], as_of: dateti
     watched_us = micros("watched_at")
     return with_crashes(outcomes, starts).select(
         *("operation_id", "kind", "keys", "outcome", "is_contested"),
-        *("wait_us", "lateness_us", "timeout_us", CRASHED_AT),
+        *("wait_us", "lateness_us", "timeout_us", CRASHED_AT, "error"),
+        F.coalesce(F.col("state") == "failed", F.lit(False)).alias("is_failed"),
+        F.coalesce(micros("completed_at"), F.lit(0)).alias("completed_us"),
         F.expr(f"unix_micros(watched_at) div {_HOUR_S * 1_000_000}").alias("hour"),
         watched_us.alias("watched_us"),
         micros("deadline").alias("deadline_us"),
@@ -84,6 +99,8 @@ def _parts(timed: DataFrame) -> DataFrame:
         (_is(*_OF_LATENESS) & F.col("lateness_us").isNull())
         | (_is(Part.TIMER) & ~_is_sampled())
         | (_is(Part.CRASH) & F.col(CRASHED_AT).isNull())
+        | (_is(Part.FAILED, Part.ERROR) & ~F.col("is_failed"))
+        | (_is(Part.ERROR) & F.col("error").isNull())
     )
     named = timed.select("*", F.inline(_listed())).where(~is_dropped)
     bucketed = (
@@ -103,12 +120,14 @@ def _parts(timed: DataFrame) -> DataFrame:
         .when(_is(Part.BEGAN), _floored("watched_us", 1_000_000))
         .when(_is(Part.ENDED), _floored("until_us", 1_000_000))
         .when(_is(Part.TIMER), _sample_number())
+        .when(_is(Part.ERROR), F.col("completed_us"))
         .otherwise(bucket_column(F.col("bucketed"), FINE_BITS))
     )
     times = (_floored(name, 1_000) for name in ("watched_us", "deadline_us", "until_us"))
     name = (
         F.when(_is(Part.TIMER), F.concat_ws(" ", *times))
         .when(_is(Part.CRASH), F.substring_index("operation_id", "-", 1))
+        .when(_is(Part.ERROR), F.substring("error", 1, KEPT_ERROR))
         .otherwise(F.col("name"))
     )
     return named.withColumn("bucketed", bucketed).select(
@@ -125,7 +144,7 @@ def _parts(timed: DataFrame) -> DataFrame:
 
 def _listed() -> Column:
     """Return the parts of an operation, each with its name."""
-    always = [part for part in Part if part not in {*_OF_PREFIXES, Part.KEY}]
+    always = [part for part in Part if part not in {*_OF_PREFIXES, *_RARE, Part.KEY}]
     keys = F.array_distinct("keys")
     prefixes = F.array_distinct(F.transform("keys", _prefix))
     key = F.get("keys", F.lit(0))
@@ -135,8 +154,13 @@ def _listed() -> Column:
     one = F.array(*none, _named(Part.KEY, key))
     several = F.concat(_each(Part.KEY, keys), *(_each(part, prefixes) for part in _OF_PREFIXES))
     by_key = F.when(F.size("keys") == 1, one).when(F.size("keys") > 1, several)
-    nameless = (_named(part, F.lit(None)) for part in always)
-    return F.concat(F.array(*nameless), by_key.otherwise(F.array(*none)))
+    nameless, rare = (
+        F.array(*(_named(part, F.lit(None)) for part in parts)) for parts in (always, _RARE)
+    )
+    is_rare = _is_sampled() | F.col(CRASHED_AT).isNotNull() | F.col("is_failed")
+    of_rare = F.concat(nameless, rare)
+    by_part = F.when(is_rare, of_rare).otherwise(nameless)
+    return F.concat(by_part, by_key.otherwise(F.array(*none)))
 
 
 def _each(part: Part, names: Column) -> Column:
@@ -183,19 +207,26 @@ def _most_frequent(rows: DataFrame) -> DataFrame:
     is_prefix = part.isin(*(part.value for part in _OF_PREFIXES))
     family = F.when(is_prefix, Part.PREFIX_WAIT.value).otherwise(part)
     weight = F.when(part == Part.PREFIX_LATENESS.value, 0).otherwise(F.col("count"))
-    # All windows and the last aggregate are within an hour: the rows are exchanged once.
-    placed = rows.repartition("hour").withColumns({"family": family, "weight": weight})
-    of_name = Window.partitionBy("hour", "family", "name")
-    # Timers are kept by their numbers.
-    first = F.when(part == Part.TIMER.value, F.col("number")).otherwise(
-        -F.sum("weight").over(of_name)
+    placed = rows.withColumns(
+        {
+            "family": family,
+            "weight": weight,
+            "of_kind": F.when(part == Part.ERROR.value, F.col("kind")),
+        }
     )
-    by_place = Window.partitionBy("hour", "family").orderBy("first", "name")
+    of_name = Window.partitionBy("hour", "family", "name")
+    # Timers are kept by their numbers, and errors are the latest of each kind.
+    first = (
+        F.when(part == Part.TIMER.value, F.col("number"))
+        .when(part == Part.ERROR.value, -F.col("number"))
+        .otherwise(-F.sum("weight").over(of_name))
+    )
+    by_place = Window.partitionBy("hour", "family", "of_kind").orderBy("first", "name")
     ranked = placed.withColumn("first", first).withColumn("place", F.dense_rank().over(by_place))
     dropped = [(part == of_part.value) & (F.col("place") > kept) for of_part, kept in _KEPT.items()]
     is_other = is_prefix & (F.col("place") > KEPT_PREFIXES)
     return (
-        ranked.where(~(dropped[0] | dropped[1]))
+        ranked.where(~reduce(or_, dropped))
         .withColumn("name", F.when(is_other, OTHER).otherwise(F.col("name")))
         .groupBy("hour", *GROUPS)
         .agg(

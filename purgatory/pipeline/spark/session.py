@@ -36,12 +36,15 @@ def spark_session(
     master: str | None = None,
     memory: str = DEFAULT_MEMORY,
     options: dict[str, str] | None = None,
+    is_short: bool = False,
 ) -> SparkSession:
     """Return the running session, or a new one.
 
     Under `spark-submit` (or in a notebook of a cluster) there is a JVM already: its master, memory
     and addresses stay as they are. Otherwise one is started here, on this machine unless `master`
-    is another one, with `memory` as the heap of the driver; `options` are passed to Spark.
+    is another one, with `memory` as the heap of the driver; `options` are passed to Spark. With
+    `is_short` Java compiles less and collects garbage in one thread, which takes less time for a
+    few seconds of work, and more for minutes of it.
 
     With `master` sc://HOST:PORT (or SPARK_REMOTE) it is a session of a Spark Connect server: there
     is no Java here, and this package is sent to the server for the session.
@@ -64,7 +67,7 @@ def spark_session(
         # Workers run the same Python: another one on the PATH may lack our packages.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master or DEFAULT_MASTER)
-        for key, value in _local_options(memory).items():
+        for key, value in _local_options(memory, is_short).items():
             builder = builder.config(key, value)
     elif master is not None:
         builder = builder.master(master)
@@ -108,11 +111,14 @@ def _is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _local_options(memory: str) -> dict[str, str]:
+def _local_options(memory: str, is_short: bool) -> dict[str, str]:
+    java_options = [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"]
+    if is_short:
+        java_options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     return {
         **_same_path(),
         "spark.driver.memory": memory,
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}",
+        "spark.driver.extraJavaOptions": " ".join(java_options),
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purgatory.pipeline.errors import NothingToReadError
@@ -44,13 +45,18 @@ class Tables:
 
         Raises NothingToReadError if the job has not run.
         """
+        found: list[dict[str, Any]] = self.columns(job, name).to_pylist()
+        return found
+
+    def columns(self, job: str, name: str) -> pa.Table:
+        """Return a table as columns. Raises NothingToReadError if the job has not run."""
         place = f"{job}/{name}"
         files = self.folder.files(".parquet", place)
         if not files:
             raise NothingToReadError(f"No {place} in {self.folder}: run the job `{job}` first.")
         # Not by Spark: the table is small, and a job of Spark costs a second.
-        return [row for file in files for row in self._rows_of(file.path)]
+        return pa.concat_tables(self._table_of(file.path) for file in files)
 
-    def _rows_of(self, path: str) -> list[dict[str, Any]]:
+    def _table_of(self, path: str) -> pa.Table:
         with self.folder.open(path) as file:
-            return pq.ParquetFile(file).read().to_pylist()  # type: ignore[no-any-return] # of Arrow
+            return pq.ParquetFile(file).read()

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
+
 from purgatory.pipeline.outcomes.schema import COMPLETIONS
 from purgatory.pipeline.report.charts.theme import OUTCOME_SERIES
 from purgatory.pipeline.report.findings import Findings
@@ -108,30 +110,28 @@ def _edges(cells: Cells) -> dict[str, Any]:
 
 def _parked(findings: Findings, place: Mapping[str, int]) -> dict[str, Any]:
     """Return the mean and the peak of parked operations by kind, in steps of whole minutes."""
-    minutes = [int(row["minute"].timestamp()) // 60 for row in findings.parked]
-    if not minutes:
+    parked = findings.parked
+    if not len(parked.minute):
         return {"start": 0, "width": 60, "kinds": []}
-    low, high = min(minutes), max(minutes)
+    low, high = int(parked.minute.min()), int(parked.minute.max())
     per_step = -(-(high - low + 1) // MAX_POINTS)
     low -= low % per_step
     count = (high - low) // per_step + 1
-    means = [[0.0] * count for _ in place]
-    peaks = [[0] * count for _ in place]
+    kind = parked.per_kind(lambda name: place.get(name, len(place) - 1), int)
+    steps = kind * count + (parked.minute - low) // per_step
+    means = np.bincount(steps, parked.mean / per_step, len(place) * count)
     # Kinds beyond those of the charts are one: their peaks within a minute are added.
-    others: Counter[tuple[int, int]] = Counter()
-    for minute, row in zip(minutes, findings.parked, strict=True):
-        step, kind = (minute - low) // per_step, place.get(row["kind"], len(place) - 1)
-        means[kind][step] += row["parked_mean"] / per_step
-        others[kind, minute] += row["parked_peak"]
-    for (kind, minute), peak in others.items():
-        step = (minute - low) // per_step
-        peaks[kind][step] = max(peaks[kind][step], peak)
+    span = count * per_step
+    minutes, places = np.unique(kind * span + parked.minute - low, return_inverse=True)
+    peaks = np.zeros(len(place) * count)
+    np.maximum.at(peaks, minutes // per_step, np.bincount(places, parked.peak))
+    by_kind = (values.reshape(len(place), count).tolist() for values in (means, peaks.astype(int)))
     return {
         "start": low * 60,
         "width": per_step * 60,
         "kinds": [
             {"mean": [_rounded(value) for value in mean], "peak": peak}
-            for mean, peak in zip(means, peaks, strict=True)
+            for mean, peak in zip(*by_kind, strict=True)
         ],
     }
 

@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
+import numpy as np
 from matplotlib.colors import LogNorm
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
@@ -75,7 +76,7 @@ class HourlyLoad:
 
     means: dict[datetime, float]
     """In the order of time."""
-    peaks: Counter[datetime]
+    peaks: dict[datetime, int]
     """Upper bounds: the peaks of kinds within a minute are added."""
 
     @property
@@ -86,16 +87,18 @@ class HourlyLoad:
 
 def hourly_load(findings: Findings) -> HourlyLoad:
     """Return the parked operations by hour."""
-    sums: Counter[datetime] = Counter()
-    peaks: Counter[datetime] = Counter()
-    minutes: Counter[datetime] = Counter()
-    for row in findings.parked:
-        sums[row["minute"].replace(minute=0)] += row["parked_mean"] / 60
-        minutes[row["minute"]] += row["parked_peak"]
-    for minute, peak in minutes.items():
-        hour = minute.replace(minute=0)
-        peaks[hour] = max(peaks[hour], peak)
-    return HourlyLoad(dict(sorted(sums.items())), peaks)
+    parked = findings.parked
+    minutes, places = np.unique(parked.minute, return_inverse=True)
+    hours, first = np.unique(minutes // 60, return_index=True)
+    if not len(hours):
+        return HourlyLoad({}, {})
+    means = np.bincount(places, parked.mean / 60, len(minutes))
+    peaks = np.bincount(places, parked.peak, len(minutes))
+    starts = [datetime.fromtimestamp(hour * 3_600, UTC) for hour in hours.tolist()]
+    return HourlyLoad(
+        dict(zip(starts, np.add.reduceat(means, first).tolist(), strict=True)),
+        dict(zip(starts, np.maximum.reduceat(peaks, first).astype(int).tolist(), strict=True)),
+    )
 
 
 def parked_chart(findings: Findings, load: HourlyLoad) -> Chart | None:

@@ -9,6 +9,7 @@ const UNITS = [
   [1e3, 999.5, "ms"],
 ];
 const DAYS = ["Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"];
+const MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 // Whole numbers of the units that people use: 100 s is on no clock.
 const COARSE_TICKS = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 6e7, 6e8, 36e8, 36e9, 864e8, 864e9, 864e10];
 const FINE_TICKS = [
@@ -61,17 +62,25 @@ function isoMinute(seconds) {
   return new Date(seconds * 1000).toISOString().slice(0, 16).replace("T", " ");
 }
 
-// The labels of a time axis in UTC: hours, or seconds, and below the first of a day its name.
+// The labels of a time axis in UTC: seconds, hours, days or months; below the first of a day, of a
+// month or of a year that one.
 function timeLabels(u, splits, axis, space, increment) {
   let last = null;
   return splits.map((at) => {
-    if (increment >= 86400) return day(at);
-    const name = day(at);
+    const [label, name] = timeLabel(at, increment);
     const isNew = name !== last;
     last = name;
-    const time = increment < 60 ? `${clock(at)}:${twoDigits(Math.round(at) % 60)}` : clock(at);
-    return isNew ? `${time}\n${name}` : time;
+    return isNew ? `${label}\n${name}` : label;
   });
+}
+
+function timeLabel(seconds, increment) {
+  const at = new Date(seconds * 1000);
+  const month = MONTHS[at.getUTCMonth()];
+  if (increment >= 28 * 86400) return [month, at.getUTCFullYear()];
+  if (increment >= 86400) return [day(seconds), month];
+  if (increment >= 60) return [clock(seconds), day(seconds)];
+  return [`${clock(seconds)}:${twoDigits(Math.round(seconds) % 60)}`, day(seconds)];
 }
 
 // As many ticks of a logarithmic axis as it has room for.

@@ -1,0 +1,68 @@
+"""The table `parked` as columns: a year has millions of rows, too many as Python objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+_MINUTE_US = 60_000_000
+_NUMBERS = ("began", "parked_mean", "parked_peak")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParkedMinutes:
+    """Parked operations by kind and minute: columns of equal length."""
+
+    kinds: tuple[str, ...]
+    kind: Integers
+    """Places in `kinds`."""
+    minute: Integers
+    """Since 1970."""
+    began: Floats
+    """The operations that began to wait."""
+    mean: Floats
+    peak: Floats
+
+    @classmethod
+    def of_table(cls, table: pa.Table) -> Self:
+        """Return the columns of the table that `waits` writes."""
+        kind = table["kind"].combine_chunks().dictionary_encode()
+        micros = table["minute"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+        return cls(
+            tuple(kind.dictionary.to_pylist()),
+            kind.indices.to_numpy().astype(np.int64),
+            micros // _MINUTE_US,
+            *(table[name].to_numpy().astype(np.float64) for name in _NUMBERS),
+        )
+
+    @classmethod
+    def of_rows(cls, rows: Iterable[Mapping[str, Any]] = ()) -> Self:
+        """Return the columns of rows; what a row lacks is 0."""
+        listed = list(rows)
+        columns = {
+            "kind": pa.array([row["kind"] for row in listed], pa.string()),
+            "minute": pa.array([row["minute"] for row in listed], pa.timestamp("us", "UTC")),
+            **{
+                name: pa.array([row.get(name, 0) for row in listed], pa.float64())
+                for name in _NUMBERS
+            },
+        }
+        return cls.of_table(pa.table(columns))
+
+    def where(self, is_wanted: Callable[[str], bool]) -> ParkedMinutes:
+        """Return the minutes of the wanted kinds."""
+        chosen = self.per_kind(is_wanted, bool)
+        columns = (self.kind, self.minute, self.began, self.mean, self.peak)
+        return ParkedMinutes(self.kinds, *(column[chosen] for column in columns))
+
+    def per_kind(self, value: Callable[[str], Any], kind: type) -> NDArray[Any]:
+        """Return `value` of the kind of each row."""
+        return np.array([value(name) for name in self.kinds], kind)[self.kind]
