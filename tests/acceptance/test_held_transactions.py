@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from purgatory import DelayedOperation, Purgatory
 from purgatory.fastapi import DelayedResponse, ParkDep, install
+from tests.needs import ASYNC_OBJECTS
 
 
 class Soon(DelayedOperation):
@@ -109,7 +110,7 @@ def app(tmp_path: Path) -> FastAPI:
     [
         ("/held/1", "GET /held/{order}", "get_session", "Session"),
         ("/async", "GET /async", "get_async_session", "AsyncSession"),
-        ("/object", "GET /object", "get_session", "Session"),
+        pytest.param("/object", "GET /object", "get_session", "Session", marks=ASYNC_OBJECTS),
         ("/delayed", "GET /delayed", "get_session", "Session"),
     ],
 )
