@@ -270,7 +270,9 @@ class PendingFires:
                 logger.exception(
                     "pending fires were not decided", extra={"action": "pending-fires-failed"}
                 )
+                # Not only once it is woken: no later fire may come.
                 await asyncio.sleep(POLL_S)
+                continue
             else:
                 self._note_success()
                 if is_waiting:

@@ -57,15 +57,10 @@ def store_error(error: Exception, *, is_read: bool = False) -> StoreError | None
             f"the database of jobs cannot be reached ({_text(error)}): {uncertain}try again, and "
             "check the server, its address, and the size of the pool"
         )
-    text = _text(error)
     # Older versions of SQLAlchemy do not wrap an error of asyncpg's as it connects.
-    if _has_code(error, _LOCKED_OUT):
-        return StoreNotReadyError(
-            f"the database of jobs refuses the login ({text}): check its name, the user, the "
-            "password, and the access rules of the server"
-        )
-    if not isinstance(error, DBAPIError):
+    if not isinstance(error, DBAPIError) and _code(error) is None:
         return None
+    text = _text(error)
     if _is(error, _FULL, _SQLITE_FULL):
         return StoreOutOfSpaceError(
             f"the database of jobs has no room left ({text}): nothing was stored; make room on its "
@@ -80,12 +75,16 @@ def store_error(error: Exception, *, is_read: bool = False) -> StoreError | None
         return StoreNotReadyError(
             f"the database has no tables for jobs, or other ones ({text}): {HOW_TO_MIGRATE}"
         )
+    if _has_code(error, _LOCKED_OUT):
+        return StoreNotReadyError(
+            f"the database of jobs refuses the login ({text}): check its name, the user, the "
+            "password, and the access rules of the server"
+        )
     if _is(error, (), _SQLITE_DAMAGED):
         return StoreNotReadyError(
             f"the file is not a SQLite database, or is damaged ({text}): restore it from a backup"
         )
-    is_gone = error.connection_invalidated or isinstance(error, InterfaceError)
-    if is_gone or _is(error, _UNAVAILABLE, _SQLITE_UNAVAILABLE):
+    if _is_connection_lost(error) or _is(error, _UNAVAILABLE, _SQLITE_UNAVAILABLE):
         return StoreUnavailableError(
             f"the database of jobs did not answer ({text}): {uncertain}try again"
         )
@@ -99,16 +98,30 @@ HOW_TO_MIGRATE = (
 )
 
 
-def _is(error: DBAPIError, codes: tuple[str, ...], messages: tuple[str, ...]) -> bool:
-    text = str(error.orig)
+def _is_connection_lost(error: Exception) -> bool:
+    is_invalidated = isinstance(error, DBAPIError) and error.connection_invalidated
+    return is_invalidated or isinstance(error, InterfaceError)
+
+
+def _is(error: Exception, codes: tuple[str, ...], messages: tuple[str, ...]) -> bool:
+    text = str(_cause(error))
     return _has_code(error, codes) or any(message in text for message in messages)
 
 
 def _has_code(error: Exception, codes: tuple[str, ...]) -> bool:
-    code = getattr(getattr(error, "orig", None) or error, "sqlstate", None)
-    return isinstance(code, str) and bool(codes) and code.startswith(codes)
+    code = _code(error)
+    return code is not None and bool(codes) and code.startswith(codes)
+
+
+def _code(error: Exception) -> str | None:
+    code = getattr(_cause(error), "sqlstate", None)
+    return code if isinstance(code, str) else None
+
+
+def _cause(error: Exception) -> BaseException:
+    return getattr(error, "orig", None) or error
 
 
 def _text(error: Exception) -> str:
-    cause = getattr(error, "orig", None) or error
+    cause = _cause(error)
     return f"{type(cause).__name__}: {cause}"[:500]

@@ -54,6 +54,25 @@ async def test_a_fire_during_an_outage(
     assert not (await purgatory.fire("k", 2)).jobs_pending
 
 
+async def test_a_reply_that_cannot_be_read(
+    purgatory: Purgatory, store: FailingJobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fires are tried again, also if no other comes."""
+    handle = await purgatory.defer("note", delay=HOUR_S, keys=["k"])
+    await asyncio.sleep(1)
+    store.is_down = True
+    assert (await purgatory.fire("k", 1)).jobs_pending
+
+    async def unreadable() -> int:
+        raise ValueError("not a number")
+
+    monkeypatch.setattr(store, "now_ms", unreadable)
+    store.is_down = False
+    await asyncio.sleep(10)
+    monkeypatch.undo()
+    assert (await handle.wait(30)).fired_json == "1"
+
+
 async def test_what_is_deferred_later_is_not_decided(
     purgatory: Purgatory, store: FailingJobStore
 ) -> None:
