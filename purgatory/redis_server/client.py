@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote, urlsplit
 
-from redis.asyncio import Redis
+from redis.asyncio import Redis, UnixDomainSocketConnection
+from redis.asyncio.cluster import RedisCluster
 from redis.asyncio.connection import parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -52,9 +53,36 @@ def connected(url: str, timeout_s: float) -> Redis:
 
     The caller decides whether to try again: a repeated call may have another result.
     """
-    return Redis.from_url(
+    client = Redis.from_url(
         url,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,
         retry=Retry(NoBackoff(), 0),
     )
+    if client.connection_pool.connection_class is UnixDomainSocketConnection:
+        client.connection_pool.connection_class = _UnixConnection
+    return client
+
+
+def connected_to_cluster(url: str, timeout_s: float) -> RedisCluster:
+    """Return such a client of the cluster that the node at `url` belongs to."""
+    return RedisCluster.from_url(
+        url,
+        socket_timeout=timeout_s,
+        socket_connect_timeout=timeout_s,
+        retry=Retry(NoBackoff(), 0),
+    )
+
+
+class _UnixConnection(UnixDomainSocketConnection):
+    """A connection that is closed if the server refuses its database.
+
+    redis-py keeps it open up to version 7, and the next command uses database 0.
+    """
+
+    async def connect(self) -> None:
+        try:
+            await super().connect()  # type: ignore[no-untyped-call]  # redis-py leaves it so
+        except BaseException:
+            await self.disconnect(nowait=True)
+            raise

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
 
 from purgatory import Purgatory
 from purgatory.jobs.model import StoreNotReadyError, StoreUnavailableError
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
+from purgatory.redis_server.client import connected
+from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
 
@@ -30,6 +35,18 @@ async def test_a_wrong_password_ends_the_start(lone_redis_server: ValkeyServer) 
                     pass
             assert "wrong" not in str(caught.value)
         client.config_set("requirepass", "")
+
+
+async def test_a_database_that_is_refused_is_not_replaced(redis_server: ValkeyServer) -> None:
+    """Each attempt fails: redis-py up to version 7 tries again on a connection to number 0."""
+    url = redis_server.url + "?db=99"
+    async with aclosing(connected(url, PATIENCE_S)) as client:
+        for _ in range(2):
+            with pytest.raises(RedisError):
+                await client.ping()
+    async with aclosing(Redis.from_url(url)) as client:
+        with pytest.raises(StoreNotReadyError, match="has no such database"):
+            await RedisJobStore(client).open()
 
 
 async def test_a_missing_folder_ends_the_start(tmp_path: Path) -> None:

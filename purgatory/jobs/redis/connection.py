@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import ResponseError
 
 from purgatory.jobs.model.errors import StoreNotReadyError
+from purgatory.jobs.redis.errors import no_reply_error
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS, SEPARATOR
 from purgatory.jobs.redis.shards import RedisShards
 from purgatory.jobs.redis.step_codec import step_of
@@ -87,9 +89,11 @@ class RedisConnection:
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 setting = await self._client.config_get("appendfsync")
-        except CONNECTION_ERRORS:
-            # Hosted servers may forbid CONFIG. A server that is down is noticed right after this.
+        except ResponseError:
+            # Hosted servers may forbid CONFIG.
             return None
+        except CONNECTION_ERRORS as exc:
+            raise no_reply_error(exc, is_read=True) from exc
         return next((str(value) for value in setting.values()), None)
 
     async def _begin_shards(self) -> None:

@@ -15,13 +15,11 @@ from zlib import crc32
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 
 from purgatory.errors import SignalsNotReadyError, SignalsUnavailableError
 from purgatory.limits import Limits
 from purgatory.redacted_url import redacted
-from purgatory.redis_server.client import check_url_or_client
+from purgatory.redis_server.client import check_url_or_client, connected, connected_to_cluster
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server_settings import ServerSettings
 from purgatory.signals.log_entry import EntryType
@@ -159,14 +157,8 @@ class RedisSignals:
         """Start to follow the logs on the running event loop."""
         client = self._given
         if isinstance(client, str):
-            make = RedisCluster.from_url if self._is_cluster else Redis.from_url
-            client = make(
-                client.replace(CLUSTER, "", 1),
-                socket_timeout=self._timeout_s,
-                socket_connect_timeout=self._timeout_s,
-                # The caller decides whether to try again: a repeated fire is another signal.
-                retry=Retry(NoBackoff(), 0),
-            )
+            make = connected_to_cluster if self._is_cluster else connected
+            client = make(client.replace(CLUSTER, "", 1), self._timeout_s)
         self._client = client
         self._settled = asyncio.Event()
         self._note_change()
