@@ -402,7 +402,7 @@ async def test_a_server_that_hangs_is_unavailable(lone_redis_server: ValkeyServe
 
 def test_what_cannot_work_is_refused_at_once() -> None:
     """With the way out."""
-    with pytest.raises(ValueError, match="braces would be taken for a hash tag"):
+    with pytest.raises(ValueError, match="give a name without braces"):
         RedisJobStore("redis://localhost", prefix="a{b}")
     with pytest.raises(ValueError, match="give a number from 1 to 1024"):
         RedisJobStore("redis://localhost", shards=0)
