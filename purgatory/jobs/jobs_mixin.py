@@ -16,7 +16,7 @@ from purgatory.jobs.model.errors import InvalidJobError, JobError, NoJobStoreErr
 from purgatory.jobs.model.job import Job, JobState
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.queries import JobCounts, JobFilter, JobPage, RetriedPage
-from purgatory.jobs.model.spec import JobSpec, state_of
+from purgatory.jobs.model.spec import JobSpec, handler_of, state_of
 from purgatory.jobs.model.steps import (
     Added,
     Pause,
@@ -242,15 +242,17 @@ class JobsMixin:
         as they gave it. `after` is `next` of the page before. A page that is not the last may have
         fewer jobs than `limit`.
 
-        Raises ValueError for a limit below 1, and InvalidJobError for an unknown state.
+        Raises ValueError for a limit below 1, InvalidJobError for an unknown state, and for what
+        no job can have what `defer` raises: InvalidJobError, InvalidKeyError or TypeError.
         """
         if limit < 1:
             raise ValueError(f"limit is {limit!r}: give a number of jobs from 1")
-        if state is not None:
-            state = state_of(state)
+        for given in (key, concurrency_key):
+            if given is not None:
+                check_key(given)
         where = JobFilter(
-            state=state,
-            handler=handler,
+            state=None if state is None else state_of(state),
+            handler=None if handler is None else handler_of(handler),
             key=key,
             concurrency_key=concurrency_key,
             is_blocked=blocked,
@@ -317,7 +319,7 @@ class JobsMixin:
         """Retry up to `limit` of the failed jobs that match all arguments, about the newest first.
 
         `after` is `next` of the page before: with it, each job is retried once, even if it fails
-        again meanwhile. Raises ValueError for a limit below 1.
+        again meanwhile. Raises what `jobs` raises.
         """
         page = await self.jobs(
             state=JobState.FAILED, handler=handler, key=key, after=after, limit=limit

@@ -93,7 +93,7 @@ class JobSpec:
         unique_keys = checked_keys(keys, limits)
         return cls(
             id=new_job_id(wall_ms),
-            handler=_handler(handler),
+            handler=handler_of(handler),
             payload_json=encode_payload(payload, limits.max_payload_bytes),
             deadline=Deadline.of(delay=delay, at=at, limits=limits),
             keys=unique_keys,
@@ -204,7 +204,8 @@ def encode_payload(payload: Any, max_bytes: int) -> str:
     return text
 
 
-def _handler(handler: str) -> str:
+def handler_of(handler: str) -> str:
+    """Return the name of a handler; raise InvalidJobError or TypeError."""
     if not isinstance(handler, str):
         raise TypeError(f"handler is {handler!r}: give the name of a registered handler")
     try:

@@ -229,6 +229,19 @@ async def test_listing_jobs_of_no_state(purgatory: Purgatory, state: Any) -> Non
     assert len((await purgatory.jobs(state=JobState("waiting"))).jobs) == 1
 
 
+@pytest.mark.parametrize("name", ["handler", "key", "concurrency_key"])
+@pytest.mark.parametrize(
+    ("value", "error", "shown"),
+    [("", ValueError, "''"), ("a\x01b", ValueError, r"a\\x01b"), (7, TypeError, "7")],
+)
+async def test_listing_jobs_by_what_none_can_have(
+    purgatory: Purgatory, name: str, value: Any, error: type[Exception], shown: str
+) -> None:
+    """It is refused where it is given, before a store can take it for no condition at all."""
+    with pytest.raises(error, match=shown):
+        await purgatory.jobs(**{name: value})
+
+
 class OtherProcess(FailingJobStore):
     """Another process on the jobs of a store, which announces nothing to it, as a database."""
 
