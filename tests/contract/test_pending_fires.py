@@ -135,6 +135,25 @@ async def test_no_more_are_pending_than_the_limit(
         assert [each.record for each in await signals.pending(10)] == [b"0", b"1", b"2"]
 
 
+async def test_pending_fires_are_stored_under_the_names_of_older_workers(
+    redis_server: ValkeyServer,
+) -> None:
+    """During a rolling deploy, each version decides what the other has left."""
+    prefix = f"pending-{SystemClock().now_ns()}"
+    signals = RedisSignals(redis_server.url, prefix)
+    ages, records = (f"{{{prefix}:signals:0}}:{name}" for name in ("owed", "owed-records"))
+    async with Purgatory(signals=signals), Redis.from_url(redis_server.url) as client:
+        await client.zadd(ages, {"older": 1})
+        await client.hset(records, "older", "record")
+        (found,) = await signals.pending(10)
+        assert (found.id, found.record) == ("older", b"record")
+        await signals.remove_pending(["older"])
+        assert not await client.exists(ages, records)
+        await signals.add_pending(b"newer", 0)
+        assert await client.hvals(records) == [b"newer"]
+        assert await client.zrange(ages, 0, -1) == await client.hkeys(records)
+
+
 async def test_what_is_pending_at_the_end_is_kept(lone_redis_server: ValkeyServer) -> None:
     """Closing waits for what is on its way, however slow Redis is."""
     async with Redis.from_url(lone_redis_server.url) as client:

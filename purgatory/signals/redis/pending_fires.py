@@ -51,7 +51,8 @@ class RedisPendingFires:
 
     def __init__(self, tag: str, timeout_s: float) -> None:
         """Keep them under `tag`."""
-        self._keys = (f"{tag}pending", f"{tag}pending-records")
+        # Older workers know these names.
+        self._keys = (f"{tag}owed", f"{tag}owed-records")
         self._timeout_s = timeout_s
         # A store that stops answering leaves all fires of a moment here at once: one round trip for
         # them, and one connection of those that the log needs, too.
