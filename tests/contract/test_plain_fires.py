@@ -11,6 +11,7 @@ import pytest
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import CursorExpiredError
+from purgatory.signals.log_entry import EntryType
 from purgatory.signals.redis import RedisSignals
 from purgatory.signals.shared_signals import Idempotency
 from tests.patience import PATIENCE_S
@@ -53,11 +54,29 @@ def kept(client: Any, prefix: str) -> dict[bytes, Any]:
     return found
 
 
+def channel(prefix: str) -> str:
+    """Where the log of a prefix publishes its entries."""
+    return f"{{{prefix}:signals:0}}:appended"
+
+
+def messages(pubsub: Any) -> dict[str, list[bytes]]:
+    """What was published so far, by prefix, without names and times."""
+    prefixes = {channel(prefix).encode(): prefix for prefix in ("short", "long")}
+    published: dict[str, list[bytes]] = {prefix: [] for prefix in prefixes.values()}
+    pubsub.ping("end")
+    while (message := pubsub.get_message(timeout=PATIENCE_S))["type"] != "pong":
+        if message["type"] == "message":
+            _, _, text = message["data"].partition(b" ")
+            published[prefixes[message["channel"]]].append(re.sub(rb" \d{13} ", b" now ", text))
+    return published
+
+
 async def test_a_plain_fire_leaves_what_any_other_leaves(server: ValkeyServer) -> None:
     """A fire with an Idempotency-Key goes the long way."""
     limits = Limits(max_signals=30, max_signals_per_key=8)
     async with worker(server, "short", limits) as short, worker(server, "long", limits) as long:
-        with server.client() as client:
+        with server.client() as client, client.pubsub() as pubsub:
+            pubsub.subscribe(*map(channel, ("short", "long")))
             for number in range(120):
                 # Some keys are fired once, some fill their history, and all of them the log.
                 key = f"key:{number % 3 if number < 60 else number * 7 % 41}"
@@ -66,10 +85,19 @@ async def test_a_plain_fire_leaves_what_any_other_leaves(server: ValkeyServer) -
                 (other,) = await long.fire_shared([(key, number)], idempotency=name)
                 assert fired.seq == other.seq  # type: ignore[union-attr]
                 assert fired.cursor.partition("-")[2] == other.cursor.partition("-")[2]  # type: ignore[union-attr]
+                if number == 0:
+                    # No value of a fire has this byte, at which Lua's format ends a text.
+                    entries = [(EntryType.FIRED, key, b"\0" + b"1")]
+                    name = Idempotency(owner="", name="bytes", fingerprint="")
+                    await short.shared_signals.append_if(entries)  # type: ignore[union-attr]
+                    await long.shared_signals.append_if(entries, idempotency=name)  # type: ignore[union-attr]
                 if number % 17 == 0:
                     assert kept(client, "short") == kept(client, "long")
                     assert await short.cancel(key) == await long.cancel(key) == 0
             assert kept(client, "short") == kept(client, "long")
+            published = messages(pubsub)
+            assert len(published["short"]) > 120
+            assert published["short"] == published["long"]
             calls = client.info("commandstats")
     # Nearly half of all look at the length of the log, and only the long way does.
     assert calls["cmdstat_xlen"]["calls"] < calls["cmdstat_xadd"]["calls"]

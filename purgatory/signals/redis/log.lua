@@ -79,7 +79,7 @@ if command == 'append' and #ARGV == 13 and ARGV[11] == 'f' and ARGV[6] == '' and
         call('HSET', meta, 'counts',
           string.format('%s %s %d %d%s', offset, unchanged, bytes, count, rest))
         local epoch = string.match(epochs, '^.*,(%w+):') or string.match(epochs, '^%w+')
-        call('PUBLISH', channel, string.format('%s %s %d:%s', epoch, offset, #entry, entry))
+        call('PUBLISH', channel, epoch .. ' ' .. offset .. ' ' .. #entry .. ':' .. entry)
         local result = 'ok ' .. before .. ' ' .. now_ms .. ' ' .. seq .. ' '
         return string.format('%d:%s%d:%s', #epoch, epoch, #result, result)
       end
