@@ -1,10 +1,15 @@
 """An application whose process does not end while Python takes its objects apart."""
 
+import atexit
 from threading import Event
 
-from tests.acceptance.application import app
+atexit.register(print, "flushed the first")
+
+from tests.acceptance.application import app  # noqa: E402  registered before this is imported
 
 __all__ = ["app"]
+
+atexit.register(print, "flushed the last")
 
 
 class Lingering:

@@ -35,19 +35,29 @@ def _end_shortly(*, is_of_uvicorn: bool) -> None:
     """Have a worker process, which ends with the error, say little and end at once."""
     if multiprocessing.parent_process() is None:
         return
-    # For hypercorn and granian, which print what was raised: the last lines say it all.
-    sys.tracebacklimit = 0
     if is_of_uvicorn:
         # Its supervisor waits 5 s for a worker that no longer answers and has not ended yet, which
         # is while Python takes its objects apart.
-        atexit.register(_exit_at_once)
+        atexit.register(_ExitAfterHandlers())
+    else:
+        # For hypercorn and granian, which print what was raised: the last lines say it all.
+        sys.tracebacklimit = 0
 
 
-def _exit_at_once() -> None:
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(UVICORN_STARTUP_FAILURE)
+class _ExitAfterHandlers:
+    """Registered with `atexit` and referenced by nothing else, ends the process when it is deleted.
+
+    `atexit` calls what was registered last first, and whoever ends the process in a handler keeps
+    those of the application from being called. It releases them after it has called all of them.
+    """
+
+    def __call__(self) -> None:
+        """Do nothing yet."""
+
+    def __del__(self) -> None:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(UVICORN_STARTUP_FAILURE)
 
 
 class _Shortening(logging.Filter):
@@ -59,8 +69,7 @@ class _Shortening(logging.Filter):
         self._logger = logger
 
     def filter(self, record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        if self._sentence in text and text.startswith("Traceback"):
+        if self._sentence in record.getMessage():
             record.msg, record.args = self._sentence, ()
             self._logger.removeFilter(self)
         return True

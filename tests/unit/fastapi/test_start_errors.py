@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import traceback
 from pathlib import Path
 
@@ -26,8 +27,12 @@ def test_the_traceback_ends_where_the_purgatory_is_opened(tmp_path: Path) -> Non
     assert caught.value.__suppress_context__
 
 
-def test_uvicorn_logs_the_sentence(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("limit", [1000, 0], ids=["frames", "no frames"])
+def test_uvicorn_logs_the_sentence(
+    limit: int, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of what Starlette sends, the text of a traceback, only the end is left."""
+    monkeypatch.setattr(sys, "tracebacklimit", limit, raising=False)
     app = FastAPI()
     install(app, Purgatory(jobs=SqlJobStore(f"sqlite+aiosqlite:///{tmp_path}/none.db")))
     with pytest.raises(StoreNotReadyError) as caught:
