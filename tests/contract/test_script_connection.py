@@ -78,13 +78,14 @@ async def test_an_idle_connection_is_tried(tmp_path: Path, monkeypatch: pytest.M
         async with Redis.from_url(server.url) as client, asyncio.timeout(PATIENCE_S):
             for _ in range(2):
                 await connection.open(client)
-            assert "cmdstat_echo" not in await client.info("commandstats")
+            assert "cmdstat_eval" not in await client.info("commandstats")
             monkeypatch.setattr(script_connection, "IDLE_S", -1)
             await connection.open(client)
-            assert (await client.info("commandstats"))["cmdstat_echo"]["calls"] == 1
-            await client.acl_setuser("default", enabled=True, nopass=True, commands=["-echo"])
+            assert (await client.info("commandstats"))["cmdstat_eval"]["calls"] == 1
+            await client.acl_setuser("default", enabled=True, nopass=True, commands=["-eval"])
             await connection.open(client)
-            assert await connection.send((*_ECHO, "without")) == b"without"
+            assert connection.is_open
+            await client.acl_setuser("default", enabled=True, nopass=True, commands=["+eval"])
             server.suspend()
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.01):
@@ -93,6 +94,27 @@ async def test_an_idle_connection_is_tried(tmp_path: Path, monkeypatch: pytest.M
             server.resume()
             await connection.open(client)
             assert await connection.send((*_ECHO, "again")) == b"again"
+            await connection.close()
+
+
+async def test_a_command_that_the_user_may_not_send_is_sent_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would be in the server's log of refusals, and in what watches that."""
+    monkeypatch.setattr(script_connection, "IDLE_S", -1)
+    connection = ScriptConnection()
+    with ValkeyServer(tmp_path) as server:
+        async with Redis.from_url(server.url) as client, asyncio.timeout(PATIENCE_S):
+            may_script = ["-@all", "+@scripting", "+acl", "+info"]
+            await client.acl_setuser("default", enabled=True, nopass=True, commands=may_script)
+            await connection.open(client)
+            await client.acl_log_reset()
+            for number in range(10):
+                assert await connection.send((*_ECHO, number)) == b"%d" % number
+                await connection.open(client)
+            assert [(each["object"], each["count"]) for each in await client.acl_log()] == [
+                ("ping", 1)
+            ]
             await connection.close()
 
 

@@ -18,10 +18,11 @@ from purgatory.signals.redis.resp import InterposedProtocol, encoded, transport_
 # A connection that is idle for longer is tried: what is between here and the server may have
 # forgotten it without notice, after a few minutes, and the next fire would fail in its timeout.
 IDLE_S: Final = 15.0
-_TRIAL: Final = ("ECHO", "")
+_TRIAL: Final = ("EVAL", "return ''", 0)
 # Before each command: its reply is queued before the script publishes. Redis writes to its clients
 # after the commands that have arrived, to the one whose output was queued last first. So a message
 # is on its way to the subscribers before the reply, which would occupy a core in the meantime.
+# The server logs each command that it denies: if it denies this one, no more of them are sent.
 _FIRST: Final = b"*1\r\n$4\r\nPING\r\n"
 # Nothing was done: the client of Redis knows what to do about these.
 _FOR_THE_CLIENT: Final = (b"NOSCRIPT ", b"MOVED ", b"ASK ")
@@ -76,7 +77,7 @@ class ScriptConnection:
         if asyncio.get_running_loop().time() - self._used_s < IDLE_S:
             return
         try:
-            # A user without the right to that has a reply, too.
+            # An error is a reply, too.
             with contextlib.suppress(ResponseError, *CONNECTION_ERRORS):
                 await self.send(_TRIAL)
         except asyncio.CancelledError:
@@ -108,7 +109,7 @@ class ScriptConnection:
         """Send a command of `count` parts, as `encoded` returns them; see `send`."""
         assert self._replies is not None
         self._used_s = asyncio.get_running_loop().time()
-        return self._replies.ask(b"%b*%d\r\n%b" % (_FIRST, count, parts))
+        return self._replies.ask(count, parts)
 
 
 class _Replies(InterposedProtocol):
@@ -118,12 +119,15 @@ class _Replies(InterposedProtocol):
         super().__init__(transport)
         # The callers of the commands under way, the oldest first; None for what nobody waits for.
         self._callers: deque[Future[bytes | None] | None] = deque()
+        self._first = _FIRST
         self.is_closed = False
 
-    def ask(self, command: bytes) -> Future[bytes | None]:
+    def ask(self, count: int, parts: bytes) -> Future[bytes | None]:
         future: Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._callers += (None, future)
-        self._transport.write(command)
+        if self._first:
+            self._callers.append(None)
+        self._callers.append(future)
+        self._transport.write(b"%b*%d\r\n%b" % (self._first, count, parts))
         return future
 
     def abort(self) -> None:
@@ -152,6 +156,8 @@ class _Replies(InterposedProtocol):
             # The server notifies its client; nobody has asked for it.
             return
         caller = self._callers.popleft()
+        if caller is None and reply.startswith(b"-NOPERM "):
+            self._first = b""
         if caller is None or caller.done():
             return
         if reply.startswith(b"$"):
