@@ -34,12 +34,12 @@ def redacted(url: str) -> str:
     return f"{scheme}{address}"[:_SHOWN]
 
 
-def invalid_redis_url(url: str) -> ValueError:
-    """Return the error for an invalid Redis URL.
+def invalid_redis_url(url: str, complaint: str = "is not a Redis URL") -> ValueError:
+    """Return the error for an invalid Redis URL, which says what is wrong and what to give.
 
     It replaces the parser's error, which quotes part of a password that contains a slash.
     """
     return ValueError(
-        f"{redacted(url)!r} is not a Redis URL: give redis://HOST:PORT/NUMBER, rediss:// or "
+        f"{redacted(url)!r} {complaint}: give redis://HOST:PORT/NUMBER, rediss:// or "
         "unix:///PATH, with special characters in the password percent-encoded"
     )

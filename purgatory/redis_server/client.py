@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 from purgatory.redacted_url import invalid_redis_url, redacted
 from purgatory.redis_server.script import Client
 
-_DATABASE = re.compile("/?[0-9]*")
+_DATABASE = re.compile("/*[0-9]*/*")
 
 
 def check_url_or_client(given: str | Client, kept: str, *, suffix: str = "") -> None:
@@ -41,7 +41,10 @@ def check_url_or_client(given: str | Client, kept: str, *, suffix: str = "") -> 
         raise invalid_redis_url(given) from None
     # redis-py takes another path than a number for database 0.
     if parts.scheme != "unix" and not _DATABASE.fullmatch(unquote(parts.path)):
-        raise invalid_redis_url(given)
+        if "@" in parts.path:
+            # It begins within the user or the password.
+            raise invalid_redis_url(given)
+        raise invalid_redis_url(given, "has a path that is no number of a database")
     if "decode_responses" in options:
         raise ValueError(
             f"the URL {redacted(given)!r} has decode_responses: {kept} are bytes, take it out"

@@ -13,14 +13,22 @@ from purgatory.signals.redis import RedisSignals
 
 
 @pytest.mark.parametrize("make", [RedisJobStore, RedisSignals, RedisLeaseStore])
-@pytest.mark.parametrize("url", ["redis://host/jobs", "rediss://user:secret@host/0/1"])
-def test_a_database_of_redis_is_a_number(make: Any, url: str) -> None:
-    """With another path, redis-py uses database 0."""
-    with pytest.raises(ValueError, match="is not a Redis URL") as caught:
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("redis://host/jobs", "'redis://host/jobs' has a path that is no number of a database"),
+        ("rediss://user:secret@host/0/1", r"'rediss://\*\*\*@host/0/1' has a path that is no"),
+        ("redis://user/secret@host/0", r"'redis://\*\*\*@host/0' is not a Redis URL"),
+    ],
+)
+def test_a_database_of_redis_is_a_number(make: Any, url: str, complaint: str) -> None:
+    """With another path, redis-py uses database 0, or one of another number."""
+    with pytest.raises(ValueError, match=f"{complaint}.*: give redis://HOST:PORT/NUMBER") as caught:
         make(url)
     assert "secret" not in str(caught.value)
-    make("redis://host/7")
     make("redis://host/?db=7")
+    for path in ("", "/", "/7", "/7/", "//7"):
+        make(f"redis://host:6379{path}")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf"), 61, "5", None, True])
