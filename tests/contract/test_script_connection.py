@@ -84,7 +84,7 @@ async def test_an_idle_connection_is_tried(tmp_path: Path, monkeypatch: pytest.M
             assert (await client.info("commandstats"))["cmdstat_eval"]["calls"] == 1
             await client.acl_setuser("default", enabled=True, nopass=True, commands=["-eval"])
             await connection.open(client)
-            assert connection.is_open
+            assert await connection.send(("ECHO", "without")) == b"without"
             await client.acl_setuser("default", enabled=True, nopass=True, commands=["+eval"])
             server.suspend()
             with pytest.raises(TimeoutError):
