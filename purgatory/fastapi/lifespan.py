@@ -43,6 +43,8 @@ def lifespan_with(
                     check_workers(
                         sys.argv, os.environ, allow_separate_workers=allow_separate_workers
                     )
+                if allow_separate_workers:
+                    purgatory.allow_separate_workers()
                 await stack.enter_async_context(purgatory)
             except START_ERRORS as exc:
                 log_in_one_sentence(exc)

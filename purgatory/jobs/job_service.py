@@ -26,13 +26,13 @@ from purgatory.jobs.model.job import Job
 from purgatory.jobs.model.queries import HandlerState
 from purgatory.jobs.model.spec import JobSpec, encode_payload
 from purgatory.jobs.model.steps import Add, Added, AddStatus, Cancel, CancelForKey, Fire, accepted
-from purgatory.jobs.other_workers import OtherWorkers
+from purgatory.jobs.other_workers import OtherWorkers, overlap_ms
 from purgatory.jobs.outbox_relay import FireAll, OutboxRelay
 from purgatory.jobs.pending_fires import PendingFires, PendingRecords
 from purgatory.jobs.store_opener import StoreOpener
 from purgatory.jobs.stores.memory import MemoryJobStore
 from purgatory.jobs.stores.outbox import Outbox
-from purgatory.jobs.stores.protocol import CountsHandlers, JobStore
+from purgatory.jobs.stores.protocol import CountsHandlers, JobStore, ListsWorkers
 from purgatory.jobs.worker.running.result_reporter import OnJobEnd
 from purgatory.jobs.worker.scheduler import JobScheduler
 from purgatory.jobs.worker.settings import WorkerSettings
@@ -93,6 +93,8 @@ class JobService:
         self._timer = timer
         self._fire_all = fire_all
         self._records = records
+        self.allows_separate_workers = False
+        """True once others may run jobs of the store although signals are in memory."""
         # By the store's clock: the newest job that was acknowledged here.
         self._acked_ms = 0
         self._counters = WorkerCounters()
@@ -117,8 +119,12 @@ class JobService:
             history=self._missed_fires,
         )
         self._other_workers: OtherWorkers | None = None
-        if self._records is None and not isinstance(self.store, MemoryJobStore):
-            self._other_workers = OtherWorkers(self.store, worker)
+        is_looking = self._records is None and not self.allows_separate_workers
+        if is_looking and isinstance(self.store, ListsWorkers):
+            lease_ms, grace_ms = self.settings.lease_ms, self.settings.grace_ms
+            self._other_workers = OtherWorkers(
+                self.store, worker, overlap_ms=overlap_ms(lease_ms=lease_ms, grace_ms=grace_ms)
+            )
         self._relay: OutboxRelay | None = None
         if isinstance(self.store, Outbox):
             self._relay = OutboxRelay(

@@ -96,6 +96,15 @@ class JobsMixin:
         """
         self.handlers.expect(names, http=http)
 
+    def allow_separate_workers(self) -> None:
+        """Let other processes run jobs of the same store, unwarned, while signals are in memory.
+
+        Each has its own clients and keys then. Called by `install(allow_separate_workers=True)`;
+        before the purgatory is opened.
+        """
+        if self._job_service is not None:
+            self._job_service.allows_separate_workers = True
+
     async def defer(
         self,
         handler: str,

@@ -6,38 +6,45 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Iterator
 from typing import Final
 
 from purgatory.jobs.model.errors import StoreError
-from purgatory.jobs.model.job import PARKED_UNTIL_MS, Job, JobState
-from purgatory.jobs.model.queries import JobFilter
-from purgatory.jobs.stores.protocol import JobStore
+from purgatory.jobs.stores.protocol import ListsWorkers
 
 logger = logging.getLogger("purgatory.jobs")
 
 LOOK_EVERY_S: Final = 60.0
-# In a rolling deploy, the old process and the new one both work for a while.
-OVERLAP_MS: Final = 60_000
-# Jobs of one look: the newest, and those that run.
+# Jobs of one look.
 LOOKED_AT: Final = 100
 MAX_WORKERS: Final = 100
+_LEAST_OVERLAP_MS: Final = 60_000
+
+
+def overlap_ms(*, lease_ms: int, grace_ms: int) -> int:
+    """Return for how long a process that is replaced may be seen beside the one that replaces it.
+
+    In a rolling deploy both work for a while; one that was killed has its jobs until their leases
+    run out, and one that drains until its handlers have ended.
+    """
+    return max(_LEAST_OVERLAP_MS, 2 * lease_ms, lease_ms + grace_ms)
 
 
 class OtherWorkers:
     """Warns once if another process works on the jobs of a store, for longer than a deploy takes.
 
     Such processes have signals of their own, if those are in memory: a fire in one wakes nobody in
-    the other. Jobs name the worker that has them or ran them, so this costs two queries a minute
+    the other. Jobs name the worker that has them or ran them, so this costs a small query a minute
     and no record. Until jobs are run, nothing shows that there is another process.
     """
 
-    def __init__(self, store: JobStore, worker: str) -> None:
+    def __init__(self, store: ListsWorkers, worker: str, *, overlap_ms: int) -> None:
         """Look into `store`, in which this process is named `worker`."""
         self._store = store
         self._worker = worker
-        self._started_ms: int | None = None
-        # {worker: when it was first seen at work since this process looks, by the store's clock}
+        self._overlap_ms = overlap_ms
+        # By the store's clock: what others did until the first look, they may be gone since.
+        self._since_ms: int | None = None
+        # {worker: when it was first seen at work since the first look}
         self._first_ms: dict[str, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -63,34 +70,23 @@ class OtherWorkers:
 
     async def look(self) -> bool:
         """Look once; return True iff it has warned, and need not look again. Raises StoreError."""
-        now_ms = await self._store.now_ms()
-        if self._started_ms is None:
-            self._started_ms = now_ms
-        for where in (JobFilter(), JobFilter(state=JobState.RUNNING)):
-            page = await self._store.query(where, limit=LOOKED_AT)
-            for worker, at_ms in self._at_work(page.jobs, now_ms):
-                if at_ms >= self._started_ms and self._has_stayed(worker, at_ms):
-                    self._warn(worker)
-                    return True
+        seen = await self._store.workers(limit=LOOKED_AT)
+        if self._since_ms is None:
+            self._since_ms = max(seen.values(), default=0)
+        for worker, at_ms in seen.items():
+            is_other = worker != self._worker and at_ms > self._since_ms
+            if is_other and self._has_stayed(worker, at_ms):
+                self._warn(worker)
+                return True
         return False
 
     def _has_stayed(self, worker: str, at_ms: int) -> bool:
-        """Return True iff a worker that was at work now was so OVERLAP_MS ago, too."""
+        """Return True iff a worker that was at work now was so `overlap_ms` ago, too."""
         if worker not in self._first_ms and len(self._first_ms) >= MAX_WORKERS:
             # Those seen first are gone for longest.
             del self._first_ms[next(iter(self._first_ms))]
         first_ms = self._first_ms.setdefault(worker, at_ms)
-        return at_ms - first_ms >= OVERLAP_MS
-
-    def _at_work(self, jobs: list[Job], now_ms: int) -> Iterator[tuple[str, int]]:
-        """Yield other workers and when they were at work: jobs that they have, or ran to an end."""
-        for job in jobs:
-            if job.worker is None or job.worker == self._worker:
-                continue
-            if job.state is JobState.DONE and job.finished_ms is not None:
-                yield job.worker, job.finished_ms
-            elif now_ms < job.lease_until_ms < PARKED_UNTIL_MS:
-                yield job.worker, now_ms
+        return at_ms - first_ms >= self._overlap_ms
 
     def _warn(self, other: str) -> None:
         logger.warning(

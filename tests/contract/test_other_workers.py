@@ -8,21 +8,40 @@ import logging
 import pytest
 
 from purgatory import Purgatory
+from purgatory.fastapi.lifespan import create_lifespan
 from purgatory.jobs import JobState, JobStore, MemoryJobStore, other_workers
-from purgatory.jobs.model import Finish
-from purgatory.jobs.other_workers import OVERLAP_MS, OtherWorkers
+from purgatory.jobs.model import Deadline, Finish, OnFire, WaitAgain
+from purgatory.jobs.other_workers import OtherWorkers, overlap_ms
 from purgatory.jobs.redis import RedisJobStore
+from purgatory.jobs.stores.protocol import ListsWorkers
 from purgatory.signals.redis import RedisSignals
 from tests.contract.world import LEASE_MS, World
 from tests.valkey_server import ValkeyServer
 
+OVERLAP_MS = 60_000
 
-async def run(world: World, worker: str) -> None:
+
+@pytest.fixture(params=["sqlite", "postgresql", "redis", "redis_shards"])
+def make_job_stores(request: pytest.FixtureRequest) -> object:
+    """Stores that several processes can share."""
+    return request.getfixturevalue(f"{request.param}_job_stores")
+
+
+async def looking_into(world: World) -> OtherWorkers:
+    """A process named "here" that has looked once."""
+    assert isinstance(world.here, ListsWorkers)
+    looking = OtherWorkers(world.here, "here", overlap_ms=OVERLAP_MS)
+    assert not await looking.look()
+    world.now_ms += 1
+    return looking
+
+
+async def run(world: World, worker: str, state: JobState = JobState.DONE) -> None:
     """Have `worker` run a job to its end."""
     await world.add(delay=0)
-    for job in await world.claim(world.there, worker=worker):
+    for job in await world.claim(world.there, worker=worker, within_ms=0):
         await world.there.start([job.claim], lease_ms=LEASE_MS)
-        assert await world.there.finish([Finish(job.claim, JobState.DONE)]) == [True]
+        assert await world.there.finish([Finish(job.claim, state)]) == [True]
 
 
 async def test_another_process_that_stays_is_named_with_the_line_that_fixes_it(
@@ -30,7 +49,7 @@ async def test_another_process_that_stays_is_named_with_the_line_that_fixes_it(
 ) -> None:
     """Once it was at work for a while beside this one."""
     caplog.set_level(logging.WARNING, "purgatory.jobs")
-    looking = OtherWorkers(world.here, "here")
+    looking = await looking_into(world)
     await run(world, "here")
     await run(world, "host-7")
     assert not await looking.look()
@@ -45,18 +64,34 @@ async def test_another_process_that_stays_is_named_with_the_line_that_fixes_it(
     assert "host-7" in message and 'RedisSignals("redis://localhost:6379")' in message
 
 
-async def test_a_long_job_of_another_process_shows_it(world: World) -> None:
-    """As long as it has its lease."""
-    looking = OtherWorkers(world.here, "here")
+async def test_it_is_noticed_however_many_jobs_wait_and_though_its_own_fail(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was deferred last has not run yet, and what was cancelled tells of nobody."""
+    monkeypatch.setattr(other_workers, "LOOKED_AT", 4)
+    looking = await looking_into(world)
+    for _ in range(2):
+        await run(world, "host-7", JobState.FAILED)
+        for _ in range(3):
+            waiting = await world.add(delay=3_600)
+        await world.here.cancel(waiting.id)
+        is_noticed = await looking.look()
+        world.now_ms += OVERLAP_MS
+    assert is_noticed
+
+
+async def test_a_job_that_another_process_holds_shows_it(world: World) -> None:
+    """As long as it has its lease: one that runs for long, and one that is to run again."""
+    looking = await looking_into(world)
     await world.add(delay=0)
     (job,) = await world.claim(world.there, worker="host-7")
     await world.there.start([job.claim], lease_ms=LEASE_MS)
-    for _ in range(2 * OVERLAP_MS // LEASE_MS):
-        assert not await looking.look()
-        world.now_ms += LEASE_MS - 1
-        await world.there.renew([job.claim], lease_ms=LEASE_MS)
-        if world.now_ms - job.created_ms >= OVERLAP_MS:
-            break
+    assert not await looking.look()
+    world.now_ms += OVERLAP_MS
+    again = WaitAgain(job.claim, Deadline(delay_ms=10_000), (), 1, OnFire.RUN, None)
+    await world.there.run([again])
+    assert not await looking.look()
+    assert await world.claim(world.there, worker="host-7", within_ms=OVERLAP_MS)
     assert await looking.look()
 
 
@@ -66,8 +101,7 @@ async def test_processes_that_are_replaced_are_no_others(
     """One from before this one, one that dies beside it, and many that stay for a moment."""
     monkeypatch.setattr(other_workers, "MAX_WORKERS", 5)
     await run(world, "before")
-    world.now_ms += 1
-    looking = OtherWorkers(world.here, "here")
+    looking = await looking_into(world)
     await world.add(delay=0)
     assert await world.claim(world.there, worker="killed")
     for number in range(12):
@@ -77,17 +111,31 @@ async def test_processes_that_are_replaced_are_no_others(
     assert len(looking._first_ms) <= 5
 
 
+def test_a_process_may_be_seen_for_as_long_as_its_leases_and_its_drain_last() -> None:
+    """And for a minute, while a deploy goes on."""
+    assert overlap_ms(lease_ms=15_000, grace_ms=5_000) == 60_000
+    assert overlap_ms(lease_ms=120_000, grace_ms=5_000) == 240_000
+    assert overlap_ms(lease_ms=15_000, grace_ms=600_000) == 615_000
+
+
 async def test_only_processes_with_signals_of_their_own_look(redis_server: ValkeyServer) -> None:
-    """Those that share signals are wanted, and jobs in memory are of one process."""
-    stores: list[tuple[JobStore, RedisSignals | None]] = [
-        (RedisJobStore(redis_server.url, "looked-into"), None),
-        (RedisJobStore(redis_server.url, "looked-into"), RedisSignals(redis_server.url, "shared")),
-        (MemoryJobStore(), None),
+    """Those that share signals are wanted, as are those allowed; jobs in memory are of one."""
+    stores: list[tuple[JobStore, RedisSignals | None, bool]] = [
+        (RedisJobStore(redis_server.url, "looked-into"), None, False),
+        (RedisJobStore(redis_server.url, "looked-into"), None, True),
+        (
+            RedisJobStore(redis_server.url, "looked-into"),
+            RedisSignals(redis_server.url, "shared"),
+            False,
+        ),
+        (MemoryJobStore(), None, False),
     ]
     looking = []
-    for store, signals in stores:
-        async with Purgatory("looks", jobs=store, signals=signals):
+    for store, signals, is_allowed in stores:
+        purgatory = Purgatory("looks", jobs=store, signals=signals)
+        lifespan = create_lifespan(purgatory, allow_separate_workers=is_allowed)
+        async with lifespan(None):
             names = [task.get_name() for task in asyncio.all_tasks()]
             looking.append("purgatory-other-workers" in names)
         assert "purgatory-other-workers" not in [each.get_name() for each in asyncio.all_tasks()]
-    assert looking == [True, False, False]
+    assert looking == [True, False, False, False]

@@ -49,6 +49,7 @@ _READS = (
     b"counts",
     b"look_back\0",
     b"quarantined\0",
+    b"workers\0",
 )
 
 

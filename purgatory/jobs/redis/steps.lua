@@ -55,7 +55,7 @@ local concat, find, gmatch, gsub, sub =
   table.concat, string.find, string.gmatch, string.gsub, string.sub
 
 local RECORD, ADD = string.rep('s', PAYLOAD), string.rep('s', 18)
-local UP_TO_HANDLER = string.rep('s', HANDLER)
+local UP_TO_HANDLER, UP_TO_WORKER = string.rep('s', HANDLER), string.rep('s', WORKER)
 local LONG_RECORD, TRACED_RECORD = string.rep('s', PLACED), string.rep('s', TRACEPARENT)
 
 local function split(text)
@@ -1208,6 +1208,29 @@ function steps.look_back(step)
   local members = call('ZRANGE', FINISHED, 0, step[2] - 1, 'WITHSCORES')
   for place = 1, #members, 2 do
     lines[#lines + 1] = members[place + 1] .. '\1' .. members[place]
+  end
+  return concat(lines, '\0')
+end
+
+-- Of a batch of the jobs that finished last, and of those that are held: who had them, and when.
+function steps.workers(step)
+  local limit, seen, lines = min(MAX_BATCH, tonumber(step[2])), {}, {}
+  local function see(ids, is_held)
+    local places = #ids > 0 and call('HMGET', AT, unpack(ids)) or {}
+    for at, id in ipairs(ids) do
+      local text = places[at] and call('HGET', TAG .. places[at], id)
+      -- A corrupt record is quarantined by the next step that reads it.
+      local is_long_enough, job = pcall(unpack_fields, UP_TO_WORKER, text or '')
+      if is_long_enough and (is_held or job[STATE] == 'done' or job[STATE] == 'failed') then
+        local worker, ms = job[WORKER], is_held and now or tonumber(job[ENDED]) or 0
+        seen[worker] = max(seen[worker] or 0, ms)
+      end
+    end
+  end
+  see(call('ZREVRANGE', FINISHED, 0, limit - 1))
+  see(call('ZREVRANGEBYSCORE', HELD, '(' .. PARKED, '(' .. now, 'LIMIT', 0, limit), true)
+  for worker, ms in pairs(seen) do
+    lines[#lines + 1] = worker .. '\1' .. ms
   end
   return concat(lines, '\0')
 end

@@ -184,6 +184,10 @@ class RedisJobStore(StepMethods):
         """
         return await self._reader.handler_counts()
 
+    async def workers(self, *, limit: int) -> Mapping[str, int]:
+        """Return workers and when each was last at work, of about `limit` jobs of each shard."""
+        return await self._reader.workers(limit)
+
     async def paused(self) -> Paused:
         """Return the handlers that are paused, and how many jobs are parked."""
         return await self._reader.paused()

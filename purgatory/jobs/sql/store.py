@@ -210,6 +210,10 @@ class SqlJobStore(StepMethods):
         """
         return await self._opened_reader().handler_counts()
 
+    async def workers(self, *, limit: int) -> dict[str, int]:
+        """Return workers and when each was last at work, of about `limit` jobs."""
+        return await self._opened_reader().workers(limit)
+
     async def paused(self) -> Paused:
         """Return the handlers that are paused, and how many jobs are parked."""
         return await self._opened_reader().paused()

@@ -33,6 +33,7 @@ from purgatory.jobs.sql.statements.columns import (
 from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
+    IS_FINISHED,
     IS_FREE,
     IS_HELD_UP,
     IS_LEASED,
@@ -116,6 +117,28 @@ class Reads:
         lapsed = select(func.min(jobs.c.due_ms)).where(IS_LEASED, jobs.c.lease_until_ms <= now_ms)
         both = union_all(free.correlate(None), lapsed).subquery()
         return select(func.min(both.c[0]))
+
+    def workers(self, now_ms: ColumnElement[int]) -> Select[Any]:
+        """Return the statement for who had the jobs that finished last or are held, and when."""
+        columns = (jobs.c.worker, jobs.c.state, jobs.c.finished_ms)
+        newest = (jobs.c.finished_ms.desc(), jobs.c.id.desc())
+        finished = select(*columns).where(IS_FINISHED).order_by(*newest).limit(LIMIT).subquery()
+        ended = select(finished.c.worker, finished.c.finished_ms.label("at_ms")).where(
+            finished.c.state.in_([JobState.DONE, JobState.FAILED])
+        )
+        until_ms = jobs.c.lease_until_ms
+        held = (
+            select(jobs.c.worker)
+            .where(IS_LEASED, until_ms > now_ms, until_ms < literal(PARKED_UNTIL_MS, BigInteger))
+            .order_by(until_ms.desc())
+            .limit(LIMIT)
+            .subquery()
+        )
+        seen = union_all(ended, select(held.c.worker, now_ms.label("at_ms"))).subquery()
+        latest = func.max(seen.c.at_ms)
+        return (
+            select(seen.c.worker, latest).where(seen.c.worker.is_not(None)).group_by(seen.c.worker)
+        )
 
     def page_ids(self, where: JobFilter, *, is_first: bool) -> Select[Any]:
         """Return the statement for ids with whether they match, the highest first.
