@@ -207,6 +207,41 @@ async def test_a_key_counts_once_however_many_workers_watch_it(tmp_path: Path) -
         assert page.errors == []
 
 
+async def test_a_worker_of_an_older_version_is_counted_with_the_others(tmp_path: Path) -> None:
+    """During a rolling deploy: it does not know the status `outdated`."""
+    port = free_port()
+    async with serving(port), browser(tmp_path) as page:
+        await opened(page, port)
+        script = """(async () => {
+          const { request } = await import("/purgatory/dashboard/static/parts.js");
+          const { drawOverview } = await import("/purgatory/dashboard/static/overview.js");
+          const text = await (await request("dashboard/stream?limit=1")).text();
+          const snapshot = JSON.parse(/event: snapshot\\ndata: (.*)/.exec(text)[1]);
+          const [worker] = snapshot.workers, older = structuredClone(worker);
+          worker.statistics.outdated = 3;
+          worker.times.waits.outdated[0] = 3;
+          older.statistics.fired += 40;
+          delete older.statistics.outdated;
+          delete older.times.waits.outdated;
+          const shown = (...workers) => {
+            drawOverview(snapshot, workers);
+            const texts = ["#parked-legend", "#waits-legend"];
+            return texts.map((each) => document.querySelector(each).textContent);
+          };
+          return [shown(older, worker), shown(older)];
+        })()"""
+        both, alone = await page.run(script)
+        assert both == [
+            "Since the start: 40 woken, 0 expired, 0 cancelled, 3 outdated",
+            "firedexpiredcancelledoutdated",
+        ]
+        assert alone == [
+            "Since the start: 40 woken, 0 expired, 0 cancelled",
+            "firedexpiredcancelled",
+        ]
+        assert page.errors == []
+
+
 async def test_a_rate_is_unknown_before_the_second_snapshot(tmp_path: Path) -> None:
     """The first one of a worker has totals only; "0 /s" would be wrong under load."""
     port = free_port()

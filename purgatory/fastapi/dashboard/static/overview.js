@@ -99,7 +99,8 @@ export function drawOverview(snapshot, workers) {
     const age = points.at(-1).at - points[0].at;
     parkedChart($("parked-chart"), points, SPANS_MS.find((span) => span >= age) || SPAN_MS);
   }
-  const total = (name) => workers.reduce((sum, worker) => sum + worker.statistics[name], 0);
+  // A worker of an older version does not know every status.
+  const total = (name) => workers.reduce((sum, worker) => sum + (worker.statistics[name] || 0), 0);
   const outdated = total("outdated");
   $("parked-legend").textContent = `Since the start: ${number(total("fired"))} woken, ${number(total("expired"))} expired, ${number(total("cancelled"))} cancelled${outdated ? `, ${number(outdated)} outdated` : ""}`;
   drawWheel(workers);
@@ -141,7 +142,7 @@ function added(lists) {
 
 function drawTimes(workers) {
   const { wait_bounds_ms, lateness_bounds_ms } = workers[0].times;
-  const parts = OUTCOMES.map(({ name, style }) => ({ name, style, counts: added(workers.map((w) => w.times.waits[name])) }));
+  const parts = OUTCOMES.map(({ name, style }) => ({ name, style, counts: added(workers.map((w) => w.times.waits[name] || w.times.waits.fired.map(() => 0))) }));
   histogram($("wait-times"), wait_bounds_ms, parts, "How long waits took");
   const named = OUTCOMES.filter(({ name }, i) => i < 3 || (name === "outdated" && parts[i].counts.some(Boolean)));
   if ($("waits-legend").children.length !== named.length) {
