@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from sqlalchemy import event, insert, select, text, update
+from sqlalchemy import BigInteger, event, insert, literal, select, text, update
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from purgatory.jobs import JobLimits, JobState, StoreUnavailableError
@@ -22,12 +22,15 @@ from purgatory.jobs.model import (
     JobFilter,
     JobSpec,
     KeyFired,
+    Pause,
     StoreOutOfSpaceError,
     StoreReadOnlyError,
 )
 from purgatory.jobs.sql import SqlJobStore, migrate
 from purgatory.jobs.sql.records import record_of
 from purgatory.jobs.sql.statements import Statements
+from purgatory.jobs.sql.statements import reads as read_statements
+from purgatory.jobs.sql.statements.dialect import Dialect
 from purgatory.jobs.sql.tables import job_keys, jobs
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
@@ -231,12 +234,32 @@ async def test_what_is_asked_often_is_searched_by_index(
         asked = {name: value for name, value in parameters.items() if name in _names(statement)}
         assert index in await _plan(engine, statement, asked), index
     assert "ix_purgatory_jobs_held_up" in await _plan(engine, reads.counts, {})
+    # By either of two.
+    assert "ix_purgatory_jobs_" in await _plan(engine, reads.parked, {})
+    plan = await _plan(engine, reads.workers(literal(now_ms, BigInteger)), {"limit": 10})
+    assert "ix_purgatory_jobs_finished" in plan and "ix_purgatory_jobs_leased" in plan
     asked = {"keys": many(["k", "l"]), "limit": 10}
     assert "ix_purgatory_job_keys_open" in await _plan(engine, locks.on_keys, asked)
     if not is_sqlite:
         asked = {"ids": ["1"], "full_ids": ["1"], "keys": ["k"], "dedupe_keys": ["d"], "limit": 10}
         plan = await _plan(engine, locks.ahead, asked)
         assert "Seq Scan" not in plan, plan
+
+
+async def test_only_so_many_blocked_jobs_are_counted(
+    engine: AsyncEngine, store: SqlJobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And parked ones: a dashboard asks each second, and each of them is an entry to read."""
+    await store.run([Pause("note")])
+    await store.add([spec(delay=0) for _ in range(3)])
+    await store.claim("w", within_ms=0, limit=10, lease_ms=1_000)
+    assert (await store.paused()).parked == (await store.counts()).blocked == 3
+    monkeypatch.setattr(read_statements, "MAX_BLOCKED", 2)
+    bounded = read_statements.Reads(Dialect(engine.dialect.name))
+    async with engine.connect() as connection:
+        assert await connection.scalar(bounded.parked) == 2
+        counts = (await connection.execute(bounded.counts)).mappings().one()
+    assert counts["blocked"] == 2
 
 
 def _names(statement: Any) -> set[str]:

@@ -59,7 +59,7 @@ class Paused:
     is_all: bool = False
     """All handlers are paused."""
     parked: int = 0
-    """Jobs that were due meanwhile."""
+    """Jobs that were due meanwhile: in a database, MAX_BLOCKED if they are more."""
 
     def covers(self, handler: str) -> bool:
         """Return True iff jobs of `handler` are not started."""

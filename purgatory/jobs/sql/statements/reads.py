@@ -96,9 +96,10 @@ class Reads:
         self.paused_names = names.label("paused")
         """In PostgreSQL, in one query with the clock."""
         self.paused = select(paused_handlers.c.name)
-        self.parked = select(func.count()).where(
-            IS_LEASED, jobs.c.lease_until_ms == literal(PARKED_UNTIL_MS, BigInteger)
-        )
+        is_parked = jobs.c.lease_until_ms == literal(PARKED_UNTIL_MS, BigInteger)
+        parked = select(jobs.c.id).where(IS_LEASED, is_parked)
+        parked = parked.limit(literal(MAX_BLOCKED, BigInteger))
+        self.parked = select(func.count()).select_from(parked.subquery())
         place = (jobs.c.handler, jobs.c.concurrency_key)
         self.places = (
             select(*place, func.count())
