@@ -316,6 +316,9 @@ class Follower:
             await self._learn_keys(state.trimmed)
         elif not await self._is_continued(state, after):
             return False
+        else:
+            # A gap may have been skipped.
+            after = max(after, state.trimmed)
         if self._has_unknown_holes(state):
             await self._learn_holes()
             self._holes = state.holes
@@ -376,7 +379,8 @@ class Follower:
         replica = self.replica
         if replica.applied != after:
             # A fire of this process was applied meanwhile: what was read may be older.
-            return state.head >= replica.applied and replica.epoch == state.epochs[-1].name
+            is_newer = state.trimmed <= replica.applied <= state.head
+            return is_newer and replica.epoch == state.epochs[-1].name
         common = replica.common_until(state.epochs)
         if common > after:
             await self._read_common(state, after, common)
@@ -409,19 +413,22 @@ class Follower:
             )
             await self._lose(self._watched_here())
         elif state.trimmed > replica.applied:
-            await self._skip_gap(state, state.trimmed)
+            # To read again would find another gap where signals are fired all the time.
+            return await self._skip_gap(state, state.trimmed, {each.key for each in state.entries})
         else:
             return True
-        self.gaps += 1
-        # Those of another log, or of another time of it.
-        self._holes = -1
+        self._note_gap()
         return False
+
+    def _note_gap(self) -> None:
+        self.gaps += 1
+        # The holes are those of another log, or of another time of it.
+        self._holes = -1
 
     async def _read_common(self, state: LogState, after: int, common: int) -> None:
         """Apply what was still read of the epoch here, up to where a later one has begun."""
         if state.trimmed > after:
-            self.gaps += 1
-            await self._skip_gap(state, min(state.trimmed, common))
+            await self._skip_gap(state, min(state.trimmed, common), set())
             return
         if self._has_unknown_holes(state):
             await self._learn_holes(common)
@@ -447,21 +454,25 @@ class Follower:
         self.own.settle(all_of_them=True, but_own=True)
         await self._lose(watched)
 
-    async def _skip_gap(self, state: LogState, offset: int) -> None:
+    async def _skip_gap(self, state: LogState, offset: int, read: set[str]) -> bool:
         """Continue behind `offset`: what is before was removed, and not read here.
 
-        This process was suspended, or cut off: the keys that it has waits on may have fired.
+        This process was suspended, or cut off: the keys that it has waits on may have fired. Those
+        in `read` have later entries that are applied next, and say what was before them. Returns
+        False if that was not so.
         """
         replica = self.replica
         after = replica.applied
-        last = await self._last_of(self._watched_here())
+        self._note_gap()
+        last = await self._last_of([key for key in self._watched_here() if key not in read])
         if replica.applied != after:
-            return
+            return False
         # Others may have begun to wait meanwhile.
         watched = self._watched_here()
-        complete = {key for key in watched if last.get(key, state.head) <= after}
+        complete = {key for key in watched if key in read or last.get(key, state.head) <= after}
         replica.skip_gap(offset, complete)
         await self._lose([key for key in watched if key not in complete])
+        return True
 
     async def _last_of(self, keys: list[str]) -> dict[str, int]:
         last: dict[str, int] = {}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from purgatory.errors import CursorExpiredError
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.own_entries import MAX_OWN
-from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, parse_message
+from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, LogState, parse_message
 from purgatory.testing import MockClock
 from tests.properties.log_model import LogModel
 
@@ -107,7 +109,44 @@ async def test_a_process_that_always_appends_has_the_counts_of_its_latest_entrie
     assert not follower.own._early
 
 
-def _follower(log: Any, ends: int = 0) -> Follower:
+async def test_a_full_log_that_is_never_quiet_is_caught_up_with() -> None:
+    """What is behind a gap was read with it: to read again would find the next gap."""
+
+    class BusyLog(LogModel):
+        is_busy = False
+
+        async def read(self, after: int, limit: int) -> LogState:
+            state = await super().read(after, limit)
+            self._fire("other")
+            return state
+
+        async def last(self, keys: Sequence[str]) -> list[int]:
+            found = await super().last(keys)
+            self._fire("quiet")
+            return found
+
+        def _fire(self, key: str) -> None:
+            if self.is_busy and self.content.head < 1_000:
+                self.add([(EntryType.FIRED, key, b"")])
+
+    log = BusyLog(per_key=10, in_all=10, page=10)
+    follower = _follower(log, watched=["fired", "quiet"])
+    await follower.catch_up()
+    cursor = follower.replica.cursor(0)
+    log.add([(EntryType.FIRED, "fired", b"")] + [(EntryType.FIRED, "other", b"")] * 20)
+    log.is_busy = True
+    await follower.catch_up()
+    assert (follower.gaps, follower.replica.reads) == (1, 2)
+    with pytest.raises(CursorExpiredError):
+        follower.replica.position("fired", cursor)
+    log.is_busy = False
+    await follower.catch_up()
+    assert follower.replica.position("quiet", cursor) == 0
+    assert follower.replica.has_after("quiet", 0, 1)
+    assert follower.replica.applied == log.content.head
+
+
+def _follower(log: Any, ends: int = 0, watched: Sequence[str] = ()) -> Follower:
     replica = LogReplica(
         clock=MockClock(),
         max_signals_per_key=10,
@@ -116,13 +155,14 @@ def _follower(log: Any, ends: int = 0) -> Follower:
         max_value_bytes=1_000,
     )
     follower = Follower(log, replica, shards=1, has_key=lambda key: True, on_change=lambda: None)
-    follower._listener = _Listener(ends)
+    follower._listener = _Listener(ends, watched)
     return follower
 
 
 class _Listener:
-    def __init__(self, ends: int) -> None:
+    def __init__(self, ends: int, watched: Sequence[str]) -> None:
         self._ends = ends
+        self._watched = list(watched)
 
     def check(self, key: str) -> int:
         return self._ends
@@ -131,4 +171,4 @@ class _Listener:
         return 0
 
     def watched(self) -> list[str]:
-        return []
+        return self._watched
