@@ -63,6 +63,7 @@ KNOWN: Final = NOT_OF_SERVICE | frozenset(
         "SIGNALS_SHARDS",
         "TOKENS",
         "TOKENS_FILE",
+        "TRACING",
         "TRUSTED_PROXIES",
     ]
 )

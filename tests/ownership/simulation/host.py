@@ -90,6 +90,7 @@ class Host:
         self.is_suspended = False
         self.is_dead = False
         self.on_killed: list[Callable[[], object]] = []
+        self.on_closed: list[Callable[[], object]] = []
         self.errors: list[str] = []
         self._is_runnable = True
         self.loop = _HostLoop(world, self._wake)
@@ -136,6 +137,8 @@ class Host:
             tasks = asyncio.all_tasks(self.loop)
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())
         self.loop.close()
+        for callback in self.on_closed:
+            callback()
 
     def _wake(self) -> None:
         self._is_runnable = True

@@ -48,6 +48,8 @@ class Worker:
         self.host = Host(self._world, self.name)
         self.store = RemoteLeaseStore(self._redis, self.host)
         self.purgatory = Purgatory("join-group", clock=self._world.clock)
+        # Or the collector would end its operations, in whatever thread and test it runs.
+        self.host.on_closed.append(self.purgatory._timer.close)
         settings = CoordinatorSettings(
             initial_rebalance_delay=0.5,
             min_session_timeout=4.0,
