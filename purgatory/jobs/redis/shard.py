@@ -39,7 +39,7 @@ _INDEXES = (
     "blocked",
 )
 _ERROR = b"error\0"
-# Reads need not wait for a disk.
+# Reads need not wait for a disk, nor does what is done again if it is lost.
 _READS = (
     b"info",
     b"now_ms",
@@ -48,6 +48,7 @@ _READS = (
     b"query\0",
     b"counts",
     b"look_back\0",
+    b"relist",
     b"quarantined\0",
     b"workers\0",
 )
