@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse
 from app.api_docs import add_docs
 from app.journal import create_journal, journal_lifespan
 from app.settings import Settings
-from app.tracing import trace_service
+from app.tracing import fastapi_options, trace_service
 from app.unknown_settings import unknown_settings
 from purgatory import Purgatory
 from purgatory.fastapi import create_health_router, install
@@ -59,6 +59,7 @@ def create_app(settings: Settings | None = None, *, warns: bool = True) -> FastA
             {"name": "purgatory", "description": "Wait for keys, fire keys, and defer jobs."},
             {"name": "health", "description": "For load balancers and orchestrators."},
         ],
+        **(fastapi_options() if settings.tracing else {}),
     )
     # The error must not show the URL, which may contain a password.
     with _naming_variables("PURGATORY_JOBS_URL or PURGATORY_DATA_DIR"):

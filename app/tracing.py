@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any
 
 from fastapi import FastAPI
@@ -14,6 +15,20 @@ from fastapi import FastAPI
 from purgatory import Purgatory
 
 _EXPORTERS = "opentelemetry_traces_exporter"
+
+
+def fastapi_options() -> dict[str, Any]:
+    """Return the options with which FastAPI does not trace requests: their paths contain keys.
+
+    If an SDK is set up already, as by `opentelemetry-instrument`, requests are traced there.
+    """
+    # Older versions trace nothing; fastapi.telemetry needs the package that is imported here.
+    if find_spec("fastapi.telemetry") is None:
+        return {}
+    from opentelemetry import trace
+
+    is_ours = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    return {"telemetry": {"tracing": False}} if is_ours else {}
 
 
 def trace_service(app: FastAPI, purgatory: Purgatory) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from opentelemetry import trace
 
 from app.main import create_app
@@ -116,6 +119,38 @@ async def test_an_sdk_that_is_set_up_is_taken_and_flushed_last(
         await purgatory.park("k", timeout=0.001)
         assert provider.flushed is None
     assert provider.flushed == ["expired"]
+
+
+async def test_requests_whose_paths_have_keys_are_not_traced(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FastAPI traces them by itself once the service has set up an SDK."""
+    Sdk(monkeypatch)
+    app = create_app(settings)
+    assert await _spans_of_a_watch(app, monkeypatch) == []
+
+
+@pytest.mark.skipif(find_spec("fastapi.telemetry") is None, reason="FastAPI traces nothing itself")
+async def test_requests_are_traced_by_an_sdk_that_is_set_up(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who starts the service by `opentelemetry-instrument` asks for them."""
+    monkeypatch.setattr(trace, "get_tracer_provider", Flushed)
+    app = create_app(settings)
+    assert "GET" in await _spans_of_a_watch(app, monkeypatch)
+
+
+async def _spans_of_a_watch(app: FastAPI, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    provider = Flushed()
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
+    transport = httpx.ASGITransport(app=app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+    ):
+        response = await client.get("/purgatory/watch/secret?wait=0")
+    assert response.status_code == 200
+    return [span.name.partition(" ")[0] for span in provider.spans]
 
 
 def test_without_the_setting_nothing_is_traced(tmp_path: Path) -> None:
