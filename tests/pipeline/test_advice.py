@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from purgatory.fastapi.sse.parked_stream import ParkedStream
 from purgatory.pipeline.advise.advice import AdviceTargets, advise, minutes_of_kinds
 from purgatory.pipeline.advise.timeouts import LEAST_FIRED, Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import (
@@ -238,7 +239,10 @@ def test_a_short_look_is_too_thin() -> None:
 
 
 def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
-    """They wait in a store, and their deadline is when they are meant to run."""
+    """They wait in a store, and their deadline is when they are meant to run.
+
+    Nor has an event stream a timeout to advise on: no fire ends it.
+    """
 
     def kind_row(kind: str, fired: int) -> dict[str, Any]:
         row = {"kind": kind, "operations": 5_000, "fired": fired, "expired": 5_000 - fired}
@@ -249,9 +253,10 @@ def test_jobs_are_not_parked_and_a_delay_is_no_timeout() -> None:
         row = {"kind": kind, "began": 600, "wait_s": waits_s * 600, "parked_peak": 10 * waits_s}
         return [row | {"minute": minute, "parked_mean": 10 * waits_s} for minute in hour]
 
+    kinds = {"park": 4_000, "job:mail": 0, "job:cancel": 4_000, ParkedStream.kind: 0}
     ends = {"outcome": "fired", "bucket": 1_000, "count": 4_000}
     found = advise(
-        by_kind=[kind_row("park", 4_000), kind_row("job:mail", 0), kind_row("job:cancel", 4_000)],
+        by_kind=[kind_row(*row) for row in kinds.items()],
         wait_counts=[ends | {"kind": kind} for kind in ("park", "job:cancel")],
         parked=ParkedMinutes.of_rows([*minutes_of("park", 2), *minutes_of("job:mail", 900)]),
         timers=[],

@@ -14,7 +14,7 @@ from purgatory.pipeline.advise.timeouts import Ended, TimeoutAdvice, advise_time
 from purgatory.pipeline.advise.wheel_geometry import GeometryAdvice, Timer, advise_geometry
 from purgatory.pipeline.advise.workers import Capacity, Minutes, WorkerAdvice, advise_workers
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
-from purgatory.pipeline.outcomes.schema import JOB_KIND
+from purgatory.pipeline.outcomes.schema import JOB_KIND, STREAM_KIND
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.histogram import bucket_end
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
@@ -97,14 +97,15 @@ def advise(
 ) -> Advice:
     """Return the advice from the rows of the tables of the job `waits`, and a sample of timers.
 
-    Delayed jobs are not parked, and their deadline is an intent rather than a timeout. `sampling`
-    has the shares of the kinds of which not all operations were recorded.
+    Delayed jobs are not parked, and their deadline is an intent rather than a timeout. Event
+    streams are parked, but no fire ends one, so no timeout is advised for them. `sampling` has the
+    shares of the kinds of which not all operations were recorded.
     """
     survival = {kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()}
     timeouts = [
         advise_timeout(_ended(row), survival.get(row["kind"], []), targets.expired_share)
         for row in sorted(by_kind, key=lambda row: (-row["operations"], row["kind"]))
-        if not is_job(row)
+        if not is_job(row) and row["kind"] != STREAM_KIND
     ]
     waiting = parked.where(lambda kind: not kind.startswith(JOB_KIND))
     minutes = minutes_of_kinds(waiting, sampling or {})

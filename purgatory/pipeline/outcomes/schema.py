@@ -27,6 +27,9 @@ OUTCOMES: Final = (*COMPLETIONS, "lost", "open")
 JOB_KIND: Final = "job:"
 """The prefix of the kinds of delayed jobs, which wait in a job store and are not parked."""
 
+STREAM_KIND: Final = "stream"
+"""The kind of event streams, which no fire ends."""
+
 ARROW_EVENT_SCHEMA: Final = pa.schema(
     [
         pa.field(name, type_.value_type if pa.types.is_dictionary(type_) else type_)
