@@ -206,13 +206,16 @@ class Settings(BaseSettings):
     @field_validator("journal_sample", mode="before")
     @classmethod
     def _parse_sample(cls, value: object) -> object:
-        # pydantic-settings' own error names neither the variable nor the correct format.
+        # pydantic's own errors do not name the correct format.
         if not isinstance(value, str):
             return value
         try:
-            return json.loads(value)
+            given = json.loads(value)
         except ValueError:
-            raise ValueError('give JSON, such as {"watch": 0.1}') from None
+            given = None
+        if not isinstance(given, dict):
+            raise ValueError('give JSON with a fraction for each kind, such as {"watch": 0.1}')
+        return given
 
     @model_validator(mode="after")
     def _check_together(self) -> Settings:

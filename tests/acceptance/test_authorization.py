@@ -308,11 +308,15 @@ def test_the_service_refuses_to_listen_beyond_loopback_without_a_token(
         ({"PURGATORY_TOKENS": f"{EVERYTHING} *", "PURGATORY_DEFAULT_WAIT": "60"}, "max_wait"),
         ({"PURGATORY_JOB_HANDLERS": "a\tb"}, "'a\\tb' is not a name"),
         ({"PURGATORY_JOURNAL_SAMPLE": "x"}, "PURGATORY_JOURNAL_SAMPLE is 'x': give JSON"),
+        (
+            {"PURGATORY_JOURNAL_SAMPLE": "0.1"},
+            "PURGATORY_JOURNAL_SAMPLE is '0.1': give JSON with a fraction for each kind, such as {",
+        ),
         ({"PURGATORY_JOURNAL_SAMPLE": '{"watch":2}'}, "PURGATORY_JOURNAL_SAMPLE, 'watch', is 2"),
     ],
     ids=[
         *("no scope", "swapped", "star first", "empty", "no file", "both", "other", "together"),
-        *("handlers", "no JSON", "no share"),
+        *("handlers", "no JSON", "no object", "no share"),
     ],
 )
 def test_settings_that_are_no_good_are_said_without_the_secret(
