@@ -8,12 +8,14 @@ import logging
 import os
 import platform
 import resource
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated, Final
 
 import httpx
@@ -92,8 +94,7 @@ def _library() -> Iterator[Finding]:
         else Finding(
             "warning",
             "core",
-            "plain Python: timers are several times slower; install a wheel for this platform, or "
-            "a C compiler before pip",
+            f"plain Python: timers are several times slower; {_way_to_compiled()}",
         )
     )
     extras = [name for name, module in _EXTRAS.items() if importlib.util.find_spec(module)]
@@ -109,6 +110,14 @@ def _library() -> Iterator[Finding]:
             "the distribution purgatory, a circuit breaker, has a package of the same name: "
             "uninstall it, then install fastapi-purgatory again",
         )
+
+
+def _way_to_compiled() -> str:
+    # Where `make run` of a checkout compiles the core, beside the sources.
+    folder = Path(sys.prefix, "compiled")
+    if any(folder.glob("purgatory/timer/*.so")):
+        return f"a compiled one is in {folder}: start Python with PYTHONPATH={folder} and -P"
+    return "install a wheel for this platform, or a C compiler before pip"
 
 
 def _settings() -> Iterator[Finding]:

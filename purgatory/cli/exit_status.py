@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, ParamSpec
 
 from purgatory.cli.output import print_error, without_pointer
-from purgatory.client import ServerUnavailableError
+from purgatory.client import RefusedError, ServerUnavailableError
 from purgatory.errors import CursorExpiredError, PurgatoryError
 
 OK: Final = 0
@@ -40,6 +40,10 @@ def run_reported(command: Callable[P, int | None], *args: P.args, **kwargs: P.kw
     except ServerUnavailableError as exc:
         print_error(str(exc))
         return UNAVAILABLE
+    except RefusedError as exc:
+        way_out = " Set PURGATORY_TOKEN, or give --token-file." if exc.status == 401 else ""
+        print_error(f"{without_pointer(str(exc))}{way_out}")
+        return REFUSED
     except TimeoutError as exc:
         print_error(str(exc))
         return EXPIRED

@@ -108,7 +108,9 @@ def keys(
     prefix: Annotated[str, typer.Option(help="Only keys that begin with this.")] = "",
     limit: Annotated[int, typer.Option(min=1, max=1000)] = 100,
 ) -> None:
-    """List the watched keys, with how many wait on each.
+    """List the watched keys, with how many wait on each, in the worker that responds.
+
+    Of several workers it is any one; `waits` lists the waits in all of them.
 
     Example: purgatory keys --prefix order:
     """

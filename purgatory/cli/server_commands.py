@@ -22,6 +22,7 @@ from purgatory.cli.output import (
     local_time,
     new_console,
     new_table,
+    print_error,
     print_json,
     print_line,
 )
@@ -30,6 +31,10 @@ from purgatory.client import Client
 
 _LINE: Final = ("parked", "keys", "timers")
 _COUNTERS: Final = ("fires", "fired", "expired", "cancelled", "drained", "outdated", "wake_ups")
+_ONE_WORKER: Final = (
+    "of the worker that responded, where several may share signals: "
+    "the metrics and the dashboard have all of them"
+)
 
 
 def stats(
@@ -38,7 +43,9 @@ def stats(
         bool, typer.Option("--watch", help="Once a second, until interrupted.")
     ] = False,
 ) -> None:
-    """Print the statistics of the process that responds; with --watch live, with rates.
+    """Print the statistics of the worker that responds; with --watch live, with rates.
+
+    Of several workers it is any one; the metrics and the dashboard have all of them.
 
     Example: purgatory stats --watch
     """
@@ -50,6 +57,8 @@ def stats(
                 print_json(found)
             else:
                 new_console().print(_table(found))
+                if found["shared_signals"] is not None:
+                    print_error(_ONE_WORKER)
         elif session.as_json:
             for statistics in _each_second(client):
                 print_json(statistics)

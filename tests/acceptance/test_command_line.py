@@ -231,7 +231,8 @@ def test_tokens(tmp_path: Path, tell: Tell) -> None:
         assert tell(*known, "wait", "a", "--timeout", "0")[0] == 3
         status, said = tell(*known, "fire", "a")
         assert status == 1 and "does not allow fire" in said
-        assert tell("--url", server.url, "wait", "a", "--timeout", "0")[0] == 1
+        status, said = tell("--url", server.url, "fire", "a")
+        assert status == 1 and "PURGATORY_TOKEN" in said and "--token-file" in said
     assert tell("token", "nonsense")[0] == 2
     assert tell("--token-file", str(tmp_path / "none"), "keys")[0] == 2
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -201,6 +202,37 @@ def test_doctor_names_what_is_wrong(
     assert any("worker" in row and f":{os.getpid()}" in row for row in rows)
     assert any("server's signals" in row for row in rows)
     assert any(row.startswith("warning  signals") for row in rows)
+
+
+def test_one_worker_of_several_is_said(
+    server: ThreadServer, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Statistics are those of the worker that responds, which matters if others share signals."""
+    with Client(server.url) as client:
+        found = client.call("GET", "/statistics")
+    for shared, note in ((None, ""), ({"lag": 0}, "of the worker that responded")):
+        statistics = found | {"shared_signals": shared}
+        monkeypatch.setattr(Client, "call", lambda *_, statistics=statistics: statistics)
+        main(["--url", server.url, "stats"])
+        said = capfd.readouterr().err
+        assert note in said and bool(said) is bool(note)
+
+
+def test_the_compiled_core_of_a_checkout_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """`make run` compiles it into a folder that only it uses."""
+    monkeypatch.setattr("purgatory.cli.doctor.compiled", False)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    timer = tmp_path / "compiled" / "purgatory" / "timer"
+    for is_compiled, way in ((False, "install a wheel"), (True, f"PYTHONPATH={tmp_path}/compiled")):
+        if is_compiled:
+            timer.mkdir(parents=True)
+            (timer / "wheel.so").touch()
+        main(["--json", "--url", "http://127.0.0.1:1", "doctor"])
+        findings = map(json.loads, capfd.readouterr().out.splitlines())
+        [core] = [finding["detail"] for finding in findings if finding["what"] == "core"]
+        assert way in core
 
 
 def test_the_known_variables_are_those_of_the_service() -> None:
