@@ -91,7 +91,7 @@ class OtherWorkers:
     def _warn(self, other: str) -> None:
         logger.warning(
             "another process, %s, works on the jobs of this store, and signals are in the memory "
-            "of each: a fire in one wakes only who waits in the same; share them, "
+            "of this process: a fire in one wakes only who waits in the same; share them, "
             'Purgatory(signals=RedisSignals("redis://localhost:6379")), for the service '
             "PURGATORY_SIGNALS=redis://localhost:6379, or run one process "
             "(docs/how-to/several-workers.md)",
