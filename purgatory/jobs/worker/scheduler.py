@@ -117,7 +117,12 @@ class JobScheduler:
 
     def _new_claimer(self, settings: WorkerSettings, limits: JobLimits) -> Claimer:
         unhandled = UnhandledJobs(
-            self._store, self._listener, self._counters, settings.unhandled_delay_ms
+            self._store,
+            self._listener,
+            self._counters,
+            settings.unhandled_delay_ms,
+            # Each of the others looks once in a poll; a second one is for what delays it.
+            unmoved_ms=0 if self._store.hears_others else 2 * settings.poll_ms,
         )
         return Claimer(
             self._store,

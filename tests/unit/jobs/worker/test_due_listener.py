@@ -53,6 +53,21 @@ async def test_its_own_releases_are_no_news(parts: Parts) -> None:
     assert listener.take_announced()
 
 
+async def test_a_due_job_that_it_releases_is_no_news(parts: Parts) -> None:
+    """Any other job is, also one that is announced without its id."""
+    listener = parts.listener
+    await parts.worker_store.now_ms()
+    for job_id, is_news in (("own", False), ("other", True), (None, True)):
+        with listener.muted({"own"}):
+            if job_id is not None:
+                listener.on_change(job_id)
+            listener.on_due(now_ms())
+        assert listener.take_announced() is is_news
+    listener.on_change("own")
+    listener.on_due(now_ms())
+    assert listener.take_announced()
+
+
 async def test_a_close_wakes_once_and_for_all(parts: Parts) -> None:
     """The timer of what is collected is cancelled."""
     await parts.worker_store.now_ms()

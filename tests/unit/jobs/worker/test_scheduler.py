@@ -112,7 +112,7 @@ async def test_a_worker_that_slept_renews_its_leases_before_it_claims(
 async def test_the_horizon_is_claimed_rarely_while_it_holds_jobs_of_others(parts: Parts) -> None:
     """In between only what is near: each claim hides those jobs from their own workers."""
     await parts.worker_store.now_ms()
-    unhandled = UnhandledJobs(parts.worker_store, parts.listener, parts.counters, 5_000)
+    unhandled = UnhandledJobs(parts.worker_store, parts.listener, parts.counters, 5_000, 0)
     assert (unhandled.ahead_ms(60_000, 15_000), unhandled.has_seen) == (60_000, False)
     unhandled.note_horizon(has_seen=True)
     assert (unhandled.ahead_ms(60_000, 15_000), unhandled.has_seen) == (NEAR_MS, True)
@@ -126,7 +126,7 @@ async def test_the_horizon_is_claimed_rarely_while_it_holds_jobs_of_others(parts
 async def test_jobs_of_others_are_put_off_only_if_they_are_due_soon(parts: Parts) -> None:
     """By a second to two at first, by the delay to twice that later; others not at all."""
     soon, later, late = await parts.add(0, 2, 30)
-    unhandled = UnhandledJobs(parts.worker_store, parts.listener, parts.counters, 5_000)
+    unhandled = UnhandledJobs(parts.worker_store, parts.listener, parts.counters, 5_000, 0)
     for least_ms in (1_000, 2_000, 4_000, 5_000, 5_000):
         before_ms = now_ms()
         await unhandled.release(await parts.claim())

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import cast
 
 import pytest
 
 from purgatory.jobs.model.job import Job, new_job
 from purgatory.jobs.model.steps import GiveBack
+from purgatory.jobs.worker.claiming import unhandled_jobs
 from purgatory.jobs.worker.claiming.due_listener import SOON_MS, DueListener
-from purgatory.jobs.worker.claiming.unhandled_jobs import NEAR_MS, UnhandledJobs
+from purgatory.jobs.worker.claiming.unhandled_jobs import NEAR_MS, SEEN_MS, UnhandledJobs
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.jobs.worker.worker_store import WorkerStore
@@ -38,7 +40,7 @@ class Store:
         return [number > 0 for number in range(len(returns))]
 
     @contextmanager
-    def muted(self) -> Iterator[None]:
+    def muted(self, own: Container[str]) -> Iterator[None]:
         self.is_muted = True
         yield
         self.is_muted = False
@@ -62,8 +64,9 @@ def job(due_ms: int, *, epoch: int = 1, attempt: int = 0) -> Job:
     )
 
 
-def unhandled(store: Store, counters: WorkerCounters) -> UnhandledJobs:
-    return UnhandledJobs(cast(WorkerStore, store), cast(DueListener, store), counters, DELAY_MS)
+def unhandled(store: Store, counters: WorkerCounters, unmoved_ms: int = 0) -> UnhandledJobs:
+    worker_store, listener = cast(WorkerStore, store), cast(DueListener, store)
+    return UnhandledJobs(worker_store, listener, counters, DELAY_MS, unmoved_ms)
 
 
 async def test_they_are_given_back_in_batches(clock: MockClock) -> None:
@@ -104,6 +107,31 @@ async def test_what_is_due_later_is_given_back_unchanged(
     store = Store(clock)
     await unhandled(store, WorkerCounters()).release([job(clock.wall_ms() + in_ms)])
     assert (store.returns[0][0].delay_ms is not None) is is_put_off
+
+
+async def test_what_others_will_find_at_their_next_poll_is_not_put_off_before(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often it is claimed; again for another round, and a minute later."""
+    monkeypatch.setattr(unhandled_jobs, "MAX_SEEN", 2)
+    store = Store(clock)
+    jobs = unhandled(store, WorkerCounters(), unmoved_ms=2_000)
+    first, other = job(clock.wall_ms()), job(clock.wall_ms() - 1)
+
+    async def delay_ms(each: Job, *, epoch: int) -> int | None:
+        await jobs.release([replace(each, epoch=epoch)])
+        return store.returns[-1][0].delay_ms
+
+    for epoch in (1, 3, 5):
+        assert await delay_ms(first, epoch=epoch) is None
+        clock.advance(666)
+    clock.advance(2)
+    put_off_ms = await delay_ms(first, epoch=7)
+    assert put_off_ms is not None and SOON_MS <= put_off_ms <= 2 * SOON_MS
+    assert await delay_ms(replace(first, round=1), epoch=9) is None
+    assert await delay_ms(other, epoch=1) is not None, "no more are remembered"
+    clock.advance(SEEN_MS - 2_000)
+    assert await delay_ms(first, epoch=9) is None
 
 
 def test_the_horizon_is_claimed_seldom_once_there_were_any(clock: MockClock) -> None:
