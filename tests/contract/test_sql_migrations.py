@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
-from sqlalchemy import Column, Connection, Integer, MetaData, Table, inspect, make_url, text
+from sqlalchemy import Column, Connection, Integer, MetaData, Table, event, inspect, make_url, text
 from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
@@ -122,6 +123,30 @@ async def test_several_may_migrate_at_once(url: URL) -> None:
     """One does it, the others wait."""
     await asyncio.gather(*(migrate(url) for _ in range(4)))
     await works(url)
+
+
+async def test_a_sqlite_file_that_another_connection_sets_up_is_tried_again(
+    tmp_path: Path,
+) -> None:
+    """SQLite does not wait for it, and several processes may start on a new file."""
+    other = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+    other.execute("CREATE TABLE orders (id)")
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM orders").fetchall()
+    engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'jobs.db'}")
+    errors: list[Any] = []
+
+    def on_error(context: Any) -> None:
+        errors.append(context.original_exception)
+        other.close()
+
+    event.listen(engine.sync_engine, "handle_error", on_error)
+    try:
+        await migrate(engine)
+    finally:
+        await engine.dispose()
+        other.close()
+    assert [str(error) for error in errors] == ["database is locked"]
 
 
 async def test_a_database_without_tables_says_how_to_make_them(url: URL) -> None:

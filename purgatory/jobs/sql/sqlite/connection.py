@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sqlite3
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 
 from purgatory.jobs.sql.database.engine import BUSY_SECONDS
+
+# For each attempt to change the journal's mode, and how many there are in BUSY_SECONDS.
+_ATTEMPT_MS: Final = 50
+_ATTEMPTS: Final = round(BUSY_SECONDS * 1_000 / _ATTEMPT_MS)
 
 _TEXT = functools.partial(str, encoding="utf-8", errors="surrogateescape")
 
@@ -18,12 +24,43 @@ def set_up(connection: Connection) -> None:
     """Set the timeout, durability and text of a connection."""
     driver: Any = connection.connection.driver_connection
     driver.text_factory = _TEXT
+    _use_write_ahead_log(connection)
     connection.exec_driver_sql(f"PRAGMA busy_timeout = {round(BUSY_SECONDS * 1_000)}")
-    # Readers and the writer do not wait for each other. The mode stays with the file.
-    connection.exec_driver_sql("PRAGMA journal_mode = WAL")
     # On the disk before it is acknowledged: NORMAL would survive a kill -9, but not a power cut.
     # Group commit shares what it costs.
     connection.exec_driver_sql("PRAGMA synchronous = FULL")
+
+
+def _use_write_ahead_log(connection: Connection) -> None:
+    """Let readers and the writer not wait for each other. The mode stays with the file."""
+    # Connections that change the mode of a new file at the same time block each other: SQLite fails
+    # at once or when the timeout is over, and the other one is through soon after.
+    connection.exec_driver_sql(f"PRAGMA busy_timeout = {_ATTEMPT_MS}")
+    for attempts_left in reversed(range(_ATTEMPTS)):
+        try:
+            connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        except OperationalError as exc:
+            if not (attempts_left and _is_busy(exc)):
+                raise
+            _wait_for_writer(connection)
+        else:
+            return
+
+
+def _wait_for_writer(connection: Connection) -> None:
+    """Wait up to the timeout while another connection writes."""
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except OperationalError as exc:
+        if not _is_busy(exc):
+            raise
+    else:
+        connection.exec_driver_sql("ROLLBACK")
+
+
+def _is_busy(error: OperationalError) -> bool:
+    # The lowest byte: extended codes say why it is.
+    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
 @contextlib.contextmanager
