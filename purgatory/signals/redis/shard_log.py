@@ -31,6 +31,7 @@ from purgatory.redis_server.script import (
     netstrings,
 )
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
+from purgatory.signals.redis.fire_deadlines import FireDeadlines
 from purgatory.signals.redis.resp import encoded
 from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.signals.shared_signals import Idempotency
@@ -128,6 +129,7 @@ class ShardLog:
         self._fsync_ms = round(timeout_s * 900) if is_fsynced else None
         self._client: Client | None = None
         self._connection: ScriptConnection | None = None
+        self._deadlines = FireDeadlines(timeout_s)
         # Done after the request that is sent by itself: others wait for it, as for a batch.
         self._under_way: Future[None] | None = None
         self._commit: GroupCommit[AppendRequest] = GroupCommit(
@@ -138,6 +140,8 @@ class ShardLog:
         """Use `client` from now on, and append through `connection` while that is open."""
         self._client = client
         self._connection = connection
+        # A timer of an event loop that was not closed in order would never run.
+        self._deadlines.close()
 
     async def open_connection(self) -> None:
         """Open the connection for appending, if there is one that is not open."""
@@ -150,6 +154,7 @@ class ShardLog:
         """Wait for the round trip under way."""
         await self._end_under_way()
         await self._commit.join()
+        self._deadlines.close()
 
     async def append(self, request: AppendRequest) -> AppendReply:
         """Append entries; those of requests that are made meanwhile share a round trip."""
@@ -158,16 +163,13 @@ class ShardLog:
         if not is_alone or connection is None or not connection.is_open or self._fsync_ms:
             return await self._append_with_others(request)
         # At once, in this turn of the event loop.
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + self._timeout_s
         arguments = self._arguments(b"append", *_append_arguments([request]))
         sent = self._send(connection, arguments)
-        self._under_way = done = loop.create_future()
-        timer = loop.call_at(until_s, _time_out, sent)
+        self._under_way = done = asyncio.get_running_loop().create_future()
+        until_s = self._deadlines.add(sent)
         try:
             text = await self._text_of(sent, arguments, until_s)
         finally:
-            timer.cancel()
             self._under_way = None
             done.set_result(None)
         (reply,) = _append_replies(text)
@@ -178,12 +180,11 @@ class ShardLog:
     async def _append_with_others(self, request: AppendRequest) -> AppendReply:
         submitted: Future[AppendReply] = self._commit.submit(request)
         # From here on: what is under way may take as long itself. Not sent yet, it never will be.
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._timeout_s, _give_up, submitted, self._timeout_s)
+        self._deadlines.add(submitted)
         try:
             return await submitted
-        finally:
-            timer.cancel()
+        except TimeoutError as exc:
+            raise _no_reply(exc, self._timeout_s) from exc
 
     async def _end_under_way(self) -> None:
         if self._under_way is not None:
@@ -337,16 +338,6 @@ class ShardLog:
             with contextlib.suppress(*CONNECTION_ERRORS):
                 async with asyncio.timeout(self._timeout_s):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
-
-
-def _time_out(sent: Future[bytes | None]) -> None:
-    if not sent.done():
-        sent.set_exception(TimeoutError())
-
-
-def _give_up(submitted: Future[AppendReply], timeout_s: float) -> None:
-    if not submitted.done():
-        submitted.set_exception(_no_reply(TimeoutError(), timeout_s))
 
 
 def _no_reply(exc: Exception, timeout_s: float) -> SignalsUnavailableError:
