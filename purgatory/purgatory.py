@@ -513,7 +513,10 @@ class Purgatory(JobsMixin):
             await self.shared_signals.append_if(
                 [(EntryType.FIRED, fire.key, fire.value_json.encode())],
                 idempotency=Idempotency(
-                    owner="outbox", name=f"{fire.origin}:{fire.number}", fingerprint=fire.key
+                    owner="outbox",
+                    name=f"{fire.origin}:{fire.number}",
+                    fingerprint=fire.key,
+                    is_of_one_key=True,
                 ),
             )
 

@@ -43,6 +43,8 @@ class Idempotency:
     name: str
     fingerprint: str
     """Identifies the content: a repeat with another one is refused."""
+    is_of_one_key: bool = False
+    """Nobody uses the name for another key: only the log of that has to know it."""
 
 
 class SignalListener(Protocol):
@@ -139,8 +141,10 @@ class SharedSignals(Protocol):
         """
         ...
 
-    async def remember(self, idempotency: Idempotency, response: bytes) -> None:
-        """Store the response of a request for its repeats."""
+    async def remember(
+        self, idempotency: Idempotency, keys: Sequence[str], response: bytes
+    ) -> None:
+        """Store the response of a request, which has fired `keys`, for its repeats."""
         ...
 
     async def add_pending(self, record: bytes, age_ms: int) -> None:

@@ -70,8 +70,14 @@ def test_a_repeat_in_another_worker_fires_nothing(workers: list[httpx.Client]) -
     )
     assert (first.status_code, repeat.status_code) == (201, 201)
     assert repeat.json() == first.json()
-    other = workers[1].post("/purgatory/keys/key", json={"value": 2}, headers=headers)
-    assert other.status_code == 422
+    for number in range(-1, 4):
+        # In both logs.
+        key = "key" if number < 0 else f"other:{number}"
+        other = workers[1].post(f"/purgatory/keys/{key}", json={"value": 2}, headers=headers)
+        assert (other.status_code, other.json()["type"].rpartition("/")[2]) == (
+            422,
+            "idempotency-conflict",
+        )
     batch = [{"key": f"key:{number}", "value": number} for number in range(5)]
     headers = {"Idempotency-Key": "batch"}
     results = [client.post("/purgatory/keys", json=batch, headers=headers) for client in workers]

@@ -62,16 +62,16 @@ class SharedFires:
         rows = b",".join(map(fired_json, fired))
         body = b'{"results":[%b]}' % rows if is_batch else rows
         if idempotency is not None:
-            await self._remember(idempotency, body)
+            await self._remember(idempotency, [key for key, _ in items], body)
         return RawResponse.from_json(201, body)
 
-    async def _remember(self, idempotency: Idempotency, body: bytes) -> None:
+    async def _remember(self, idempotency: Idempotency, keys: Sequence[str], body: bytes) -> None:
         if len(body) > MAX_STORED_BYTES:
             # The log has what a repeat needs besides the counts.
             return
         assert self._purgatory.shared_signals is not None
         try:
-            await self._purgatory.shared_signals.remember(idempotency, body)
+            await self._purgatory.shared_signals.remember(idempotency, keys, body)
         except SignalsError as exc:
             # The log has the signals already: a repeat gets their cursors, without the counts.
             logger.warning(

@@ -1,4 +1,5 @@
--- The log of one shard of signals: KEYS are meta, log, keys and idle, all of one hash tag.
+-- The log of one shard of signals: KEYS are meta, log, keys and idle, all of one hash tag. Behind
+-- them are two for each name that is kept in its home, too: its string, and its owner's sorted set.
 --
 -- meta    hash: epochs, server and shards (see `begin`), and counts: "head trimmed bytes count seq
 --         forgotten", the last two the highest number and offset of keys that `keys` has no longer;
@@ -13,7 +14,10 @@
 -- <tag>by:<owner>      sorted set: offsets of the owner's entries; empty name: those of nobody, but
 --                      for older ones than any that has an owner
 -- <tag>entries_by, <tag>bytes_by  sorted sets: owners, by the number and by the size of their entries
--- <tag>repeat:<name>   string: the result of an idempotent request, kept for some minutes
+-- <tag>repeat:<name>   string: an idempotent request, kept for some minutes: "fingerprint result",
+--                      or "fingerprint @" if only other logs have its entries and this is the home
+--                      of its name; "fingerprint @token until_ms logs" if it was claimed before it
+--                      was appended to those, which takes until then at most
 -- <tag>repeats:<owner> sorted set: the names of one owner's kept requests, by time
 --
 -- Numbers are below 10^14: ".." writes them as integers. What a request runs for the first time in a
@@ -54,21 +58,21 @@ local epochs, server, found_shards = found[1], found[2], found[3]
 
 -- A plain fire: one signal, without conditions or an owner, in a log of this server that has none
 -- either and is not full. The same is done below, for any request.
-if command == 'append' and #ARGV == 13 and ARGV[11] == 'f' and ARGV[6] == '' and ARGV[9] == ''
-  and (ARGV[8] == '' or #ARGV[8] == TRACE) and found[4] then
+if command == 'append' and #ARGV == 11 and ARGV[9] == 'f' and ARGV[5] == '' and ARGV[7] == ''
+  and (ARGV[6] == '' or #ARGV[6] == TRACE) and found[4] then
   local before, unchanged, bytes, count, rest, first_seq, owners = string.match(found[4],
     '^(%d+) (%d+) (%d+) ([1-9]%d*)( (%d+) %d+ ?(%d*).*)$')
   if before and (owners == '' or owners == '0')
     and string.find(replication, 'role:master', 1, true)
     and string.find(replication, 'master_replid:' .. server, 1, true) then
-    local share, key = ARGV[8], ARGV[12]
+    local share, key = ARGV[6], ARGV[10]
     local seq, last, losses = string.match(call('HGET', keys, key) or first_seq .. ' 0 0 0',
       '^(%d+) (%d+)( %d+ %d+)$')
     local now_ms = string.format('%s%03d', time[1], math.floor(time[2] / 1000))
     local offset, offsets = string.format('%d', before + 1), tag .. 'of:' .. key
     seq = string.format('%d', seq + 1)
     local entry = 'f' .. seq .. ' ' .. now_ms .. ' ' .. last .. ' ' .. #key
-      .. (share == '' and ' ' or '@' .. share .. ' ') .. key .. ARGV[13]
+      .. (share == '' and ' ' or '@' .. share .. ' ') .. key .. ARGV[11]
     count, bytes = count + 1, bytes + #entry
     if count <= max_signals and bytes <= max_bytes and #entry < MAX_MESSAGE then
       local listed = call('RPUSH', offsets, offset)
@@ -150,6 +154,19 @@ end
 
 local function store_record(key, seq, last, lost, ended)
   call('HSET', keys, key, seq .. ' ' .. last .. ' ' .. lost .. ' ' .. ended)
+end
+
+local function is_of_another(known, fingerprint)
+  return known and string.sub(known, 1, #fingerprint + 1) ~= fingerprint .. ' '
+end
+
+-- Keep what a name stands for, in the string `entry` and the sorted set `names` of its owner.
+local function keep(entry, names, name, value)
+  call('SET', entry, value, 'PX', REPEAT_MS)
+  if call('ZADD', names, now_ms, name) == 1 and call('ZCARD', names) > REPEATS_PER_OWNER then
+    call('DEL', string.sub(entry, 1, -#name - 1) .. call('ZPOPMIN', names)[1])
+  end
+  call('PEXPIRE', names, REPEAT_MS)
 end
 
 -- Owners and removals.
@@ -277,17 +294,24 @@ local function rare()
 end
 
 if command == 'append' then
-  local at, results, appended, first, newest = 5, {}, {}, head + 1, ''
+  local at, results, appended, first, newest, homes = 5, {}, {}, head + 1, '', 5
   while at <= #ARGV do
     -- One request: its entries are appended all or none.
-    local owner, name, fingerprint, share = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3]
-    local unless_after, items = ARGV[at + 4], at + 6
+    local name, owner, fingerprint, entry, home, home_names = ARGV[at]
+    if name ~= '' then
+      owner, fingerprint = ARGV[at + 1], ARGV[at + 2]
+      entry = tag .. 'repeat:' .. owner .. name
+      if ARGV[at + 3] ~= '' then home, home_names, homes = KEYS[homes], KEYS[homes + 1], homes + 2 end
+      at = at + 3
+    end
+    local share, unless_after, items = ARGV[at + 1], ARGV[at + 2], at + 4
     local sharer = #share == TRACE and '' or string.sub(share, 1, OWNER)
-    at = items + 3 * ARGV[at + 5]
+    at = items + 3 * ARGV[at + 3]
     local result
     if name ~= '' then
-      local known = call('GET', tag .. 'repeat:' .. owner .. name)
-      if known and string.sub(known, 1, #fingerprint + 1) ~= fingerprint .. ' ' then
+      local known = call('GET', entry)
+      if is_of_another(known, fingerprint)
+        or home and is_of_another(call('GET', home), fingerprint) then
         result = 'reused'
       elseif known then
         result = 'known ' .. string.sub(known, #fingerprint + 2)
@@ -317,11 +341,11 @@ if command == 'append' then
             for _, offset in ipairs(call('LRANGE', offsets, 0, -1)) do remove_of(key, offset) end
             call('DEL', offsets)
           end
-          local entry = type .. seq .. ' ' .. now_ms .. ' ' .. last .. ' ' .. #key
+          local text = type .. seq .. ' ' .. now_ms .. ' ' .. last .. ' ' .. #key
             .. (share == '' and ' ' or '@' .. share .. ' ') .. key .. value
-          call('XADD', log, head .. '-0', 'e', entry)
-          count, bytes = count + 1, bytes + #entry
-          if sharer ~= '' or owners > 0 then rare().add_share(sharer, head, #entry) end
+          call('XADD', log, head .. '-0', 'e', text)
+          count, bytes = count + 1, bytes + #text
+          if sharer ~= '' or owners > 0 then rare().add_share(sharer, head, #text) end
           local listed = call('RPUSH', offsets, head)
           if listed == 1 then call('ZREM', idle, key) end
           if listed > max_listed then
@@ -332,18 +356,13 @@ if command == 'append' then
             lost = math.max(lost, tonumber(removed[#removed]))
           end
           store_record(key, seq, head, lost, ended)
-          seqs[#seqs + 1], appended[#appended + 1] = seq, net(entry)
+          seqs[#seqs + 1], appended[#appended + 1] = seq, net(text)
         end
       end
       result = before .. ' ' .. now_ms .. ' ' .. table.concat(seqs, ',') .. ' '
       if name ~= '' then
-        local names = tag .. 'repeats:' .. owner
-        call('SET', tag .. 'repeat:' .. owner .. name, fingerprint .. ' ' .. epoch .. ' ' .. result,
-          'PX', REPEAT_MS)
-        if call('ZADD', names, now_ms, name) == 1 and call('ZCARD', names) > REPEATS_PER_OWNER then
-          call('DEL', tag .. 'repeat:' .. owner .. call('ZPOPMIN', names)[1])
-        end
-        call('PEXPIRE', names, REPEAT_MS)
+        keep(entry, tag .. 'repeats:' .. owner, name, fingerprint .. ' ' .. epoch .. ' ' .. result)
+        if home then keep(home, home_names, name, fingerprint .. ' @') end
       end
       result, newest = 'ok ' .. result, sharer
     end
@@ -405,12 +424,47 @@ elseif command == 'last' then
     found[#found + 1] = last > 0 and last or forgotten
   end
   return table.concat(found, ' ')
+elseif command == 'claim' then
+  -- Names, of requests that are appended to other logs after this, which is the home of the names.
+  local results, keys_at = {}, 5
+  for at = 5, #ARGV, 6 do
+    local name, fingerprint, token, held = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 5]
+    local entry, names = KEYS[keys_at], KEYS[keys_at + 1]
+    keys_at = keys_at + 2
+    local known = call('GET', entry) or nil
+    local found, until_ms, logs = string.match(known or '', ' @(%w+) (%d+) ([%d,]+)$')
+    local result = 'claimed'
+    if is_of_another(known, fingerprint) and not (found and found == held) then
+      result = 'reused'
+      -- Perhaps that request has failed before it was appended: its logs know.
+      if found and tonumber(until_ms) < now_ms then result = 'doubtful ' .. found .. ' ' .. logs end
+    else
+      if known and not is_of_another(known, fingerprint) then result = 'repeated' end
+      if not known or found then
+        keep(entry, names, name, fingerprint .. ' @' .. token .. ' ' .. now_ms + ARGV[at + 4] .. ' '
+          .. ARGV[at + 3])
+      end
+    end
+    results[#results + 1] = net(result)
+  end
+  return table.concat(results)
+elseif command == 'release' then
+  -- A name whose request was refused, unless a repeat of that has claimed it meanwhile.
+  local held = string.match(call('GET', KEYS[5]) or '', ' @(%w+) %d+ [%d,]+$')
+  if held == ARGV[6] then
+    call('DEL', KEYS[5])
+    call('ZREM', KEYS[6], ARGV[5])
+  end
+  return ''
+elseif command == 'known' then
+  -- Whether a name was appended here by another request.
+  return is_of_another(call('GET', tag .. 'repeat:' .. ARGV[5]), ARGV[6]) and 'another' or ''
 else
   -- remember: the response of an idempotent request, in place of its result.
   local name = tag .. 'repeat:' .. ARGV[5]
   local fingerprint, response = ARGV[6], ARGV[7]
   local known = call('GET', name)
-  if known and string.sub(known, 1, #fingerprint + 1) == fingerprint .. ' ' then
+  if known and not is_of_another(known, fingerprint) then
     call('SET', name, fingerprint .. ' = ' .. response, 'KEEPTTL')
   end
   return ''

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from asyncio import Future
 from collections import defaultdict
@@ -10,13 +11,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from inspect import signature
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 from zlib import crc32
 
 from redis.asyncio import Redis
 from redis.asyncio.cluster import RedisCluster
 
-from purgatory.errors import SignalsNotReadyError, SignalsUnavailableError
+from purgatory.errors import (
+    SignalsConflictError,
+    SignalsError,
+    SignalsNotReadyError,
+    SignalsUnavailableError,
+)
 from purgatory.limits import Limits
 from purgatory.redacted_url import redacted
 from purgatory.redis_server.client import check_url_or_client, connected, connected_to_cluster
@@ -27,11 +33,19 @@ from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.protocol import ShardStatistics, SharedSignalStatistics
 from purgatory.signals.redis.follower import Follower
+from purgatory.signals.redis.name_claims import NameClaims
 from purgatory.signals.redis.own_entries import Ended
 from purgatory.signals.redis.peers import Peers
 from purgatory.signals.redis.pending_fires import RedisPendingFires
 from purgatory.signals.redis.script_connection import ScriptConnection
-from purgatory.signals.redis.shard_log import AppendReply, AppendRequest, ShardLog, short_name
+from purgatory.signals.redis.shard_log import (
+    AppendReply,
+    AppendRequest,
+    ShardLog,
+    no_reply,
+    short_name,
+    was_refused,
+)
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.signals.shared_signals import Appended, Idempotency, PendingRecord, SignalListener
 from purgatory.timer import Clock
@@ -43,6 +57,10 @@ MAX_SHARDS: Final = 256
 _STOP_S: Final = 0.5
 # At the end of a URL's scheme: the server is a node of a cluster, and knows the others.
 CLUSTER: Final = "+cluster"
+
+_Result = TypeVar("_Result")
+# The result of appending to each log, and for each entry what it ended here.
+_Parts = list[tuple[AppendReply, list[Future[Ended]]]]
 
 
 class RedisSignals:
@@ -98,17 +116,21 @@ class RedisSignals:
         self._is_fsynced = ack == "aof"
         self._timeout_s = timeout
         self._client: Client | None = None
+        # The server has slots, and no step over several of them: so has one node of a cluster.
+        self._has_slots = self._is_cluster
         # For all logs: not in a cluster, which has several servers.
         self._connection: ScriptConnection | None = None
         # {(host, port): a client of that node, for following}
         self._node_clients: dict[tuple[str, int], Redis] = {}
         self._followers: list[Follower] = []
+        self._logs: list[ShardLog] = []
+        self._claims = NameClaims(self._logs, timeout)
         self._propagation: TracePropagation | None = None
         self._peers = Peers(prefix, timeout)
         self._pending_fires = RedisPendingFires(f"{{{prefix}:signals:0}}:", timeout)
         self._appended = 0
         # Batches over several logs that are under way.
-        self._batches: set[asyncio.Task[list[AppendReply]]] = set()
+        self._batches: set[asyncio.Task[Any]] = set()
         self._settled: asyncio.Event | None = None
         self._judging: asyncio.Task[None] | None = None
         self._fault: SignalsNotReadyError | None = None
@@ -137,6 +159,7 @@ class RedisSignals:
                 timeout_s=self._timeout_s,
                 is_fsynced=self._is_fsynced,
             )
+            self._logs.append(log)
             self._followers.append(
                 Follower(
                     log,
@@ -237,6 +260,7 @@ class RedisSignals:
         await self._peers.stop()
         while self._batches:
             await asyncio.wait(self._batches)
+        await self._claims.drain()
         await self._pending_fires.drain()
         for follower in self._followers:
             await follower.log.drain()
@@ -289,13 +313,20 @@ class RedisSignals:
         Entries of several logs are appended in one step. In a cluster, which has none for
         several servers, the logs are appended to one after another: if that fails in between, a
         repeat with the same `idempotency` appends what is left.
+
+        Each name of a request has a home, which is one of the logs: that knows it, too, so that
+        requests with other keys in other logs are refused.
         """
         self.require_loaded()
         until_s = asyncio.get_running_loop().time() + self._timeout_s
         if owner is not None:
             owner = short_name(owner)
         traceparent = current_traceparent(self._propagation)
+        home = None if idempotency is None else self._home_of(idempotency)
         by_shard: defaultdict[int, list[int]] = defaultdict(list)
+        if home is not None and any(self.shard_of(key) == home for _, key, _ in items):
+            # First: it refuses what is another request's before the others are appended to.
+            by_shard[home], home = [], None
         for index, (_, key, _) in enumerate(items):
             by_shard[self.shard_of(key)].append(index)
         requests: list[tuple[Follower, AppendRequest]] = []
@@ -305,7 +336,7 @@ class RedisSignals:
             own = [items[index] for index in indexes]
             requests.append((follower, AppendRequest(own, after, idempotency, owner, traceparent)))
         results: list[Appended | None] = [None] * len(items)
-        appended = await self._append_parts(requests)
+        appended = await self._append_parts(requests, home, until_s)
         for (reply, ends), indexes in zip(appended, by_shard.values(), strict=False):
             if reply.response is not None:
                 return reply.response
@@ -314,36 +345,84 @@ class RedisSignals:
                 results[index] = result
         return [result for result in results if result is not None]
 
+    def _home_of(self, idempotency: Idempotency) -> int | None:
+        """Return the number of the log that knows the name, whatever log has the keys.
+
+        None if the log of the keys is enough.
+        """
+        if self._shards == 1 or idempotency.is_of_one_key:
+            return None
+        return self.shard_of(idempotency.owner + idempotency.name)
+
     async def _append_parts(
-        self, requests: Sequence[tuple[Follower, AppendRequest]]
-    ) -> list[tuple[AppendReply, list[Future[Ended]]]]:
-        """Append to each log, all or none on one server; stop at what was done before."""
-        if len(requests) == 1 or self._is_cluster:
-            appended = []
-            for follower, request in requests:
-                appended.append(await follower.append(request))
-                if appended[-1][0].response is not None:
-                    break
-            return appended
+        self, requests: Sequence[tuple[Follower, AppendRequest]], home: int | None, until_s: float
+    ) -> _Parts:
+        """Append to each log, all or none on one server; stop at what was done before.
+
+        The log `home`, which is none of them, is to know the name.
+        """
+        if self._has_slots and (len(requests) > 1 or home is not None):
+            # A task of its own: a server may run the first step of its caller outside any.
+            in_turn = asyncio.create_task(self._append_in_turn(requests, home, until_s))
+            return await self._finish(in_turn)
+        follower, request = requests[0]
+        if home is not None:
+            request = request._replace(home=self._logs[home])
+            requests = [(follower, request), *requests[1:]]
+        if len(requests) == 1:
+            return [await follower.append(request)]
         with ExitStack() as stack:
             for follower, _ in requests:
                 stack.enter_context(follower.own.appending())
-            # A task of its own: a server may run the first step of its caller outside any.
             batch = asyncio.create_task(
                 ShardLog.append_together([(each.log, request) for each, request in requests])
             )
-            self._batches.add(batch)
-            batch.add_done_callback(self._batches.discard)
-            replies = await batch
+            replies = await self._finish(batch)
             return [
                 (reply, follower.apply_reply(request, reply))
                 for (follower, request), reply in zip(requests, replies, strict=True)
             ]
 
-    async def remember(self, idempotency: Idempotency, response: bytes) -> None:
-        """Store the response of a request for its repeats, in every log."""
-        for follower in self._followers:
-            await follower.log.remember(idempotency, response)
+    async def _append_in_turn(
+        self, requests: Sequence[tuple[Follower, AppendRequest]], home: int | None, until_s: float
+    ) -> _Parts:
+        """Claim the name in its home, and append to one log after another."""
+        appended: _Parts = []
+        claim = None
+        try:
+            async with asyncio.timeout_at(until_s):
+                idempotency = requests[0][1].idempotency
+                if home is not None and idempotency is not None:
+                    shards = [self.shard_of(request.items[0][1]) for _, request in requests]
+                    claim = await self._claims.claim(home, idempotency, shards)
+                for follower, request in requests:
+                    appended.append(await follower.append(request))
+                    if appended[-1][0].response is not None:
+                        break
+        except TimeoutError as exc:
+            raise no_reply(exc, self._timeout_s) from exc
+        except SignalsError as exc:
+            # If nothing was appended for sure, the name can be used for another request.
+            is_refused = isinstance(exc, SignalsConflictError) or was_refused(exc)
+            if claim is not None and not appended and is_refused:
+                with contextlib.suppress(SignalsError, TimeoutError):
+                    async with asyncio.timeout_at(until_s):
+                        await self._claims.release(claim)
+            raise
+        return appended
+
+    async def _finish(self, batch: asyncio.Task[_Result]) -> _Result:
+        """Return the result of a task that `close` waits for as well."""
+        self._batches.add(batch)
+        batch.add_done_callback(self._batches.discard)
+        return await batch
+
+    async def remember(
+        self, idempotency: Idempotency, keys: Sequence[str], response: bytes
+    ) -> None:
+        """Store the response of a request for its repeats, in the logs of its keys."""
+        for shard in dict.fromkeys(map(self.shard_of, keys)):
+            await self._followers[shard].log.remember(idempotency, response)
 
     async def add_pending(self, record: bytes, age_ms: int) -> None:
         """Keep a record of what fired `age_ms` ago, beside the first log."""
@@ -503,6 +582,7 @@ class RedisSignals:
                 kept="signals",
                 fsync='ack="aof"',
             )
+            self._has_slots |= info.get("cluster_enabled") == 1
             found.faults += [each for each in judged.faults if each not in found.faults]
             found.warnings += [each for each in judged.warnings if each not in found.warnings]
         return found

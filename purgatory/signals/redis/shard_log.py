@@ -65,6 +65,8 @@ class AppendRequest(NamedTuple):
     """A short name of the owner: owners share the log fairly; all without a name are one."""
     traceparent: str | None = None
     """The trace context of the entries."""
+    home: ShardLog | None = None
+    """Another log of the same server that is to know `idempotency` as well."""
 
 
 class AppendReply(NamedTuple):
@@ -114,6 +116,7 @@ class ShardLog:
     def __init__(
         self, tag: str, *, shards: int, limits: Limits, timeout_s: float, is_fsynced: bool
     ) -> None:
+        self._tag = tag.encode()
         self.channel = f"{tag}appended"
         self.keys = tuple(f"{tag}{name}" for name in _KEYS)
         settings = (
@@ -163,12 +166,13 @@ class ShardLog:
         if not is_alone or connection is None or not connection.is_open or self._fsync_ms:
             return await self._append_with_others(request)
         # At once, in this turn of the event loop.
-        arguments = self._arguments(b"append", *_append_arguments([request]))
-        sent = self._send(connection, arguments)
+        keys, parts = _append_arguments([request])
+        arguments = self._arguments(b"append", *parts)
+        sent = self._send(connection, arguments, keys)
         self._under_way = done = asyncio.get_running_loop().create_future()
         until_s = self._deadlines.add(sent)
         try:
-            text = await self._text_of(sent, arguments, until_s)
+            text = await self._text_of(sent, arguments, keys, until_s)
         finally:
             self._under_way = None
             done.set_result(None)
@@ -184,37 +188,45 @@ class ShardLog:
         try:
             return await submitted
         except TimeoutError as exc:
-            raise _no_reply(exc, self._timeout_s) from exc
+            raise no_reply(exc, self._timeout_s) from exc
 
     async def _end_under_way(self) -> None:
         if self._under_way is not None:
             await asyncio.wait([self._under_way])
 
     async def _text_of(
-        self, sent: Future[bytes | None], arguments: Sequence[bytes], until_s: float
+        self,
+        sent: Future[bytes | None],
+        arguments: Sequence[bytes],
+        keys: Sequence[bytes],
+        until_s: float,
     ) -> bytes:
         text = None
         with contextlib.suppress(ResponseError, *CONNECTION_ERRORS):
             text = await sent
         if text is None:
             # A task of its own: a server may run the first step of its caller outside any.
-            run = partial(self._reply_to, sent, arguments)
+            run = partial(self._reply_to, sent, arguments, keys)
             text = await asyncio.create_task(self._attempt(run, until_s))
         return text
 
     async def _reply_to(
-        self, sent: Future[bytes | None], arguments: Sequence[bytes], client: Client
+        self,
+        sent: Future[bytes | None],
+        arguments: Sequence[bytes],
+        keys: Sequence[bytes],
+        client: Client,
     ) -> bytes:
         """Return the reply to a script that was sent; run it by the client if that has to."""
         reply = await sent
         if reply is None:
-            reply = await _SCRIPT.run(client, self.keys, arguments)
+            reply = await _SCRIPT.run(client, (*self.keys, *keys), arguments)
         return reply
 
     async def read(self, after: int, limit: int) -> LogState:
         """Return up to `limit` entries after an offset, and where the log is."""
         epochs, head, trimmed, hole, holes, shards, now_ms, *entries = netstrings(
-            await self._run(b"read", b"%d" % after, b"%d" % limit)
+            await self.run(b"read", b"%d" % after, b"%d" % limit)
         )
         return LogState(
             [_epoch(text) for text in epochs.decode().split(",")],
@@ -229,7 +241,7 @@ class ShardLog:
 
     async def keys_after(self, cursor: int) -> KeyPage:
         """Return some of the keys that the log knows; cursors begin and end with 0."""
-        after, forgotten, *rows = netstrings(await self._run(b"keys", b"%d" % cursor))
+        after, forgotten, *rows = netstrings(await self.run(b"keys", b"%d" % cursor))
         names = [row.decode("utf-8", "surrogatepass") for row in rows[::2]]
         return KeyPage(
             int(after), int(forgotten), dict(zip(names, map(int, rows[1::2]), strict=True))
@@ -237,17 +249,28 @@ class ShardLog:
 
     async def last(self, keys: Sequence[str]) -> list[int]:
         """Return the offset of each key's last entry, or the highest that it may have had."""
-        return [int(offset) for offset in (await self._run(b"last", *map(_bytes, keys))).split()]
+        return [int(offset) for offset in (await self.run(b"last", *map(_bytes, keys))).split()]
 
     async def expire_all(self, oldest: str) -> Epoch:
         """Expire the cursors of every key, unless the oldest epoch is another; return the epoch."""
-        (epoch,) = netstrings(await self._run(b"expire", oldest.encode()))
+        (epoch,) = netstrings(await self.run(b"expire", oldest.encode()))
         return _epoch(epoch.decode())
 
     async def remember(self, idempotency: Idempotency, response: bytes) -> None:
         """Store the response of a request for its repeats."""
-        name = _bytes(idempotency.owner + idempotency.name)
-        await self._run(b"remember", name, idempotency.fingerprint.encode(), response)
+        await self.run(b"remember", *_name_and_fingerprint(idempotency), response)
+
+    async def knows_another(self, idempotency: Idempotency) -> bool:
+        """Return True iff another request with this name was appended here."""
+        return bool(await self.run(b"known", *_name_and_fingerprint(idempotency)))
+
+    def keys_of_name(self, idempotency: Idempotency) -> tuple[bytes, bytes]:
+        """Return the keys in Redis under which this log knows the name, and those of its owner."""
+        owner = _bytes(idempotency.owner)
+        return (
+            b"%brepeat:%b%b" % (self._tag, owner, _bytes(idempotency.name)),
+            b"%brepeats:%b" % (self._tag, owner),
+        )
 
     @staticmethod
     async def append_together(
@@ -255,17 +278,18 @@ class ShardLog:
     ) -> list[AppendReply]:
         """Append to several logs of one server, all or none of the requests."""
         first = parts[0][0]
-        keys: list[str] = []
+        keys: list[str | bytes] = []
         arguments: list[bytes | int] = []
         for log, request in parts:
-            own = log._arguments(b"append", *_append_arguments([request]))
-            keys += log.keys
-            arguments += (len(own), *own)
+            more, each = _append_arguments([request])
+            own = log._arguments(b"append", *each)
+            keys += (*log.keys, *more)
+            arguments += (len(log.keys) + len(more), len(own), *own)
         texts = await first._attempt(
             lambda client: _TOGETHER.run(client, keys, arguments, fsync_ms=first._fsync_ms)
         )
         if not texts:
-            raise _name_reused()
+            raise name_reused()
         replies = [_append_replies(text)[0] for text in texts]
         for reply in replies:
             if isinstance(reply, SignalsConflictError):
@@ -276,26 +300,35 @@ class ShardLog:
         self, requests: list[AppendRequest]
     ) -> list[AppendReply | SignalsConflictError]:
         await self._end_under_way()
-        return _append_replies(
-            await self._run(b"append", *_append_arguments(requests), fsync_ms=self._fsync_ms)
-        )
+        keys, arguments = _append_arguments(requests)
+        text = await self.run(b"append", *arguments, keys=keys, fsync_ms=self._fsync_ms)
+        return _append_replies(text)
 
-    async def _run(self, command: bytes, *arguments: bytes, fsync_ms: int | None = None) -> bytes:
+    async def run(
+        self,
+        command: bytes,
+        *arguments: bytes,
+        keys: Sequence[bytes] = (),
+        fsync_ms: int | None = None,
+    ) -> bytes:
+        """Return the script's reply to a command, given `keys` besides its own."""
         parts = self._arguments(command, *arguments)
 
         async def run(client: Any) -> bytes:
             connection = self._connection
             if command == b"append" and fsync_ms is None and connection and connection.is_open:
-                sent = self._send(connection, parts)
-                return await self._reply_to(sent, parts, client)
-            reply: bytes = await _SCRIPT.run(client, self.keys, parts, fsync_ms=fsync_ms)
+                sent = self._send(connection, parts, keys)
+                return await self._reply_to(sent, parts, keys, client)
+            reply: bytes = await _SCRIPT.run(client, (*self.keys, *keys), parts, fsync_ms=fsync_ms)
             return reply
 
         return await self._attempt(run)
 
     def _send(
-        self, connection: ScriptConnection, arguments: Sequence[bytes]
+        self, connection: ScriptConnection, arguments: Sequence[bytes], keys: Sequence[bytes]
     ) -> Future[bytes | None]:
+        if keys:
+            return connection.send(_SCRIPT.command((*self.keys, *keys), arguments))
         count = len(self._command) + len(arguments)
         return connection.send_encoded(count, self._encoded_command + encoded(arguments))
 
@@ -326,7 +359,7 @@ class ShardLog:
             raise _reply_error(message) from exc
         except CONNECTION_ERRORS as exc:
             await self._drop_connections()
-            raise _no_reply(exc, self._timeout_s) from exc
+            raise no_reply(exc, self._timeout_s) from exc
 
     async def _drop_connections(self) -> None:
         """Close connections that a server which was restarted no longer has: each would fail."""
@@ -340,12 +373,18 @@ class ShardLog:
                     await self._client.connection_pool.disconnect(inuse_connections=False)
 
 
-def _no_reply(exc: Exception, timeout_s: float) -> SignalsUnavailableError:
+def no_reply(exc: Exception, timeout_s: float) -> SignalsUnavailableError:
+    """Return the error of a request after which nobody knows whether it was appended."""
     reason = str(exc) or f"{timeout_s:g} s have passed"
     return SignalsUnavailableError(
         f"Redis did not reply ({type(exc).__name__}: {reason}): what was fired may or may not be "
         "in the log, and the same call can be made again"
     )
+
+
+def was_refused(error: SignalsError) -> bool:
+    """Return True iff the server has replied that it did not append."""
+    return isinstance(error.__cause__, ResponseError)
 
 
 def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:
@@ -398,14 +437,20 @@ def _entry(offset: int, text: bytes) -> LogEntry:
     )
 
 
-def _append_arguments(requests: Sequence[AppendRequest]) -> list[bytes]:
+def _append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], list[bytes]]:
+    """Return the keys of names in other logs, and the arguments."""
+    keys: list[bytes] = []
     arguments: list[bytes] = []
     for request in requests:
         name, after = request.idempotency, request.unless_after
         if name is None:
-            arguments += (b"", b"", b"")
+            arguments.append(b"")
         else:
-            arguments += (_bytes(name.owner), _bytes(name.name), name.fingerprint.encode())
+            home = request.home
+            if home is not None:
+                keys += home.keys_of_name(name)
+            arguments += (_bytes(name.name), _bytes(name.owner), name.fingerprint.encode())
+            arguments.append(b"" if home is None else b"home")
         arguments += (
             _share(request).encode(),
             b"" if after is None else b"%d" % after,
@@ -413,7 +458,11 @@ def _append_arguments(requests: Sequence[AppendRequest]) -> list[bytes]:
         )
         for kind, key, value in request.items:
             arguments += (_TYPES[kind], _bytes(key), value)
-    return arguments
+    return keys, arguments
+
+
+def _name_and_fingerprint(idempotency: Idempotency) -> tuple[bytes, bytes]:
+    return _bytes(idempotency.owner + idempotency.name), idempotency.fingerprint.encode()
 
 
 def _share(request: AppendRequest) -> str:
@@ -453,11 +502,12 @@ def _append_reply(epoch: str, result: bytes) -> AppendReply | SignalsConflictErr
         before, at_ms, seqs, _ = rest.split(b" ")
         return AppendReply(first.decode(), int(before), int(at_ms), _seqs(seqs), is_repeat=True)
     if kind == b"reused":
-        return _name_reused()
+        return name_reused()
     return SignalsConflictError("the key has fired since then", is_name_reused=False)
 
 
-def _name_reused() -> SignalsConflictError:
+def name_reused() -> SignalsConflictError:
+    """Return the error of a name that is another request's."""
     return SignalsConflictError(
         "the name of this request was that of another one", is_name_reused=True
     )

@@ -1,19 +1,26 @@
 -- Several logs of one server: `append_one` is log.lua, with the keys and arguments of one of them.
--- KEYS are those of each log, 4 by 4; ARGV is the number of its arguments and those, log by log.
-local parts, at = {}, 1
-for first = 1, #KEYS, 4 do
-  local arguments = {}
-  for index = 1, tonumber(ARGV[at]) do arguments[index] = ARGV[at + index] end
-  at = at + 1 + #arguments
-  local keys = {KEYS[first], KEYS[first + 1], KEYS[first + 2], KEYS[first + 3]}
+-- ARGV is, log by log: the number of its KEYS, that of its arguments, and those.
+local parts, at, key_at = {}, 1, 1
+while at <= #ARGV do
+  local keys, arguments = {}, {}
+  for index = 1, tonumber(ARGV[at]) do keys[index] = KEYS[key_at + index - 1] end
+  for index = 1, tonumber(ARGV[at + 1]) do arguments[index] = ARGV[at + 1 + index] end
   parts[#parts + 1] = {keys, arguments}
+  at, key_at = at + 2 + #arguments, key_at + #keys
 end
--- A name that another request has in one of the logs refuses all of it, before anything is appended.
+local function is_of_another(key, fingerprint)
+  local known = redis.call('GET', key)
+  return known and string.sub(known, 1, #fingerprint + 1) ~= fingerprint .. ' '
+end
+-- A name that another request has in one of the logs, or in its home, refuses all of it, before
+-- anything is appended.
 for _, part in ipairs(parts) do
-  local owner, name, fingerprint = part[2][5], part[2][6], part[2][7]
+  local keys, name, owner, fingerprint = part[1], part[2][5], part[2][6], part[2][7]
   if name ~= '' then
-    local known = redis.call('GET', string.sub(part[1][1], 1, -5) .. 'repeat:' .. owner .. name)
-    if known and string.sub(known, 1, #fingerprint + 1) ~= fingerprint .. ' ' then return {} end
+    local entry = string.sub(keys[1], 1, -5) .. 'repeat:' .. owner .. name
+    if is_of_another(entry, fingerprint) or keys[5] and is_of_another(keys[5], fingerprint) then
+      return {}
+    end
   end
 end
 local results = {}
