@@ -9,10 +9,13 @@ import sys
 import tempfile
 import time
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from pathlib import Path
 
 from tests.mutation.mutants import Mutant, sample
-from tests.mutation.rooms import ROOT, MutationSettings, Room, read_settings
-from tests.mutation.trial import Verdict, enter_copy, run_mutant, run_unchanged
+from tests.mutation.recorder import RecordedTest
+from tests.mutation.rooms import ROOT, Room, read_settings
+from tests.mutation.stages import stages
+from tests.mutation.trial import Verdict, enter_copy, record, run_mutant
 
 
 def main() -> int:
@@ -32,9 +35,14 @@ def main() -> int:
             initargs=(settings, folder),
         ) as pool,
     ):
-        if not _is_green(pool, sorted({mutant.room for mutant in mutants}, key=str)):
+        recorded = _record(pool, {mutant.room for mutant in mutants})
+        if recorded is None:
             return 1
-        return _report(_verdicts(pool, mutants, settings), options.minimum)
+        started = time.monotonic()
+        verdicts = _verdicts(pool, mutants, recorded, settings.timeout)
+        seconds = time.monotonic() - started
+        print(f"{seconds:.0f} s, {seconds / max(1, len(verdicts)):.1f} s for each mutant")
+        return _report(verdicts, options.minimum)
 
 
 def _options() -> argparse.Namespace:
@@ -49,21 +57,34 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _is_green(pool: ProcessPoolExecutor, rooms: list[Room]) -> bool:
+def _record(pool: ProcessPoolExecutor, rooms: set[Room]) -> list[RecordedTest] | None:
+    """Return the tests of the rooms, or None if one fails on the code as it is."""
     is_green = True
-    for room, seconds, output in pool.map(run_unchanged, rooms):
-        result = f"FAILS\n{output}" if output else "passes"
-        print(f"{room.path}: unchanged, {seconds:.0f} s: {result}", flush=True)
+    recorded: list[RecordedTest] = []
+    for path, seconds, found, output in pool.map(record, _paths(rooms)):
+        result = f"FAILS\n{output}" if output else f"{len(found)} tests pass"
+        print(f"{path}: unchanged, {seconds:.0f} s: {result}", flush=True)
         is_green = is_green and not output
-    return is_green
+        recorded += found
+    return recorded if is_green else None
+
+
+def _paths(rooms: set[Room]) -> list[str]:
+    """Return where their tests are, without what is in a folder of another path."""
+    paths = {path for room in rooms for path in room.tests}
+    return sorted(path for path in paths if not paths.intersection(map(str, Path(path).parents)))
 
 
 def _verdicts(
-    pool: ProcessPoolExecutor, mutants: list[Mutant], settings: MutationSettings
+    pool: ProcessPoolExecutor,
+    mutants: list[Mutant],
+    recorded: list[RecordedTest],
+    timeout: float,
 ) -> list[Verdict]:
     started = time.monotonic()
     waiting: list[Future[Verdict | None]] = [
-        pool.submit(run_mutant, mutant, settings.timeout) for mutant in mutants
+        pool.submit(run_mutant, mutant, stages(mutant, recorded, ROOT), timeout)
+        for mutant in mutants
     ]
     verdicts: list[Verdict] = []
     for number, future in enumerate(as_completed(waiting), 1):

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A folder of modules, and the tests that are run on each of its mutants, in that order."""
+    """A folder of modules, and the tests that are run on each of its mutants."""
 
     path: str
     tests: tuple[str, ...]
@@ -27,10 +27,11 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class MutationSettings:
-    """The rooms, and for how many seconds tests may run before a mutant counts as noticed."""
+    """The rooms, and how long tests may take longer before a mutant counts as noticed."""
 
     timeout: float
     copied: tuple[str, ...]
+    preloaded: tuple[str, ...]
     rooms: tuple[Room, ...]
 
 
@@ -40,5 +41,6 @@ def read_settings(root: Path = ROOT) -> MutationSettings:
     return MutationSettings(
         timeout=table["timeout-seconds"],
         copied=tuple(table["copied"]),
+        preloaded=tuple(table["preloaded"]),
         rooms=tuple(Room(path, tuple(tests)) for path, tests in table["rooms"].items()),
     )
