@@ -38,6 +38,8 @@ class JobLimits:
 
     max_quarantined: int = 1_000
     """How many records that were no jobs are kept: the earliest makes way, and stays counted."""
+    max_quarantined_length: int = 2_000
+    """Characters kept of such a record; bytes in Redis."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for a bound that is not positive."""

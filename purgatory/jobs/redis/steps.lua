@@ -81,7 +81,7 @@ local settings = split(ARGV[1])
 local TAG, WIDTH, SENDER = settings[1], tonumber(settings[2]), settings[4]
 local HORIZON, MAX_ACTIVE = tonumber(settings[5]), tonumber(settings[6])
 local PAST, AHEAD, MAX_BATCH = tonumber(settings[7]), tonumber(settings[8]), tonumber(settings[9])
-local MAX_QUARANTINED, QUARANTINED_LENGTH = tonumber(settings[10]), 2000
+local MAX_QUARANTINED, QUARANTINED_LENGTH = tonumber(settings[10]), tonumber(settings[11])
 -- The server serves nobody else meanwhile: about a millisecond.
 local COUNTED_AT_ONCE = 100
 local now = tonumber(settings[3])

@@ -209,6 +209,7 @@ class RedisJobStore(StepMethods):
             limits.max_delay_ms,
             limits.max_batch,
             max(1, limits.max_quarantined // len(self._shards.all)),
+            limits.max_quarantined_length,
         )
 
     async def _notify_of_due(self) -> None:

@@ -22,7 +22,6 @@ from purgatory.jobs.sql.tables import job_counts
 
 _log = logging.getLogger("purgatory.jobs")
 _STATES = frozenset(JobState)
-_MAX_RECORD_LENGTH = 2_000
 
 
 class UnitOfWork:
@@ -376,7 +375,7 @@ class UnitOfWork:
         quarantined = {
             "id": error.job_id,
             "reason": error.reason,
-            "record": json.dumps(record, default=repr)[:_MAX_RECORD_LENGTH],
+            "record": json.dumps(record, default=repr)[: self._limits.max_quarantined_length],
             "quarantined_ms": self.now_ms,
         }
         texts = {name: storable(value) for name, value in quarantined.items()}
