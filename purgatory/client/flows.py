@@ -7,12 +7,12 @@ import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qs, quote
 
 from purgatory.client.commands import Command, Failure, Reply, Request, Result, Sleep
 from purgatory.client.errors import RefusedError, ServerUnavailableError, error_of_problem
+from purgatory.client.retry_after import retry_after_s
 from purgatory.client.values import Fired, Job, Signal, WaitResult
 from purgatory.errors import InvalidTimeoutError
 from purgatory.retry_policy import RetryPolicy
@@ -23,8 +23,6 @@ Flow = Generator[Command, Result, T]
 
 # These pass by themselves: of the server, or of a proxy before it.
 UNAVAILABLE: Final = frozenset({429, 502, 503, 504})
-# Seconds: a server cannot put a client off for longer.
-MAX_RETRY_AFTER_S: Final = 60.0
 # The maximum of a wait at the server, by default, and what a response may take beyond.
 MAX_WAIT_S: Final = 55.0
 MARGIN_S: Final = 15.0
@@ -189,18 +187,6 @@ class Flows:
                 continue
             job = job_of(reply)
         return job
-
-
-def retry_after_s(reply: Reply) -> float:
-    """Return the seconds of Retry-After (RFC 9110, 10.2.3), which may be a date; 0 without."""
-    text = reply.headers.get("Retry-After", "")
-    if text.isascii() and text.isdigit():
-        return min(float(text), MAX_RETRY_AFTER_S)
-    try:
-        until, now = parsedate_to_datetime(text), parsedate_to_datetime(reply.headers["Date"])
-        return min(max(0.0, (until - now).total_seconds()), MAX_RETRY_AFTER_S)
-    except (KeyError, TypeError, ValueError):
-        return 0.0
 
 
 def unavailable(result: Result) -> ServerUnavailableError:

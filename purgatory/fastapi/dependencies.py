@@ -13,7 +13,8 @@ from starlette.types import Receive
 
 from purgatory.errors import CursorExpiredError, WrongThreadError
 from purgatory.fastapi.held_transactions import warn_of_transactions
-from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
+from purgatory.fastapi.http.problems import Problem, draining_problem
+from purgatory.fastapi.http.retry_after import retry_after
 from purgatory.fastapi.routing.request_internals import (
     cache_body,
     cached_body,

@@ -25,8 +25,8 @@ from purgatory.fastapi.http.problems import (
     Problem,
     bad_parameter,
     draining_problem,
-    retry_after,
 )
+from purgatory.fastapi.http.retry_after import retry_after
 from purgatory.jobs.model.errors import (
     DuplicateJobError,
     InvalidDeadlineError,

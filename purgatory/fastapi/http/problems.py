@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from purgatory.fastapi.http.problem_kinds import KINDS, ProblemKind
 from purgatory.fastapi.http.raw_response import RawResponse, encoded
+from purgatory.fastapi.http.retry_after import retry_after
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -84,11 +84,6 @@ class Problem(HTTPException):
 def bad_parameter(param: str, detail: str, allowed: str) -> Problem:
     """Return the problem of one invalid parameter."""
     return Problem("bad-parameter", f"{detail}; allowed: {allowed}", param=param, allowed=allowed)
-
-
-def retry_after() -> dict[str, str]:
-    """Return a Retry-After header, jittered to spread the retries of clients."""
-    return {"Retry-After": str(random.randint(1, 5))}  # noqa: S311 - spreads retries
 
 
 def draining_problem(reason: str = "parks no more requests") -> Problem:

@@ -9,9 +9,9 @@ from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.eager_send import send_response
 from purgatory.fastapi.http.etag import EntityTags
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
-from purgatory.fastapi.http.problems import retry_after
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
+from purgatory.fastapi.http.retry_after import retry_after
 from purgatory.fastapi.jobs.parameters import GET, IF_NONE_MATCH, PREFER
 from purgatory.fastapi.jobs.responses import entity_tag, job_response
 from purgatory.fastapi.routing.raw_endpoint import path_parameter

@@ -12,8 +12,9 @@ from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.eager_send import send_from_outside, send_response
 from purgatory.fastapi.http.etag import EntityTags, opaque_tag
 from purgatory.fastapi.http.problem_mapping import problem_of_error
-from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
+from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.fastapi.http.retry_after import retry_after
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
 from purgatory.fastapi.long_poll.key_header import Headers
 from purgatory.fastapi.long_poll.long_poll_operation import LongPollOperation

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from json.encoder import encode_basestring_ascii as _json_string
 from typing import Final
 
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_response import CLOSE, RawResponse
-from purgatory.fastapi.watch.responses import DRAINED_POLL_AFTER_MS, WatchResponses
+from purgatory.fastapi.http.retry_after import poll_after_drain_ms
+from purgatory.fastapi.watch.responses import WatchResponses
 from purgatory.signals import Signal
 from purgatory.status import Status
 
@@ -68,7 +68,7 @@ def end_event(status: Status, cursor: str) -> bytes:
     if status is Status.CANCELLED:
         data = b'{"reason":"%b","cursor":"%b"}' % (reason, encoded)
         return b"event: %b\nid: %b\ndata: %b\n\n" % (reason, END_ID.encode(), data)
-    retry = random.randint(*DRAINED_POLL_AFTER_MS)  # noqa: S311 - spreads reconnects
+    retry = poll_after_drain_ms()
     data = b'{"reason":"%b","cursor":"%b","poll_after_ms":%d}' % (reason, encoded, retry)
     return b"event: %b\nid: %b\nretry: %d\ndata: %b\n\n" % (reason, encoded, retry, data)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
@@ -11,12 +10,10 @@ from json.encoder import encode_basestring_ascii as _json_string
 from typing import Final
 
 from purgatory.fastapi.http.raw_response import CLOSE, RawResponse
+from purgatory.fastapi.http.retry_after import poll_after_drain_ms
 from purgatory.fastapi.watch.request import WatchTerms
 from purgatory.signals import Signal, Signals
 from purgatory.status import Status
-
-# After a drain: long enough for another process to be ready, and spread over clients.
-DRAINED_POLL_AFTER_MS = (100, 2000)
 
 Keys = tuple[str, ...]
 Positions = tuple[int, ...]
@@ -77,7 +74,7 @@ class WatchResponses:
             lines = b"preference-applied: %b\r\n" % ", ".join(terms.applied).encode()
         poll_after_ms = 0
         if status is Status.DRAINED:
-            poll_after_ms = random.randint(*DRAINED_POLL_AFTER_MS)  # noqa: S311 - spreads reconnects
+            poll_after_ms = poll_after_drain_ms()
             lines += CLOSE
         if terms.is_single:
             return self._single(keys[0], positions[0], terms, status, poll_after_ms, lines)

@@ -13,7 +13,8 @@ from abc import ABC, abstractmethod
 from typing import Final, Generic, Protocol, TypeVar
 
 from purgatory.fastapi.http.bodies.deadlines import Deadlines
-from purgatory.fastapi.http.problems import Problem, draining_problem, retry_after
+from purgatory.fastapi.http.problems import Problem, draining_problem
+from purgatory.fastapi.http.retry_after import retry_after
 
 logger = logging.getLogger("purgatory.fastapi")
 
