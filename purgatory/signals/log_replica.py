@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
+from purgatory.errors import CursorExpiredError, SignalsUnavailableError
+from purgatory.signals.cursors import (
+    CURSOR,
+    LOG_REPLACED,
+    LOST_OR_NOT_KEPT,
+    NO_LONGER_KEPT,
+    SIGNALS_LOST,
+    cursor_ahead,
+    expired_cursor,
+    foreign_cursor,
+)
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.signal import Signal
@@ -19,7 +28,6 @@ MAX_EPOCHS: Final = 32
 MAX_AHEAD: Final = 1_000_000_000
 # Epochs that were asked for and are not known: clients may invent some.
 MAX_UNKNOWN: Final = 1_000
-_CURSOR: Final = re.compile(r"([0-9a-f]{12})-([0-9]{1,15})")
 
 
 class _Segment(NamedTuple):
@@ -280,7 +288,7 @@ class LogReplica(MemorySignals):
         """Return the error of a wait that may have missed signals of a key."""
         for key, position in zip(keys, positions, strict=True):
             if position < self.earliest(key):
-                return self.expired(key, "signals since then were lost or are no longer kept")
+                return self.expired(key, LOST_OR_NOT_KEPT)
         return None
 
     def cursor(self, position: int) -> str:
@@ -311,27 +319,20 @@ class LogReplica(MemorySignals):
             )
         if cursor == "0":
             return self.earliest(key)
-        match = _CURSOR.fullmatch(cursor)
+        match = CURSOR.fullmatch(cursor)
         if match is None:
-            raise BadCursorError(
-                f"cursor {cursor[:64]!r} is not one of ours: use the cursor of an earlier answer, "
-                "0 for the earliest signal that is kept, or none for from now on"
-            )
+            raise foreign_cursor(cursor)
         name, offset = match[1], int(match[2])
         if not any(epoch.name == name for epoch in self._epochs):
             self._require_read(name)
-            raise self.expired(
-                key, "the log of signals was emptied, or another has taken its place"
-            )
+            raise self.expired(key, LOG_REPLACED)
         if self.kept_before(name, offset) is not None:
-            raise self.expired(key, "the server has lost the signals of that time")
+            raise self.expired(key, SIGNALS_LOST)
         if offset > self.applied + MAX_AHEAD:
-            raise BadCursorError(
-                f"cursor {cursor!r} is ahead of every signal: use the cursor of an earlier answer"
-            )
+            raise cursor_ahead(cursor)
         position = self._position_of(offset, name)
         if position < self.earliest(key):
-            raise self.expired(key, "signals since then are no longer kept")
+            raise self.expired(key, NO_LONGER_KEPT)
         self._highest = max(self._highest, self._number(position))
         return position
 
@@ -386,11 +387,4 @@ class LogReplica(MemorySignals):
     def expired(self, key: str, reason: str) -> CursorExpiredError:
         """Return the error of a cursor that is no longer valid."""
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self.head())
-        kept = "" if earliest == head else f", or from {earliest!r} for what is still kept"
-        return CursorExpiredError(
-            f"the cursor for key {key!r} has expired, {reason}: read the state again, then "
-            f"continue from {head!r}{kept}",
-            key=key,
-            earliest=earliest,
-            head=head,
-        )
+        return expired_cursor(key, reason, earliest=earliest, head=head)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Iterable
 from typing import Any, Final
 
-from purgatory.errors import BadCursorError, CursorExpiredError, InvalidValueError
+from purgatory.errors import CursorExpiredError, InvalidValueError
+from purgatory.signals.cursors import (
+    BEFORE_RESTART,
+    CURSOR,
+    NO_LONGER_KEPT,
+    cursor_ahead,
+    expired_cursor,
+    foreign_cursor,
+)
 from purgatory.signals.protocol import SignalStatistics
 from purgatory.signals.signal import Signal, decoded
 from purgatory.timer import Clock, SystemClock, compiled
 
-_CURSOR = re.compile(r"([0-9a-f]{12})-([0-9]{1,18})")
 # allow_nan=False: NaN is no JSON, and a client's parser would fail on it.
 _encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 # Decoding the JSON of one returns an equal value of its type, while (1,) becomes [1].
@@ -255,21 +261,16 @@ class MemorySignals:
             raise TypeError(f"cursor is {cursor!r}: give a string")
         if cursor == "0":
             return self.earliest(key)
-        match = _CURSOR.fullmatch(cursor)
+        match = CURSOR.fullmatch(cursor)
         if match is None:
-            raise BadCursorError(
-                f"cursor {cursor[:64]!r} is not one of ours: use the cursor of an earlier answer, "
-                "0 for the earliest signal that is kept, or none for from now on"
-            )
+            raise foreign_cursor(cursor)
         offset = int(match[2])
         if match[1] != self._epoch:
-            raise self._expired(key, "it is from before a restart, which emptied the history")
+            raise self._expired(key, BEFORE_RESTART)
         if offset > self._head:
-            raise BadCursorError(
-                f"cursor {cursor!r} is ahead of every signal: use the cursor of an earlier answer"
-            )
+            raise cursor_ahead(cursor)
         if offset < self._lost_offset(key):
-            raise self._expired(key, "signals since then are no longer kept")
+            raise self._expired(key, NO_LONGER_KEPT)
         return offset
 
     def part(self, keys: Iterable[str]) -> MemorySignals:
@@ -520,11 +521,4 @@ class MemorySignals:
 
     def _expired(self, key: str, reason: str) -> CursorExpiredError:
         earliest, head = self.cursor(self.earliest(key)), self.cursor(self._head)
-        kept = "" if earliest == head else f", or from {earliest!r} for what is still kept"
-        return CursorExpiredError(
-            f"the cursor for key {key!r} has expired, {reason}: read the state again, then "
-            f"continue from {head!r}{kept}",
-            key=key,
-            earliest=earliest,
-            head=head,
-        )
+        return expired_cursor(key, reason, earliest=earliest, head=head)
