@@ -28,7 +28,7 @@ MODULES = (
     "purgatory/operations/delayed_operation.py",
     "purgatory/operations/delayed_operation_purgatory.py",
     "purgatory/operations/event_buffer.py",
-    "purgatory/operations/wait_times.py",
+    "purgatory/operations/wait_histograms.py",
     "purgatory/operations/watch_key.py",
     "purgatory/signals/signal.py",
     "purgatory/signals/memory.py",

@@ -7,7 +7,7 @@
 
 Here: what is measured (`catalog`), the counts of one worker at one time (`snapshot`), those of all
 workers (`worker_files`), and their form for Prometheus (`families`). Not here: counting itself,
-which the rooms do whose counts these are, and `purgatory.operations.wait_times`.
+which the rooms do whose counts these are, and `purgatory.operations.wait_histograms`.
 """
 
 try:

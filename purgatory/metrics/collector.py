@@ -25,7 +25,7 @@ from purgatory.metrics.job_ends import JobEnds
 from purgatory.metrics.measure import measure
 from purgatory.metrics.snapshot import RunningTotals, Series, Snapshot
 from purgatory.metrics.worker_files import WorkerFiles
-from purgatory.operations.wait_times import WaitTimes
+from purgatory.operations.wait_histograms import WaitTimes
 from purgatory.purgatory import Purgatory
 from purgatory.wrong_type import check_type
 

@@ -8,7 +8,7 @@ from typing import Final
 from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.model.job import JobState
 from purgatory.operations.listeners import Record
-from purgatory.operations.wait_times import OTHER, WAIT_BOUNDS_MS, Histogram, WaitTimes
+from purgatory.operations.wait_histograms import OTHER, WAIT_BOUNDS_MS, Histogram, WaitTimes
 from purgatory.status import Status
 
 # Handlers are labels of metrics: each costs a series for every state.

@@ -9,7 +9,7 @@ from purgatory.jobs.worker import JobStatistics
 from purgatory.metrics import catalog
 from purgatory.metrics.job_ends import JobEnds
 from purgatory.metrics.snapshot import Buckets, Snapshot
-from purgatory.operations.wait_times import Histogram, WaitTimes
+from purgatory.operations.wait_histograms import Histogram, WaitTimes
 from purgatory.purgatory import Purgatory, Statistics
 
 LIMITS: Final = ("max_parked", "max_parked_bytes", "max_signals", "max_signal_bytes")

@@ -4,7 +4,7 @@ import pytest
 
 from purgatory import Status
 from purgatory.operations import DelayedOperationPurgatory
-from purgatory.operations.wait_times import WaitTimes
+from purgatory.operations.wait_histograms import WaitTimes
 from purgatory.signals import ANY, Condition, MemorySignals, WaitOperation
 from purgatory.testing import MockClock
 from purgatory.timer import SystemTimer

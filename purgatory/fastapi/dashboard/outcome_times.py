@@ -7,7 +7,7 @@ from typing import Final
 
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.listeners import Record
-from purgatory.operations.wait_times import Histogram
+from purgatory.operations.wait_histograms import Histogram
 from purgatory.status import Status
 from purgatory.timer import Clock
 from purgatory.timer.clock import NS_PER_MS

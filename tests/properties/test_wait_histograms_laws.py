@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from purgatory import Status
 from purgatory.operations import DelayedOperationPurgatory
-from purgatory.operations.wait_times import (
+from purgatory.operations.wait_histograms import (
     LATENESS_BOUNDS_MS,
     MAX_KINDS,
     OTHER,
