@@ -19,12 +19,15 @@ TYPES: Final = {
     "icon.svg": b"image/svg+xml",
     **dict.fromkeys(
         (
+            "actions.js",
             "charts.js",
             "dashboard.js",
+            "elements.js",
             "jobs.js",
+            "notices.js",
             "overview.js",
-            "parts.js",
             "paused.js",
+            "requests.js",
             "waits.js",
         ),
         b"text/javascript; charset=utf-8",

@@ -1,6 +1,8 @@
 // The page: signing in, the live stream, and which view is shown.
 
-import { $, applyPermissions, announce, h, keepToken, reason, Refusal, request, session, token } from "./parts.js";
+import { $, applyPermissions, h } from "./elements.js";
+import { announce } from "./notices.js";
+import { keepToken, reason, Refusal, request, session, token } from "./requests.js";
 import { countedKeys, drawOverview, drawWorkers, mergedKeys, note } from "./overview.js";
 import { drawKeys, hideWaits, showWaits } from "./waits.js";
 import { hideJobs, noteJobs, showJobs } from "./jobs.js";

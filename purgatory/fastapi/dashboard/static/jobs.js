@@ -1,6 +1,9 @@
 // The view of jobs: by state, with filters, details and actions on one or many.
 
-import { $, act, announce, asked, Choice, confirmed, h, read, reason, Rows, session } from "./parts.js";
+import { act, asked, confirmed } from "./actions.js";
+import { $, Choice, h, Rows } from "./elements.js";
+import { announce } from "./notices.js";
+import { read, reason, session } from "./requests.js";
 import { duration, number } from "./charts.js";
 import { refreshPaused } from "./paused.js";
 

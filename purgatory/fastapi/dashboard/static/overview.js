@@ -1,6 +1,7 @@
 // The views of the statistics: the overview, and the workers.
 
-import { $, h, Rows, session } from "./parts.js";
+import { $, h, Rows } from "./elements.js";
+import { session } from "./requests.js";
 import { duration, histogram, number, parkedChart, sparkline, Wheel } from "./charts.js";
 
 const SPAN_MS = 300000;

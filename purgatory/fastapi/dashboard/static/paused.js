@@ -1,6 +1,8 @@
 // The banner of paused handlers, on the views of which they explain something.
 
-import { $, act, h, read, session } from "./parts.js";
+import { act } from "./actions.js";
+import { $, h } from "./elements.js";
+import { read, session } from "./requests.js";
 import { number } from "./charts.js";
 
 let isShown = false;

@@ -1,6 +1,8 @@
 // The view of keys and waits: who waits, since when, until when; fire and cancel.
 
-import { $, act, applyPermissions, Choice, confirmed, fire, h, read, reason, Rows } from "./parts.js";
+import { act, confirmed, fire } from "./actions.js";
+import { $, applyPermissions, Choice, h, Rows } from "./elements.js";
+import { read, reason } from "./requests.js";
 import { duration, number } from "./charts.js";
 
 const form = $("waits-form");
