@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report.changes_section import changes_section
+from purgatory.pipeline.report.notable_changes import changes
 from purgatory.pipeline.report.previous_run import (
     KindSummary,
     RunSummary,
     as_json,
-    changes,
     previous_of,
     summary_of,
 )

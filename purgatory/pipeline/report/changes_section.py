@@ -1,35 +1,18 @@
-"""The verdict, and what changed since the previous run, as HTML."""
+"""What changed since the previous run, as HTML."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from html import escape
 
 from purgatory.pipeline.console.formatting import counted, duration, percent
 from purgatory.pipeline.report.html_table import name_cell, table
-from purgatory.pipeline.report.previous_run import Changes, KindChange
+from purgatory.pipeline.report.notable_changes import Changes, KindChange
 from purgatory.pipeline.report.read_section import minute_of
-from purgatory.pipeline.report.verdict import Change
 
 _SHOWN_KINDS = 12
 # A smaller difference is not marked.
 _MARKED = 0.05
-
-
-def verdict_section(found: Sequence[Change]) -> str:
-    """Return what to change first."""
-    if not found:
-        return '<section id="verdict" class="card good"><h2>Nothing needs to change</h2></section>'
-    items = "".join(
-        f"<li><strong>{escape(change.what)}</strong><p>{escape(change.why)}</p>"
-        + (f"<pre tabindex=0><code>{escape(change.setting)}</code></pre>" if change.setting else "")
-        + "</li>"
-        for change in found
-    )
-    return (
-        '<section id="verdict" class="card"><h2>What to change first</h2>'
-        f'<ol class="verdict">{items}</ol></section>'
-    )
 
 
 def changes_section(found: Changes | None) -> str:

@@ -11,16 +11,17 @@ from importlib.resources import files
 
 from purgatory.pipeline.console.formatting import duration, percent
 from purgatory.pipeline.report.advice_section import advice_section
-from purgatory.pipeline.report.changes_section import changes_section, verdict_section
+from purgatory.pipeline.report.changes_section import changes_section
 from purgatory.pipeline.report.charts.chart_data import as_script, chart_data
 from purgatory.pipeline.report.charts.drawing import Chart
 from purgatory.pipeline.report.charts.time_charts import hourly_load
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
 from purgatory.pipeline.report.hours_table import hours_table
 from purgatory.pipeline.report.html_table import cells, folded, table
-from purgatory.pipeline.report.previous_run import Changes
+from purgatory.pipeline.report.notable_changes import Changes
 from purgatory.pipeline.report.read_section import read_section
 from purgatory.pipeline.report.verdict import verdict
+from purgatory.pipeline.report.verdict_section import verdict_section
 from purgatory.pipeline.report.wait_rows import (
     SHOWN_PREFIXES,
     failed_jobs_table,

@@ -18,11 +18,11 @@ from purgatory.pipeline.report.charts.time_charts import (
 from purgatory.pipeline.report.charts.wait_charts import lateness_chart, survival_chart, waits_chart
 from purgatory.pipeline.report.charts.wait_time_charts import percentiles_chart, wait_heat_map
 from purgatory.pipeline.report.findings import Findings, Rows, findings
+from purgatory.pipeline.report.notable_changes import changes
 from purgatory.pipeline.report.page import Part, page
 from purgatory.pipeline.report.previous_run import (
     RunSummary,
     as_json,
-    changes,
     previous_of,
     summary_of,
 )
