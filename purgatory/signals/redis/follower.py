@@ -93,6 +93,8 @@ class Follower:
             self._read_for, weigh=lambda _: 0, max_weight=1
         )
         self.error: SignalsError | None = SignalsUnavailableError("Redis was not reached yet")
+        # Says why nothing can be fired into the log although it can be read.
+        self.refusal: str | None = None
         self.lag = self.gaps = self.reconnects = self.applied = 0
 
     def start(self, connect: Callable[[], Awaitable[Redis]], listener: SignalListener) -> None:
@@ -311,6 +313,7 @@ class Follower:
                 f"the signals of this prefix are in {state.shards} shards, and this process was "
                 f"given shards={self._shards}: give the same number everywhere, or another prefix"
             )
+        self._note_refusal(state.refusal)
         if not replica.epochs:
             replica.begin(state.epochs, state.trimmed)
             await self._learn_keys(state.trimmed)
@@ -327,6 +330,16 @@ class Follower:
         await self._apply_all(state.entries)
         self.lag = max(0, state.head - replica.applied)
         return self.lag == 0 or not state.entries
+
+    def _note_refusal(self, code: str) -> None:
+        refusal = f"the server of the signals refuses writes: {code}" if code else None
+        if refusal and not self.refusal:
+            logger.warning("nothing can be fired: %s", refusal, extra={"action": "signals-refused"})
+        elif self.refusal and not refusal:
+            logger.info(
+                "the server of the signals takes writes again", extra={"action": "signals-accepted"}
+            )
+        self.refusal = refusal
 
     async def _learn_keys(self, trimmed: int) -> None:
         """Learn which cursors from before the first entry are still good: those of quiet keys."""

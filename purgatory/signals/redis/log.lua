@@ -381,6 +381,12 @@ if command == 'append' then
   return net(epoch) .. table.concat(results)
 elseif command == 'read' then
   local after, limit = tonumber(ARGV[5]), tonumber(ARGV[6])
+  -- A write that changes nothing: why the server refuses it, if it does. First, as it refuses none
+  -- behind one that it has taken.
+  local probe, refusal = redis.pcall('HSETNX', meta, 'epochs', ''), ''
+  for _, code in ipairs({'OOM', 'MISCONF', 'NOREPLICAS'}) do
+    if type(probe) == 'table' and string.find(probe.err, code, 1, true) then refusal = code end
+  end
   local before = count
   rare().trim(TRIMMED_AT_ONCE, true)
   -- Also if only entries in the midst were removed.
@@ -395,7 +401,7 @@ elseif command == 'read' then
     end
   until #page < READ_AT_ONCE or #entries >= limit or size > MAX_REPLY
   return net(epochs) .. net(head .. '') .. net(trimmed .. '') .. net(hole .. '') .. net(holes .. '')
-    .. net(found_shards or shards) .. net(now_ms .. '') .. table.concat(entries)
+    .. net(found_shards or shards) .. net(now_ms .. '') .. net(refusal) .. table.concat(entries)
 elseif command == 'keys' then
   -- Some of the keys that are known, from a cursor of HSCAN: for each, through which offset it has
   -- lost entries.

@@ -283,6 +283,7 @@ class RedisSignals:
         errors = [self._fault, *(follower.error for follower in self._followers)]
         # For /readyz, which anyone may ask. The log has the reasons.
         texts = [f"signals: {error.summary}" for error in errors if error is not None]
+        texts += [f"signals: {each.refusal}" for each in self._followers if each.refusal]
         return list(dict.fromkeys(texts))
 
     def require_loaded(self) -> None:

@@ -97,6 +97,8 @@ class LogState(NamedTuple):
     shards: int
     now_ms: int
     entries: list[LogEntry]
+    refusal: str = ""
+    """The code of the error by which the server refuses writes; empty if it takes them."""
 
 
 class KeyPage(NamedTuple):
@@ -225,7 +227,7 @@ class ShardLog:
 
     async def read(self, after: int, limit: int) -> LogState:
         """Return up to `limit` entries after an offset, and where the log is."""
-        epochs, head, trimmed, hole, holes, shards, now_ms, *entries = netstrings(
+        epochs, head, trimmed, hole, holes, shards, now_ms, refusal, *entries = netstrings(
             await self.run(b"read", b"%d" % after, b"%d" % limit)
         )
         return LogState(
@@ -237,6 +239,7 @@ class ShardLog:
             int(shards),
             int(now_ms),
             [_entry_with_offset(text) for text in entries],
+            refusal.decode(),
         )
 
     async def keys_after(self, cursor: int) -> KeyPage:
