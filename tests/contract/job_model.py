@@ -169,7 +169,10 @@ class JobModel:
         lease_ms: int,
         now_ms: int,
         bounds: Bounds | None = None,
-    ) -> list[Job]:
+        handlers: tuple[str, ...] | None = None,
+    ) -> tuple[list[Job], bool]:
+        """The jobs, and whether some were blocked instead."""
+        is_cut = False
         while bounds is not None:
             first = self.first_blocked(bounds.handler, "max_running")
             if first is None or self.taken(first, has_key=False) >= (bounds.max_running or 1_000):
@@ -181,20 +184,24 @@ class JobModel:
             if not job.state.is_final
             and job.lease_until_ms <= now_ms
             and job.due_ms <= now_ms + within_ms
+            and (handlers is None or job.handler in handlers)
         ]
         claimed = []
         for job in sorted(free, key=lambda job: (job.due_ms, job.id))[:limit]:
             placed_ms = job.placed_ms
-            if bounds is not None and placed_ms is None and job.due_ms <= now_ms:
+            is_bounded = bounds is not None and job.handler == bounds.handler
+            if is_bounded and placed_ms is None and job.due_ms <= now_ms:
+                assert bounds is not None
                 blocked_by = self.blocked_by(job, bounds)
                 if blocked_by is not None:
+                    is_cut = True
                     self.block(job, blocked_by)
                     continue
                 placed_ms = now_ms
             lease: dict[str, Any] = {"worker": worker, "lease_until_ms": now_ms + lease_ms}
             changes: dict[str, Any] = {"placed_ms": placed_ms, "version": job.version}
             claimed.append(self.change(job, epoch=job.epoch + 1, **lease, **changes))
-        return claimed
+        return claimed, is_cut
 
     def renew(self, claim: JobClaim, lease_ms: int, now_ms: int) -> list[JobClaim]:
         job = self.held(claim)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -65,6 +65,7 @@ indices = st.integers(0, 50)
 delays_ms = st.sampled_from([0, 0, 1, 10, 50, 100])
 batches = st.integers(1, 5)
 versions = st.sampled_from([None, None, 0, 1])
+handlers = st.sampled_from([None, None, ("note",), ("other",), ("third", "other")])
 bounds = st.sampled_from([None, Bounds("note", 2, 1), Bounds("note", 1), Bounds("note", None, 1)])
 
 
@@ -120,6 +121,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         on_conflict=st.sampled_from(["error", "replace", "keep"]),
         until=st.sampled_from(["any", "any", "all", 2]),
         ceiling=st.sampled_from([None, None, 0.03, 0.2]),
+        handler=st.sampled_from(["note", "note", "other"]),
         is_here=st.booleans(),
     )
     def add(
@@ -132,12 +134,14 @@ class JobStoreMachine(RuleBasedStateMachine):
         on_conflict: str,
         until: str | int,
         ceiling: float | None,
+        handler: str,
         is_here: bool,
     ) -> JobSpec:
         """A new job."""
         if until == "all" or len(set(keys)) < 2:
             until = "all" if keys and until == "all" else "any"
         spec = self.world.spec(
+            handler,
             payload=len(self.model.jobs),
             delay=delay_ms / 1_000,
             keys=keys,
@@ -256,6 +260,7 @@ class JobStoreMachine(RuleBasedStateMachine):
         is_here=st.booleans(),
         is_answer_lost=st.sampled_from([False, False, False, True]),
         bounds=bounds,
+        handlers=handlers,
     )
     def claim(
         self,
@@ -264,18 +269,29 @@ class JobStoreMachine(RuleBasedStateMachine):
         is_here: bool,
         is_answer_lost: bool,
         bounds: Bounds | None,
+        handlers: tuple[str, ...] | None,
     ) -> Any:
-        """In order; a lost answer is a worker that died at once."""
-        bounds = bounds if self.is_bounded else None
-        options: dict[str, int] = {"within_ms": within_ms, "limit": limit, "lease_ms": LEASE_MS}
-        worker = "here" if is_here else "there"
-        step = Claim(worker, **options, bounds=() if bounds is None else (bounds,))
-        [claimed] = self.wait(self.store(is_here).run([step]))
-        assert claimed.now_ms == self.world.now_ms
-        now_ms = self.world.now_ms
-        expected = self.model.claim(worker, **options, now_ms=now_ms, bounds=bounds)
-        assert claimed.jobs == expected
-        return multiple() if is_answer_lost else multiple(*(job.claim for job in claimed.jobs))
+        """In order, past those of other handlers; a lost answer is a worker that died at once."""
+        worker, lease_ms = "here" if is_here else "there", LEASE_MS
+        if not self.is_bounded or handlers not in (None, ("note",)):
+            bounds = None
+        options: dict[str, Any] = {"within_ms": within_ms, "lease_ms": lease_ms}
+        options["handlers"] = handlers
+
+        def claim(limit: int) -> tuple[list[Job], bool]:
+            several = () if bounds is None else (bounds,)
+            step = Claim(worker, limit=limit, bounds=several, **options)
+            [claimed] = self.wait(self.store(is_here).run([step]))
+            assert claimed.now_ms == self.world.now_ms
+            return claimed.jobs, claimed.is_cut
+
+        def expect(limit: int) -> tuple[list[Job], bool]:
+            now_ms = self.world.now_ms
+            return self.model.claim(worker, limit=limit, now_ms=now_ms, bounds=bounds, **options)
+
+        jobs = all_of(claim, limit)
+        assert jobs == all_of(expect, limit)
+        return multiple() if is_answer_lost else multiple(*(job.claim for job in jobs))
 
     @rule(claim=claims, is_here=st.booleans())
     def renew(self, claim: JobClaim, is_here: bool) -> None:
@@ -294,6 +310,9 @@ class JobStoreMachine(RuleBasedStateMachine):
     ) -> None:
         """In time; never once it was cancelled."""
         bounds = bounds if self.is_bounded else None
+        first = self.model.jobs.get(several[0].id)
+        if bounds is not None and (first is None or first.handler != bounds.handler):
+            bounds = None
         if bounds is not None:
             # Of several in one transaction, places that are left are handed over at its end.
             several = several[:1]
@@ -460,6 +479,16 @@ class JobStoreMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.wait(self.world.close())
         self.runner.close()
+
+
+def all_of(claim: Callable[[int], tuple[list[Job], bool]], limit: int) -> list[Job]:
+    """What claims return until there are `limit` jobs, or no others were in the way."""
+    jobs: list[Job] = []
+    is_cut = True
+    while is_cut and len(jobs) < limit:
+        found, is_cut = claim(limit - len(jobs))
+        jobs += found
+    return jobs
 
 
 def test_a_store_does_what_the_model_does(

@@ -351,7 +351,8 @@ async def test_jobs_of_the_revision_before_stay(url: URL) -> None:
     columns = ["owner", "needed", "fired_before_json", "round", "round_ms"]
     columns += ["concurrency_key", "placed_ms", "traceparent"]
     indexes = [
-        f"ix_purgatory_jobs_{name}" for name in ("placed", "blocked", "blocked_by_key", "held_up")
+        f"ix_purgatory_jobs_{name}"
+        for name in ("placed", "blocked", "blocked_by_key", "held_up", "free_by_handler")
     ]
     tables = ["purgatory_outbox", "purgatory_paused_handlers"]
     for drop in (

@@ -34,6 +34,8 @@ class JobHandlers:
         self._elsewhere: set[str] = set()
         self.bounds: tuple[Bounds, ...] = ()
         """The bounds of all handlers that have any."""
+        self.own_names: tuple[str, ...] = ()
+        """The names of the handlers of this process."""
         # Invariant: _over_http <= _handlers.keys() | _elsewhere
         self._over_http: set[str] = set()
         self.on_added: Callable[[], object] | None = None
@@ -79,6 +81,7 @@ class JobHandlers:
             raise ValueError(f"handler {name!r} is registered already: give this one another name")
         bounds = _bounds(name, max_running, max_running_per_key)
         self._handlers[name] = Handler(name, function, bounds)
+        self.own_names = (*self.own_names, name)
         if bounds is not None:
             self.bounds = (*self.bounds, bounds)
         if http:

@@ -47,7 +47,7 @@ class Claimed(NamedTuple):
     """The store's clock at the claim: `job.due_ms - now_ms` is the time that remains."""
     jobs: list[Job]
     is_cut: bool = False
-    """Jobs were in the way that are parked now, or blocked: claim again."""
+    """Jobs were in the way that are parked now, or blocked, or of other handlers: claim again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +291,9 @@ class Claim(Step[Claimed]):
     same time do not wait for each other's jobs. If the answer is lost, the jobs come back when the
     lease runs out.
 
+    With `handlers`, jobs of others stay as they are, due and free for other workers, and cost later
+    claims nothing, however many are due before the first of these.
+
     A job that is due and whose handler is in `bounds` takes a place with the claim, or is blocked
     if there is none (`Job.blocked_by`): it stays as it is, held by nobody, until it gets one. Some
     with another misfire policy than "run", and those that are not due yet, take theirs with `Start`
@@ -304,6 +307,8 @@ class Claim(Step[Claimed]):
     lease_ms: int
     bounds: tuple[Bounds, ...] = ()
     """Of handlers of this process; others are not bounded."""
+    handlers: tuple[str, ...] | None = None
+    """The handlers of this process, the only ones whose jobs are claimed; None for all jobs."""
 
 
 @dataclass(frozen=True, slots=True)

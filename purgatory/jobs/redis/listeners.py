@@ -7,6 +7,9 @@ import secrets
 from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
 from purgatory.jobs.stores.listeners import StoreListeners
 
+# The name on messages that are for workers of older versions: others know where to look.
+_FOR_OLDER = "aside"
+
 
 class RedisListeners(StoreListeners):
     """Notifies of changes made by this store object and by others."""
@@ -27,7 +30,7 @@ class RedisListeners(StoreListeners):
     def on_message(self, message: str) -> None:
         """Notify of what another store object published: its name, the soonest due_ms, changes."""
         parts = message.split(SEPARATOR, 2)
-        if len(parts) != 3 or parts[0] == self.name:
+        if len(parts) != 3 or parts[0] in (self.name, _FOR_OLDER):
             return
         _, soonest_ms, changes = parts
         if soonest_ms.isdecimal():

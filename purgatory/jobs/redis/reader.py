@@ -20,7 +20,7 @@ from purgatory.jobs.redis.job_records import JobRecords
 from purgatory.jobs.redis.record import ALL_HANDLERS, KEY_SEPARATOR, SEPARATOR
 from purgatory.jobs.redis.shard import RedisShard
 from purgatory.jobs.redis.shards import RedisShards
-from purgatory.jobs.redis.step_codec import step_of
+from purgatory.jobs.redis.step_codec import names_field, step_of
 from purgatory.redis_server.script import netstrings
 
 _SHOWN_OF_RECORD = 500
@@ -40,9 +40,9 @@ class RedisReader:
         """Return the server's clock."""
         return min(int(result) for result in await self._shards.ask_all(step_of("now_ms")))
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, handlers: Sequence[str] | None) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
-        found = await self._shards.ask_all(step_of("next_due_ms"))
+        found = await self._shards.ask_all(step_of("next_due_ms", names_field(handlers)))
         return min((int(due_ms) for due_ms in found if due_ms), default=None)
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:

@@ -37,6 +37,7 @@ _INDEXES = (
     ),
     *("waiting", "running", "done", "failed", "cancelled", "meta", "places", "place_names"),
     "blocked",
+    "aside",
 )
 _ERROR = b"error\0"
 # Reads need not wait for a disk, nor does what is done again if it is lost.

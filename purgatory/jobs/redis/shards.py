@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from binascii import crc32
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.jobs.model.request_ids import common_part
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.redis.shard import RedisShard, is_error, step_error
-from purgatory.jobs.redis.step_codec import step_of
+from purgatory.jobs.redis.step_codec import names_field, step_of
 from purgatory.redis_server.script import Client
 
 
@@ -67,11 +67,18 @@ class RedisShards:
                 raise step_error(result)
         return results
 
-    async def shares(self, within_ms: int, limit: int) -> Counter[RedisShard]:
-        """Return how many of the first `limit` jobs each shard has."""
+    async def shares(
+        self, within_ms: int, limit: int, handlers: Sequence[str] | None
+    ) -> Counter[RedisShard]:
+        """Return how many of the first `limit` jobs each shard has.
+
+        Those of other handlers count until a claim has come across them.
+        """
         ahead: list[tuple[int, str, RedisShard]] = []
         if limit > 0:
-            replies = await self.ask_all(step_of("look_ahead", within_ms, limit))
+            replies = await self.ask_all(
+                step_of("look_ahead", within_ms, limit, names_field(handlers))
+            )
             for shard, reply in zip(self.all, replies, strict=True):
                 lines = reply.split(b"\0") if reply else []
                 ahead += [(*timed_id(line), shard) for line in lines]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from purgatory.jobs.model.deadline import Deadline
@@ -53,7 +53,14 @@ def key_step(step: KeyStep, limit: int) -> bytes:
 def claim_step(step: Claim, limit: int) -> bytes:
     """Return the step that claims, with this limit."""
     bounds = [field for each in step.bounds for field in each]
-    return step_of("claim", f"={step.worker}", step.within_ms, limit, step.lease_ms, *bounds)
+    names = names_field(step.handlers)
+    return step_of("claim", f"={step.worker}", step.within_ms, limit, step.lease_ms, names, *bounds)
+
+
+def names_field(handlers: Sequence[str] | None) -> str | None:
+    """Return the names of handlers as one field; None for all."""
+    # A name that no handler has, where there is none: an empty field is for all.
+    return None if handlers is None else KEY_SEPARATOR.join(handlers) or KEY_SEPARATOR
 
 
 def add_step(spec: JobSpec) -> bytes:

@@ -143,7 +143,7 @@ class StepRunner:
             # Where nothing but blocked jobs is due, too, there may be places for these.
             await self._claim_from(step, dict.fromkeys(self._shards.all, 0))
         # Others may have claimed what was seen: then what comes behind it is looked at.
-        while shares := await self._shards.shares(step.within_ms, limit - len(jobs)):
+        while shares := await self._shards.shares(step.within_ms, limit - len(jobs), step.handlers):
             claimed = await self._claim_from(step, shares)
             jobs += claimed.jobs
         jobs.sort(key=_due)

@@ -21,6 +21,11 @@
 --   places    hash  id -> place of the jobs that hold one: "handler" or "handler\1concurrency key"
 --   place_names  zset  "handler\0id" and "handler\1key\0id" of the same jobs, by name, to count them
 --   q:<place>  zset  due_ms of the jobs that wait for a place
+--   u:<handler>  zset  due_ms of the jobs that a claim of another handler has come across: they are
+--                   out of the way of such claims, and those of their own handler look here. They
+--                   are in `held`, too, without a lease: workers of older versions do not look here,
+--                   and find them in d:<n> after a while.
+--   aside     set   handler of each u:<handler> that there is
 --   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
 --                   dropped, and how far `relist` has come
 --
@@ -39,6 +44,7 @@ local STATES = {
   waiting = KEYS[10], running = KEYS[11], done = KEYS[12], failed = KEYS[13], cancelled = KEYS[14],
 }
 local META, PLACES, PLACE_NAMES, BLOCKED_IDS = KEYS[15], KEYS[16], KEYS[17], KEYS[18]
+local ASIDE = KEYS[19]
 local FINAL = {done = true, failed = true, cancelled = true}
 
 local FORMAT, STATE, OUTCOME, DUE, DEADLINE, CEILING, CREATED, ATTEMPT = 1, 2, 3, 4, 5, 6, 7, 8
@@ -298,6 +304,39 @@ local function take_place(job)
   call('ZADD', PLACE_NAMES, 0, job[HANDLER] .. '\0' .. job.id, 0, place .. '\0' .. job.id)
 end
 
+-- Whether any jobs are set aside: asked once for each batch.
+local is_any_aside
+
+local function may_be_aside()
+  if is_any_aside == nil then
+    is_any_aside = call('EXISTS', ASIDE) == 1
+  end
+  return is_any_aside
+end
+
+local function leave_aside(id, handler)
+  local key = TAG .. 'u:' .. handler
+  local was_aside = call('ZREM', key, id) == 1
+  if was_aside and call('EXISTS', key) == 0 then
+    call('SREM', ASIDE, handler)
+  end
+  return was_aside
+end
+
+-- When the first of a handler's jobs is seen by workers of older versions, by how much each further
+-- one is later, and when the last is: a backlog of any size costs few of its jobs a second.
+local ASIDE_FIRST, ASIDE_STEP, ASIDE_LAST = 5000, 5, 600000
+
+local function set_aside(job)
+  local key = TAG .. 'u:' .. job[HANDLER]
+  leave_bucket(job.id, bucket_of(job.place))
+  call('ZADD', key, job[DUE], job.id)
+  call('SADD', ASIDE, job[HANDLER])
+  local pause_ms = min(ASIDE_FIRST + ASIDE_STEP * call('ZCARD', key), ASIDE_LAST)
+  call('ZADD', HELD, now + pause_ms, job.id)
+  is_any_aside = true
+end
+
 -- Returns the place that a job has left; nil if it had none.
 local function leave_place(id)
   local place = call('HGET', PLACES, id)
@@ -356,6 +395,7 @@ local function read(id)
   job.was_undecided = is_undecided(job)
   job.was_placed, job.was_blocked = job[PLACED] ~= '', job[LEASE] >= PARKED
   job.queue = job[LEASE] > PARKED and queue_of(job)
+  job.aside = job[LEASE] <= now and not FINAL[job[STATE]] and may_be_aside() and job[HANDLER]
   if job[LEASE] == BLOCKED and job[CONCURRENCY_KEY] ~= '' then
     job.queued_place = place_of_key(job)
   end
@@ -376,6 +416,10 @@ local function save(job)
   local left
   leave_bucket(job.id, bucket_of(job.place))
   call('ZREM', HELD, job.id)
+  if job.aside then
+    leave_aside(job.id, job.aside)
+    job.aside = nil
+  end
   if job.queue then
     call('ZREM', job.queue, job.id)
     job.queue = nil
@@ -573,14 +617,91 @@ local function next_on_key(key)
   end
 end
 
+-- Jobs that were set aside long ago, seen by workers of older versions from the end of the batch on.
+local shown = {}
+
 -- Jobs whose lease ran out can be claimed again. Their records stay: until another worker claims a
 -- job, the claim is good. In bounded batches, for a worker that held very many.
 local function take_back()
   for _, id in ipairs(call('ZRANGEBYSCORE', HELD, '-inf', now, 'LIMIT', 0, 5 * MAX_BATCH)) do
     local job = read(id)
     call('ZREM', HELD, id)
-    if job then
+    if job and job.aside and call('ZSCORE', TAG .. 'u:' .. job.aside, id) then
+      shown[#shown + 1] = job
+    elseif job then
       join_bucket(id, job[DUE])
+    end
+  end
+end
+
+-- Not before the batch has ended, as its claims would set them aside again; and newer workers, which
+-- know where to look, ignore the message.
+local function show()
+  local first
+  for _, job in ipairs(shown) do
+    -- Unless a later step has taken it.
+    if leave_aside(job.id, job.aside) then
+      join_bucket(job.id, job[DUE])
+      first = min(first or job[DUE], job[DUE])
+    end
+  end
+  if first then
+    redis.pcall('PUBLISH', TAG .. 'changes', 'aside\0' .. first .. '\0')
+  end
+end
+
+-- Returns the id and due_ms of the first job of a handler that is set aside; nil if there is none.
+local function first_aside(handler)
+  local found = call('ZRANGE', TAG .. 'u:' .. handler, 0, 0, 'WITHSCORES')
+  return found[1] and {id = found[1], due = tonumber(found[2]), handler = handler}
+end
+
+-- Names of handlers in a field of a step; nil for all.
+local function names_in(field)
+  if field == '' then
+    return nil
+  end
+  local names = {}
+  for name in gmatch(field, '[^\1]+') do
+    names[#names + 1], names[name] = name, true
+  end
+  return names
+end
+
+-- Returns the first job that is set aside of each of these handlers.
+local function heads_of(names)
+  local heads = {}
+  if may_be_aside() then
+    for _, name in ipairs(names or call('SMEMBERS', ASIDE)) do
+      heads[#heads + 1] = first_aside(name)
+    end
+  end
+  return heads
+end
+
+-- Lets a claim find what was set aside of its handlers: the first `limit` jobs.
+local function bring_back(names, until_ms, limit)
+  local heads = heads_of(names)
+  for _ = 1, #heads > 0 and limit or 0 do
+    local place, head
+    for at, other in ipairs(heads) do
+      if not head or other.due < head.due or other.due == head.due and other.id < head.id then
+        place, head = at, other
+      end
+    end
+    if not head or head.due > until_ms then
+      return
+    end
+    leave_aside(head.id, head.handler)
+    local job = read(head.id)
+    -- A worker of an older version may have taken it, and left it there.
+    if job and job.aside == head.handler then
+      call('ZREM', HELD, job.id)
+      join_bucket(job.id, job[DUE])
+    end
+    heads[place] = first_aside(head.handler)
+    if not heads[place] then
+      table.remove(heads, place)
     end
   end
 end
@@ -930,16 +1051,23 @@ local function needs_place(job)
 end
 
 function steps.claim(step)
-  local jobs, bounds, is_cut = {}, {}, ''
-  for place = 6, #step, 3 do
+  local jobs, bounds, is_cut, limit = {}, {}, '', tonumber(step[4])
+  local names = names_in(step[6])
+  for place = 7, #step, 3 do
     local bound = {maximum = tonumber(step[place + 1]), per_key = tonumber(step[place + 2])}
     bounds[step[place]] = bound
     fill_places(step[place], bound)
   end
-  each_free(now + step[3], tonumber(step[4]), function(job)
+  bring_back(names, now + step[3], limit)
+  each_free(now + step[3], limit, function(job)
     if must_park(job) then
       job[EPOCH], job[LEASE], is_cut = job[EPOCH] + 1, PARKED, '1'
       keep(job)
+      return true
+    end
+    if names and not names[job[HANDLER]] then
+      set_aside(job)
+      is_cut = '1'
       return true
     end
     local bound = bounds[job[HANDLER]]
@@ -964,6 +1092,7 @@ end
 function steps.look_ahead(step)
   take_back()
   local until_ms, limit, lines = now + step[2], tonumber(step[3]), {}
+  bring_back(names_in(step[4]), until_ms, limit)
   local first = 0
   while #lines < limit do
     local bucket = call('ZRANGE', BUCKETS, first, first)[1]
@@ -1114,10 +1243,13 @@ function steps.wait_again(step)
   return found(job)
 end
 
-function steps.next_due_ms()
+function steps.next_due_ms(step)
   local due = ''
+  for _, head in ipairs(heads_of(names_in(step[2]))) do
+    due = min(due == '' and head.due or due, head.due)
+  end
   each_free(1e14, 1, function(job)
-    due = job[DUE]
+    due = min(due == '' and job[DUE] or due, job[DUE])
     return false
   end)
   return tostring(due)
@@ -1221,7 +1353,9 @@ function steps.workers(step)
       local text = places[at] and call('HGET', TAG .. places[at], id)
       -- A corrupt record is quarantined by the next step that reads it.
       local is_long_enough, job = pcall(unpack_fields, UP_TO_WORKER, text or '')
-      if is_long_enough and (is_held or job[STATE] == 'done' or job[STATE] == 'failed') then
+      -- What is set aside has no lease.
+      local is_worked_on = is_held and (tonumber(job[LEASE]) or 0) > now
+      if is_long_enough and (is_worked_on or job[STATE] == 'done' or job[STATE] == 'failed') then
         local worker, ms = job[WORKER], is_held and now or tonumber(job[ENDED]) or 0
         seen[worker] = max(seen[worker] or 0, ms)
       end
@@ -1352,6 +1486,7 @@ for place = 2, #ARGV do
   results[#results + 1] = pack(result)
 end
 flush()
+show()
 if soonest or #changes > 0 then
   -- A user without permission to publish has written all the same.
   local message = SENDER .. '\0' .. (soonest or '') .. '\0' .. concat(changes, '\1')

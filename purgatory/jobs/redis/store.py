@@ -161,9 +161,9 @@ class RedisJobStore(StepMethods):
         """Return True: another process may have put a job on any key since we looked."""
         return True
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, handlers: Sequence[str] | None = None) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
-        return await self._reader.next_due_ms()
+        return await self._reader.next_due_ms(handlers)
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Return jobs by id; None for an id without a job."""

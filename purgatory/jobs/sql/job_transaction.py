@@ -315,9 +315,13 @@ class JobTransaction:
         if bounds_of:
             counts = self._places.counts(bounds_of)
             self._places.fill(step.bounds, counts)
-        asked = {"until_ms": work.now_ms + step.within_ms, "limit": limit}
-        jobs = work.search(locks.free, asked)
-        jobs += work.search(locks.lapsed, {**asked, "now_ms": work.now_ms})
+        asked: dict[str, Any] = {"until_ms": work.now_ms + step.within_ms, "limit": limit}
+        free, lapsed = locks.free, locks.lapsed
+        if step.handlers is not None:
+            free, lapsed = locks.free_of, locks.lapsed_of
+            asked["handlers"] = work.statements.dialect.many(step.handlers)
+        jobs = work.search(free, asked)
+        jobs += work.search(lapsed, {**asked, "now_ms": work.now_ms})
         jobs.sort(key=lambda job: (job.due_ms, job.id))
         claimed = []
         is_cut = False

@@ -20,7 +20,7 @@ from purgatory.jobs.sql.database.errors import HOW_TO_MIGRATE, store_error
 VERSION_TABLE = "purgatory_version"
 # Of the latest script. Not read from the scripts: a package in an archive has none, and a service
 # that starts need not load Alembic's.
-_HEAD = "purgatory_0009"
+_HEAD = "purgatory_0010"
 # If an application's own Alembic ran our scripts.
 _OTHER_VERSION_TABLE = "alembic_version"
 _OURS = "purgatory_"

@@ -77,10 +77,12 @@ class JobReader:
         clock = select(self._clock.expression())
         return int(await self._read(lambda connection: connection.scalars(clock).one()))
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, handlers: Sequence[str] | None) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
-        statement = self._statements.next_due(self._clock.expression())
-        return await self._read(lambda connection: connection.scalars(statement).one())
+        is_some = handlers is not None
+        statement = self._statements.next_due(self._clock.expression(), of_handlers=is_some)
+        asked = None if handlers is None else {"handlers": self._many(handlers)}
+        return await self._read(lambda connection: connection.scalars(statement, asked).one())
 
     async def have_jobs(self, keys: list[str]) -> list[bool]:
         """Return for each key whether an undecided job is on it."""

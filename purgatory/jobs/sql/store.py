@@ -187,9 +187,9 @@ class SqlJobStore(StepMethods):
         found: TakenFires = taken
         return found
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, handlers: Sequence[str] | None = None) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
-        return await self._opened_reader().next_due_ms()
+        return await self._opened_reader().next_due_ms(handlers)
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
         """Return jobs by id; None for an id without a job."""

@@ -81,6 +81,14 @@ def _partial(name: str, *columns: Column[object], where: object, unique: bool = 
 # Jobs that can be claimed, in the order of claims; and jobs that can be claimed when their leases
 # expire. In a common index, every claim would have to skip the leased jobs.
 _partial("ix_purgatory_jobs_free", jobs.c.due_ms, jobs.c.id, where=IS_FREE)
+# The same of each handler: a process claims past any number of jobs that it cannot run.
+_partial(
+    "ix_purgatory_jobs_free_by_handler",
+    jobs.c.handler,
+    jobs.c.due_ms,
+    jobs.c.id,
+    where=IS_FREE,
+)
 _partial("ix_purgatory_jobs_leased", jobs.c.lease_until_ms, where=IS_LEASED)
 _partial("ix_purgatory_jobs_dedupe_key", jobs.c.dedupe_key, where=HAS_DEDUPE_KEY, unique=True)
 _partial("ix_purgatory_jobs_finished", jobs.c.finished_ms, jobs.c.id, where=IS_FINISHED)

@@ -120,9 +120,9 @@ class MemoryJobStore(StepMethods):
         """Return True iff an undecided job is on `key`."""
         return self._index.has_key(key)
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, handlers: Sequence[str] | None = None) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now."""
-        job = self._index.first_free(self._begin())
+        job = self._index.first_free(self._begin(), handlers)
         return None if job is None else job.due_ms
 
     async def get(self, job_ids: Sequence[str]) -> list[Job | None]:
@@ -298,7 +298,7 @@ class MemoryJobStore(StepMethods):
         for bounds in step.bounds:
             self._fill_places(bounds, now_ms)
         for _ in range(self.limits.cut(step.limit)):
-            job = self._index.first_free(now_ms)
+            job = self._index.first_free(now_ms, step.handlers)
             if job is None or job.due_ms > now_ms + step.within_ms:
                 break
             if self._must_park(job):

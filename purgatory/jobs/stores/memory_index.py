@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
 from purgatory.jobs.model.bounds import Place, PlaceCounts
@@ -24,6 +24,7 @@ class MemoryIndex:
         by_handler == {HandlerState of a job: number of such jobs}, without zeros
         blocked == sum(job.blocked_by is not None for job in jobs)
         _blocked == {place: sorted (due_ms, id) of the jobs that wait for it}, without empty ones
+        _free_count == sum(len(heap) for heap in _free.values())
     """
 
     __slots__ = (
@@ -32,6 +33,7 @@ class MemoryIndex:
         "_by_key",
         "_finished",
         "_free",
+        "_free_count",
         "_held",
         "_ids",
         "_jobs",
@@ -49,8 +51,10 @@ class MemoryIndex:
         self._by_key: dict[str, dict[str, None]] = {}
         self._by_dedupe_key: dict[str, str] = {}
         # Heaps of (time, id, epoch). An entry is stale unless the job still is as it says:
-        # removal from the middle of a heap would cost a search.
-        self._free: list[tuple[int, str, int]] = []
+        # removal from the middle of a heap would cost a search. Those that are free by handler: a
+        # process claims past any number of jobs that it cannot run.
+        self._free: dict[str, list[tuple[int, str, int]]] = {}
+        self._free_count = 0
         self._held: list[tuple[int, str, int]] = []
         self._finished: list[tuple[int, str]] = []
         self.counts: dict[JobState, int] = dict.fromkeys(JobState, 0)
@@ -110,18 +114,29 @@ class MemoryIndex:
         elif job.lease_until_ms:
             heappush(self._held, (job.lease_until_ms, job.id, job.epoch))
         else:
-            heappush(self._free, (job.due_ms, job.id, job.epoch))
+            self._push_free(job)
         self._drop_stale()
 
-    def first_free(self, now_ms: int) -> Job | None:
-        """Return the job that nobody holds at `now_ms` with the lowest (due_ms, id)."""
+    def first_free(self, now_ms: int, handlers: Sequence[str] | None = None) -> Job | None:
+        """Return the job that nobody holds at `now_ms` with the lowest (due_ms, id).
+
+        Of these handlers; None for all.
+        """
         while self._held and self._held[0][0] <= now_ms:
             self._file(heappop(self._held), now_ms)
-        while self._free:
-            entry = self._free[0]
-            if self._is_free(entry, now_ms):
-                return self._jobs[entry[1]]
-            self._file(heappop(self._free), now_ms)
+        names = list(self._free) if handlers is None else handlers
+        entries = [entry for name in names if (entry := self._first_entry(name, now_ms))]
+        return self._jobs[min(entries)[1]] if entries else None
+
+    def _first_entry(self, handler: str, now_ms: int) -> tuple[int, str, int] | None:
+        while heap := self._free.get(handler):
+            if self._is_free(heap[0], now_ms):
+                return heap[0]
+            entry = heappop(heap)
+            self._free_count -= 1
+            if not heap:
+                del self._free[handler]
+            self._file(entry, now_ms)
         return None
 
     def first_blocked(self, place: Place) -> Job | None:
@@ -193,7 +208,11 @@ class MemoryIndex:
         if job.lease_until_ms > now_ms:
             heappush(self._held, (job.lease_until_ms, job_id, epoch))
         else:
-            heappush(self._free, (job.due_ms, job_id, epoch))
+            self._push_free(job)
+
+    def _push_free(self, job: Job) -> None:
+        heappush(self._free.setdefault(job.handler, []), (job.due_ms, job.id, job.epoch))
+        self._free_count += 1
 
     def _is_free(self, entry: tuple[int, str, int], now_ms: int) -> bool:
         due_ms, job_id, epoch = entry
@@ -207,13 +226,15 @@ class MemoryIndex:
 
     def _drop_stale(self) -> None:
         active = self.counts[JobState.WAITING] + self.counts[JobState.RUNNING]
-        if len(self._free) + len(self._held) <= 4 * active + _SLACK:
+        if self._free_count + len(self._held) <= 4 * active + _SLACK:
             return
         jobs = [job for job in self._jobs.values() if not job.state.is_final]
-        self._free = [(job.due_ms, job.id, job.epoch) for job in jobs if not job.lease_until_ms]
         self._held = [(job.lease_until_ms, job.id, job.epoch) for job in jobs if job.lease_until_ms]
-        heapify(self._free)
         heapify(self._held)
+        self._free, self._free_count = {}, 0
+        for job in jobs:
+            if not job.lease_until_ms:
+                self._push_free(job)
 
 
 def _queue_of(job: Job) -> Place:

@@ -134,10 +134,11 @@ class JobStore(Protocol):
         """
         ...
 
-    async def next_due_ms(self) -> int | None:
+    async def next_due_ms(self, handlers: Sequence[str] | None = None) -> int | None:
         """Return the earliest due_ms of the jobs that can be claimed now; None if there are none.
 
-        Jobs that are held are not counted: a claim once a lease finds those whose holder died.
+        Jobs that are held are not counted: a claim once a lease finds those whose holder died. With
+        `handlers`, jobs of others do not count, once a `Claim` with these has come across them.
         """
         ...
 

@@ -18,7 +18,6 @@ from purgatory.jobs.worker.claiming.claimer import Claimer
 from purgatory.jobs.worker.claiming.due_listener import DueListener
 from purgatory.jobs.worker.claiming.excess_jobs import ExcessJobs
 from purgatory.jobs.worker.claiming.recovery import JobRecovery
-from purgatory.jobs.worker.claiming.unhandled_jobs import UnhandledJobs
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.retention import Retention
@@ -111,19 +110,11 @@ class JobScheduler:
         self._runner.on_excess = self._excess.add
         self._renewer = LeaseRenewer(self._store, self._leased)
         self._retention = Retention(self._store, store.limits)
-        self._listener = DueListener(clock, settings.unhandled_delay_ms)
+        self._listener = DueListener(clock)
         self._claimer = self._new_claimer(settings, store.limits)
         self._excess.on_released = self._claimer.note_room
 
     def _new_claimer(self, settings: WorkerSettings, limits: JobLimits) -> Claimer:
-        unhandled = UnhandledJobs(
-            self._store,
-            self._listener,
-            self._counters,
-            settings.unhandled_delay_ms,
-            # Each of the others looks once in a poll; a second one is for what delays it.
-            unmoved_ms=0 if self._store.hears_others else 2 * settings.poll_ms,
-        )
         return Claimer(
             self._store,
             self._leased,
@@ -131,7 +122,6 @@ class JobScheduler:
             handlers=self._handlers,
             recovery=self._recovery,
             renewer=self._renewer,
-            unhandled=unhandled,
             listener=self._listener,
             settings=settings,
             limits=limits,

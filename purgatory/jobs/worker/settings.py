@@ -26,8 +26,6 @@ class WorkerSettings:
     """A job is missed if it was due longer than this before a worker looked: see its `misfire`."""
     spread_ms: int = 60_000
     """Missed jobs with `misfire="spread"` run within this."""
-    unhandled_delay_ms: int = 5_000
-    """A due job whose handler this process lacks is left to others for this long."""
     grace_ms: int = 5_000
     """How long handlers may still run once the purgatory drains."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)

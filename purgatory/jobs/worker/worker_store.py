@@ -61,16 +61,21 @@ class WorkerStore:
         self.clock.note(now_ms, asked_ns)
         return now_ms
 
-    def next_due_ms(self) -> Awaitable[int | None]:
-        """Return the earliest due_ms of the jobs that can be claimed now, or None."""
-        return self._retry.call("next_due_ms", self._store.next_due_ms)
+    def next_due_ms(self, handlers: tuple[str, ...]) -> Awaitable[int | None]:
+        """Return the earliest due_ms of the jobs of `handlers` that can be claimed now, or None."""
+        return self._retry.call("next_due_ms", lambda: self._store.next_due_ms(handlers))
 
     async def claim(
-        self, *, within_ms: int, limit: int, bounds: tuple[Bounds, ...] = ()
+        self,
+        *,
+        within_ms: int,
+        limit: int,
+        bounds: tuple[Bounds, ...] = (),
+        handlers: tuple[str, ...] | None = None,
     ) -> Claimed:
         """Lease up to `limit` jobs that are due within `within_ms`, the earliest first."""
         asked_ns = self.clock.local_ns()
-        step = Claim(self._worker, within_ms, limit, self.lease_ms, bounds)
+        step = Claim(self._worker, within_ms, limit, self.lease_ms, bounds, handlers)
         [claimed] = await self._run("claim", [step])
         self.clock.note(claimed.now_ms, asked_ns)
         return claimed

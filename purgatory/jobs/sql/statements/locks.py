@@ -121,6 +121,8 @@ class Locks:
         self.lapsed = (
             select(*ALL).where(IS_LEASED, is_over, is_soon).order_by(*_FIRST).limit(LIMIT)
         ).with_for_update(skip_locked=True)
+        self.free_of = _free_of(dialect)
+        self.lapsed_of = self.lapsed.where(dialect.among(jobs.c.handler, "handlers"))
         # Until the end of the transaction nobody resumes what it may park.
         self.paused = select(paused_handlers.c.name).with_for_update(read=True)
         self.parked = (
@@ -150,6 +152,36 @@ class Locks:
             .limit(LIMIT)
             .with_for_update(skip_locked=True)
         )
+
+
+def _free_of(dialect: Dialect) -> Select[Any]:
+    """Lock the first jobs of some handlers that can be claimed.
+
+    By the index of each: what is due of others, and may be very much, is not looked at. In
+    PostgreSQL, up to LIMIT jobs of each handler are locked, and seem locked to claims that are made
+    at the same time.
+    """
+    handler = dialect.unnested("handlers")
+    first = jobs.alias()
+    is_soon = first.c.due_ms <= bindparam("until_ms", type_=BigInteger)
+    of_handler = (
+        select(first)
+        .where(IS_FREE, first.c.handler == handler, is_soon)
+        .order_by(first.c.due_ms, first.c.id)
+        .limit(LIMIT)
+    )
+    if dialect.is_sqlite:
+        # Without LATERAL; nor does anything have to be locked.
+        ids = of_handler.with_only_columns(first.c.id).correlate(handler.table)
+        found = select(*ALL).select_from(handler.table).join(jobs, jobs.c.id.in_(ids))
+        return found.order_by(*_FIRST).limit(LIMIT)
+    free = of_handler.with_for_update(skip_locked=True).lateral("free")
+    return (
+        select(*free.c)
+        .select_from(handler.table.join(free, true()))
+        .order_by(free.c.due_ms, free.c.id)
+        .limit(LIMIT)
+    )
 
 
 def _ahead(dialect: Dialect) -> Select[Any]:

@@ -52,6 +52,7 @@ class Reads:
     """Statements for the pool of readers."""
 
     def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
         self.get = select(*ALL).where(dialect.among(jobs.c.id, "ids"))
         self.existing = select(jobs.c.id).where(dialect.among(jobs.c.id, "ids"))
         held_up = select(jobs.c.id).where(IS_HELD_UP).limit(literal(MAX_BLOCKED, BigInteger))
@@ -112,10 +113,16 @@ class Reads:
         key = dialect.unnested("keys")
         self.keys_with_jobs = select(key).where(exists().where(IS_OPEN, job_keys.c.key == key))
 
-    def next_due(self, now_ms: ColumnElement[int]) -> Select[Any]:
+    def next_due(self, now_ms: ColumnElement[int], *, of_handlers: bool) -> Select[Any]:
         """Return the statement for the earliest due_ms of what can be claimed."""
         free = select(func.min(jobs.c.due_ms)).where(IS_FREE)
         lapsed = select(func.min(jobs.c.due_ms)).where(IS_LEASED, jobs.c.lease_until_ms <= now_ms)
+        if of_handlers:
+            # Of each by its index.
+            handler = self._dialect.unnested("handlers")
+            first = free.where(jobs.c.handler == handler).correlate(handler.table)
+            free = select(func.min(first.scalar_subquery())).select_from(handler.table)
+            lapsed = lapsed.where(self._dialect.among(jobs.c.handler, "handlers"))
         both = union_all(free.correlate(None), lapsed).subquery()
         return select(func.min(both.c[0]))
 

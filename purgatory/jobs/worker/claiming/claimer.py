@@ -10,7 +10,6 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.steps import Claimed
 from purgatory.jobs.worker.claiming.due_listener import SOON_MS, DueListener
 from purgatory.jobs.worker.claiming.recovery import JobRecovery
-from purgatory.jobs.worker.claiming.unhandled_jobs import UnhandledJobs
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJobs
 from purgatory.jobs.worker.running.run_queue import JobRunQueue
@@ -38,19 +37,17 @@ class Claimer:
         handlers: JobHandlers,
         recovery: JobRecovery,
         renewer: LeaseRenewer,
-        unhandled: UnhandledJobs,
         listener: DueListener,
         settings: WorkerSettings,
         limits: JobLimits,
     ) -> None:
-        """Claim for `leased`; jobs without a handler in `handlers` go to `unhandled`."""
+        """Claim jobs of `handlers` for `leased`."""
         self._store = store
         self._leased = leased
         self._runner = runner
         self._handlers = handlers
         self._recovery = recovery
         self._renewer = renewer
-        self._unhandled = unhandled
         self._listener = listener
         self._clock = store.clock
         self._max_held = settings.max_held
@@ -91,88 +88,74 @@ class Claimer:
         since_ms = (self._clock.local_ns() - self._claimed_ns) // NS_PER_MS
         if since_ms >= self._horizon_pause_ms:
             return True
-        due_ms = await self._store.next_due_ms()
-        return due_ms is not None and self._clock.remaining_ms(due_ms) <= self._ahead_ms
+        due_ms = await self._store.next_due_ms(self._handlers.own_names)
+        return due_ms is not None and self._clock.remaining_ms(due_ms) <= self._horizon_ms
 
     async def _claim(self) -> int:
         """Claim what is due within the horizon; return the time until the next claim, in ms."""
         await self._renewer.renew_if_late()
-        ahead_ms = self._ahead_ms
-        unhandled: list[Job] = []
         while not self._leased.is_closed:
-            within_ms, limit = self._room(ahead_ms)
+            within_ms, limit = self._room()
             if limit <= 0:
                 break
-            if not await self._claim_batch(within_ms, limit, unhandled):
+            if not await self._claim_batch(within_ms, limit):
                 self._recovery.finish()
                 break
-        if unhandled:
-            await self._unhandled.release(unhandled)
-        if ahead_ms == self._horizon_ms:
-            self._unhandled.note_horizon(has_seen=bool(unhandled))
         self._was_full = self._is_full
-        return self._pause_ms(has_unhandled=bool(unhandled))
+        return self._pause_ms()
 
-    def _pause_ms(self, *, has_unhandled: bool) -> int:
+    def _pause_ms(self) -> int:
         if self._was_full:
             return SOON_MS // 2
-        # Jobs that were released may remain unclaimed until the next claim.
-        is_near = has_unhandled or self._unhandled.has_seen
-        pause_ms = SOON_MS if is_near else self._horizon_pause_ms
+        pause_ms = self._horizon_pause_ms
         return pause_ms if self._store.hears_others else min(pause_ms, self._poll_ms)
-
-    @property
-    def _ahead_ms(self) -> int:
-        return self._unhandled.ahead_ms(self._horizon_ms, self._horizon_pause_ms)
 
     @property
     def _is_full(self) -> bool:
         return len(self._leased) >= self._max_held
 
-    def _room(self, ahead_ms: int) -> tuple[int, int]:
-        """Return how far ahead to claim, at most `ahead_ms`, and how many jobs."""
+    def _room(self) -> tuple[int, int]:
+        """Return how far ahead to claim, and how many jobs."""
         room = self._max_held - len(self._leased)
         if room > 0:
-            return ahead_ms, min(room, self._store.batch)
+            return self._horizon_ms, min(room, self._store.batch)
         # All leased jobs may be due later than one that was deferred since.
         room = self._max_held - self._runner.occupied
         spare = 2 * self._max_held - len(self._leased)
-        return min(SOON_MS, ahead_ms), min(room, spare, self._store.batch)
+        return min(SOON_MS, self._horizon_ms), min(room, spare, self._store.batch)
 
-    async def _claim_batch(self, within_ms: int, limit: int, unhandled: list[Job]) -> bool:
-        """Claim up to `limit` jobs; return True iff there may be more to claim.
-
-        Appends others' jobs to `unhandled`.
-        """
+    async def _claim_batch(self, within_ms: int, limit: int) -> bool:
+        """Claim up to `limit` jobs; return True iff there may be more to claim."""
         asked_ns = self._clock.local_ns()
         claimed = await self._store.claim(
-            within_ms=within_ms, limit=limit, bounds=self._handlers.bounds
+            within_ms=within_ms,
+            limit=limit,
+            bounds=self._handlers.bounds,
+            handlers=self._handlers.own_names,
         )
         self._claimed_ns = asked_ns
         since_ms = self._recovery.note_claim(claimed.now_ms)
         if claimed.jobs:
             # Reading hundreds of jobs takes a while, and all of them would be late by it.
             await self._store.now_ms()
-        await self._take(claimed, since_ms, unhandled)
+        await self._take(claimed, since_ms)
         return claimed.is_cut or len(claimed.jobs) == limit
 
-    async def _take(self, claimed: Claimed, since_ms: int, unhandled: list[Job]) -> None:
+    async def _take(self, claimed: Claimed, since_ms: int) -> None:
         exceptional: list[Job] = []
         overdue = 0
         for number, job in enumerate(claimed.jobs, 1):
             handler = self._handlers.get(job.handler)
-            if handler is None:
-                unhandled.append(job)
+            assert handler is not None, "a claim returns jobs of its handlers only"
+            # Workers of older versions without its handler may have put it off.
+            overdue += min(job.due_ms, job.deadline_ms) < claimed.now_ms
+            if self._recovery.is_exceptional(job, since_ms):
+                exceptional.append(job)
             else:
-                # Workers without its handler may have put it off since its deadline.
-                overdue += min(job.due_ms, job.deadline_ms) < claimed.now_ms
-                if self._recovery.is_exceptional(job, since_ms):
-                    exceptional.append(job)
-                else:
-                    lane = handler.lane_of(job)
-                    self._leased.add(
-                        job, lane, needs_thread=not handler.is_async, bounds=handler.bounds
-                    )
+                lane = handler.lane_of(job)
+                self._leased.add(
+                    job, lane, needs_thread=not handler.is_async, bounds=handler.bounds
+                )
             if number % SLICE == 0:
                 await asyncio.sleep(0)
         await self._recovery.handle(exceptional, overdue=overdue)

@@ -46,7 +46,7 @@ class Parts:
         )
         self.counters = WorkerCounters()
         self.leased = LeasedJobs(self.timer, self.clock)
-        self.listener = DueListener(self.clock, self.settings.unhandled_delay_ms)
+        self.listener = DueListener(self.clock)
         self.reporter = ResultReporter(
             self.worker_store, self.counters, max_error_length=100, on_end=self.ended.append
         )

@@ -38,36 +38,6 @@ async def test_before_the_first_claim_everything_is_soon(parts: Parts) -> None:
     assert await woken_after_ms(parts.listener) == 0
 
 
-async def test_its_own_releases_are_no_news(parts: Parts) -> None:
-    """A job that another process defers meanwhile is, if it is due soon."""
-    listener = parts.listener
-    await parts.worker_store.now_ms()
-    with listener.muted():
-        listener.on_due(now_ms() + 5_000)
-        listener.on_due(now_ms() + SOON_MS)
-        assert not listener.take_announced()
-        listener.on_due(now_ms() + SOON_MS - 1)
-        assert listener.take_announced()
-    assert await woken_after_ms(listener) == 0
-    listener.on_due(now_ms() + 5_000)
-    assert listener.take_announced()
-
-
-async def test_a_due_job_that_it_releases_is_no_news(parts: Parts) -> None:
-    """Any other job is, also one that is announced without its id."""
-    listener = parts.listener
-    await parts.worker_store.now_ms()
-    for job_id, is_news in (("own", False), ("other", True), (None, True)):
-        with listener.muted({"own"}):
-            if job_id is not None:
-                listener.on_change(job_id)
-            listener.on_due(now_ms())
-        assert listener.take_announced() is is_news
-    listener.on_change("own")
-    listener.on_due(now_ms())
-    assert listener.take_announced()
-
-
 async def test_a_close_wakes_once_and_for_all(parts: Parts) -> None:
     """The timer of what is collected is cancelled."""
     await parts.worker_store.now_ms()

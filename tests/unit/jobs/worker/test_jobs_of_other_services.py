@@ -105,7 +105,7 @@ async def test_services_do_not_claim_a_job_from_each_other_again_and_again(
     job = await shop.defer("bill", delay=3_600, keys=["paid"])
     await shop.fire("paid")
     await asyncio.sleep(45)
-    assert 2 <= services.claimed_by_shops <= 40
+    assert services.claimed_by_shops == 0
     await services.start("bill", services.billed)
-    await job.wait(11)
+    await job.wait(2)
     assert len(services.billed) == 1

@@ -12,9 +12,7 @@ import pytest
 from purgatory.jobs import JobContext, JobState, WorkerSettings
 from purgatory.jobs.model import Claim, Renew, Step
 from purgatory.jobs.worker.claiming import recovery
-from purgatory.jobs.worker.claiming.unhandled_jobs import NEAR_MS, UnhandledJobs
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
-from tests.unit.jobs.worker.parts import Parts
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
 
 
@@ -107,36 +105,6 @@ async def test_a_worker_that_slept_renews_its_leases_before_it_claims(
         await purgatory.defer("work", delay=0)
         await asyncio.sleep(0.1)
         assert kinds.index(Renew) < kinds.index(Claim)
-
-
-async def test_the_horizon_is_claimed_rarely_while_it_holds_jobs_of_others(parts: Parts) -> None:
-    """In between only what is near: each claim hides those jobs from their own workers."""
-    await parts.worker_store.now_ms()
-    unhandled = UnhandledJobs(parts.worker_store, parts.listener, parts.counters, 5_000, 0)
-    assert (unhandled.ahead_ms(60_000, 15_000), unhandled.has_seen) == (60_000, False)
-    unhandled.note_horizon(has_seen=True)
-    assert (unhandled.ahead_ms(60_000, 15_000), unhandled.has_seen) == (NEAR_MS, True)
-    assert unhandled.ahead_ms(1_000, 15_000) == 1_000
-    await asyncio.sleep(15)
-    assert unhandled.ahead_ms(60_000, 15_000) == 60_000
-    unhandled.note_horizon(has_seen=False)
-    assert not unhandled.has_seen
-
-
-async def test_jobs_of_others_are_put_off_only_if_they_are_due_soon(parts: Parts) -> None:
-    """By a second to two at first, by the delay to twice that later; others not at all."""
-    soon, later, late = await parts.add(0, 2, 30)
-    unhandled = UnhandledJobs(parts.worker_store, parts.listener, parts.counters, 5_000, 0)
-    for least_ms in (1_000, 2_000, 4_000, 5_000, 5_000):
-        before_ms = now_ms()
-        await unhandled.release(await parts.claim())
-        off_ms = (await parts.job(soon)).due_ms - before_ms
-        assert least_ms <= off_ms <= 2 * least_ms
-        if least_ms == 1_000:
-            for job in (await parts.job(later), await parts.job(late)):
-                assert (job.due_ms, job.version, job.lease_until_ms) == (job.deadline_ms, 1, 0)
-        await asyncio.sleep(off_ms / 1000)
-    assert parts.counters.given_back == 15
 
 
 async def test_as_many_jobs_again_are_held_if_they_are_due_soon(
