@@ -13,7 +13,10 @@ from purgatory.jobs.stores.protocol import ListsWorkers
 
 logger = logging.getLogger("purgatory.jobs")
 
+# While another process is at work. Alone, the pause doubles with each look, up to the maximum: one
+# that starts later looks as often at first, and notices this one.
 LOOK_EVERY_S: Final = 60.0
+MAX_PAUSE_S: Final = 3_600.0
 # Jobs of one look.
 LOOKED_AT: Final = 100
 MAX_WORKERS: Final = 100
@@ -33,8 +36,9 @@ class OtherWorkers:
     """Warns once if another process works on the jobs of a store, for longer than a deploy takes.
 
     Such processes have signals of their own, if those are in memory: a fire in one wakes nobody in
-    the other. Jobs name the worker that has them or ran them, so this costs a small query a minute
-    and no record. Until jobs are run, nothing shows that there is another process.
+    the other. Jobs name the worker that has them or ran them, so this costs no record, and a small
+    query a minute only while there is another; alone, soon one an hour. Until jobs are run, nothing
+    shows that there is another process.
     """
 
     def __init__(self, store: ListsWorkers, worker: str, *, overlap_ms: int) -> None:
@@ -46,6 +50,8 @@ class OtherWorkers:
         self._since_ms: int | None = None
         # {worker: when it was first seen at work since the first look}
         self._first_ms: dict[str, int] = {}
+        # When others were last seen at work.
+        self._last_ms = 0
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -60,13 +66,16 @@ class OtherWorkers:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _run(self) -> None:
+        pause_s = LOOK_EVERY_S / 2
         while True:
+            last_ms = self._last_ms
             with contextlib.suppress(StoreError):
                 # In an outage, which the worker reports.
                 if await self.look():
                     return
+            pause_s = LOOK_EVERY_S if self._last_ms > last_ms else min(2 * pause_s, MAX_PAUSE_S)
             # Not all processes of a deployment at once.
-            await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.5, 1))  # noqa: S311 - spreads load
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1))  # noqa: S311 - spreads load
 
     async def look(self) -> bool:
         """Look once; return True iff it has warned, and need not look again. Raises StoreError."""
@@ -74,8 +83,10 @@ class OtherWorkers:
         if self._since_ms is None:
             self._since_ms = max(seen.values(), default=0)
         for worker, at_ms in seen.items():
-            is_other = worker != self._worker and at_ms > self._since_ms
-            if is_other and self._has_stayed(worker, at_ms):
+            if worker == self._worker or at_ms <= self._since_ms:
+                continue
+            self._last_ms = max(self._last_ms, at_ms)
+            if self._has_stayed(worker, at_ms):
                 self._warn(worker)
                 return True
         return False

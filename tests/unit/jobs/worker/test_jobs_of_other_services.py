@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from purgatory import Purgatory
-from purgatory.jobs import MemoryJobStore
+from purgatory.jobs import Again, JobContext, JobState, MemoryJobStore
 from purgatory.jobs.model.steps import Claim, Step
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
 
@@ -46,7 +46,7 @@ class Services:
         self.stores: list[Connection] = []
         self.shipped, self.billed = Log(), Log()
 
-    async def start(self, handler: str, log: Log) -> Purgatory:
+    async def start(self, handler: str, log: Callable[..., Any]) -> Purgatory:
         store = Connection(self._database)
         purgatory = self._make(jobs=store)
         purgatory.handler(handler)(log)
@@ -109,3 +109,25 @@ async def test_services_do_not_claim_a_job_from_each_other_again_and_again(
     await services.start("bill", services.billed)
     await job.wait(2)
     assert len(services.billed) == 1
+
+
+async def test_later_rounds_of_a_job_start_as_soon_as_the_first(services: Services) -> None:
+    """Each is fired by a process without the handler, on which they leave no mark."""
+    starts: list[tuple[int, int]] = []
+
+    async def bill(job: JobContext) -> Again | None:
+        starts.append((job.round, now_ms()))
+        return job.again(delay=3_600, keys=["paid"]) if job.round < 30 else None
+
+    await services.start("bill", bill)
+    shop = services.shops[0]
+    job = await shop.defer("bill", delay=3_600, keys=["paid"])
+    for number in range(31):
+        await asyncio.sleep(3.17)
+        fired_ms = now_ms()
+        await shop.fire("paid")
+        await asyncio.sleep(1.5)
+        [*_, (round_, at_ms)] = starts
+        assert round_ == number and at_ms - fired_ms <= POLL_MS + 50
+    assert (await job.get()).state is JobState.DONE
+    assert services.claimed_by_shops == 0
