@@ -312,6 +312,18 @@ async def test_a_turn_does_a_bounded_amount_of_work() -> None:
     assert bench.reaper.longest_turn_ns < SLICE_NS + STEP * slow_ns + 1
 
 
+@pytest.mark.parametrize(("took_ns", "turns"), [(0, 1), (SLICE_NS - 1, 1), (SLICE_NS, 2)])
+async def test_a_turn_has_as_many_steps_as_it_has_time_for(took_ns: int, turns: int) -> None:
+    """What is due in one millisecond runs in one turn, unless that has taken a slice."""
+    bench = Bench()
+    bench.reaper.start()
+    bench.add(10, lambda: bench.loop.ticking.advance_ns(took_ns))
+    for _ in range(3 * STEP):
+        bench.add(10)
+    await asyncio.sleep(1)
+    assert (len(bench.times), bench.reaper.wake_ups) == (3 * STEP + 1, turns)
+
+
 async def test_others_get_their_turn_while_much_is_due() -> None:
     """A task of the loop runs between two slices, before the last expiration."""
     bench = Bench()

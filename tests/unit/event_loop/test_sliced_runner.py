@@ -317,6 +317,24 @@ async def test_a_walk_that_is_short_ends_in_its_first_slice() -> None:
     assert seen == operations
 
 
+@pytest.mark.parametrize(("took_ns", "is_over"), [(SLICE_NS - 1, True), (SLICE_NS, False)])
+async def test_a_slice_ends_after_a_millisecond(*, took_ns: int, is_over: bool) -> None:
+    """With the step in which that has passed; the next slice is in another turn of the loop."""
+    take_time(0)
+    clock = MockClock()
+    operations = [Waiting() for _ in range(2 * STEP)]
+
+    def act(operation: DelayedOperation) -> bool:
+        if operation is operations[0]:
+            clock.advance_ns(took_ns)
+        return True
+
+    batch = ResumableBatch(operations, act)
+    done = SlicedRunner(batch, asyncio.get_running_loop(), clock).start()
+    assert (done.done(), batch.count) == (is_over, 2 * STEP if is_over else STEP)
+    assert await done == 2 * STEP
+
+
 def test_an_interrupt_in_a_later_slice_stops_nobody_else() -> None:
     """Whoever runs the loop again finds that the walk goes on, and that it ends."""
     loop = AutojumpEventLoop(TickingClock())
