@@ -76,12 +76,10 @@ class JobStatisticsResponse(BaseModel):
     failed: int = Field(description="Jobs that failed and are not retried.")
     retried: int = Field(description="Runs that failed and are retried.")
     again: int = Field(description="Runs after which the job waits again.")
-    given_back: int = Field(
-        description="Jobs left to other processes: on shutdown, or for lack of their handler."
-    )
+    given_back: int = Field(description="Jobs left to other processes, on shutdown.")
     put_off: int = Field(
-        description="Jobs that were due and found no room to wait for a slot: they are due again a "
-        "little later, and no attempt is counted."
+        description="Jobs that were due and found no room to wait for a slot: they are claimed "
+        "again a little later, and no attempt is counted."
     )
     lost: int = Field(
         description="Runs whose result the store refused, as a rule because another process had "

@@ -124,11 +124,10 @@ JOB_RETRIES: Final = _counter("job_retries", "Runs that failed and are tried aga
 JOBS_HELD: Final = _gauge("jobs_held", "Jobs leased by the worker: due soon, or running.")
 JOBS_RUNNING: Final = _gauge("jobs_running", "Jobs that the worker runs.")
 JOBS_DUE: Final = _gauge("jobs_due", "Jobs of the worker that are due and wait for a slot.")
-JOBS_RELEASED: Final = _counter(
-    "jobs_released", "Jobs left to other workers: on shutdown, or for lack of their handler."
-)
+JOBS_RELEASED: Final = _counter("jobs_released", "Jobs left to other workers, on shutdown.")
 JOBS_PUT_OFF: Final = _counter(
-    "jobs_put_off", "Jobs that were due, found no room to wait for a slot, and are due again later."
+    "jobs_put_off",
+    "Jobs that were due, found no room to wait for a slot, and are claimed again later.",
 )
 JOB_LEASES_LOST: Final = _counter(
     "job_leases_lost", "Runs whose result the store refused: another worker had the lease."

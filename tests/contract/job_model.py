@@ -270,11 +270,12 @@ class JobModel:
             return False
         due_ms = job.due_ms if given.delay_ms is None else now_ms + given.delay_ms
         is_same = job.state is JobState.WAITING and job.due_ms == due_ms
-        is_next = job.state is JobState.WAITING and given.delay_ms is None
+        is_next = job.state is JobState.WAITING and given.delay_ms is given.hold_ms is None
         self.change(
             job,
             epoch=job.epoch + 1,
-            lease_until_ms=0,
+            lease_until_ms=0 if given.hold_ms is None else now_ms + given.hold_ms,
+            worker=job.worker if given.hold_ms is None else None,
             placed_ms=job.placed_ms if is_next else None,
             state=JobState.WAITING,
             due_ms=due_ms,

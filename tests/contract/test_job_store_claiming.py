@@ -243,3 +243,48 @@ async def test_what_was_decided_cannot_be_missed(world: World) -> None:
     claim = await world.claim_one()
     assert await world.here.miss([claim]) == [False]
     assert (await world.start(claim)).outcome is JobOutcome.FIRED
+
+
+# Putting off
+
+
+@pytest.mark.parametrize("is_started", [False, True])
+async def test_what_is_put_off_is_late_since_it_was_due(world: World, is_started: bool) -> None:
+    """Fired long before its deadline, and left alone for a while: nobody has it; it is first."""
+    job = await world.add(delay=3_600, keys=["k"])
+    await world.fire("k")
+    if is_started:
+        # Its worker died.
+        await world.start(await world.claim_one())
+        world.now_ms += LEASE_MS
+    before = await world.job(job.id)
+    claim = await world.claim_one(world.there)
+    assert await world.there.give_back([GiveBack(claim, hold_ms=5_000)]) == [True]
+    held = await world.job(job.id)
+    assert (held.state, held.due_ms, held.worker) == (JobState.WAITING, START_MS, None)
+    assert held.version == before.version + is_started
+    world.now_ms += 4_999
+    later = await world.add(delay=0)
+    assert [found.id for found in await world.claim(within_ms=0)] == [later.id]
+    assert await world.try_start(JobClaim(job.id, claim.epoch)) is None
+    world.now_ms += 1
+    assert await world.here.next_due_ms() == START_MS
+    await world.add(delay=0)
+    again, _ = await world.claim(within_ms=0)
+    assert again.id == job.id
+    world.now_ms += 1_000
+    lateness_ms = 0 if is_started else 6_000
+    assert (await world.start(again.claim)).lateness_ms == lateness_ms
+
+
+async def test_what_is_put_off_can_be_changed(world: World) -> None:
+    """As anything that waits."""
+    jobs = [await world.add(delay=0, keys=[key]) for key in "abcd"]
+    claimed = await world.claim()
+    await world.here.give_back([GiveBack(job.claim, hold_ms=60_000) for job in claimed])
+    await world.here.cancel(jobs[0].id)
+    await world.fire("b")
+    await world.here.reschedule(jobs[2].id, Deadline(delay_ms=0))
+    assert {job.id for job in await world.claim()} == {jobs[1].id, jobs[2].id}
+    world.now_ms += 60_000
+    assert jobs[3].id in {job.id for job in await world.claim()}

@@ -348,13 +348,19 @@ class JobStoreMachine(RuleBasedStateMachine):
         claim=claims,
         delay_ms=st.none() | delays_ms,
         error=st.sampled_from([None, "again"]),
+        hold_ms=st.sampled_from([None, None, 1, 50]),
         is_here=st.booleans(),
     )
     def give_back(
-        self, claim: JobClaim, delay_ms: int | None, error: str | None, is_here: bool
+        self,
+        claim: JobClaim,
+        delay_ms: int | None,
+        error: str | None,
+        hold_ms: int | None,
+        is_here: bool,
     ) -> None:
-        """To be tried again, spread, or run by another."""
-        given = GiveBack(claim, delay_ms, error)
+        """To be tried again, spread, left alone for a while, or run by another."""
+        given = GiveBack(claim, delay_ms, error, hold_ms)
         (is_done,) = self.wait(self.store(is_here).give_back([given]))
         assert is_done == self.model.give_back(given, self.world.now_ms)
 

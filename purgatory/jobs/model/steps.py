@@ -413,9 +413,9 @@ class GiveBack(HolderStep[bool]):
     """Release a job that waits or runs to other workers; True iff this step did it.
 
     WAITING, due as it says, the lease free, epoch + 1; version + 1 if state or due_ms changed. For
-    another attempt after an error, for a spread after a misfire, and for all that a worker holds
-    when it drains. Outcome and attempt stay; so does the place of a job that waits, unless it is
-    put off: it is the next to start.
+    another attempt after an error, for a spread after a misfire, for what finds no slot, and for
+    all that a worker holds when it drains. Outcome and attempt stay; so does the place of a job
+    that waits, unless it is put off: it is the next to start.
     """
 
     delay_ms: int | None = None
@@ -423,6 +423,9 @@ class GiveBack(HolderStep[bool]):
     the next worker that claims has it at once (a worker that drains)."""
     error: str | None = None
     """The error of the attempt; None leaves the recorded one."""
+    hold_ms: int | None = None
+    """For how long nobody can claim it, from now, by a lease that no worker has. Its due_ms stays:
+    lateness and order are those of a job that waits."""
 
     def result(self, before: Job | None, after: Job | None) -> bool:
         """Return True iff the claim was good."""

@@ -280,14 +280,15 @@ def _give_back(job: Job, step: GiveBack, now_ms: int, limits: JobLimits) -> Job:
     due_ms = job.due_ms if step.delay_ms is None else now_ms + step.delay_ms
     is_changed = (job.state, job.due_ms) != (JobState.WAITING, due_ms)
     # What has a place and was not started keeps it: it has waited for that, and was not missed.
-    is_next = job.state is JobState.WAITING and step.delay_ms is None
+    is_next = job.state is JobState.WAITING and step.delay_ms is None and step.hold_ms is None
     return changed(
         job,
         state=JobState.WAITING,
         due_ms=due_ms,
         error=job.error if error is None else error,
         epoch=job.epoch + 1,
-        lease_until_ms=0,
+        lease_until_ms=0 if step.hold_ms is None else now_ms + step.hold_ms,
+        worker=job.worker if step.hold_ms is None else None,
         placed_ms=job.placed_ms if is_next else None,
         version=job.version + is_changed,
     )

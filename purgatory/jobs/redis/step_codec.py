@@ -155,7 +155,8 @@ def _miss(step: Miss, limits: JobLimits) -> tuple[object, ...]:
 
 
 def _give_back(step: GiveBack, limits: JobLimits) -> tuple[object, ...]:
-    return "give_back", *step.claim, step.delay_ms, _error_field(step.error, limits)
+    fields = (step.delay_ms, _error_field(step.error, limits), step.hold_ms)
+    return "give_back", *step.claim, *fields
 
 
 def _wait_again(step: WaitAgain, limits: JobLimits) -> tuple[object, ...]:

@@ -1205,9 +1205,13 @@ function steps.give_back(step)
     job[ERROR] = step[5]
   end
   -- What has a place and was not started keeps it.
-  local placed = job[STATE] == 'waiting' and step[4] == '' and job[PLACED] or ''
+  local is_next = job[STATE] == 'waiting' and step[4] == '' and step[6] == ''
+  local placed = is_next and job[PLACED] or ''
   free(job)
   job[STATE], job[DUE], job[PLACED] = 'waiting', due, placed
+  if step[6] ~= '' then
+    job[LEASE], job[WORKER] = now + step[6], ''
+  end
   keep(job)
   return '1'
 end
@@ -1353,8 +1357,8 @@ function steps.workers(step)
       local text = places[at] and call('HGET', TAG .. places[at], id)
       -- A corrupt record is quarantined by the next step that reads it.
       local is_long_enough, job = pcall(unpack_fields, UP_TO_WORKER, text or '')
-      -- What is set aside has no lease.
-      local is_worked_on = is_held and (tonumber(job[LEASE]) or 0) > now
+      -- What is set aside has no lease, and what is put off has no worker.
+      local is_worked_on = is_held and job[WORKER] ~= '' and (tonumber(job[LEASE]) or 0) > now
       if is_long_enough and (is_worked_on or job[STATE] == 'done' or job[STATE] == 'failed') then
         local worker, ms = job[WORKER], is_held and now or tonumber(job[ENDED]) or 0
         seen[worker] = max(seen[worker] or 0, ms)

@@ -113,6 +113,7 @@ class JobScheduler:
         self._listener = DueListener(clock)
         self._claimer = self._new_claimer(settings, store.limits)
         self._excess.on_released = self._claimer.note_room
+        self._excess.on_free = self._listener.wake
 
     def _new_claimer(self, settings: WorkerSettings, limits: JobLimits) -> Claimer:
         return Claimer(
@@ -150,6 +151,7 @@ class JobScheduler:
         self._unsubscribe()
         self._handlers.on_added = None
         self._listener.close()
+        self._excess.close()
         if not self._loops:
             return
         claiming, renewing, pruning, returning = self._loops

@@ -13,17 +13,20 @@ from purgatory.jobs.worker.worker_store import WorkerStore
 
 logger = logging.getLogger("purgatory.jobs")
 
-# When the first of an owner's excess jobs is due again, by how much each further one is later, and
-# when the last is: a backlog of any size costs the store few steps a second.
+# When the first of an owner's excess jobs can be claimed again, by how much each further one is
+# later, and when the last is: a backlog of any size costs the store few steps a second.
 FIRST_MS = 5_000
 STEP_MS = 2
 LAST_MS = 600_000
+# How often to claim meanwhile: no store announces that they can be claimed.
+CLAIM_EVERY_S = 0.25
 
 
 class ExcessJobs:
-    """Gives jobs back to the store, to be due again a little later: they were not started.
+    """Gives jobs back to the store, to be claimed again a little later: they were not started.
 
-    The jobs of other owners, which are due before that, are claimed in their place.
+    Meanwhile, the jobs of other owners are claimed in their place. They stay due as they are, so
+    that their lateness counts from then.
     """
 
     def __init__(self, store: WorkerStore, leased: LeasedJobs, counters: WorkerCounters) -> None:
@@ -35,8 +38,11 @@ class ExcessJobs:
         self._is_any = asyncio.Event()
         self.on_released: Callable[[], object] = lambda: None
         """Called after each step, as there is room for others."""
-        # {owner: when the last of its jobs that were given back is due}, while that is ahead.
-        self._due_ms: dict[str | None, int] = {}
+        self.on_free: Callable[[], object] = lambda: None
+        """Called now and then while some that were given back become free."""
+        self._claiming: asyncio.TimerHandle | None = None
+        # {owner: when the last of its jobs that were given back is free}, while that is ahead.
+        self._free_ms: dict[str | None, int] = {}
 
     def add(self, leased: LeasedJob) -> None:
         """Give back a leased job; it stays leased until that is done."""
@@ -48,10 +54,10 @@ class ExcessJobs:
         await self._is_any.wait()
         self._is_any.clear()
         now_ms = self._store.clock.now_ms()
-        self._due_ms = {owner: due for owner, due in self._due_ms.items() if due > now_ms}
+        self._forget_free(now_ms)
         while self._jobs:
             batch, self._jobs = self._jobs[: self._store.batch], self._jobs[self._store.batch :]
-            returns = [GiveBack(job.claim, delay_ms=self._delay_ms(job, now_ms)) for job in batch]
+            returns = [GiveBack(job.claim, hold_ms=self._hold_ms(job, now_ms)) for job in batch]
             try:
                 self._counters.put_off += sum(await self._store.give_back(returns))
             except Exception:
@@ -60,20 +66,41 @@ class ExcessJobs:
                 raise
             self._forget(batch)
         self.on_released()
+        if self._claiming is None:
+            self._call_later((FIRST_MS + STEP_MS) / 1_000)
+
+    def close(self) -> None:
+        """Call nothing any more. Idempotent."""
+        if self._claiming is not None:
+            self._claiming.cancel()
+
+    def _call_later(self, seconds: float) -> None:
+        self._claiming = asyncio.get_running_loop().call_later(seconds, self._on_time)
+
+    def _on_time(self) -> None:
+        self.on_free()
+        # The last ones are free when this is called once more.
+        self._claiming = None
+        if self._free_ms:
+            self._forget_free(self._store.clock.now_ms())
+            self._call_later(CLAIM_EVERY_S)
+
+    def _forget_free(self, now_ms: int) -> None:
+        self._free_ms = {owner: free for owner, free in self._free_ms.items() if free > now_ms}
 
     def _forget(self, jobs: list[LeasedJob]) -> None:
         for job in jobs:
             self._leased.remove(job)
 
-    def _delay_ms(self, leased: LeasedJob, now_ms: int) -> int:
+    def _hold_ms(self, leased: LeasedJob, now_ms: int) -> int:
         assert leased.lane is not None
         owner = leased.lane.owner
-        if owner not in self._due_ms:
+        if owner not in self._free_ms:
             logger.warning(
                 "more jobs of %s are due than may wait for a slot: they are put off",
                 "no owner" if owner is None else f"owner {owner}",
                 extra={"action": "jobs-put-off"},
             )
-        due_ms = max(self._due_ms.get(owner, 0), now_ms + FIRST_MS) + STEP_MS
-        self._due_ms[owner] = min(due_ms, now_ms + LAST_MS)
-        return self._due_ms[owner] - now_ms
+        free_ms = max(self._free_ms.get(owner, 0), now_ms + FIRST_MS) + STEP_MS
+        self._free_ms[owner] = min(free_ms, now_ms + LAST_MS)
+        return self._free_ms[owner] - now_ms

@@ -18,7 +18,7 @@ from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.jobs.worker.worker_store import WorkerStore
-from purgatory.testing import MockClock
+from purgatory.testing import AutojumpEventLoop, MockClock
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class World:
     def remove(self, job: Leased) -> None:
         self.removed.append(job)
 
-    def delays_ms(self) -> list[int | None]:
-        return [each.delay_ms for batch in self.returns for each in batch]
+    def holds_ms(self) -> list[int | None]:
+        return [each.hold_ms for batch in self.returns for each in batch]
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def add(jobs: ExcessJobs, count: int, owner: str | None = None) -> None:
 async def test_they_are_given_back_in_batches(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each further one of an owner is due a little later; one warning names the owner."""
+    """Each further one of an owner is free a little later; one warning names the owner."""
     counters = WorkerCounters()
     jobs = excess_jobs(world, counters)
     add(jobs, 4, "a")
@@ -105,7 +105,7 @@ async def test_they_are_given_back_in_batches(
     await jobs.step()
     assert [len(batch) for batch in world.returns] == [3, 2]
     first = [FIRST_MS + number * STEP_MS for number in range(1, 5)]
-    assert world.delays_ms() == [*first, FIRST_MS + STEP_MS]
+    assert world.holds_ms() == [*first, FIRST_MS + STEP_MS]
     assert (len(world.removed), world.releases, counters.put_off) == (5, 1, 3)
     assert [record.getMessage() for record in caplog.records] == [
         "more jobs of owner a are due than may wait for a slot: they are put off",
@@ -113,7 +113,7 @@ async def test_they_are_given_back_in_batches(
     ]
 
 
-async def test_later_ones_are_due_after_earlier_ones(
+async def test_later_ones_are_free_after_earlier_ones(
     world: World, clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As long as those are ahead; then it begins again, with another warning."""
@@ -127,7 +127,7 @@ async def test_later_ones_are_due_after_earlier_ones(
     clock.advance(FIRST_MS + STEP_MS)
     add(jobs, 1, "a")
     await jobs.step()
-    assert world.delays_ms() == [FIRST_MS + STEP_MS] * 3 and len(caplog.records) == 2
+    assert world.holds_ms() == [FIRST_MS + STEP_MS] * 3 and len(caplog.records) == 2
 
 
 async def test_a_failure_leaves_no_lease(world: World) -> None:
@@ -154,3 +154,25 @@ async def test_a_step_waits_for_a_job(world: World) -> None:
         add(jobs, 1)
         await step
         assert world.releases == number
+
+
+async def test_it_claims_now_and_then_until_all_of_them_are_free(world: World) -> None:
+    """No store announces that; and not for ever, nor once it is closed."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop)
+    world.clock = StoreClock(loop.clock)
+    world.clock.note(loop.clock.wall_ms(), loop.clock.now_ns())
+    jobs = excess_jobs(world)
+    claims: list[float] = []
+    jobs.on_free = lambda: claims.append(loop.time())
+    began = loop.time()
+    add(jobs, 700, "a")
+    await jobs.step()
+    await asyncio.sleep(60)
+    assert 5.002 <= claims[0] - began <= 5.004 and 6.4 <= claims[-1] - began <= 6.8
+    assert len(claims) == 8
+    add(jobs, 1, "a")
+    await jobs.step()
+    jobs.close()
+    await asyncio.sleep(60)
+    assert len(claims) == 8
