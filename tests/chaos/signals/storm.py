@@ -20,6 +20,8 @@ from tests.patience import PATIENCE_S
 FAULTS = ("kill worker", "kill server", "cut", "stall", "empty", "lose writes")
 # A loss is reported when those that know of it have read the log again, all of them by then.
 REPORTED_S = 15.0
+# Until a fire that was not acknowledged is repeated.
+REPEAT_S = 0.1
 # Wake-ups a second that clients of this process can be told.
 WAKES_A_SECOND = 400
 # What a worker may need more at the end: fragments, and a wait for each client more or less. It
@@ -264,17 +266,41 @@ class SignalStorm:
     async def _fire(self) -> None:
         while self._is_firing:
             key, value = self._random.choice(self._keys), next(self._values)
-            asked = next(self._turns)
-            try:
-                reply = await self._random.choice(self._workers).ask("fire", key=key, value=value)
-            except NoAnswerError:
-                reply = {}
+            asked, asked_s = next(self._turns), time.monotonic()
+            # Every other fire is repeated until it is acknowledged, and has to be seen once.
+            name = f"name:{value}" if value % 2 else None
+            reply = await self._ask_to_fire(key, value, name)
+            while name is not None and self._is_firing and "error" in reply:
+                self.counts["repeated"] += 1
+                await asyncio.sleep(REPEAT_S)
+                reply = await self._ask_to_fire(key, value, name)
             if "seq" in reply:
                 self.counts["acknowledged"] += 1
                 self.fired[key].append((asked, next(self._turns), value))
             else:
                 self.counts["refused"] += 1
+            if "conflict" in reply:
+                self._unexplained.append(f"{name}, of {key}, is no other request's")
+            if name is not None and "seq" in reply and value % 5 == 0:
+                await self._reuse(name, value, asked_s)
             await asyncio.sleep(self._plan.fire_pause_s)
+
+    async def _ask_to_fire(self, key: str, value: int, name: str | None) -> dict[str, Any]:
+        worker = self._random.choice(self._workers)
+        try:
+            if name is None:
+                return await worker.ask("fire", key=key, value=value)
+            return await worker.ask("fire named", key=key, value=value, name=name)
+        except NoAnswerError:
+            return {"error": "no answer"}
+
+    async def _reuse(self, name: str, value: int, since_s: float) -> None:
+        """Fire a key that nobody waits on under a name that is another request's."""
+        reply = await self._ask_to_fire(f"reused:{value}", value, name)
+        if "conflict" in reply:
+            self.counts["noticed names"] += 1
+        elif "seq" in reply and self._lost_s < since_s:
+            self._unexplained.append(f"{name} was that of another request")
 
     async def _wait(self, client: Client) -> None:
         is_last = False

@@ -45,6 +45,7 @@ async def test_every_acknowledged_signal_is_seen_or_said_to_be_lost(
         assert await storm.blow() == [], storm.counts
     assert storm.counts["acknowledged"] > 100, storm.counts
     assert storm.counts["seen"] > 100, storm.counts
+    assert storm.counts["noticed names"], storm.counts
     assert storm.counts["expired"], storm.counts
 
 

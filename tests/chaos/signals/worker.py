@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from purgatory import CursorExpiredError, Limits, Purgatory, PurgatoryError
+from purgatory.errors import SignalsConflictError
 from purgatory.signals.redis import RedisSignals
+from purgatory.signals.shared_signals import Idempotency
 
 # So few that all are there soon: memory must not grow from then on.
 MAX_SIGNALS = 4_000
@@ -23,6 +25,17 @@ async def answer(purgatory: Purgatory, request: dict[str, Any]) -> dict[str, Any
             case "fire":
                 fired = await purgatory.fire(request["key"], request["value"])
                 return {"seq": fired.seq}
+            case "fire named":
+                # As over HTTP, where the address and the body are the fingerprint.
+                name = Idempotency(
+                    owner="storm/",
+                    name=request["name"],
+                    fingerprint=f"{request['key']}={request['value']}",
+                )
+                items = [(request["key"], request["value"])]
+                results = await purgatory.fire_shared(items, idempotency=name)
+                assert isinstance(results, list)
+                return {"seq": results[0].seq}
             case "begin":
                 return {"cursor": purgatory.cursor(request["key"])}
             case "park":
@@ -42,6 +55,8 @@ async def answer(purgatory: Purgatory, request: dict[str, Any]) -> dict[str, Any
                     "signals": counts.signals.signals,
                     "bytes": resident_bytes(),
                 }
+    except SignalsConflictError as exc:
+        return {"conflict": str(exc)}
     except CursorExpiredError as exc:
         return {"expired": exc.detail, "head": exc.head}
     except PurgatoryError as exc:
