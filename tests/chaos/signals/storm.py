@@ -270,10 +270,8 @@ class SignalStorm:
             # Every other fire is repeated until it is acknowledged, and has to be seen once.
             name = f"name:{value}" if value % 2 else None
             reply = await self._ask_to_fire(key, value, name)
-            while name is not None and self._is_firing and "error" in reply:
-                self.counts["repeated"] += 1
-                await asyncio.sleep(REPEAT_S)
-                reply = await self._ask_to_fire(key, value, name)
+            if name is not None and "error" in reply:
+                reply = await self._repeat(key, value, name)
             if "seq" in reply:
                 self.counts["acknowledged"] += 1
                 self.fired[key].append((asked, next(self._turns), value))
@@ -284,6 +282,14 @@ class SignalStorm:
             if name is not None and "seq" in reply and value % 5 == 0:
                 await self._reuse(name, value, asked_s)
             await asyncio.sleep(self._plan.fire_pause_s)
+
+    async def _repeat(self, key: str, value: int, name: str) -> dict[str, Any]:
+        reply: dict[str, Any] = {"error": "refused"}
+        while self._is_firing and "error" in reply:
+            self.counts["repeated"] += 1
+            await asyncio.sleep(REPEAT_S)
+            reply = await self._ask_to_fire(key, value, name)
+        return reply
 
     async def _ask_to_fire(self, key: str, value: int, name: str | None) -> dict[str, Any]:
         worker = self._random.choice(self._workers)
