@@ -6,7 +6,7 @@ import gc
 import weakref
 
 from purgatory import DelayedOperation, Status
-from purgatory.operations.wait_times import WaitTimes
+from purgatory.operations.wait_histograms import WaitTimes
 from purgatory.testing import MockClock
 
 MAX_CLASSES = 1_000
