@@ -149,6 +149,25 @@ async def test_a_server_that_has_forgotten_the_script_is_sent_it(url: str) -> No
             await refused(here, f"name {number}", KEYS[2])
 
 
+async def test_a_response_is_stored_by_one_call(tmp_path: Path) -> None:
+    """Whatever the number of logs: the others do not know the name, or need no response."""
+    fires = 100
+    with ValkeyServer(tmp_path) as server, server.client() as client:
+        async with worker(server.url) as here:
+            assert here.shared_signals is not None
+            before = _calls(client)
+            for number in range(fires):
+                name = Idempotency(owner="one/", name=f"{number}", fingerprint="1")
+                await here.fire_shared([(KEYS[0], 1)], idempotency=name)
+                await here.shared_signals.remember(name, [KEYS[0]], b"response")
+            # Each log is read once a second, besides.
+            assert _calls(client) - before < 2 * fires + 10 * SHARDS
+
+
+def _calls(client: Any) -> int:
+    return int(client.info("commandstats")["cmdstat_evalsha"]["calls"])
+
+
 def elsewhere(here: Purgatory) -> tuple[str, str, str]:
     """Return a name, and two keys of different logs that are not its home."""
     signals = here.shared_signals

@@ -48,6 +48,8 @@ _KEYS: Final = ("meta", "log", "keys", "idle")
 # Of one call: the server serves nobody else meanwhile.
 MAX_WEIGHT: Final = 500
 _BYTES_OF_ONE: Final = 4 * 1024
+# Commands of which fires wait, with short replies: no fire waits behind a long one.
+_SHORT: Final = (b"append", b"remember")
 # Of a trace context in an entry.
 _TRACE_DIGITS: Final = 50
 
@@ -319,7 +321,8 @@ class ShardLog:
 
         async def run(client: Any) -> bytes:
             connection = self._connection
-            if command == b"append" and fsync_ms is None and connection and connection.is_open:
+            is_short = command in _SHORT and fsync_ms is None
+            if is_short and connection is not None and connection.is_open:
                 sent = self._send(connection, parts, keys)
                 return await self._reply_to(sent, parts, keys, client)
             reply: bytes = await _SCRIPT.run(client, (*self.keys, *keys), parts, fsync_ms=fsync_ms)
