@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from purgatory.errors import CursorExpiredError, SignalsUnavailableError
+from purgatory.errors import BadCursorError, CursorExpiredError, SignalsUnavailableError
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
-from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.log_replica import MAX_AHEAD, MAX_UNKNOWN, LogReplica
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.testing import MockClock
 
@@ -75,6 +75,155 @@ def test_a_wait_that_timed_out_has_read_all_of_the_logs_without_signals_for_it()
     assert signals.cursor_after(keys, begun, None, 0) == "aaaaaaaaaaaa-1.aaaaaaaaaaaa-0"
     replicas[1].apply(_entry(1, "k1"))
     assert signals.cursor_after(keys, begun, None, 0) == "aaaaaaaaaaaa-1.aaaaaaaaaaaa-0"
+
+
+def test_a_key_keeps_its_signals_unless_one_is_missing_before_the_next() -> None:
+    """An entry names the one of its key before it: if that is not here, nothing older is valid."""
+    replica = _replica()
+    for offset, previous in ((1, 0), (2, 1), (3, 2)):
+        replica.apply(_entry(offset)._replace(previous=previous))
+    assert [signal.offset for signal in replica.read("k", 0, 9)] == [1, 2, 3]
+    replica.apply(_entry(6)._replace(previous=5))
+    assert replica.earliest("k") == 5
+    assert [signal.offset for signal in replica.read("k", 0, 9)] == [6]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "may_be_old"),
+    [
+        ([Epoch("bbbbbbbbbbbb", 0)], True),
+        ([Epoch("aaaaaaaaaaaa", 0)], True),
+        ([Epoch("cccccccccccc", 0)], False),
+        ([Epoch("cccccccccccc", 0), Epoch("dddddddddddd", 1)], True),
+    ],
+)
+def test_a_log_may_be_an_old_one_unless_it_has_one_unknown_epoch(
+    epochs: list[Epoch], *, may_be_old: bool
+) -> None:
+    """That of a log that was emptied; it is old if it was here, or has had a loss."""
+    replica = _replica()
+    replica.begin([Epoch("bbbbbbbbbbbb", 0)], 0)
+    assert replica.may_be_old(epochs) == may_be_old
+
+
+@pytest.mark.parametrize(("kept", "is_unknown"), [(4, True), (5, False), (6, False)])
+def test_a_loss_has_the_keys_of_lost_entries(kept: int, *, is_unknown: bool) -> None:
+    """Not that of the last entry that is kept; before the first that was read, any key."""
+    replica = _replica()
+    replica.begin([Epoch("aaaaaaaaaaaa", 0)], 5)
+    for offset in (6, 7):
+        replica.apply(_entry(offset, f"k{offset}"))
+    loss = replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", kept)])
+    assert loss is not None
+    assert loss.keys == [f"k{offset}" for offset in (6, 7) if offset > kept]
+    assert loss.has_unknown_keys == is_unknown
+
+
+@pytest.mark.parametrize(("read", "head"), [(5, 5), (6, 7)])
+def test_the_head_moves_past_waits_that_began_ahead_of_a_loss(read: int, head: int) -> None:
+    """They are after entries that are lost; if there is none, positions stay as they are."""
+    replica = _replica()
+    replica.apply(_entry(5))
+    assert replica.position("k", f"aaaaaaaaaaaa-{read}") == read
+    replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 5)])
+    assert (replica.head(), replica.cursor(head)) == (head, "bbbbbbbbbbbb-5")
+
+
+def test_what_was_missing_is_forgotten_once_all_up_to_the_head_is_applied() -> None:
+    """What has removed it is here too, so that it cannot return."""
+    replica = _replica()
+    replica.note_page(0, [_entry(2)], 4)
+    replica.applied = 4
+    replica.note_page(4, [_entry(6)], 6)
+    loss = replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 4)])
+    assert loss is not None and not loss.is_incomplete
+
+
+def test_a_cursor_at_the_place_of_a_loss_is_before_or_after_it() -> None:
+    """By its epoch: the entries that were lost came after the one, and before the other."""
+    replica = _replica()
+    for offset in range(1, 6):
+        replica.apply(_entry(offset))
+    replica.extend([Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)])
+    assert replica.position("other", "aaaaaaaaaaaa-3") == 3
+    assert replica.position("other", "bbbbbbbbbbbb-3") == replica.head() == 6
+    with pytest.raises(CursorExpiredError):
+        replica.position("other", "aaaaaaaaaaaa-4")
+    assert [replica.kept_before("aaaaaaaaaaaa", offset) for offset in (3, 4)] == [None, 3]
+
+
+def test_the_position_behind_a_loss_keeps_its_epoch_after_the_next_loss() -> None:
+    """Nothing was lost between the two."""
+    replica = _replica()
+    epochs = [Epoch("aaaaaaaaaaaa", 0), Epoch("bbbbbbbbbbbb", 3)]
+    for offset in range(1, 6):
+        replica.apply(_entry(offset))
+    replica.extend(epochs)
+    behind = replica.head()
+    replica.apply(_entry(4))
+    replica.apply(_entry(5))
+    replica.extend([*epochs, Epoch("cccccccccccc", 4)])
+    assert [replica.cursor(behind), replica.cursor(replica.head())] == [
+        "bbbbbbbbbbbb-3",
+        "cccccccccccc-4",
+    ]
+
+
+def test_losing_through_an_entry_that_is_here_loses_nothing() -> None:
+    """Only what comes after the last entry of the key is unknown."""
+    replica = _replica()
+    replica.apply(_entry(3))
+    assert not replica.lose_through("k", 3)
+    assert replica.position("k", "aaaaaaaaaaaa-2") == 2
+    assert replica.lose_through("k", 4)
+    with pytest.raises(CursorExpiredError):
+        replica.position("k", "aaaaaaaaaaaa-3")
+
+
+def test_what_is_applied_ends_at_the_head() -> None:
+    """An entry that is here does not have to be waited for, the next one does."""
+    replica = _replica()
+    replica.apply(_entry(3))
+    assert [replica.has_applied(position) for position in (3, 4)] == [True, False]
+
+
+@pytest.mark.parametrize("key", ["lost", "never fired"])
+def test_a_loss_is_noticed_before_it_and_not_behind_it(key: str) -> None:
+    """A wait from before it ends, and its error says so; one from behind it goes on."""
+    replica = _replica()
+    replica.begin([Epoch("aaaaaaaaaaaa", 0)], 3)
+    replica.apply(_entry(4))
+    if key == "lost":
+        replica.lose(key)
+    earliest = replica.earliest(key)
+    assert replica.has_after(key, earliest - 1, 1)
+    assert not replica.has_after(key, earliest, 1)
+    assert isinstance(replica.loss((key,), (earliest - 1,)), CursorExpiredError)
+    assert replica.loss((key,), (earliest,)) is None
+
+
+def test_a_cursor_may_be_so_far_ahead() -> None:
+    """Of what was applied: another process may be faster, but not by that much."""
+    replica = _replica()
+    replica.apply(_entry(3))
+    assert replica.position("k", f"aaaaaaaaaaaa-{3 + MAX_AHEAD}") == 3 + MAX_AHEAD
+    with pytest.raises(BadCursorError, match="ahead of every signal"):
+        replica.position("k", f"aaaaaaaaaaaa-{4 + MAX_AHEAD}")
+
+
+@pytest.mark.parametrize(
+    ("count", "error"),
+    [(MAX_UNKNOWN, CursorExpiredError), (MAX_UNKNOWN + 1, SignalsUnavailableError)],
+)
+def test_so_many_unknown_epochs_are_remembered(count: int, error: type[Exception]) -> None:
+    """One that was forgotten is asked for anew."""
+    replica = _replica()
+    for number in range(count):
+        with pytest.raises(SignalsUnavailableError):
+            replica.position("k", f"{number:012x}-1")
+    replica.reads = 2
+    with pytest.raises(error):
+        replica.position("k", f"{0:012x}-1")
 
 
 def _entry(offset: int, key: str = "k") -> LogEntry:

@@ -1,0 +1,58 @@
+"""At the bounds of MemorySignals: whose signals make way, and which keys are forgotten."""
+
+from __future__ import annotations
+
+import pytest
+
+from purgatory.signals import MemorySignals
+from purgatory.testing import MockClock
+
+
+def bounded(**bounds: int) -> MemorySignals:
+    return MemorySignals(clock=MockClock(), **bounds)
+
+
+def fire(signals: MemorySignals, owner: str | None, *values: object) -> None:
+    """Fire values on a key of each owner's own."""
+    for value in values:
+        signals.append(f"of {owner}", value, owner)
+
+
+def kept(signals: MemorySignals, *owners: str | None) -> list[list[object]]:
+    return [[signal.value for signal in signals.read(f"of {owner}", 0, 99)] for owner in owners]
+
+
+def test_an_owner_with_an_equal_part_makes_way_for_itself() -> None:
+    """Two of six, of three owners, are enough to trim the own oldest signal."""
+    signals = bounded(max_signals=5)
+    fire(signals, "a", 1, 2)
+    fire(signals, "b", 3, 4)
+    fire(signals, "c", 5, 6)
+    assert kept(signals, "a", "b", "c") == [[1, 2], [3, 4], [6]]
+
+
+@pytest.mark.parametrize("owner", ["b", None])
+def test_others_make_way_for_the_only_signal_of_an_owner(owner: str | None) -> None:
+    """However large it is: trimmed at once, it would reach nobody."""
+    signals = bounded(max_bytes=10, max_value_bytes=10)
+    fire(signals, "a", 1, 2)
+    fire(signals, owner, "12345678")
+    assert kept(signals, "a", owner) == [[], ["12345678"]]
+
+
+@pytest.mark.parametrize(("max_bytes", "counts"), [(25, [2, 2]), (24, [1, 3])])
+def test_shares_are_of_what_is_full(max_bytes: int, counts: list[int]) -> None:
+    """Of the number of signals if there are too many, unless their bytes are too many."""
+    signals = bounded(max_signals=4, max_bytes=max_bytes, max_value_bytes=20)
+    fire(signals, "a", "123456789", "123456789")
+    fire(signals, "b", 1, 2, 3)
+    assert [len(values) for values in kept(signals, "a", "b")] == counts
+
+
+@pytest.mark.parametrize(("keys", "forgotten"), [(6, 0), (7, 1), (8, 2)])
+def test_twice_as_many_keys_as_signals_are_remembered(keys: int, forgotten: int) -> None:
+    """Of keys that are not, cursors from before the last signal of the last one are expired."""
+    signals = bounded(max_signals=3)
+    for number in range(keys):
+        signals.append(f"key {number}", number)
+    assert signals.earliest("another") == forgotten
