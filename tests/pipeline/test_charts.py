@@ -11,7 +11,8 @@ import pytest
 
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report.advice_section import advice_section
-from purgatory.pipeline.report.charts.drawing import Chart
+from purgatory.pipeline.report.charts.chart import Chart
+from purgatory.pipeline.report.charts.drawing import chart_files
 from purgatory.pipeline.report.charts.time_charts import (
     SHOWN_DAYS,
     hot_keys_chart,
@@ -58,7 +59,7 @@ def kind_row(kind: str) -> dict[str, Any]:
 
 def words(chart: Chart) -> list[str]:
     """Return what is written in a drawing."""
-    drawing = ET.fromstring(chart.as_files()["svg"])
+    drawing = ET.fromstring(chart_files(chart)["svg"])
     return [element.text or "" for element in drawing.iter("{http://www.w3.org/2000/svg}text")]
 
 
@@ -68,7 +69,7 @@ def test_keys_are_text_and_nothing_else() -> None:
     chart = hot_keys_chart(replace(NOTHING, hot_keys=[hot_key(key)]))
     assert chart is not None
     assert key in words(chart)
-    assert chart.as_files()["png"].startswith(b"\x89PNG")
+    assert chart_files(chart)["png"].startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize(
@@ -87,8 +88,8 @@ def test_every_key_can_be_drawn(key: str, drawn: str) -> None:
     chart = hot_keys_chart(replace(NOTHING, hot_keys=[hot_key(key)]))
     assert chart is not None
     assert drawn in words(chart)
-    ET.fromstring(chart.as_files()["svg"])
-    assert chart.as_files()["png"].startswith(b"\x89PNG")
+    ET.fromstring(chart_files(chart)["svg"])
+    assert chart_files(chart)["png"].startswith(b"\x89PNG")
 
 
 def test_long_keys_are_cut_in_the_drawing_only() -> None:
@@ -110,7 +111,7 @@ def test_the_same_figures_make_the_same_file() -> None:
     first, second = (parked(replace(NOTHING, parked=ParkedMinutes.of_rows(rows))) for _ in range(2))
     assert first is not None and second is not None
     assert first.rows == (("2026-11-20 06:00", "30", "119"),)
-    assert first.as_files() == second.as_files()
+    assert chart_files(first) == chart_files(second)
 
 
 def test_a_bar_is_as_wide_as_its_step_however_few_there_are() -> None:
@@ -143,7 +144,7 @@ def test_nothing_makes_empty_charts() -> None:
     found = charts(NOTHING, is_jobs=False)
     assert [chart.name for chart in found] == ["outcomes", "waits", "survival"]
     for chart in found:
-        ET.fromstring(chart.as_files()["svg"])
+        ET.fromstring(chart_files(chart)["svg"])
     assert [chart.name for chart in charts(NOTHING, is_jobs=True)] == [
         "jobs-outcomes",
         "jobs-waits",

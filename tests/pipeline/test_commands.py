@@ -35,12 +35,13 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Written:
 def out(
     spark: SparkSession, small: Written, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, str]:
-    """Where `report --journal` put its results, and what it said."""
+    """Where `report --journal --chart-files` put its results, and what it said."""
     out = tmp_path_factory.mktemp("report")
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.stdout.write", said.append)
-        assert main(["report", "--journal", str(small.folder), "--out", str(out)]) == 0
+        places = ["--journal", str(small.folder), "--out", str(out)]
+        assert main(["report", *places, "--chart-files"]) == 0
     return out, "".join(said)
 
 

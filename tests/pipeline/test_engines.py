@@ -108,7 +108,6 @@ def test_the_advice_is_the_same(
     assert found[0] == found[1]
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_the_command_takes_duckdb_for_a_local_folder(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,6 @@ def journal(s3: fs.S3FileSystem, small: Written) -> str:
     return f"s3://{BUCKET}/journal"
 
 
-@pytest.mark.usefixtures("undrawn")
 def test_the_results_are_those_of_local_folders(
     journal: str, small: Written, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def run_report(call: Call) -> str:
         call.options.title,
         call.options.journal,
         failed_jobs=lambda: call.engine.failed_jobs(call.options.out, call.on_progress),
+        has_chart_files=call.options.chart_files,
     )
     return f"{said}The report is {where}"
 
@@ -167,7 +168,13 @@ def _add_advise(parser: argparse.ArgumentParser) -> None:
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
     _add_advise(parser)
-    parser.add_argument("--title", default=DEFAULT_TITLE, help="of the page")
+    add = parser.add_argument
+    add("--title", default=DEFAULT_TITLE, help="of the page")
+    add(
+        "--chart-files",
+        action="store_true",
+        help="draw each chart as SVG and PNG beside the page, too, by Matplotlib",
+    )
 
 
 COMMANDS = (

@@ -12,8 +12,8 @@ from importlib.resources import files
 from purgatory.pipeline.console.formatting import duration, percent
 from purgatory.pipeline.report.advice_section import advice_section
 from purgatory.pipeline.report.changes_section import changes_section
+from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.chart_data import as_script, chart_data
-from purgatory.pipeline.report.charts.drawing import Chart
 from purgatory.pipeline.report.charts.time_charts import hourly_load
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
 from purgatory.pipeline.report.hours_table import hours_table
@@ -53,8 +53,9 @@ def page(
     *,
     title: str,
     journal: str | None,
+    has_chart_files: bool = False,
 ) -> str:
-    """Return the report as HTML."""
+    """Return the report as HTML; `has_chart_files` is whether each chart is a file beside it."""
     styles = [_file(name) for name in _STYLES]
     scripts = [_file(name) for name in _SCRIPTS]
     return "\n".join(
@@ -77,7 +78,7 @@ def page(
             f'<section id="read" class="card"><h2>What was read</h2>'
             f"{read_section(findings, journal)}</section>",
             "</div>",
-            *map(_part, parts),
+            *(_part(part, has_chart_files) for part in parts),
             _section("keys", "Keys", f'<div class="card">{_keys(findings)}</div>'),
             _section("advice", "Advice", advice_section(findings.advice)),
             "</main>",
@@ -148,7 +149,7 @@ def _section(name: str, title: str, content: str) -> str:
     return f'<section id="{name}"><h2>{title}</h2>{content}</section>'
 
 
-def _part(part: Part) -> str:
+def _part(part: Part, has_chart_files: bool) -> str:
     found = part.findings
     waits = waits_table(found.by_kind[:LISTED_KINDS], "kind", "By kind")
     failed = failed_jobs_table(found)
@@ -157,11 +158,12 @@ def _part(part: Part) -> str:
     figures = {chart.name: _figure(chart, part, hours) for chart in part.charts}
     wide = "".join(figures.pop(chart.name) for chart in part.charts if _kind(chart) in _WIDE)
     data = as_script(chart_data(found))
+    beside = ", and each chart is a file beside this page" if has_chart_files else ""
     return (
         f'<section id="{part.name}" class="part" data-part="{part.name}"><h2>{part.title}</h2>'
         f'<div class="filters card" hidden></div>'
-        '<noscript><p class="notice">Charts need scripts. Their figures are in the tables, and '
-        "each chart is a file beside this page.</p></noscript>"
+        '<noscript><p class="notice">Charts need scripts. Their figures are in the tables'
+        f"{beside}.</p></noscript>"
         f'{wide}<div class="charts">{"".join(figures.values())}</div>{tables}'
         f'<script type="application/json">{data}</script></section>'
     )

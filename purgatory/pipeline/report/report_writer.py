@@ -1,14 +1,14 @@
-"""The job `report`: writes the page, and each chart as SVG and PNG."""
+"""The job `report`: writes the page and, if asked to, each chart as SVG and PNG."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.report import DEFAULT_TITLE
-from purgatory.pipeline.report.charts.drawing import Chart
+from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.time_charts import (
     hot_keys_chart,
     hourly_load,
@@ -41,12 +41,15 @@ def run(
     journal: str | None = None,
     *,
     failed_jobs: Callable[[], Rows] = tuple,
+    has_chart_files: bool = False,
 ) -> str:
     """Write the report and return the path of the page.
 
     `journal` is where the records were read from; `failed_jobs` returns the rows of
-    `Findings.failed_jobs`. The report is compared with the one that it replaces. Raises
-    NothingToReadError if an earlier job has not run.
+    `Findings.failed_jobs`; with `has_chart_files` each chart is also a file beside the page, which
+    takes longer than all else. The report is compared with the one that it replaces.
+
+    Raises NothingToReadError if an earlier job has not run.
     """
     found = findings(outcome_table, tables, failed_jobs)
     now = summary_of(found, journal)
@@ -55,15 +58,21 @@ def run(
         now = replace(now, journal=before.journal)
     compared = None if before is None else changes(now, before)
     parts = list(parts_of(found))
-    content = page(found, parts, compared, title=title, journal=now.journal)
+    content = page(
+        found,
+        parts,
+        compared,
+        title=title,
+        journal=now.journal,
+        has_chart_files=has_chart_files,
+    )
 
     def fill(new: str) -> None:
         tables.folder.write_bytes(f"{new}/{PAGE}", content.encode())
         tables.folder.write_bytes(f"{new}/{SUMMARY}", as_json(now, before).encode())
-        for chart in files_of(found, parts):
-            on_progress(f"report: {chart.name}")
-            for suffix, drawing in chart.as_files().items():
-                tables.folder.write_bytes(f"{new}/{chart.name}.{suffix}", drawing)
+        if has_chart_files:
+            for name, drawing in _drawn(files_of(found, parts), on_progress):
+                tables.folder.write_bytes(f"{new}/{name}", drawing)
 
     tables.fill(JOB, fill)
     return tables.folder.named(f"{JOB}/{PAGE}")
@@ -102,6 +111,16 @@ def files_of(found: Findings, parts: list[Part]) -> list[Chart]:
     """Return the charts that are written as files."""
     keys = hot_keys_chart(found)
     return [chart for part in parts for chart in part.charts] + ([keys] if keys else [])
+
+
+def _drawn(charts: Iterable[Chart], on_progress: OnProgress) -> Iterator[tuple[str, bytes]]:
+    # Imported here: it takes longer than a report without these files.
+    from purgatory.pipeline.report.charts.drawing import chart_files
+
+    for chart in charts:
+        on_progress(f"report: {chart.name}")
+        for suffix, drawing in chart_files(chart).items():
+            yield f"{chart.name}.{suffix}", drawing
 
 
 def _previous(tables: Tables, now: RunSummary) -> RunSummary | None:

@@ -1,17 +1,17 @@
-"""Charts as files."""
+"""Charts as files. Only this module imports Matplotlib, and only files of charts need it."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
 from warnings import catch_warnings, filterwarnings
 
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.theme import ON_PAPER, Palette
 
 _DPI = 144
@@ -19,42 +19,19 @@ _WIDTH = 9.2
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """A chart: a drawing, a summary in words, and a table of its figures.
-
-    The page draws it in the browser, from `chart_data`. Summary and table are the chart for readers
-    who cannot see the drawing.
-    """
-
-    name: str
-    title: str
-    summary: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    """The drawn figures, or the most important of them."""
-    draw: Callable[[Figure, Palette], None]
-    """Draw the chart for a file."""
-    height: float = 3.6
-    """In inches; all files are equally wide."""
-
-    def as_files(self) -> dict[str, bytes]:
-        """Return the drawing as an SVG and as a PNG file, by the ends of their names."""
-        with _style(ON_PAPER):
-            figure = self._figure(ON_PAPER)
-            png, svg = io.BytesIO(), io.StringIO()
-            figure.savefig(png, format="png", dpi=_DPI)
-            # The places are found: finding them again takes a quarter of the time.
-            figure.set_layout_engine("none")
-            # Without a date: the same figures give the same file.
-            figure.savefig(svg, format="svg", metadata={"Date": None})
-        text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", svg.getvalue())
-        return {"svg": text.encode(), "png": png.getvalue()}
-
-    def _figure(self, palette: Palette) -> Figure:
-        figure = Figure(figsize=(_WIDTH, self.height), layout="constrained")
-        self.draw(figure, palette)
-        return figure
+def chart_files(chart: Chart) -> dict[str, bytes]:
+    """Return the drawing of `chart` as an SVG and as a PNG file, by the ends of their names."""
+    with _style(ON_PAPER):
+        figure = Figure(figsize=(_WIDTH, chart.height), layout="constrained")
+        chart.draw(figure, ON_PAPER)
+        png, svg = io.BytesIO(), io.StringIO()
+        figure.savefig(png, format="png", dpi=_DPI)
+        # The places are found: finding them again takes a quarter of the time.
+        figure.set_layout_engine("none")
+        # Without a date: the same figures give the same file.
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    text = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", svg.getvalue())
+    return {"svg": text.encode(), "png": png.getvalue()}
 
 
 @contextmanager
@@ -72,6 +49,8 @@ def _parameters(palette: Palette) -> AbstractContextManager[None]:
             "svg.fonttype": "none",
             # A key may have dollar signs that are not formulas.
             "text.parse_math": False,
+            "timezone": "UTC",
+            "date.converter": "concise",
             # The same drawing has the same ids.
             "svg.hashsalt": "purgatory",
             "font.family": "sans-serif",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import LogNorm
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from purgatory.pipeline.console.formatting import counted, duration, figure, percent, short
-from purgatory.pipeline.report.charts.drawing import Chart
+from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.theme import OUTCOME_SERIES, Palette
 from purgatory.pipeline.report.findings import Findings
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SHOWN_KEYS = 20
 SHOWN_DAYS = 31
@@ -47,12 +47,8 @@ def outcomes_chart(findings: Findings) -> Chart:
                 linewidth=0,
             )
             bottoms = [low + high for low, high in zip(bottoms, heights, strict=True)]
-        locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call] # matplotlib's
         axes.xaxis_date(tz=UTC)
-        axes.xaxis.set_major_locator(locator)
-        formatter = ConciseDateFormatter(locator, tz=UTC)  # type: ignore[no-untyped-call]
-        axes.xaxis.set_major_formatter(formatter)
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+        axes.yaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
         axes.set_xlabel("began to wait (UTC)")
         axes.set_ylabel(f"operations in {duration(width / timedelta(microseconds=1))}")
         if shown:
@@ -116,13 +112,13 @@ def parked_chart(findings: Findings, load: HourlyLoad) -> Chart | None:
         rows = [[float("nan")] * 24 for _ in days]
         for hour, mean in shown.items():
             rows[places[hour.date()]][hour.hour] = max(mean, most / 1_000)
-        drawn = axes.pcolormesh(rows, norm=LogNorm(), cmap="viridis_r", edgecolors="none")
+        drawn = axes.pcolormesh(rows, norm="log", cmap="viridis_r", edgecolors="none")
         scale = figure.colorbar(drawn, ax=axes, pad=0.01)
         for set_formatter in (
             scale.ax.yaxis.set_major_formatter,
             scale.ax.yaxis.set_minor_formatter,
         ):
-            set_formatter(FuncFormatter(lambda mean, _: short(mean)))
+            set_formatter(lambda mean, _: short(mean))
         axes.set_ylim(len(days), 0)
         axes.set_xticks([hour + 0.5 for hour in range(24)], [f"{hour:02d}" for hour in range(24)])
         axes.set_yticks([place + 0.5 for place in range(len(days))], [f"{day}" for day in days])
@@ -169,8 +165,8 @@ def hot_keys_chart(findings: Findings) -> Chart | None:
         axes.set_yticks(places, [_cut(row["key"]) for row in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.grid(visible=False, axis="y")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+        axes.locator_params(axis="x", integer=True, nbins=6)
+        axes.xaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
         axes.set_xlabel("operations")
         axes.legend(loc="lower right")
 

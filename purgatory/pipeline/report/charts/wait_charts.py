@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
-
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, PercentFormatter
+from typing import TYPE_CHECKING, Any
 
 from purgatory.pipeline.console.formatting import duration, percent
+from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.chart_data import LEAST_US, thinned
-from purgatory.pipeline.report.charts.drawing import Chart
 from purgatory.pipeline.report.charts.theme import Palette
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
 from purgatory.pipeline.statistics.histogram import bucket_end, bucket_start
 from purgatory.pipeline.statistics.survival import Step, survival_at, time_of_survival
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _PER_DOUBLING = 4
 
@@ -46,7 +46,7 @@ def waits_chart(findings: Findings) -> Chart:
                 )
         _time_axis(axes, "waited")
         axes.set_ylabel("share of the kind's completed waits")
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.yaxis.set_major_formatter(_percentage)
         axes.set_ylim(bottom=0)
         _legend(axes)
 
@@ -90,7 +90,7 @@ def survival_chart(findings: Findings) -> Chart:
             axes.axvline(timeouts[kind], linestyle="--", color=colour, linewidth=1)
         _time_axis(axes, "time since the start of the wait")
         axes.set_ylabel("still waiting, if only fires ended waits")
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.yaxis.set_major_formatter(_percentage)
         axes.set_ylim(0, 1.02)
         _legend(axes)
 
@@ -141,7 +141,7 @@ def lateness_chart(findings: Findings) -> Chart | None:
                 )
         _time_axis(axes, "at most this long after the deadline")
         axes.set_ylabel("share of expired operations")
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.yaxis.set_major_formatter(_percentage)
         axes.set_ylim(0, 1.02)
         _legend(axes)
 
@@ -198,8 +198,13 @@ def _cumulated(rows: Iterable[Mapping[str, Any]]) -> list[tuple[float, float]]:
 def _time_axis(axes: Axes, label: str) -> None:
     axes.set_xscale("log")
     axes.set_xlabel(label)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda micros, _: duration(micros)))
-    axes.xaxis.set_minor_formatter(FuncFormatter(lambda *_: ""))
+    axes.xaxis.set_major_formatter(lambda micros, _: duration(micros))
+    axes.xaxis.set_minor_formatter(lambda *_: "")
+
+
+def _percentage(share: float, place: int) -> str:
+    """Return the label of a tick, without zeros at its end."""
+    return f"{share * 100:.4g}%"
 
 
 def _legend(axes: Axes) -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime, timedelta
-
-from matplotlib.axes import Axes
-from matplotlib.colors import LogNorm
-from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from typing import TYPE_CHECKING, Any
 
 from purgatory.pipeline.console.formatting import duration
+from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.chart_data import LEAST_US
-from purgatory.pipeline.report.charts.drawing import Chart
 from purgatory.pipeline.report.charts.theme import Palette
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_start
 from purgatory.pipeline.statistics.histogram import bucket as bucket_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SHOWN_HOURS = 72
 """Rows of the table of percentiles: a year has thousands."""
@@ -50,7 +49,7 @@ def percentiles_chart(findings: Findings) -> Chart | None:
                     linewidth=1.6,
                 )
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda micros, _: duration(micros)))
+        axes.yaxis.set_major_formatter(lambda micros, _: duration(micros))
         _time_axis(axes)
         axes.legend(loc="best", ncols=2)
 
@@ -98,16 +97,18 @@ def wait_heat_map(findings: Findings) -> Chart | None:
         rows = [[float("nan")] * columns for _ in edges[1:]]
         for (start, bucket), count in counts.items():
             rows[bucket - low][int((start - first) / width)] = count
-        times = [date2num(first + width * place) for place in range(columns + 1)]  # type: ignore[no-untyped-call] # matplotlib's
+        times = [first + width * place for place in range(columns + 1)]
         least, most = (end(counts.values()) for end in (min, max))
         # A scale of one value has no colours.
-        norm = LogNorm(vmin=least, vmax=max(most, least + 1))
-        drawn = axes.pcolormesh(times, edges, rows, norm=norm, cmap="viridis_r", rasterized=True)
+        ends: dict[str, Any] = {"vmin": least, "vmax": max(most, least + 1)}
+        drawn = axes.pcolormesh(
+            times, edges, rows, norm="log", **ends, cmap="viridis_r", rasterized=True
+        )
         scale = figure.colorbar(drawn, ax=axes, pad=0.01, label="operations")
-        scale.ax.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
-        scale.ax.yaxis.set_minor_formatter(NullFormatter())
+        scale.ax.yaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
+        scale.ax.yaxis.set_minor_formatter(lambda *_: "")
         axes.set_yscale("log")
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda micros, _: duration(micros)))
+        axes.yaxis.set_major_formatter(lambda micros, _: duration(micros))
         _time_axis(axes)
 
     by_bucket: Counter[int] = Counter()
@@ -139,8 +140,5 @@ def wait_heat_map(findings: Findings) -> Chart | None:
 
 
 def _time_axis(axes: Axes) -> None:
-    locator = AutoDateLocator(tz=UTC)  # type: ignore[no-untyped-call] # matplotlib's
     axes.xaxis_date(tz=UTC)
-    axes.xaxis.set_major_locator(locator)
-    axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=UTC))  # type: ignore[no-untyped-call]
     axes.set_xlabel("began to wait (UTC)")
