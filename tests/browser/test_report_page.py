@@ -67,14 +67,12 @@ class Written:
 
     def outcomes(self, kinds: set[str], step: int) -> Counter[str]:
         """Return the operations of these kinds in one step of the timeline."""
-        rows = self.findings.timeline
-        first = min(row["start"] for row in rows).timestamp()
-        found: Counter[str] = Counter()
-        for row in rows:
-            at = (row["start"].timestamp() - first) / row["width_s"]
-            if row["kind"] in kinds and at == step:
-                found[row["outcome"]] += row["count"]
-        return found
+        timeline = self.findings.timeline.where(lambda kind: kind in kinds)
+        first = self.findings.timeline.start_s.min()
+        is_in = (timeline.start_s - first) // timeline.width_s == step
+        return replace(
+            timeline, outcome=timeline.outcome[is_in], count=timeline.count[is_in]
+        ).totals()
 
 
 @pytest.fixture(scope="module")
@@ -95,8 +93,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Written:
     arguments = ["advise", "--engine", "duckdb", "--journal", str(folder / "journal")]
     assert main([*arguments, "--out", out]) == 0
     engine = DuckEngine(connected(threads=1))
-    outcomes, tables = engine.outcome_table(out), engine.tables(out)
-    found = findings(outcomes, tables)
+    manifest, tables = engine.manifest(out), engine.tables(out)
+    found = findings(manifest, tables)
     now = summary_of(found, "history")
     before = replace(now, as_of="2026-11-20T00:00:00", operations=0, kinds={})
     file = folder / "report.html"

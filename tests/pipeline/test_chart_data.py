@@ -25,6 +25,7 @@ from purgatory.pipeline.report.findings import SHOWN_KINDS, Findings
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
 from purgatory.pipeline.statistics.survival import kaplan_meier
 from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
+from purgatory.pipeline.waits.timeline_counts import TimelineCounts
 from tests.pipeline.test_charts import NOTHING, kind_row
 
 START = datetime(2026, 11, 20, 6, tzinfo=UTC)
@@ -48,7 +49,8 @@ steps = st.builds(
 
 
 def with_timeline(rows: list[dict[str, Any]]) -> Findings:
-    return replace(NOTHING, by_kind=[kind_row(kind) for kind in KINDS], timeline=rows)
+    by_kind = [kind_row(kind) for kind in KINDS]
+    return replace(NOTHING, by_kind=by_kind, timeline=TimelineCounts.of_rows(rows))
 
 
 def cells(data: dict[str, Any]) -> Counter[tuple[int, str, str, int]]:

@@ -24,6 +24,7 @@ from purgatory.pipeline.report.charts.wait_charts import survival_chart, waits_c
 from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
 from purgatory.pipeline.report.report_writer import charts
 from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
+from purgatory.pipeline.waits.timeline_counts import TimelineCounts
 
 NOTHING = Findings(
     manifest=Manifest(),
@@ -32,7 +33,7 @@ NOTHING = Findings(
     hot_keys=[],
     parked=ParkedMinutes.of_rows(),
     by_hour=[],
-    timeline=[],
+    timeline=TimelineCounts.of_rows(),
     wait_counts=[],
     lateness_counts=[],
     survival={},
@@ -118,7 +119,8 @@ def test_a_bar_is_as_wide_as_its_step_however_few_there_are() -> None:
     """Two minutes that are an hour apart are not two hours."""
     starts = (datetime(2026, 11, 20, hour, tzinfo=UTC) for hour in (6, 7))
     row = {"outcome": "fired", "count": 1, "width_s": 300}
-    chart = outcomes_chart(replace(NOTHING, timeline=[row | {"start": at} for at in starts]))
+    timeline = TimelineCounts.of_rows(row | {"start": at, "kind": "park"} for at in starts)
+    chart = outcomes_chart(replace(NOTHING, timeline=timeline))
     assert "operations in 5 min" in words(chart)
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections import Counter
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +16,7 @@ from pyspark.sql import SparkSession
 from purgatory.pipeline.__main__ import main
 from purgatory.pipeline.cli.engine import DuckEngine, Engine, SparkEngine
 from purgatory.pipeline.duck.connection import connected
+from purgatory.pipeline.spark.local_folder import LocalFolder
 from tests.pipeline.spark_servers import PLACE
 from tests.synthetic_journal import START, SyntheticJournal
 
@@ -52,11 +56,45 @@ def spoil(path: Path) -> None:
 
 
 def test_a_new_hour_reads_no_other_day(places: tuple[str, str]) -> None:
-    """From the journal to the report, by the command."""
+    """From the journal to the report, by the command, which imports nothing that draws."""
     journal, out = places
-    arguments = ["--journal", journal, "--out", out, "--engine", "duckdb"]
-    assert main(["report", *arguments, "--on-bad-file", "refuse"]) == 0
+    command = ["report", "--journal", journal, "--out", out, "--engine", "duckdb"]
+    program = (
+        "import sys; from purgatory.pipeline.__main__ import main; "
+        f"assert main({[*command, '--on-bad-file', 'refuse']}) == 0; "
+        "assert 'matplotlib' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
     assert operations(DuckEngine(connected(threads=1)), out) == 300 * (len(OLD) + 1)
+
+
+def test_a_new_hour_opens_each_file_once(
+    places: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Manifests and tables, which grow with the journal; and no folder of a run is listed.
+
+    DuckDB reads what it merges by itself.
+    """
+    opened: Counter[str] = Counter()
+    listed: list[str] = []
+    opened_before, listed_before = LocalFolder.open, LocalFolder.names
+
+    def counted_open(folder: LocalFolder, path: str) -> BinaryIO:
+        opened[folder.named(path)] += 1
+        return opened_before(folder, path)
+
+    def noted_names(folder: LocalFolder, path: str = "") -> list[str]:
+        listed.append(path)
+        return listed_before(folder, path)
+
+    monkeypatch.setattr(LocalFolder, "open", counted_open)
+    monkeypatch.setattr(LocalFolder, "names", noted_names)
+    journal, out = places
+    command = ["report", "--journal", journal, "--out", out, "--engine", "duckdb"]
+    assert main(command) == 0
+    assert {path for path, times in opened.items() if times > 1} == set()
+    assert sum(path.endswith(".json") for path in opened) == 4
+    assert {path for path in listed if "run=" in path} == set()
 
 
 @pytest.mark.skipif(PLACE != "local", reason="the jobs are counted by this machine's Spark")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -26,6 +27,7 @@ from purgatory.pipeline.rollups.rollup_manifest import (
     publish_rollups,
     read_rollup_manifest,
 )
+from purgatory.pipeline.rollups.rollups import NODES
 from purgatory.pipeline.rollups.spark_hours import hour_rows
 from purgatory.pipeline.rollups.wait_tables import write_waits
 from purgatory.pipeline.spark.local_folder import LocalFolder
@@ -70,6 +72,20 @@ def test_a_run_aggregates_only_what_changed(tmp_path: Path) -> None:
     assert {f"run={run}" for run in after.values()} <= runs
     waits(tmp_path / "grown")
     assert rollup_runs(tmp_path / "grown") == after
+
+
+def test_what_was_replaced_is_deleted(tmp_path: Path) -> None:
+    """Each run merges its day and month again: those before it are not kept with its hour."""
+    for number in range(3):
+        at = START + timedelta(hours=number)
+        row = ended(at, 60, operation_id=f"op-{number}")
+        write_outcomes(tmp_path, [row], as_of=at + timedelta(minutes=2))
+        waits(tmp_path)
+    rollups = tmp_path / "rollups"
+    files = [path.relative_to(rollups).parts for path in rollups.rglob("*.parquet")]
+    kinds = Counter("/".join(parts[1:-2]) for parts in files)
+    nodes = [f"{period}/{node}" for period in ("days", "months") for node in NODES]
+    assert kinds == {"hours": 3, **dict.fromkeys(nodes, 1)}
 
 
 def test_an_hour_that_is_gone_leaves_the_tables(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from purgatory.pipeline.advise.timeouts import Ended, TimeoutAdvice, advise_timeout
 from purgatory.pipeline.advise.wheel_geometry import GeometryAdvice, Timer, advise_geometry
 from purgatory.pipeline.advise.workers import Capacity, Minutes, WorkerAdvice, advise_workers
-from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
+from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.schema import JOB_KIND, STREAM_KIND
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.histogram import bucket_end
@@ -64,9 +64,9 @@ class Advice:
 
 
 def run(
-    outcome_table: OutcomeTable, tables: Tables, targets: AdviceTargets, timers: Sequence[Timer]
+    manifest: Manifest, tables: Tables, targets: AdviceTargets, timers: Sequence[Timer]
 ) -> Advice:
-    """Write the advice, with a sample of `timers`, and return it.
+    """Write the advice on outcomes, with a sample of `timers`, and return it.
 
     Raises NothingToReadError if `waits` has not run.
     """
@@ -76,7 +76,7 @@ def run(
         parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked")),
         timers=timers,
         targets=targets,
-        sampling=outcome_table.manifest().sampling,
+        sampling=manifest.sampling,
     )
 
     def fill(new: str) -> None:
@@ -154,7 +154,7 @@ def minutes_of_kinds(parked: ParkedMinutes, sampling: Mapping[str, float]) -> Mi
     The peaks of several kinds within a minute are added, as if they were at the same time.
     """
     scale = parked.per_kind(lambda kind: 1 / (sampling.get(kind) or 1.0), float)
-    minutes, places = np.unique(parked.minute, return_inverse=True)
+    minutes, places = parked.distinct()
 
     def sums(values: Floats) -> Floats:
         return np.bincount(places, values, len(minutes)).astype(np.float64)

@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 from purgatory.pipeline.cli.engine import Engine
 from purgatory.pipeline.console.progress import OnProgress
+from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
 
@@ -56,6 +57,11 @@ class Call:
     def outcomes(self) -> OutcomeTable:
         """The table of outcomes below --out."""
         return self.engine.outcome_table(self.options.out)
+
+    @property
+    def manifest(self) -> Manifest:
+        """The manifest of the outcomes below --out, which must not be changed."""
+        return self.engine.manifest(self.options.out)
 
     @property
     def tables(self) -> Tables:

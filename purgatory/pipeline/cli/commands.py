@@ -44,7 +44,7 @@ def run_outcomes(call: Call) -> str:
     lines += _future_lines(update.future)
     lines += [
         f"Missing records of {worker}, by gaps in their numbers: {count:,}"
-        for worker, count in missing_records(call.outcomes.manifest()).items()
+        for worker, count in missing_records(call.manifest).items()
     ]
     if update.bad:
         lines.append(f"Skipped files: {len(update.bad):,}")
@@ -78,7 +78,7 @@ def run_advise(call: Call) -> str:
     said = f"{run_waits(call)}\n" if call.options.journal else ""
     call.on_progress("advice: timers")
     timers = call.engine.timers(call.options.out, call.on_progress)
-    found = advice.run(call.outcomes, call.tables, _targets(call.options), timers)
+    found = advice.run(call.manifest, call.tables, _targets(call.options), timers)
     lines = [f"{timeout.kind}: {timeout.reason}" for timeout in found.timeouts]
     lines += [f"wheel: {found.geometry.reason}", f"workers: {found.workers.reason}"]
     return said + "\n".join(lines)
@@ -91,7 +91,7 @@ def run_report(call: Call) -> str:
 
     said = f"{run_advise(call)}\n" if call.options.journal else ""
     where = report_writer.run(
-        call.outcomes,
+        call.manifest,
         call.tables,
         call.on_progress,
         call.options.title,

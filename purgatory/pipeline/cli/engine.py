@@ -16,6 +16,12 @@ from purgatory.pipeline.advise.wheel_geometry import Timer
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.duck.duck_table import DuckOutcomeTable
+from purgatory.pipeline.outcomes.manifest import (
+    Manifest,
+    check_has_hours,
+    newest_run,
+    read_manifest,
+)
 from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
 from purgatory.pipeline.rollups.failed_jobs import FailedJobs, failed_jobs
@@ -58,8 +64,14 @@ class Engine(ABC):
     """Reads and writes the tables of the jobs `outcomes`, `waits`, `advise` and `report`.
 
     `connection` is to DuckDB, which merges rollups for both engines: they are small, whatever the
-    size of the outcomes.
+    size of the outcomes. An engine serves one command, and reads a manifest or a table once: they
+    are large after a year of hours.
     """
+
+    def __init__(self) -> None:
+        self._manifests: dict[str, Manifest] = {}
+        self._rollups: dict[str, tuple[int, Rollups]] = {}
+        self._tables: dict[str, Tables] = {}
 
     @property
     @abstractmethod
@@ -76,17 +88,29 @@ class Engine(ABC):
 
     def tables(self, path: str) -> Tables:
         """Return the other tables below `path`."""
-        return Tables(path)
+        return self._tables.setdefault(path, Tables(path))
+
+    def manifest(self, path: str) -> Manifest:
+        """Return the valid manifest of the outcomes below `path`, which must not be changed."""
+        folder = folder_at(f"{path}/outcomes")
+        known = self._manifests.get(path)
+        if known is None or known.run != newest_run(folder):
+            known = self._manifests[path] = read_manifest(folder)
+        return known
 
     def rollups(self, path: str, on_progress: OnProgress) -> Rollups:
         """Bring the rollups below `path` up to date, and return them.
 
         Raises NothingToReadError without outcomes.
         """
-        table = self.outcome_table(path)
-        table.published()
-        folder = folder_at(f"{path}/{FOLDER}")
-        return self._rollup_run(folder, table, on_progress).update()
+        table, manifest = self.outcome_table(path), self.manifest(path)
+        check_has_hours(table.folder, manifest)
+        run, found = self._rollups.get(path, (0, None))
+        if found is None or run != manifest.run:
+            folder = folder_at(f"{path}/{FOLDER}")
+            found = self._rollup_run(folder, table.folder, manifest, on_progress).update()
+            self._rollups[path] = manifest.run, found
+        return found
 
     def write_waits(self, path: str, on_progress: OnProgress) -> None:
         """Write the tables of `waits` below `path`. Raises NothingToReadError without outcomes."""
@@ -102,9 +126,9 @@ class Engine(ABC):
 
     @abstractmethod
     def _rollup_run(
-        self, folder: Folder, table: OutcomeTable, on_progress: OnProgress
+        self, folder: Folder, table: Folder, manifest: Manifest, on_progress: OnProgress
     ) -> RollupRun:
-        """Return a run that brings the rollups in `folder` up to date with `table`."""
+        """Return a run that brings the rollups in `folder` up to date with outcomes in `table`."""
 
 
 class SparkEngine(Engine):
@@ -112,6 +136,7 @@ class SparkEngine(Engine):
 
     def __init__(self, spark: SparkSession) -> None:
         """Use a session."""
+        super().__init__()
         self._spark = spark
 
     @cached_property
@@ -124,12 +149,9 @@ class SparkEngine(Engine):
         return OutcomeTable(self._spark, f"{path}/outcomes")
 
     def _rollup_run(
-        self, folder: Folder, table: OutcomeTable, on_progress: OnProgress
+        self, folder: Folder, table: Folder, manifest: Manifest, on_progress: OnProgress
     ) -> RollupRun:
-        manifest = table.manifest()
-        return SparkRollupRun(
-            self._spark, self.connection, folder, table.folder, manifest, on_progress
-        )
+        return SparkRollupRun(self._spark, self.connection, folder, table, manifest, on_progress)
 
 
 class DuckEngine(Engine):
@@ -137,6 +159,7 @@ class DuckEngine(Engine):
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Use a connection."""
+        super().__init__()
         self._connection = connection
 
     @property
@@ -149,9 +172,9 @@ class DuckEngine(Engine):
         return DuckOutcomeTable(self.connection, f"{path}/outcomes")
 
     def _rollup_run(
-        self, folder: Folder, table: OutcomeTable, on_progress: OnProgress
+        self, folder: Folder, table: Folder, manifest: Manifest, on_progress: OnProgress
     ) -> RollupRun:
-        return DuckRollupRun(self.connection, folder, table.folder, table.manifest(), on_progress)
+        return DuckRollupRun(self.connection, folder, table, manifest, on_progress)
 
 
 def duck_engine() -> DuckEngine:

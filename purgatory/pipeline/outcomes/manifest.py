@@ -14,10 +14,11 @@ import json
 import re
 import secrets
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from typing import Any
 
-from purgatory.pipeline.errors import BadFileError, PipelineError
+from purgatory.pipeline.errors import BadFileError, NothingToReadError, PipelineError
 from purgatory.pipeline.outcomes.event_summary import FutureRecords, WorkerStart
 from purgatory.pipeline.spark.folder import File, Folder, output_in_use
 
@@ -68,6 +69,8 @@ class Manifest:
     """The records of jobs by worker, which no start is known of."""
     sampling: dict[str, float] = field(default_factory=dict)
     """The least share of the operations that was recorded, of each sampled kind."""
+    replaced: list[str] = field(default_factory=list)
+    """The folders of earlier runs that this one replaced, which are deleted once it is valid."""
 
     def is_known(self, file: File) -> bool:
         """Return whether this file, unchanged, is merged."""
@@ -155,7 +158,7 @@ def future_folder(run: str) -> str:
 
 def read_manifest(folder: Folder) -> Manifest:
     """Return the newest manifest in `folder`, or an empty one. Raises BadFileError."""
-    run = _newest_run(folder)
+    run = newest_run(folder)
     if not run:
         return Manifest()
     path = f"{FOLDER}/{_file_name(run)}"
@@ -186,41 +189,51 @@ def publish(folder: Folder, manifest: Manifest) -> None:
     has to read the new manifest and start again.
     """
     check_is_newest(folder, manifest.run - 1)
-    files = {name: " ".join(sorted(known)) for name, known in manifest.files.items()}
-    content = json.dumps({"version": VERSION, **asdict(manifest), "files": files}, indent=1)
+    content = fields_of(manifest)
+    content["files"] = {name: " ".join(sorted(known)) for name, known in manifest.files.items()}
+    for name in ("hours", "future", "starts"):
+        content[name] = {key: fields_of(value) for key, value in content[name].items()}
     name = _file_name(manifest.run)
-    folder.write_new(f"{FOLDER}/{name}", content)
+    folder.write_new(f"{FOLDER}/{name}", json.dumps({"version": VERSION, **content}))
     folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
     sweep(folder, manifest)
 
 
+def fields_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass; `asdict` copies each value, which takes far longer."""
+    return {column.name: getattr(value, column.name) for column in fields(value)}
+
+
+def check_has_hours(folder: Folder, manifest: Manifest) -> None:
+    """Raise NothingToReadError if the table in `folder` has no outcomes."""
+    if not manifest.hours:
+        raise NothingToReadError(
+            f"No outcomes in {folder}: run the job `outcomes` on a journal that has some."
+        )
+
+
 def check_is_newest(folder: Folder, run: int) -> None:
     """Raise OutputInUseError if another run has published since the manifest of `run`."""
-    if _newest_run(folder) != run:
+    if newest_run(folder) != run:
         raise output_in_use(str(folder))
 
 
 def sweep(folder: Folder, manifest: Manifest) -> None:
-    """Delete the folders of earlier and of failed runs that the manifest does not name.
+    """Delete what `manifest` replaced, and the folders of failed runs.
 
-    Folders of later numbers stay: another run may be writing them.
+    Folders of later numbers stay: another run may be writing them. The folders of all runs are not
+    looked into: after a year of hours there are thousands.
     """
-    paths = set(manifest.paths())
     current = {run_folder(run) for run in manifest.runs()}
     kept = current | ({future_folder(manifest.future_run)} if manifest.future_run else set())
     for name in folder.names():
         number = re.match(r"(?:run|future)=(\d+)", name)
         if number and name not in kept and int(number[1]) <= manifest.run:
             folder.delete(name)
-    for run in current:
-        for date in folder.names(run):
-            for hour in folder.names(f"{run}/{date}"):
-                path = f"{run}/{date}/{hour}"
-                if date.startswith("date=") and path not in paths:
-                    folder.delete(path)
+    folder.delete(*manifest.replaced)
 
 
-def _newest_run(folder: Folder) -> int:
+def newest_run(folder: Folder) -> int:
     """Return the number of the newest manifest, 0 if there is none."""
     names = folder.names(FOLDER)
     return max((int(name[:-5]) for name in names if re.fullmatch(r"\d+\.json", name)), default=0)

@@ -7,10 +7,9 @@ from datetime import UTC, datetime, timedelta
 from pyspark.sql import DataFrame, SparkSession
 
 from purgatory.pipeline.console.progress import OnProgress
-from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.bad_files import OnBadFile
 from purgatory.pipeline.outcomes.future_records import DEFAULT_TOLERANCE_S
-from purgatory.pipeline.outcomes.manifest import Manifest, read_manifest
+from purgatory.pipeline.outcomes.manifest import Manifest, check_has_hours, read_manifest
 from purgatory.pipeline.outcomes.spark_run import SparkUpdateRun, read_outcomes
 from purgatory.pipeline.outcomes.update_run import Update, UpdateRun
 from purgatory.pipeline.spark.folders import folder_at
@@ -73,8 +72,5 @@ class OutcomeTable:
     def published(self) -> list[str]:
         """Return the folders of all outcomes. Raises NothingToReadError without any."""
         manifest = self.manifest()
-        if not manifest.hours:
-            raise NothingToReadError(
-                f"No outcomes in {self.folder}: run the job `outcomes` on a journal that has some."
-            )
+        check_has_hours(self.folder, manifest)
         return manifest.paths()

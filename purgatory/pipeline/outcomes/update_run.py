@@ -183,6 +183,8 @@ class UpdateRun(ABC):
             self._write(events, hours, rows, as_of or self._limit, grace_s)
             written = self._described()
             manifest.hours = written if self._is_repair else manifest.hours | written
+            kept = {*manifest.paths(hours)}
+            manifest.replaced = [path for path in before.paths(hours) if path not in kept]
             # Every known event that was read is in one of the rewritten hours, or in the future.
             unknown_rows = rows - (manifest.records(hours) - before.records(hours))
         unknown_rows -= _future_records(manifest) - _future_records(before)

@@ -12,11 +12,11 @@ from purgatory.pipeline.advise.advice import JOB as ADVICE
 from purgatory.pipeline.advise.advice import is_job, waits_of_kinds
 from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
-from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
 from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from purgatory.pipeline.waits.timeline import JOB as WAITS
+from purgatory.pipeline.waits.timeline_counts import TimelineCounts
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -25,6 +25,9 @@ SHOWN_KINDS = 8
 
 LISTED_KINDS = 100
 """The rows of a table by kind: a page has a size that a phone can open."""
+
+# Of 32: a year has thousands of hours.
+_BY_HOUR = ("hour", "kind", "wait_us_p50", "wait_us_p90", "wait_us_p99")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +41,7 @@ class Findings:
     hot_keys: Rows
     parked: ParkedMinutes
     by_hour: Rows
-    timeline: Rows
+    timeline: TimelineCounts
     wait_counts: Rows
     lateness_counts: Rows
     survival: Mapping[str, Sequence[Step]]
@@ -69,22 +72,23 @@ class Findings:
         Hot keys and key prefixes are not known by kind, so each part has all of them.
         """
 
+        def is_of_part(kind: str) -> bool:
+            return is_job({"kind": kind}) is jobs
+
         def of_part(rows: Rows) -> Rows:
-            return [row for row in rows if is_job(row) is jobs]
+            # Asked once a kind: there are thousands of rows.
+            kinds = {kind for kind in {row["kind"] for row in rows} if is_of_part(kind)}
+            return [row for row in rows if row["kind"] in kinds]
 
         return replace(
             self,
             by_kind=of_part(self.by_kind),
-            parked=self.parked.where(lambda kind: is_job({"kind": kind}) is jobs),
+            parked=self.parked.where(is_of_part),
             by_hour=of_part(self.by_hour),
-            timeline=of_part(self.timeline),
+            timeline=self.timeline.where(is_of_part),
             wait_counts=of_part(self.wait_counts),
             lateness_counts=of_part(self.lateness_counts),
-            survival={
-                kind: steps
-                for kind, steps in self.survival.items()
-                if is_job({"kind": kind}) is jobs
-            },
+            survival={kind: steps for kind, steps in self.survival.items() if is_of_part(kind)},
             failed_jobs=self.failed_jobs if jobs else (),
         )
 
@@ -99,7 +103,7 @@ class Findings:
 
 
 def findings(
-    outcome_table: OutcomeTable, tables: Tables, failed_jobs: Callable[[], Rows] = tuple
+    manifest: Manifest, tables: Tables, failed_jobs: Callable[[], Rows] = tuple
 ) -> Findings:
     """Read the input. Raises NothingToReadError, which names the job that has not run.
 
@@ -112,13 +116,13 @@ def findings(
     by_kind = _most_first(tables.rows(WAITS, "by_kind"), "kind")
     failed = failed_jobs() if any(map(is_job, by_kind)) else ()
     return Findings(
-        manifest=outcome_table.manifest(),
+        manifest=manifest,
         by_kind=by_kind,
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
         parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked")),
-        by_hour=tables.rows(WAITS, "by_hour"),
-        timeline=tables.rows(WAITS, "timeline"),
+        by_hour=tables.rows(WAITS, "by_hour", _BY_HOUR),
+        timeline=TimelineCounts.of_table(tables.columns(WAITS, "timeline")),
         wait_counts=wait_counts,
         lateness_counts=tables.rows(WAITS, "lateness_counts"),
         survival={kind: kaplan_meier(waits) for kind, waits in waits_of_kinds(wait_counts).items()},

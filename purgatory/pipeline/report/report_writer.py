@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from purgatory.pipeline.console.progress import OnProgress
-from purgatory.pipeline.outcomes.outcome_table import OutcomeTable
+from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.report import DEFAULT_TITLE
 from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.time_charts import (
@@ -34,7 +34,7 @@ SUMMARY = "summary.json"
 
 
 def run(
-    outcome_table: OutcomeTable,
+    manifest: Manifest,
     tables: Tables,
     on_progress: OnProgress,
     title: str = DEFAULT_TITLE,
@@ -43,7 +43,7 @@ def run(
     failed_jobs: Callable[[], Rows] = tuple,
     has_chart_files: bool = False,
 ) -> str:
-    """Write the report and return the path of the page.
+    """Write the report on the outcomes of `manifest`, and return the path of the page.
 
     `journal` is where the records were read from; `failed_jobs` returns the rows of
     `Findings.failed_jobs`; with `has_chart_files` each chart is also a file beside the page, which
@@ -51,7 +51,7 @@ def run(
 
     Raises NothingToReadError if an earlier job has not run.
     """
-    found = findings(outcome_table, tables, failed_jobs)
+    found = findings(manifest, tables, failed_jobs)
     now = summary_of(found, journal)
     before = _previous(tables, now)
     if journal is None and before is not None:

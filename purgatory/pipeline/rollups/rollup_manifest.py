@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from purgatory.pipeline.outcomes.event_summary import WorkerStart
-from purgatory.pipeline.outcomes.manifest import Manifest
+from purgatory.pipeline.outcomes.manifest import Manifest, fields_of
 from purgatory.pipeline.spark.folder import Folder, output_in_use
 
-VERSION = 2
+VERSION = 3
 FOLDER = "_manifests"
 
 
@@ -45,6 +44,8 @@ class RollupManifest:
     days: dict[str, str] = field(default_factory=dict)
     """The run that wrote each day, such as "2026-11-20"."""
     months: dict[str, str] = field(default_factory=dict)
+    replaced: list[str] = field(default_factory=list)
+    """The folders of earlier runs that this one replaced, which are deleted once it is valid."""
 
     def stale_hours(self, outcomes: Manifest) -> set[str]:
         """Return the hours of `outcomes` whose rollup is missing or older."""
@@ -72,7 +73,7 @@ def days_of(hour: str, rolled: RolledHour) -> list[str]:
 
 def hour_start(hour: str) -> datetime:
     """Return the start of an hour such as "2026-11-20T06"."""
-    return datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC)
+    return datetime.fromisoformat(hour).replace(tzinfo=UTC)
 
 
 def hour_number(hour: str) -> int:
@@ -106,33 +107,34 @@ def publish_rollups(folder: Folder, manifest: RollupManifest) -> None:
     if _newest_run(folder) != manifest.run - 1:
         raise output_in_use(str(folder))
     name = f"{manifest.run:06d}.json"
-    content = json.dumps({"version": VERSION, **asdict(manifest)})
-    folder.write_new(f"{FOLDER}/{name}", content)
+    content = fields_of(manifest)
+    content["hours"] = {hour: fields_of(rolled) for hour, rolled in manifest.hours.items()}
+    folder.write_new(f"{FOLDER}/{name}", json.dumps({"version": VERSION, **content}))
     folder.delete(*(f"{FOLDER}/{old}" for old in folder.names(FOLDER) if old < name))
     sweep_rollups(folder, manifest)
 
 
 def sweep_rollups(folder: Folder, manifest: RollupManifest) -> None:
-    """Delete the folders of earlier and of failed runs that the manifest does not name."""
+    """Delete what `manifest` replaced, and the folders of failed runs.
+
+    The folders of all runs are not looked into: after a year of hours there are thousands.
+    """
     used = manifest.runs()
     for name in folder.names():
         number = re.match(r"run=((\d+)-\w+)", name)
         if number and number[1] not in used and int(number[2]) <= manifest.run:
             folder.delete(name)
-    kept = {hour_path(hour.run, name) for name, hour in manifest.hours.items()}
-    for run in used:
-        _delete_others(folder, f"run={run}/hours", kept)
-
-
-def _delete_others(folder: Folder, place: str, kept: Iterable[str]) -> None:
-    for name in folder.names(place):
-        if name.startswith("period=") and f"{place}/{name}" not in kept:
-            folder.delete(f"{place}/{name}")
+    folder.delete(*manifest.replaced)
 
 
 def hour_path(run: str, hour: str) -> str:
     """Return the folder in which a run wrote an hour."""
     return f"run={run}/hours/period={hour}"
+
+
+def node_path(run: str, node: str, period: str) -> str:
+    """Return the folder in which a run wrote a node of a day or month, such as "days/parts"."""
+    return f"run={run}/{node}/period={period}"
 
 
 def _is_last(crashes: dict[str, str], starts: dict[str, WorkerStart]) -> bool:

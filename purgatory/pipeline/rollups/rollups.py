@@ -24,6 +24,7 @@ from purgatory.pipeline.rollups.rollup_manifest import (
     days_of,
     hour_path,
     hour_start,
+    node_path,
     publish_rollups,
     read_rollup_manifest,
     sweep_rollups,
@@ -54,13 +55,13 @@ class Rollups:
     def of_days(self, node: str) -> list[str]:
         """Return the files of a node of all days."""
         return self.files.fetch(
-            f"run={run}/days/{node}/period={day}" for day, run in sorted(self.manifest.days.items())
+            node_path(run, f"days/{node}", day) for day, run in sorted(self.manifest.days.items())
         )
 
     def of_months(self, node: str) -> list[str]:
         """Return the files of a node of all months."""
         return self.files.fetch(
-            f"run={run}/months/{node}/period={month}"
+            node_path(run, f"months/{node}", month)
             for month, run in sorted(self.manifest.months.items())
         )
 
@@ -103,9 +104,11 @@ class RollupRun(ABC):
             hours |= self._described(stale)
         changed = {*stale, *gone}
         days = self._changed_days(changed, hours)
-        manifest = replace(before, run=before.run + 1, hours=hours)
+        months = {day[:7] for day in days}
+        replaced = list(_places(before, changed, days, months))
+        manifest = replace(before, run=before.run + 1, hours=hours, replaced=replaced)
         manifest.days = self._days(days, manifest)
-        manifest.months = self._months({day[:7] for day in days}, manifest)
+        manifest.months = self._months(months, manifest)
         publish_rollups(self._folder, manifest)
         return Rollups(self._files, manifest)
 
@@ -191,7 +194,7 @@ class RollupRun(ABC):
             of_days = [item for item in sorted(manifest.days.items()) if item[0][:7] == month]
             for node in NODES if of_days else ():
                 files = self._files.fetch(
-                    f"run={run}/days/{node}/period={day}" for day, run in of_days
+                    node_path(run, f"days/{node}", day) for day, run in of_days
                 )
                 if not files:
                     continue
@@ -222,6 +225,22 @@ def copy_by_period(connection: duckdb.DuckDBPyConnection, query: str, folder: st
         f"COPY ({query}) TO {text(folder)} (FORMAT parquet, COMPRESSION zstd, "
         "PARTITION_BY (period), OVERWRITE_OR_IGNORE)"
     )
+
+
+def _places(
+    manifest: RollupManifest, hours: Iterable[str], days: Iterable[str], months: Iterable[str]
+) -> Iterator[str]:
+    """Yield the folders of these hours, days and months."""
+    for hour in hours:
+        if hour in manifest.hours:
+            yield hour_path(manifest.hours[hour].run, hour)
+    for place, runs, periods in (
+        ("days", manifest.days, days),
+        ("months", manifest.months, months),
+    ):
+        for period in periods:
+            if period in runs:
+                yield from (node_path(runs[period], f"{place}/{node}", period) for node in NODES)
 
 
 def _chunks(days: Sequence[str]) -> Iterator[list[str]]:

@@ -41,11 +41,9 @@ class LocalFolder(Folder):
 
         Raises PipelineError for a folder that cannot be listed.
         """
-        return sorted(
-            file
-            for file in self._walked(str(self.local(path)))
-            if file.path.endswith(suffix) and not is_hidden(file.path)
-        )
+        if path and is_hidden(path):
+            return []
+        return sorted(self._walked(str(self.local(path)), suffix))
 
     def names(self, path: str = "") -> list[str]:
         """Return the names in the folder at `path`, hidden ones too; [] if it is missing."""
@@ -89,17 +87,25 @@ class LocalFolder(Folder):
             # Spark's checksum of a file, of which it would say that it is damaged.
             path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
 
-    def _walked(self, root: str) -> Iterator[File]:
-        for folder, _, names in os.walk(root, onerror=_refuse, followlinks=True):
-            for name in names:
-                path = os.path.join(folder, name)
+    def _walked(self, root: str, suffix: str) -> Iterator[File]:
+        # Rather than `os.walk`, which forgets what it has learned of the entries.
+        waiting = [root]
+        while waiting:
+            for entry in _entries(waiting.pop()):
+                if is_hidden(entry.name):
+                    continue
                 try:
-                    status = os.stat(path)
+                    if entry.is_dir():
+                        waiting.append(entry.path)
+                    elif entry.name.endswith(suffix):
+                        yield self._file(entry)
                 except FileNotFoundError:
                     continue  # It was deleted in between.
-                place = os.fsencode(path.removeprefix(self._root).lstrip("/"))
-                modified_ms = status.st_mtime_ns // 1_000_000
-                yield File(place.decode(errors="replace"), status.st_size, modified_ms)
+
+    def _file(self, entry: os.DirEntry[str]) -> File:
+        status = entry.stat()
+        place = os.fsencode(entry.path.removeprefix(self._root).lstrip("/"))
+        return File(place.decode(errors="replace"), status.st_size, status.st_mtime_ns // 1_000_000)
 
     def _path_of_uri(self) -> str:
         return self._root
@@ -118,6 +124,11 @@ class LocalFolder(Folder):
         return True
 
 
-def _refuse(error: OSError) -> None:
-    if not isinstance(error, FileNotFoundError):
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
         raise PipelineError(f"{error.filename}: {error.strerror}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -15,11 +15,15 @@ from purgatory.pipeline.spark.folders import folder_at
 
 
 class Tables:
-    """The results of the jobs, such as `waits/by_kind`, as folders of plain Parquet files."""
+    """The results of the jobs, such as `waits/by_kind`, as folders of plain Parquet files.
+
+    `columns` reads a table once, until `fill` replaces it.
+    """
 
     def __init__(self, path: str) -> None:
         """Use the folder at `path`, which need not exist."""
         self.folder = folder_at(path)
+        self._known: dict[tuple[str, str], pa.Table] = {}
 
     def fill(self, job: str, fill: Callable[[str], None]) -> None:
         """Call `fill` with the name of a new folder, then replace the job's folder with it.
@@ -38,24 +42,32 @@ class Tables:
             self.folder.delete(new)
             raise output_in_use(self.folder.named(job))
         self.folder.delete(mark)
+        self._known = {place: table for place, table in self._known.items() if place[0] != job}
         self.folder.replace(new, job)
 
-    def rows(self, job: str, name: str) -> list[dict[str, Any]]:
-        """Return all rows of a table, with times in UTC.
+    def rows(
+        self, job: str, name: str, columns: Sequence[str] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return all rows of a table, with all or these columns, and with times in UTC.
 
         Raises NothingToReadError if the job has not run.
         """
-        found: list[dict[str, Any]] = self.columns(job, name).to_pylist()
+        table = self.columns(job, name)
+        found: list[dict[str, Any]] = (table.select(columns) if columns else table).to_pylist()
         return found
 
     def columns(self, job: str, name: str) -> pa.Table:
         """Return a table as columns. Raises NothingToReadError if the job has not run."""
+        if (known := self._known.get((job, name))) is not None:
+            return known
         place = f"{job}/{name}"
         files = self.folder.files(".parquet", place)
         if not files:
             raise NothingToReadError(f"No {place} in {self.folder}: run the job `{job}` first.")
         # Not by Spark: the table is small, and a job of Spark costs a second.
-        return pa.concat_tables(self._table_of(file.path) for file in files)
+        found = pa.concat_tables(self._table_of(file.path) for file in files)
+        self._known[job, name] = found
+        return found
 
     def _table_of(self, path: str) -> pa.Table:
         with self.folder.open(path) as file:

@@ -63,6 +63,16 @@ class ParkedMinutes:
         columns = (self.kind, self.minute, self.began, self.mean, self.peak)
         return ParkedMinutes(self.kinds, *(column[chosen] for column in columns))
 
+    def distinct(self) -> tuple[Integers, Integers]:
+        """Return the minutes in order, each once, and the place of each row's minute among them."""
+        # As `np.unique` does: a stable sort takes the rows of a kind as they are, in their order.
+        order = np.argsort(self.minute, kind="stable")
+        ordered = self.minute[order]
+        is_new = np.diff(ordered, prepend=ordered[:1] - 1) != 0
+        places = np.empty_like(order)
+        places[order] = np.cumsum(is_new) - 1
+        return ordered[is_new], places
+
     def per_kind(self, value: Callable[[str], Any], kind: type) -> NDArray[Any]:
         """Return `value` of the kind of each row."""
         return np.array([value(name) for name in self.kinds], kind)[self.kind]

@@ -40,7 +40,7 @@ def differences(
 def advised(engine: Engine, out: str, on_progress: OnProgress) -> Advice:
     """Return the advice on what is below `out`, with the targets that were planted."""
     timers = engine.timers(out, on_progress)
-    return advice.run(engine.outcome_table(out), engine.tables(out), TARGETS, timers)
+    return advice.run(engine.manifest(out), engine.tables(out), TARGETS, timers)
 
 
 def main(folder: Path, out: Path) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -16,6 +16,8 @@ from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
 from purgatory.pipeline.statistics.histogram import bucket as bucket_of
 from purgatory.pipeline.statistics.survival import Step
+from purgatory.pipeline.waits.parked_minutes import Integers
+from purgatory.pipeline.waits.timeline_counts import summed
 
 MAX_CELLS = 40_000
 """Counts by time, kind, outcome and wait: more are added up over longer steps."""
@@ -29,8 +31,6 @@ MAX_CURVE = 200
 OTHER_KINDS = "(other kinds)"
 
 _LEAST_BUCKET = bucket_of(LEAST_US) // COARSE
-
-Cells = Counter[tuple[int, int, int, int]]
 
 
 def chart_data(findings: Findings) -> dict[str, Any]:
@@ -58,52 +58,53 @@ def as_script(data: Any) -> str:
 
 def _steps(findings: Findings, place: Mapping[str, int]) -> dict[str, Any]:
     """Return the counts by step, kind, outcome and bucket of the wait."""
-    rows = findings.timeline
-    width_s = rows[0]["width_s"] if rows else 60
-    outcomes = {name: number for number, name in enumerate(OUTCOME_SERIES)}
-    cells: Cells = Counter()
-    for row in rows:
-        is_ended = row["outcome"] in COMPLETIONS and row["bucket"] is not None
-        bucket = max(row["bucket"] // COARSE, _LEAST_BUCKET) if is_ended else -1
-        step = int(row["start"].timestamp()) // width_s
-        kind = place.get(row["kind"], len(place) - 1)
-        cells[step, kind, outcomes[row["outcome"]], bucket] += row["count"]
-    first_s = min((step for step, *_ in cells), default=0) * width_s
-    while len(cells) > MAX_CELLS and width_s < 86_400 * 366:
+    found = findings.timeline
+    width_s = found.width_s
+    kind = _places(found.kinds, lambda name: place.get(name, len(place) - 1))[found.kind]
+    outcome = _places(found.outcomes, OUTCOME_SERIES.__getitem__)[found.outcome]
+    has_end = _places(found.outcomes, COMPLETIONS.__contains__).astype(bool)[found.outcome]
+    bucket = np.maximum(found.bucket // COARSE, _LEAST_BUCKET)
+    bucket[~has_end | (found.bucket < 0)] = -1
+    step = found.start_s // width_s
+    first_s = int(step.min()) * width_s if len(step) else 0
+    cells, counts = summed(found.count, kind, outcome, step, bucket)
+    while len(counts) > MAX_CELLS and width_s < 86_400 * 366:
         width_s *= 2
-        merged: Cells = Counter()
-        for (step, *rest), count in cells.items():
-            kind, outcome, bucket = rest
-            merged[step // 2, kind, outcome, bucket] += count
-        cells = merged
+        kind, outcome, step, bucket = cells
+        cells, counts = summed(counts, kind, outcome, step // 2, bucket)
+    kind, outcome, step, bucket = cells
     first = first_s // width_s
-    last = max((step for step, *_ in cells), default=first)
     return {
         "start": first * width_s,
         "width": width_s,
-        "count": last - first + 1,
-        "cells": _series(cells, first),
-        "edges": _edges(cells),
+        "count": int(step.max(initial=first)) - first + 1,
+        "cells": _series(kind, outcome, np.stack([step - first, bucket, counts], axis=1)),
+        "edges": _edges(bucket[bucket >= 0]),
     }
 
 
-def _series(cells: Cells, first: int) -> list[list[Any]]:
+def _places(names: Iterable[str], value: Callable[[str], int]) -> Integers:
+    return np.array([value(name) for name in names], np.int64)
+
+
+def _series(kind: Integers, outcome: Integers, cells: Integers) -> list[list[Any]]:
     """Return [kind, outcome, [steps since the last entry, bucket, count, ...]] for each pair."""
-    found: dict[tuple[int, int], list[int]] = defaultdict(list)
-    last: dict[tuple[int, int], int] = defaultdict(lambda: first)
-    for step, kind, outcome, bucket in sorted(cells):
-        pair = kind, outcome
-        found[pair] += [step - last[pair], bucket, cells[step, kind, outcome, bucket]]
-        last[pair] = step
-    return [[kind, outcome, numbers] for (kind, outcome), numbers in sorted(found.items())]
+    pair = kind * len(OUTCOME_SERIES) + outcome
+    edges = np.flatnonzero(np.diff(pair)) + 1
+    found: list[list[Any]] = []
+    for numbers, of_pair in zip(np.split(cells, edges), np.split(pair, edges), strict=True):
+        if len(of_pair):
+            steps = np.diff(numbers[:, 0], prepend=0)
+            listed = np.column_stack([steps, numbers[:, 1:]]).ravel().tolist()
+            found.append([*divmod(int(of_pair[0]), len(OUTCOME_SERIES)), listed])
+    return found
 
 
-def _edges(cells: Cells) -> dict[str, Any]:
+def _edges(buckets: Integers) -> dict[str, Any]:
     """Return the first bucket with operations, and the starts of it and of all up to the last."""
-    buckets = [bucket for *_, bucket in cells if bucket >= 0]
-    if not buckets:
+    if not len(buckets):
         return {"first": 0, "starts": [0, 1]}
-    low, high = min(buckets), max(buckets) + 1
+    low, high = int(buckets.min()), int(buckets.max()) + 1
     starts = [bucket_start(bucket * COARSE) for bucket in range(low, high + 1)]
     return {"first": low, "starts": starts}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -23,19 +22,19 @@ SHOWN_DAYS = 31
 
 def outcomes_chart(findings: Findings) -> Chart:
     """Return the chart of outcomes by the start of the wait."""
-    counts: dict[datetime, Counter[str]] = defaultdict(Counter)
-    for row in findings.timeline:
-        counts[row["start"]][row["outcome"]] += row["count"]
-    starts = sorted(counts)
-    width = timedelta(seconds=findings.timeline[0]["width_s"] if findings.timeline else 60)
-    totals = sum(counts.values(), Counter[str]())
+    found = findings.timeline
+    width = timedelta(seconds=found.width_s)
+    totals = found.totals()
     shown = [name for name in OUTCOME_SERIES if totals[name]]
 
     def draw(figure: Figure, palette: Palette) -> None:
         axes = figure.add_subplot()
-        bottoms = [0] * len(starts)
+        seconds, places = np.unique(found.start_s, return_inverse=True)
+        starts = [datetime.fromtimestamp(second, UTC) for second in seconds.tolist()]
+        bottoms = np.zeros(len(starts))
         for name in shown:
-            heights = [counts[start][name] for start in starts]
+            count = np.where(found.outcome == found.outcomes.index(name), found.count, 0)
+            heights = np.bincount(places, count, len(starts))
             axes.bar(
                 starts,  # type: ignore[arg-type] # the axis converts times
                 heights,
@@ -46,7 +45,7 @@ def outcomes_chart(findings: Findings) -> Chart:
                 label=name,
                 linewidth=0,
             )
-            bottoms = [low + high for low, high in zip(bottoms, heights, strict=True)]
+            bottoms += heights
         axes.xaxis_date(tz=UTC)
         axes.yaxis.set_major_formatter(lambda count, _: f"{count:,.0f}")
         axes.set_xlabel("began to wait (UTC)")
@@ -84,7 +83,7 @@ class HourlyLoad:
 def hourly_load(findings: Findings) -> HourlyLoad:
     """Return the parked operations by hour."""
     parked = findings.parked
-    minutes, places = np.unique(parked.minute, return_inverse=True)
+    minutes, places = parked.distinct()
     hours, first = np.unique(minutes // 60, return_index=True)
     if not len(hours):
         return HourlyLoad({}, {})

@@ -202,7 +202,7 @@ def _time_axis(axes: Axes, label: str) -> None:
     axes.xaxis.set_minor_formatter(lambda *_: "")
 
 
-def _percentage(share: float, place: int) -> str:
+def _percentage(share: float, place: float) -> str:
     """Return the label of a tick, without zeros at its end."""
     return f"{share * 100:.4g}%"
 

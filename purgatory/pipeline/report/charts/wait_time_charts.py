@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from purgatory.pipeline.console.formatting import duration
 from purgatory.pipeline.report.charts.chart import Chart
@@ -13,6 +14,7 @@ from purgatory.pipeline.report.charts.theme import Palette
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_start
 from purgatory.pipeline.statistics.histogram import bucket as bucket_of
+from purgatory.pipeline.waits.timeline_counts import summed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -78,27 +80,27 @@ def percentiles_chart(findings: Findings) -> Chart | None:
 
 def wait_heat_map(findings: Findings) -> Chart | None:
     """Return the heat map of waits by time and duration; None if no operation has ended."""
-    counts: Counter[tuple[datetime, int]] = Counter()
-    for row in findings.timeline:
-        if row["bucket"] is not None:
-            bucket = max(row["bucket"], bucket_of(LEAST_US)) // COARSE
-            counts[row["start"], bucket] += row["count"]
-    if not counts:
+    found = findings.timeline
+    is_known = found.bucket >= 0
+    if not is_known.any():
         return None
-    width = timedelta(seconds=findings.timeline[0]["width_s"])
-    low, high = (end(bucket for _, bucket in counts) for end in (min, max))
-    edges = [max(1, bucket_start(bucket * COARSE)) for bucket in range(low, high + 2)]
+    start_s, count = found.start_s[is_known], found.count[is_known]
+    bucket = np.maximum(found.bucket[is_known], bucket_of(LEAST_US)) // COARSE
+    low, high = int(bucket.min()), int(bucket.max())
+    edges = [max(1, bucket_start(place * COARSE)) for place in range(low, high + 2)]
 
     def draw(figure: Figure, palette: Palette) -> None:
         axes = figure.add_subplot()
         axes.grid(visible=False)
-        first, last = (end(start for start, _ in counts) for end in (min, max))
-        columns = int((last - first) / width) + 1
-        rows = [[float("nan")] * columns for _ in edges[1:]]
-        for (start, bucket), count in counts.items():
-            rows[bucket - low][int((start - first) / width)] = count
-        times = [first + width * place for place in range(columns + 1)]
-        least, most = (end(counts.values()) for end in (min, max))
+        (starts, buckets), sums = summed(count, start_s, bucket)
+        first, last = int(starts[0]), int(starts[-1])
+        columns = (last - first) // found.width_s + 1
+        rows = np.full((len(edges) - 1, columns), np.nan)
+        rows[buckets - low, (starts - first) // found.width_s] = sums
+        seconds = range(first, last + 2 * found.width_s, found.width_s)
+        # Any: the axis converts times.
+        times: Any = [datetime.fromtimestamp(second, UTC) for second in seconds]
+        least, most = int(sums.min()), int(sums.max())
         # A scale of one value has no colours.
         ends: dict[str, Any] = {"vmin": least, "vmax": max(most, least + 1)}
         drawn = axes.pcolormesh(
@@ -111,14 +113,11 @@ def wait_heat_map(findings: Findings) -> Chart | None:
         axes.yaxis.set_major_formatter(lambda micros, _: duration(micros))
         _time_axis(axes)
 
-    by_bucket: Counter[int] = Counter()
-    starts: dict[int, Counter[datetime]] = defaultdict(Counter)
-    for (start, bucket), count in counts.items():
-        by_bucket[bucket // 8] += count
-        starts[bucket // 8][start] += count
-
-    def busiest(octave: int) -> datetime:
-        return max(starts[octave], key=lambda start: (starts[octave][start], start))
+    busiest: dict[int, tuple[int, int]] = {}
+    (octaves, starts), sums = summed(count, bucket // 8, start_s)
+    for octave, *most in zip(octaves.tolist(), sums.tolist(), starts.tolist(), strict=True):
+        busiest[octave] = max(busiest.get(octave, (0, 0)), (most[0], most[1]))
+    (octaves,), sums = summed(count, bucket // 8)
 
     return Chart(
         name="heat",
@@ -130,10 +129,10 @@ def wait_heat_map(findings: Findings) -> Chart | None:
         rows=tuple(
             (
                 duration(bucket_start(octave * 8 * COARSE)),
-                f"{count:,}",
-                f"{busiest(octave):%Y-%m-%d %H:%M}",
+                f"{operations:,}",
+                f"{datetime.fromtimestamp(busiest[octave][1], UTC):%Y-%m-%d %H:%M}",
             )
-            for octave, count in sorted(by_bucket.items())
+            for octave, operations in zip(octaves.tolist(), sums.tolist(), strict=True)
         ),
         draw=draw,
     )
