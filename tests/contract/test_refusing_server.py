@@ -42,8 +42,10 @@ async def test_a_server_that_refuses_writes_is_missing_until_it_takes_them(
             client.config_set(setting, refusing)
             await until(lambda: len(here.missing) == 1)
             assert here.missing == [f"signals: the server of the signals refuses writes: {code}"]
-            with pytest.raises(SignalsUnavailableError, match=code):
+            with pytest.raises(SignalsUnavailableError, match=code) as caught:
                 await here.fire("key", 2)
+            # For clients: it is not out of reach.
+            assert "takes none now" in caught.value.summary
             # It follows all the same.
             await signals.read_to_end(["key"])
             client.config_set(setting, 0)
