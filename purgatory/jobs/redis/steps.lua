@@ -327,13 +327,17 @@ end
 -- one is later, and when the last is: a backlog of any size costs few of its jobs a second.
 local ASIDE_FIRST, ASIDE_STEP, ASIDE_LAST = 5000, 5, 600000
 
-local function set_aside(job)
-  local key = TAG .. 'u:' .. job[HANDLER]
-  leave_bucket(job.id, bucket_of(job.place))
-  call('ZADD', key, job[DUE], job.id)
-  call('SADD', ASIDE, job[HANDLER])
-  local pause_ms = min(ASIDE_FIRST + ASIDE_STEP * call('ZCARD', key), ASIDE_LAST)
-  call('ZADD', HELD, now + pause_ms, job.id)
+-- Sets aside jobs of one handler, given as due_ms and id in turn. They have left their buckets.
+local function set_aside(handler, jobs)
+  local key = TAG .. 'u:' .. handler
+  local pause_ms, times = ASIDE_FIRST + ASIDE_STEP * call('ZCARD', key), {}
+  for place = 1, #jobs, 2 do
+    pause_ms = min(pause_ms + ASIDE_STEP, ASIDE_LAST)
+    times[place], times[place + 1] = now + pause_ms, jobs[place + 1]
+  end
+  call('ZADD', key, unpack(jobs))
+  call('ZADD', HELD, unpack(times))
+  call('SADD', ASIDE, handler)
   is_any_aside = true
 end
 
@@ -742,6 +746,64 @@ local function each_free(until_ms, limit, take)
   end
 end
 
+-- Whether a job can be claimed that is of other handlers than `names`. A corrupt one cannot, nor one
+-- that is to be parked: they are left to the claim. Reads no more of it than that takes.
+local function handler_of_other(id, place, names)
+  local text = place and call('HGET', TAG .. place, id)
+  local is_long_enough, job = pcall(unpack_fields, UP_TO_HANDLER, text or '')
+  local is_other = is_long_enough and not names[job[HANDLER]] and not must_park(job)
+  return is_other and (tonumber(job[LEASE]) or PARKED) <= now and job[HANDLER]
+end
+
+-- Sets aside what is first in a bucket, from `first` on, and of other handlers. Returns how many it
+-- has looked at, and how many of them stay.
+local function pass_batch(key, until_ms, first, limit, names)
+  local found = call('ZRANGEBYSCORE', key, '-inf', until_ms, 'WITHSCORES', 'LIMIT', first, limit)
+  local ids, others = {}, {}
+  for place = 1, #found, 2 do
+    ids[#ids + 1] = found[place]
+  end
+  local places, gone = #ids > 0 and call('HMGET', AT, unpack(ids)) or {}, {}
+  for place, id in ipairs(ids) do
+    local handler = handler_of_other(id, places[place], names)
+    if handler then
+      local jobs = others[handler] or {}
+      others[handler], gone[#gone + 1] = jobs, id
+      jobs[#jobs + 1], jobs[#jobs + 2] = found[2 * place], id
+    end
+  end
+  if #gone > 0 then
+    call('ZREM', key, unpack(gone))
+  end
+  for handler, jobs in pairs(others) do
+    set_aside(handler, jobs)
+  end
+  return #ids, #ids - #gone
+end
+
+-- Sets aside the jobs of other handlers among the first ones that are due by `until_ms`.
+local function pass_others(names, until_ms)
+  local seen, place = 0, 0
+  while seen < MAX_BATCH do
+    local bucket = call('ZRANGE', BUCKETS, place, place)[1]
+    if not bucket or bucket * WIDTH > until_ms then
+      return
+    end
+    local key, first, count = TAG .. 'd:' .. bucket, 0, nil
+    repeat
+      local stay
+      count, stay = pass_batch(key, until_ms, first, min(COUNTED_AT_ONCE, MAX_BATCH - seen), names)
+      seen, first = seen + count, first + stay
+    until count == 0 or seen >= MAX_BATCH
+    if call('EXISTS', key) == 1 then
+      place = place + 1
+    else
+      call('ZREM', BUCKETS, bucket)
+      indexed[bucket] = nil
+    end
+  end
+end
+
 -- Ids of an index by name, from the highest down.
 local function below(index, prefix, after, count)
   local top, bottom = '+', '-'
@@ -1058,17 +1120,17 @@ function steps.claim(step)
     bounds[step[place]] = bound
     fill_places(step[place], bound)
   end
-  bring_back(names, now + step[3], limit)
-  each_free(now + step[3], limit, function(job)
+  local until_ms, is_behind_others = now + step[3], false
+  bring_back(names, until_ms, limit)
+  each_free(until_ms, limit, function(job)
     if must_park(job) then
       job[EPOCH], job[LEASE], is_cut = job[EPOCH] + 1, PARKED, '1'
       keep(job)
       return true
     end
     if names and not names[job[HANDLER]] then
-      set_aside(job)
-      is_cut = '1'
-      return true
+      is_behind_others = true
+      return false
     end
     local bound = bounds[job[HANDLER]]
     if bound and needs_place(job) then
@@ -1085,6 +1147,10 @@ function steps.claim(step)
     jobs[#jobs + 1] = pack(found(job))
     return true
   end)
+  if is_behind_others then
+    pass_others(names, until_ms)
+    is_cut = '1'
+  end
   return pack(tostring(now)) .. pack(is_cut) .. concat(jobs)
 end
 
