@@ -9,6 +9,7 @@ import pytest
 from purgatory import PurgatoryClosedError, Status
 from purgatory.operations import DelayedOperationPurgatory
 from purgatory.testing import MockClock
+from purgatory.timer import MAX_DELAY_MS
 from tests.unit.operations.noted_operation import (
     Operation,
     counts,
@@ -186,6 +187,13 @@ def test_a_delay_of_zero(core: DelayedOperationPurgatory, clock: MockClock, dela
     assert (operation.calls, counts(core)) == ([], (1, 1, 1, 1))
     assert pass_time(core, clock, 0) == 1
     assert (operation.calls, operation.status) == (["complete", "expiration"], Status.EXPIRED)
+
+
+def test_a_delay_has_a_maximum() -> None:
+    """That of the timer, and no less."""
+    assert Operation(MAX_DELAY_MS).delay_ms == MAX_DELAY_MS
+    with pytest.raises(ValueError, match="beyond the limit"):
+        Operation(MAX_DELAY_MS + 1)
 
 
 def test_a_completed_operation_leaves_all_its_keys_at_once(

@@ -45,3 +45,16 @@ def test_several_keys_in_place_of_one(keys: Any) -> None:
     with pytest.raises(TypeError, match=r"not a string: give each key .* park\(\*keys") as caught:
         check_key(keys)
     assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize("key", ["\u200d" * 256, "a \u200d", "\xa0", "\ud7ff\ue000"])
+def test_what_is_not_printable_may_be_a_key(key: str) -> None:
+    """Up to the same length, and with spaces."""
+    check_key(key)
+
+
+@pytest.mark.parametrize("key", ["", "\u200d" * 257, "\x1f", "\x7f", "\x9f", "\ud800", chr(0xDFFF)])
+def test_the_first_and_last_characters_that_no_key_has(key: str) -> None:
+    """Controls, and halves of pairs."""
+    with pytest.raises(InvalidKeyError):
+        check_key(key)

@@ -1,0 +1,91 @@
+"""Claimer: when it claims again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from purgatory.jobs import WorkerSettings
+from purgatory.jobs.worker.claiming.claimer import Claimer
+from purgatory.jobs.worker.lease_renewer import LeaseRenewer
+from purgatory.jobs.worker.running.run_queue import JobRunQueue
+from purgatory.timer.clock import NS_PER_MS
+from tests.patience import until_in_turns
+from tests.unit.jobs.worker.failing_job_store import FailingJobStore
+from tests.unit.jobs.worker.parts import LEASE_MS, Parts
+
+MAX_HELD = 10
+
+
+def claimer_of(parts: Parts) -> Claimer:
+    parts.handlers.add("work", lambda job: None)
+    runner = JobRunQueue(
+        parts.leased, _never_run, max_running=1, max_threads=1, max_waiting=MAX_HELD
+    )
+    return Claimer(
+        parts.worker_store,
+        parts.leased,
+        runner,
+        handlers=parts.handlers,
+        recovery=parts.recovery,
+        renewer=LeaseRenewer(parts.worker_store, parts.leased),
+        listener=parts.listener,
+        settings=WorkerSettings(max_held=MAX_HELD, poll_ms=1_000),
+        limits=parts.store.limits,
+    )
+
+
+async def _never_run(leased: Any) -> None:
+    raise AssertionError("no job of this file is due")
+
+
+@pytest.mark.parametrize(("ended", "is_awake"), [(5, False), (6, True), (7, True)])
+async def test_a_full_claimer_wakes_once_more_than_half_is_free(
+    parts: Parts, *, ended: int, is_awake: bool
+) -> None:
+    """A claim for each job that ends would cost the store ten times as many steps."""
+    claimer = claimer_of(parts)
+    await parts.add(*[30] * (MAX_HELD + 5))
+    step = asyncio.create_task(claimer.step())
+    await until_in_turns(lambda: claimer._was_full)
+    assert len(parts.leased) == MAX_HELD
+    for claim in parts.leased.claims()[:ended]:
+        parts.leased.remove(parts.leased._jobs[claim])
+    claimer.note_room()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert step.done() == is_awake
+    step.cancel()
+    parts.leased.take_all()
+
+
+@pytest.mark.parametrize(("since_ms", "is_claiming"), [(LEASE_MS - 1, False), (LEASE_MS, True)])
+async def test_a_store_that_says_nothing_is_claimed_from_after_a_lease(
+    parts: Parts, *, since_ms: int, is_claiming: bool
+) -> None:
+    """Leases of dead workers may have run out; before that, it is asked what is due next."""
+    store = parts.store
+    assert isinstance(store, FailingJobStore)
+    store.is_telling = False
+    claimer = claimer_of(parts)
+    await claimer._claim()
+    claimed_ns = claimer._claimed_ns
+    parts.timer.clock.advance_ns(since_ms * NS_PER_MS)  # type: ignore[attr-defined] # a MockClock
+    await claimer.step()
+    assert (claimer._claimed_ns != claimed_ns) == is_claiming
+
+
+@pytest.mark.parametrize(("later_ms", "is_claiming"), [(0, True), (1, False)])
+async def test_a_store_that_says_nothing_is_claimed_from_once_a_job_is_within_the_horizon(
+    parts: Parts, *, later_ms: int, is_claiming: bool
+) -> None:
+    """Jobs that are due later are left to whoever looks then."""
+    store = parts.store
+    assert isinstance(store, FailingJobStore)
+    store.is_telling = False
+    claimer = claimer_of(parts)
+    await claimer._claim()
+    await parts.add((store.limits.horizon_ms + later_ms) / 1000)
+    assert await claimer._has_to_claim() == is_claiming
