@@ -21,6 +21,7 @@ from purgatory.pipeline.outcomes.event_summary import WorkerStart
 from purgatory.pipeline.outcomes.manifest import publish
 from purgatory.pipeline.outcomes.outcomes import FEW_RECORDS
 from purgatory.pipeline.rollups.duck_rollups import DuckRollupRun
+from purgatory.pipeline.rollups.hour_sql import SOURCE
 from purgatory.pipeline.rollups.parts import KEPT_KEYS, KEPT_PREFIXES, KEPT_TIMERS
 from purgatory.pipeline.rollups.rollup_manifest import (
     hour_number,
@@ -86,6 +87,18 @@ def test_what_was_replaced_is_deleted(tmp_path: Path) -> None:
     kinds = Counter("/".join(parts[1:-2]) for parts in files)
     nodes = [f"{period}/{node}" for period in ("days", "months") for node in NODES]
     assert kinds == {"hours": 3, **dict.fromkeys(nodes, 1)}
+
+
+def test_starts_of_workers_are_planned_once(tmp_path: Path) -> None:
+    """The view of an hour's outcomes is in a plan a dozen times, and a year has thousands."""
+    starts = {"00000000000a": WorkerStart("w", 1, 1, 1, START.isoformat())}
+    write_outcomes(tmp_path, [ended(START, 1)], as_of=LATER, starts=starts)
+    connection = connected(threads=1)
+    DuckEngine(connection).rollups(str(tmp_path), lambda _: None)
+    views = connection.execute("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal")
+    statements = dict(views.fetchall())
+    assert set(statements) == {SOURCE}
+    assert all(start not in statements[SOURCE] for start in starts)
 
 
 def test_an_hour_that_is_gone_leaves_the_tables(tmp_path: Path) -> None:

@@ -39,7 +39,9 @@ class DuckRollupRun(RollupRun):
         for batch in self._batches(hours):
             relation = parquet(addresses(self._table, *self._outcomes.paths({*batch})))
             operations = {hour_number(hour): known[hour].operations for hour in batch}
-            self._connection.execute(sql.source(relation, starts, self._as_of, operations))
+            for statement in sql.known_tables(starts, operations):
+                self._connection.execute(statement)
+            self._connection.execute(sql.source(relation, self._as_of))
             place = f"run={self._name}/hours"
             copy_by_period(self._connection, sql.hour_rows(), str(self._files.path(place)))
         self._files.publish(f"run={self._name}/hours")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 
 from purgatory.pipeline.duck.connection import text, time
@@ -28,6 +28,9 @@ from purgatory.pipeline.waits.wait_statistics import NO_KEY, OTHER
 SOURCE = "rollup_source"
 """The name of the view of the outcomes of the hours."""
 
+_STARTS = "rollup_starts"
+_THRESHOLDS = "rollup_thresholds"
+
 MACROS = (
     """CREATE OR REPLACE TEMP MACRO shift_of(value, bits) AS
         greatest(floor(log2(greatest(value, 1)))::INT - bits, 0)""",
@@ -42,27 +45,35 @@ _HOUR_US = 3_600_000_000
 _NO_VALUES = "0 AS valued, NULL AS total, NULL AS least, NULL AS most"
 
 
-def source(
-    relation: str, starts: Mapping[str, WorkerStart], as_of: datetime, operations: Mapping[int, int]
-) -> str:
-    """Return the statement that makes SOURCE.
+def known_tables(starts: Mapping[str, WorkerStart], operations: Mapping[int, int]) -> Iterator[str]:
+    """Yield the statements that make the tables that SOURCE needs.
 
-    `operations` are those of each hour, by its number since 1970.
+    Tables, as each part of the rollups has SOURCE in its plan: planning thousands of values again
+    and again took longer than all else. `operations` are those of each hour, by its number since
+    1970.
     """
-    values = ", ".join(
-        f"({text(name)}, TIMESTAMPTZ {text(start.last_at)})" for name, start in starts.items()
-    )
-    thresholds = ", ".join(
-        f"({hour}, {sample_threshold(count)})" for hour, count in operations.items()
-    )
+    values = [f"({text(name)}, {text(start.last_at)})" for name, start in starts.items()]
+    yield f'CREATE OR REPLACE TEMP TABLE {_STARTS} ("start" VARCHAR, last_at TIMESTAMPTZ)'
+    yield from _inserted(_STARTS, values)
+    values = [f"({hour}, {sample_threshold(count)})" for hour, count in operations.items()]
+    yield f"CREATE OR REPLACE TEMP TABLE {_THRESHOLDS} (threshold_hour BIGINT, threshold BIGINT)"
+    yield from _inserted(_THRESHOLDS, values)
+
+
+def _inserted(table: str, values: Sequence[str]) -> Iterator[str]:
+    if values:
+        yield f"INSERT INTO {table} VALUES {', '.join(values)}"
+
+
+def source(relation: str, as_of: datetime) -> str:
+    """Return the statement that makes SOURCE, from outcomes and the tables of `known_tables`."""
     until = f"coalesce(completed_at, least({time(as_of)}, deadline, crashed_at))"
     return f"""
         CREATE OR REPLACE TEMP VIEW {SOURCE} AS
-        WITH starts("start", last_at) AS (VALUES {values or "('', NULL::TIMESTAMPTZ)"}),
-        known AS (
+        WITH known AS (
             SELECT o.*, CASE WHEN last_at < deadline THEN last_at END AS crashed_at,
                    CASE WHEN last_at < deadline THEN s."start" END AS crashed
-            FROM {relation} o LEFT JOIN starts s
+            FROM {relation} o LEFT JOIN {_STARTS} s
             ON CASE WHEN outcome = 'lost' THEN split_part(operation_id, '-', 1) END = s."start"
         ), timed AS (
             SELECT kind, keys, outcome, is_contested, wait_us, lateness_us, timeout_us, crashed,
@@ -75,10 +86,10 @@ def source(
                        THEN epoch_us({time(as_of)}) - epoch_us(watched_at)
                        ELSE epoch_us(crashed_at) - epoch_us(watched_at) END) AS waited_us
             FROM known
-        ), thresholds(threshold_hour, threshold) AS (VALUES {thresholds})
+        )
         SELECT *, watched_us // {_HOUR_US} AS hour,
                watched_us % {SAMPLE_MODULUS} * {SAMPLE_FACTOR} % {SAMPLE_MODULUS} AS sample_number
-        FROM timed JOIN thresholds ON watched_us // {_HOUR_US} = threshold_hour
+        FROM timed JOIN {_THRESHOLDS} ON watched_us // {_HOUR_US} = threshold_hour
     """
 
 
