@@ -152,6 +152,29 @@ def test_a_cursor_at_the_place_of_a_loss_is_before_or_after_it() -> None:
     assert [replica.kept_before("aaaaaaaaaaaa", offset) for offset in (3, 4)] == [None, 3]
 
 
+@pytest.mark.parametrize(
+    ("later", "common"),
+    [
+        ([], 2),
+        ([Epoch("cccccccccccc", 7)], 4),
+        ([Epoch("bbbbbbbbbbbb", 4)], 2),
+        ([Epoch("bbbbbbbbbbbb", 4), Epoch("cccccccccccc", 7)], 7),
+        ([Epoch("bbbbbbbbbbbb", 4), Epoch("cccccccccccc", 7), Epoch("dddddddddddd", 6)], 6),
+        ([Epoch("cccccccccccc", 3), Epoch("dddddddddddd", 6)], 3),
+        ([Epoch("cccccccccccc", 1)], 2),
+    ],
+)
+def test_a_log_has_in_common_what_comes_before_the_epochs_of_one_side(
+    later: list[Epoch], common: int
+) -> None:
+    """Or what is here already, up to entry 2."""
+    first = Epoch("aaaaaaaaaaaa", 0)
+    replica = _replica()
+    replica.begin([first, Epoch("bbbbbbbbbbbb", 4)], 2)
+    assert replica.common_until([first, *later]) == common
+    assert replica.common_until([Epoch("eeeeeeeeeeee", 0)]) == 2
+
+
 def test_the_position_behind_a_loss_keeps_its_epoch_after_the_next_loss() -> None:
     """Nothing was lost between the two."""
     replica = _replica()

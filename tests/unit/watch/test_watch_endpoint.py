@@ -74,6 +74,15 @@ async def test_as_many_signals_as_the_limit_on_several_keys(
         assert entry["more"] is (waiting > 3)
 
 
+@pytest.mark.parametrize(("count", "status"), [(1, 200), (2, 200), (3, 422)])
+async def test_a_wait_may_be_for_all_of_its_keys(
+    app: FastAPI, purgatory: Purgatory, count: int, status: int
+) -> None:
+    """For as many as it has, and no more."""
+    body = {"keys": {"a": None, "b": None}, "until": {"count": count}, "wait": 0}
+    assert (await watch_many(body).begin(app).reply()).status == status
+
+
 async def test_a_superseded_wait_leaves_the_core(app: FastAPI, purgatory: Purgatory) -> None:
     """At once, with its timer and its keys; neither its key nor its deadline finds it again."""
     older = await parked(app, purgatory, watch("wait=20", "old", Wait_Id=WAIT_ID))

@@ -1,0 +1,88 @@
+"""WatchResponses at the bound of their bytes, and at a loss."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from purgatory import Status
+from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.watch.parameters import parse_etag_cursor
+from purgatory.fastapi.watch.request import JITTER_FROM_SECONDS, WatchTerms, jittered
+from purgatory.fastapi.watch.responses import WatchResponses
+from purgatory.signals import MemorySignals
+from purgatory.testing import MockClock
+
+# Of a signal whose value is one digit.
+SIGNAL_BYTES = 120 + 1
+
+
+def respond(
+    signals: MemorySignals,
+    positions: dict[str, int],
+    *,
+    max_bytes: int = 10_000,
+    status: Status = Status.FIRED,
+    is_single: bool = True,
+) -> Any:
+    terms = WatchTerms(wait=0, is_single=is_single)
+    where = tuple(positions), tuple(positions.values())
+    return json.loads(WatchResponses(signals, max_bytes).response(*where, terms, status).body)
+
+
+@pytest.mark.parametrize(("less", "told"), [(0, [1, 2, 3]), (1, [1, 2])])
+def test_signals_of_a_key_that_just_fit(less: int, told: list[int]) -> None:
+    """One byte less leaves the last one for the next response."""
+    signals = MemorySignals(clock=MockClock())
+    for value in (1, 2, 3):
+        signals.append("k", value)
+    signals.append("other", 4)
+    document = respond(signals, {"k": 0}, max_bytes=3 * SIGNAL_BYTES - less)
+    assert [signal["value"] for signal in document["signals"]] == told
+    assert document["more"] is bool(less)
+    assert document["cursor"] == signals.cursor(2 if less else 4)
+
+
+@pytest.mark.parametrize("less", [0, 1])
+def test_signals_of_several_keys_that_just_fit(less: int) -> None:
+    """One byte less leaves the last key without a signal, and with the cursor it had."""
+    signals = MemorySignals(clock=MockClock())
+    for key in "ab":
+        signals.append(key, 1)
+    document = respond(
+        signals, {"a": 0, "b": 0}, max_bytes=2 * SIGNAL_BYTES - less, is_single=False
+    )
+    entry = document["keys"]["b"]
+    assert (len(entry["signals"]), entry["more"]) == (1 - less, bool(less))
+    assert document["cursors"] == {"a": signals.cursor(2), "b": signals.cursor(0 if less else 2)}
+    assert (len(document["keys"]["a"]["signals"]), document["keys"]["a"]["more"]) == (1, False)
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_drained_wait_keeps_its_cursor_if_signals_were_lost(*, is_lost: bool) -> None:
+    """So that the next wait responds 410; from behind the loss it has read what there is."""
+    signals = MemorySignals(clock=MockClock())
+    signals.append("k", 1)
+    signals.drop("k")
+    signals.append("other", 1)
+    position = signals.earliest("k") - is_lost
+    document = respond(signals, {"k": position}, status=Status.DRAINED)
+    expected = signals.cursor(position if is_lost else signals.head())
+    assert (document["cursor"], document["signals"]) == (expected, [])
+
+
+@pytest.mark.parametrize("text", ['""', 'W/""', ' "" '])
+def test_an_entity_tag_may_be_empty(text: str) -> None:
+    """Its cursor is not one of ours, which is another error than one of the header."""
+    assert parse_etag_cursor(text) == ""
+    with pytest.raises(Problem, match="If-None-Match"):
+        parse_etag_cursor('"')
+
+
+def test_waits_of_five_seconds_end_a_little_earlier() -> None:
+    """To spread reconnects; shorter ones last as long as was asked for."""
+    assert jittered(JITTER_FROM_SECONDS - 0.001) == JITTER_FROM_SECONDS - 0.001
+    for _ in range(10):
+        assert 0.9 <= jittered(JITTER_FROM_SECONDS) / JITTER_FROM_SECONDS < 0.99
