@@ -18,7 +18,7 @@ _INDEX = "ix_purgatory_jobs_free_by_handler"
 
 def upgrade() -> None:
     """Make the index. The one without handlers stays, for processes of older versions."""
-    where = sa.text("finished_ms IS NULL AND lease_until_ms = 0")
+    where = sa.text("finished_ms IS NULL AND lease_until_ms + 0 = 0")
     columns = ["handler", "due_ms", "id"]
     op.create_index(_INDEX, "purgatory_jobs", columns, sqlite_where=where, postgresql_where=where)
 

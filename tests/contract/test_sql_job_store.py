@@ -208,7 +208,6 @@ async def test_what_is_asked_often_is_searched_by_index(
         "ix_purgatory_jobs_leased": (locks.lapsed, numbers),
         "ix_purgatory_jobs_finished": (locks.finished, numbers),
         "ix_purgatory_job_keys_open": (reads.keys_with_jobs, {"keys": many(["k"])}),
-        "ix_purgatory_jobs_free_by_handler": (locks.free_of, {**numbers, "handlers": many("x")}),
         "ix_purgatory_jobs_dedupe_key": (locks.by_dedupe_key, {"dedupe_keys": many("d")}),
         "ix_purgatory_jobs_handler": (
             reads.page_ids(JobFilter(handler="x"), is_first=False),
@@ -236,8 +235,6 @@ async def test_what_is_asked_often_is_searched_by_index(
     assert "ix_purgatory_jobs_" in await _plan(engine, reads.parked, {})
     plan = await _plan(engine, reads.workers(literal(now_ms, BigInteger)), {"limit": 10})
     assert "ix_purgatory_jobs_finished" in plan and "ix_purgatory_jobs_leased" in plan
-    next_due = reads.next_due(literal(now_ms, BigInteger), of_handlers=True)
-    assert "jobs_free_by_handler" in await _plan(engine, next_due, {"handlers": many("x")})
     asked = {"keys": many(["k", "l"]), "limit": 10}
     assert "ix_purgatory_job_keys_open" in await _plan(engine, locks.on_keys, asked)
     if not is_sqlite:

@@ -12,6 +12,9 @@ WITHOUT_PAYLOAD = [
     literal("null", Text).label("payload_json") if column is jobs.c.payload_json else column
     for column in ALL
 ]
+# For conditions on few rows that another index finds: that by handler would read its whole history,
+# and a database without statistics takes it.
+UNINDEXED_HANDLER = jobs.c.handler.concat("")
 LIMIT = bindparam("limit", type_=BigInteger)
 NUMBERS = bindparam("numbers", expanding=True, type_=BigInteger)
 

@@ -9,7 +9,6 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    Column,
     ColumnElement,
     Table,
     Text,
@@ -55,7 +54,7 @@ class Dialect:
             return records
         return {name: [record[name] for record in records] for name in records[0]}
 
-    def among(self, column: Column[Any], name: str) -> ColumnElement[bool]:
+    def among(self, column: ColumnElement[Any], name: str) -> ColumnElement[bool]:
         """Return the condition that a column is one of the parameter `name`, which is `many`."""
         if not self.is_sqlite:
             return column == any_(bindparam(name, type_=ARRAY(Text)))

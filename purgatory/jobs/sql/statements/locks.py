@@ -27,6 +27,7 @@ from purgatory.jobs.sql.statements.columns import (
     ALL,
     LIMIT,
     NUMBERS,
+    UNINDEXED_HANDLER,
     WITHOUT_PAYLOAD,
     began_before_fire,
 )
@@ -37,6 +38,7 @@ from purgatory.jobs.sql.tables import (
     IS_BLOCKED_BY_KEY,
     IS_FINISHED,
     IS_FREE,
+    IS_FREE_OF_HANDLER,
     IS_LEASED,
     IS_OPEN,
     IS_PLACED,
@@ -122,7 +124,7 @@ class Locks:
             select(*ALL).where(IS_LEASED, is_over, is_soon).order_by(*_FIRST).limit(LIMIT)
         ).with_for_update(skip_locked=True)
         self.free_of = _free_of(dialect)
-        self.lapsed_of = self.lapsed.where(dialect.among(jobs.c.handler, "handlers"))
+        self.lapsed_of = self.lapsed.where(dialect.among(UNINDEXED_HANDLER, "handlers"))
         # Until the end of the transaction nobody resumes what it may park.
         self.paused = select(paused_handlers.c.name).with_for_update(read=True)
         self.parked = (
@@ -166,7 +168,7 @@ def _free_of(dialect: Dialect) -> Select[Any]:
     is_soon = first.c.due_ms <= bindparam("until_ms", type_=BigInteger)
     of_handler = (
         select(first)
-        .where(IS_FREE, first.c.handler == handler, is_soon)
+        .where(IS_FREE_OF_HANDLER, first.c.handler == handler, is_soon)
         .order_by(first.c.due_ms, first.c.id)
         .limit(LIMIT)
     )

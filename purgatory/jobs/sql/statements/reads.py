@@ -28,6 +28,7 @@ from purgatory.jobs.sql.statements.columns import (
     LAST_QUARANTINED,
     LIMIT,
     NUMBERS,
+    UNINDEXED_HANDLER,
     began_before_fire,
 )
 from purgatory.jobs.sql.statements.dialect import Dialect
@@ -35,6 +36,7 @@ from purgatory.jobs.sql.tables import (
     HAS_DEDUPE_KEY,
     IS_FINISHED,
     IS_FREE,
+    IS_FREE_OF_HANDLER,
     IS_HELD_UP,
     IS_LEASED,
     IS_OPEN,
@@ -120,9 +122,10 @@ class Reads:
         if of_handlers:
             # Of each by its index.
             handler = self._dialect.unnested("handlers")
-            first = free.where(jobs.c.handler == handler).correlate(handler.table)
+            first = select(func.min(jobs.c.due_ms)).correlate(handler.table)
+            first = first.where(IS_FREE_OF_HANDLER, jobs.c.handler == handler)
             free = select(func.min(first.scalar_subquery())).select_from(handler.table)
-            lapsed = lapsed.where(self._dialect.among(jobs.c.handler, "handlers"))
+            lapsed = lapsed.where(self._dialect.among(UNINDEXED_HANDLER, "handlers"))
         both = union_all(free.correlate(None), lapsed).subquery()
         return select(func.min(both.c[0]))
 
