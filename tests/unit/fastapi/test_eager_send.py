@@ -12,7 +12,13 @@ import pytest
 from starlette.types import Message
 
 from purgatory.fastapi.http import eager_send as module
-from purgatory.fastapi.http.eager_send import send_eagerly, send_response
+from purgatory.fastapi.http.bodies.byte_budgets import UnreadResponses
+from purgatory.fastapi.http.eager_send import (
+    PIECE,
+    ResponseUnreadError,
+    send_eagerly,
+    send_response,
+)
 from purgatory.fastapi.http.raw_response import RawResponse
 from tests.conftest import anyio_backend as anyio_backend  # both loops
 from tests.patience import PATIENCE_S, until_in_turns
@@ -227,3 +233,52 @@ async def test_from_a_timer_outside_any_task(failures: Failures) -> None:
     await asyncio.sleep(0)
     await until_in_turns(lambda: not module._unfinished)
     assert server.is_answered
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_a_long_answer_is_sent_in_pieces(*, more: int) -> None:
+    """Of which the last one says that it is the last; those that are sent are not unread."""
+    unread = UnreadResponses()
+    left: list[int] = []
+
+    async def note() -> None:
+        left.append(unread.held_bytes)
+
+    server = Server(note)
+    body = b"x" * (2 * PIECE + more)
+    await send_response(server.send, RawResponse.from_json(200, body), unread)
+    start, *pieces = server.messages
+    assert (start["type"], b"".join(piece["body"] for piece in pieces)) == (
+        "http.response.start",
+        body,
+    )
+    assert [piece.get("more_body", False) for piece in pieces] == [True] * (1 + more) + [False]
+    assert (left[0], unread.held_bytes, len(unread)) == (len(body), 0, 0)
+
+
+class Other:
+    """A response that is not read either."""
+
+    unread_bytes = 2 * PIECE
+
+    def give_up(self) -> None:
+        """It is the newer one."""
+        raise AssertionError
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_long_answer_is_given_up_for_another(*, is_cancelled: bool) -> None:
+    """With an error of its own, unless somebody else has cancelled the task as well."""
+    unread = UnreadResponses(60, 3 * PIECE)
+    server = Server(asyncio.Event().wait)
+    answer = RawResponse.from_json(200, b"x" * (2 * PIECE))
+    task = asyncio.create_task(send_response(server.send, answer, unread))
+    await until_in_turns(lambda: len(unread) == 1)
+    if is_cancelled:
+        task.cancel()
+    other = Other()
+    unread.hold(other, other.unread_bytes)
+    with pytest.raises(asyncio.CancelledError if is_cancelled else ResponseUnreadError):
+        await task
+    unread.release(other)
+    assert (server.messages, len(unread), unread.held_bytes) == ([], 0, 0)

@@ -180,6 +180,31 @@ async def test_a_client_makes_way_for_itself(
     assert sum(owned.bytes for owned in repeats._owners.values()) == repeats._bytes
 
 
+async def test_a_client_with_an_equal_part_makes_way_for_itself(
+    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two with as many answers, neither takes the room of the other."""
+    monkeypatch.setattr(idempotency, "MAX_RESPONSES", 4)
+    work = Work()
+    owners = [IdentifiedPermit("ann"), IdentifiedPermit("bob")]
+    for key in "ab":
+        for permit in owners:
+            await _respond(repeats, _raw(key, permit=permit), work)
+    await _respond(repeats, _raw("c", permit=owners[1]), work)
+    assert [len(owned.names) for owned in repeats._owners.values()] == [2, 2]
+
+
+async def test_as_many_bytes_as_are_kept(
+    repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer makes way for the next one once they are more."""
+    monkeypatch.setattr(idempotency, "MAX_BYTES", 200)
+    work = Work(size=99)
+    for key in "abcd":
+        await _respond(repeats, _raw(key), work)
+    assert (len(repeats._remembered), repeats._bytes) == (3, 300)
+
+
 async def test_large_answers_make_way_sooner(
     repeats: RepeatedRequests, monkeypatch: pytest.MonkeyPatch
 ) -> None:

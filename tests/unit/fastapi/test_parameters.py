@@ -7,7 +7,14 @@ from typing import Final
 import pytest
 
 from purgatory import Limits, Purgatory
-from purgatory.fastapi.http.parameters import NO_VALUES, Parameter, Parameters, whole_number
+from purgatory.fastapi.http.parameters import (
+    MAX_DIGITS,
+    MAX_QUERY_BYTES,
+    NO_VALUES,
+    Parameter,
+    Parameters,
+    whole_number,
+)
 from purgatory.fastapi.http.preferences import Preferences, parse_prefer, wait_seconds
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
@@ -69,6 +76,9 @@ def test_a_whole_number_is_within_its_bounds(text: str) -> None:
 def test_the_bounds_of_a_whole_number_are_allowed() -> None:
     """Both of them."""
     assert (LIMIT.parse("1"), LIMIT.parse("9")) == (1, 9)
+    assert LIMIT.parse("9".zfill(MAX_DIGITS)) == 9
+    with pytest.raises(Problem, match="a whole number"):
+        LIMIT.parse("9".zfill(MAX_DIGITS + 1))
 
 
 @pytest.mark.parametrize(
@@ -88,9 +98,25 @@ def test_a_query_is_strict(query: bytes, wrong: list[str]) -> None:
     assert sorted(_errors(PARAMETERS, _raw(query))) == sorted(wrong)
 
 
+def test_only_several_errors_are_listed() -> None:
+    """One is the problem itself."""
+    with pytest.raises(Problem) as caught:
+        PARAMETERS.parse(_raw(b"limit=0"))
+    assert set(caught.value.members) == {"param", "allowed"}
+
+
 def test_an_escaped_query_is_read_as_a_plain_one() -> None:
     """Whichever of the two ways it is read."""
     assert PARAMETERS.parse(_raw(b"%6cimit=%37"))[LIMIT] == 7
+
+
+@pytest.mark.parametrize("is_escaped", [True, False])
+def test_a_query_has_up_to_4096_bytes(*, is_escaped: bool) -> None:
+    """Whichever of the two ways it is read."""
+    text = Parameter(name="text", location="query", description="A text.", parse=str, default="")
+    query = (b"te%78t=" if is_escaped else b"text=").ljust(MAX_QUERY_BYTES, b"1")
+    assert len(Parameters(text).parse(_raw(query))[text]) == MAX_QUERY_BYTES - query.index(b"1")
+    assert _errors(Parameters(text), _raw(query + b"1")) == ["query"]
 
 
 def test_errors_of_headers_are_reported_with_those_of_the_query() -> None:

@@ -152,6 +152,16 @@ def test_a_cursor_at_the_place_of_a_loss_is_before_or_after_it() -> None:
     assert [replica.kept_before("aaaaaaaaaaaa", offset) for offset in (3, 4)] == [None, 3]
 
 
+def test_a_cursor_of_an_epoch_that_never_arrived_here_is_before_the_loss() -> None:
+    """It lost entries at the same place, of its own."""
+    replica = _replica()
+    for offset in range(1, 7):
+        replica.apply(_entry(offset))
+    replica.extend([Epoch(name * 12, start) for name, start in (("a", 0), ("b", 5), ("c", 3))])
+    places = [replica.position("other", f"{name * 12}-3") for name in "abc"]
+    assert places == [3, 3, replica.head()]
+
+
 @pytest.mark.parametrize(
     ("later", "common"),
     [

@@ -56,3 +56,19 @@ def test_twice_as_many_keys_as_signals_are_remembered(keys: int, forgotten: int)
     for number in range(keys):
         signals.append(f"key {number}", number)
     assert signals.earliest("another") == forgotten
+
+
+def test_dropping_everything_leaves_nothing() -> None:
+    """All cursors are expired, of whatever key; what fires later is behind them."""
+    signals = bounded(max_signals=3)
+    fire(signals, "a", 1)
+    fire(signals, "b", 2)
+    signals.drop("of b")
+    signals.drop_all(10)
+    statistics = signals.statistics()
+    assert (statistics.signals, statistics.bytes, statistics.keys) == (0, 0, 0)
+    assert (
+        {signals.earliest(key) for key in ("of a", "of b", "another")} == {signals.head()} == {10}
+    )
+    assert signals.append("of a", 3).offset == 11
+    assert signals.statistics().keys == 1
