@@ -323,16 +323,16 @@ local function leave_aside(id, handler)
   return was_aside
 end
 
--- When the first of a handler's jobs is seen by workers of older versions, by how much each further
--- one is later, and when the last is: a backlog of any size costs few of its jobs a second.
-local ASIDE_FIRST, ASIDE_STEP, ASIDE_LAST = 5000, 5, 600000
+-- When the first of a handler's jobs is seen by workers of older versions, and by how much each
+-- further one is later: a backlog of any size costs a hundred of its jobs a second.
+local ASIDE_FIRST, ASIDE_STEP = 5000, 10
 
 -- Sets aside jobs of one handler, given as due_ms and id in turn. They have left their buckets.
 local function set_aside(handler, jobs)
   local key = TAG .. 'u:' .. handler
   local pause_ms, times = ASIDE_FIRST + ASIDE_STEP * call('ZCARD', key), {}
   for place = 1, #jobs, 2 do
-    pause_ms = min(pause_ms + ASIDE_STEP, ASIDE_LAST)
+    pause_ms = pause_ms + ASIDE_STEP
     times[place], times[place + 1] = now + pause_ms, jobs[place + 1]
   end
   call('ZADD', key, unpack(jobs))
