@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
+from itertools import count
 from typing import Any
 
 import pytest
@@ -175,3 +176,34 @@ async def test_a_fired_job_is_claimed_once_by_a_process_that_can_run_it(
             ended = await job.wait(PATIENCE_S)
             assert (ended.state, ended.epoch) == (JobState.DONE, 2)
             assert ended.lateness_ms is not None and ended.due_ms < ended.deadline_ms
+
+
+@pytest.mark.parametrize("stores", ["redis_job_stores", "redis_shards_job_stores"])
+async def test_claims_end_although_others_are_shown_meanwhile(
+    request: pytest.FixtureRequest, stores: str
+) -> None:
+    """One after the other, as fast as round trips take: each was come across by the next claim."""
+    steps = count()
+    make: MakeJobStores = request.getfixturevalue(stores)
+
+    def make_slow(limits: JobLimits, now_ms: Callable[[], int]) -> Any:
+        return make(limits, lambda: now_ms() + 20 * next(steps))
+
+    world = await World(make_slow, JobLimits(max_batch=50)).open()
+    for number in range(300):
+        await world.add("old", number, delay=0)
+    step = Claim("w", 60_000, 50, LEASE_MS, handlers=("new",))
+    while (await world.here.run([step]))[0].is_cut:
+        pass
+    world.now_ms += SHOWN_MS
+    await world.here.next_due_ms()
+    own = await world.add("new", delay=0)
+    found, begun = list[Job](), next(steps)
+    while True:
+        [claimed] = await world.here.run([step])
+        found += claimed.jobs
+        if not claimed.is_cut:
+            break
+    assert [job.id for job in found] == [own.id]
+    assert next(steps) - begun < 20
+    await world.close()

@@ -27,7 +27,8 @@
 --                   and find them in d:<n> after a while.
 --   aside     set   handler of each u:<handler> that there is
 --   meta      hash  the width of buckets, the number of shards, how many of `quarantined` were
---                   dropped, and how far `relist` has come
+--                   dropped, how far `relist` has come, and when jobs that were set aside were last
+--                   shown to workers of older versions
 --
 -- A record's fields are separated by \0, which none of them can hold; format 2 has more of them, for
 -- jobs with what most have not, and format 3 one more, for traced jobs. ARGV[1] is the settings, each
@@ -623,6 +624,18 @@ end
 
 -- Jobs that were set aside long ago, seen by workers of older versions from the end of the batch on.
 local shown = {}
+-- At most so often: a claim would be behind others again after each round trip, and never end.
+local SHOW_EVERY = 1000
+-- Until when none are shown: asked once for each batch.
+local hidden_until
+
+local function is_hidden()
+  if not hidden_until then
+    hidden_until = (tonumber(call('HGET', META, 'shown')) or 0) + SHOW_EVERY
+  end
+  -- Unless the clock went back.
+  return now < hidden_until and hidden_until - now <= SHOW_EVERY
+end
 
 -- Jobs whose lease ran out can be claimed again. Their records stay: until another worker claims a
 -- job, the claim is good. In bounded batches, for a worker that held very many.
@@ -631,7 +644,11 @@ local function take_back()
     local job = read(id)
     call('ZREM', HELD, id)
     if job and job.aside and call('ZSCORE', TAG .. 'u:' .. job.aside, id) then
-      shown[#shown + 1] = job
+      if is_hidden() then
+        call('ZADD', HELD, hidden_until, id)
+      else
+        shown[#shown + 1] = job
+      end
     elseif job then
       join_bucket(id, job[DUE])
     end
@@ -650,6 +667,7 @@ local function show()
     end
   end
   if first then
+    call('HSET', META, 'shown', now)
     redis.pcall('PUBLISH', TAG .. 'changes', 'aside\0' .. first .. '\0')
   end
 end
