@@ -89,6 +89,18 @@ def test_a_call_is_made_once(caplog: pytest.LogCaptureFixture) -> None:
     assert "a call is made once" in caplog.text
 
 
+@pytest.mark.skipif(compiled, reason="attributes of the compiled form are not those of Python")
+def test_the_last_call_that_is_cancelled_takes_the_places_of_others_with_it() -> None:
+    """What is left of a bucket takes no memory."""
+    timer = SystemTimer(clock=MockClock())
+    first, last = timer.call_later(10, print), timer.call_later(10, print)
+    array = first._array
+    assert array is not None and array is last._array
+    first.cancel()
+    last.cancel()
+    assert (array.items, array.holes) == ([], 0)
+
+
 def test_a_failing_call_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     """Of one bucket, too, where the timer calls without a frame in between."""
     clock = MockClock()

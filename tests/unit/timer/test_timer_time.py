@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from purgatory.testing import MockClock
-from purgatory.timer import MAX_DELAY_MS, SystemTimer, TimerTask
+from purgatory.timer import MAX_DELAY_MS, ScheduledCall, SystemTimer, TimerTask
 from tests.unit.timer.timer_bench import HOUR_MS, Bench
 
 
@@ -101,6 +101,17 @@ def test_the_longest_delay_runs_to_the_millisecond(bench: Bench) -> None:
     bench.add(MAX_DELAY_MS, "task")
     assert bench.run_out() <= len(bench.timer.wheel.levels())
     assert bench.times() == [1_000 + MAX_DELAY_MS]
+
+
+def test_the_longest_delay_of_a_call_is_that_of_a_task(bench: Bench) -> None:
+    """Whether the timer makes it or the caller does."""
+    bench.timer.call_later(MAX_DELAY_MS, print)
+    bench.timer.add(ScheduledCall(MAX_DELAY_MS, print))
+    with pytest.raises(ValueError, match="beyond the limit"):
+        bench.timer.call_later(MAX_DELAY_MS + 1, print)
+    with pytest.raises(ValueError, match="beyond the limit"):
+        ScheduledCall(MAX_DELAY_MS + 1, print)
+    assert [call.expiration_ms for call in bench.timer.close()] == [1_000 + MAX_DELAY_MS] * 2
 
 
 @pytest.mark.parametrize("delay_ms", [1.0, 2.5, float("nan"), float("inf"), True, "5", None])

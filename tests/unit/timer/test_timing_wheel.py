@@ -282,3 +282,4 @@ def test_a_wheel_has_at_least_two_buckets(wheel_size: int) -> None:
     """Anything else is refused at once: one bucket has no span to overflow from."""
     with pytest.raises(ValueError, match="wheel_size"):
         TimingWheel(1, wheel_size, 0)
+    assert TimingWheel(1, 2, 0).interval_ms == 2
