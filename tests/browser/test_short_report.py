@@ -81,6 +81,20 @@ async def test_a_minute_can_be_read(report: str, tmp_path: Path) -> None:
         assert page.errors == []
 
 
+async def test_no_expired_operation_is_earlier_than_the_earliest(
+    report: str, tmp_path: Path
+) -> None:
+    """Of two kinds, the share of the later one is 0 until its first; it was drawn as 100 %."""
+    lateness = [[[20, 100], [0.5, 1]], [[50, 200], [0.25, 1]]]
+    groups = "[0, 1].map(number => ({number, name: `kind-${number}`, colour: '#123456'}))"
+    async with browser(tmp_path) as page:
+        await opened(page, report, 1280)
+        section = f"{{groups: () => {groups}, data: {{lateness: {lateness}}}}}"
+        times, *shares = await page.run(f"latenessChart({section}).data")
+        assert times == [20, 50, 100, 200]
+        assert shares == [[0.5, 0.5, 1, 1], [0, 0.25, 0.25, 1]]
+
+
 async def test_the_first_cards_use_the_width(report: str, tmp_path: Path) -> None:
     """Two columns of which neither is half empty; on a phone no setting scrolls sideways."""
     setting = "Purgatory(tick_ms=1, wheel_size=1024, and_so_on=1234567890)"

@@ -296,6 +296,7 @@ def test_rows_that_are_no_events_are_counted(spark: SparkSession, tmp_path: Path
     table = OutcomeTable(spark, str(tmp_path / "outcomes"))
     update = table.update(str(written.folder))
     assert (update.rows, update.unknown_rows) == (written.truth.rows + 5, 5)
+    assert table.manifest().unknown_rows == 5
     assert update.operations == written.truth.operations
     assert update.written_hours == tuple(table.manifest().hours) == ("2026-11-20T06",)
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from purgatory.pipeline.outcomes.event_summary import FutureRecords
 from purgatory.pipeline.outcomes.manifest import Manifest
+from purgatory.pipeline.report.read_section import read_section
 from purgatory.pipeline.report.verdict import SHOWN_CHANGES, verdict
 from tests.pipeline.test_charts import NOTHING
 
@@ -21,14 +22,16 @@ def kind_row(operations: int, lost: int) -> dict[str, Any]:
     return {"kind": "park", "operations": operations, "lost": lost}
 
 
+ADVICE = {
+    "timeouts": [timeout("park", 100, 24_000_000), timeout("watch", 100, None)],
+    "workers": {"workers": 1, "reason": ""},
+    "geometry": {"advised": None, "default": None},
+}
+
+
 def test_nothing_to_change_is_no_change() -> None:
     """Timeouts that fit, one worker and the default wheel."""
-    advice = {
-        "timeouts": [timeout("park", 100, 24_000_000), timeout("watch", 100, None)],
-        "workers": {"workers": 1, "reason": ""},
-        "geometry": {"advised": None, "default": None},
-    }
-    found = replace(NOTHING, by_kind=[kind_row(200, 0)], advice=advice)
+    found = replace(NOTHING, by_kind=[kind_row(200, 0)], advice=ADVICE)
     assert verdict(found) == []
 
 
@@ -62,3 +65,17 @@ def test_the_most_important_come_first_with_their_settings() -> None:
         "Correct the clock of w-3",
         "Find out why workers die",
     ]
+    assert found[0].why == "2 records are dated in the future and not in these figures."
+
+
+def test_what_was_skipped_is_said() -> None:
+    """Files, and records of the files that were read."""
+    for manifest, sentence in (
+        (Manifest(), "no file, and no record"),
+        (Manifest(bad={"a": "empty"}), "1 file could not be read, so counts are too low"),
+        (Manifest(unknown_rows=1), "1 record of unknown events, or without identifier or time"),
+    ):
+        found = replace(NOTHING, manifest=manifest)
+        assert f"<dt>Skipped</dt><dd>{sentence}</dd>" in read_section(found, None)
+    one = replace(NOTHING, manifest=Manifest(future={"w": FutureRecords(1, "2099", "2099")}))
+    assert verdict(replace(one, advice=ADVICE))[0].why.startswith("1 record is dated in the future")

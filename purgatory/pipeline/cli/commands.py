@@ -38,7 +38,7 @@ def run_outcomes(call: Call) -> str:
         f"{counted(len(update.written_hours), 'hour')} written."
     ]
     if update.unknown_rows:
-        lines.append(f"Records of unknown events: {update.unknown_rows:,}")
+        lines.append(f"Unknown or incomplete records, skipped: {update.unknown_rows:,}")
     if update.is_repaired:
         lines.append("Repaired: the outcomes had records dated in the future.")
     lines += _future_lines(update.future)

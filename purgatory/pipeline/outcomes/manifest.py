@@ -55,6 +55,8 @@ class Manifest:
     """The number of files read, deleted ones included."""
     rows: int = 0
     """In the files that were read."""
+    unknown_rows: int = 0
+    """Of these, records of unknown events, or without an identifier or a time: all skipped."""
     bad: dict[str, str] = field(default_factory=dict)
     """The journal's files that were skipped, and why."""
     hours: dict[str, Hour] = field(default_factory=dict)

@@ -48,7 +48,7 @@ class Update:
     rows: int
     """Records in the new files."""
     unknown_rows: int
-    """Of these, records of unknown events, which are skipped."""
+    """Of these, records of unknown events, or without an identifier or a time: they are skipped."""
     written_hours: tuple[str, ...]
     operations: int
     """Operations in the whole table."""
@@ -188,6 +188,8 @@ class UpdateRun(ABC):
             # Every known event that was read is in one of the rewritten hours, or in the future.
             unknown_rows = rows - (manifest.records(hours) - before.records(hours))
         unknown_rows -= _future_records(manifest) - _future_records(before)
+        unknown_rows = max(0, unknown_rows)
+        manifest.unknown_rows += unknown_rows
         if manifest != before:
             manifest.run = before.run + 1
             publish(self._table, manifest)
@@ -197,7 +199,7 @@ class UpdateRun(ABC):
             known_files=len(known),
             bad=bad,
             rows=rows,
-            unknown_rows=max(0, unknown_rows),
+            unknown_rows=unknown_rows,
             written_hours=tuple(sorted(written)),
             operations=operations,
             future=manifest.future,

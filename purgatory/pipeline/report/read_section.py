@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from html import escape
 
 from purgatory.pipeline.console.formatting import counted, duration, percent
-from purgatory.pipeline.outcomes.manifest import missing_records
+from purgatory.pipeline.outcomes.manifest import Manifest, missing_records
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.report.html_table import folded, name_cell, table
 
@@ -44,12 +44,18 @@ def _facts(findings: Findings, journal: str | None) -> Iterator[tuple[str, str, 
     missing = missing_records(manifest)
     yield "Gaps", _gaps(missing), bool(missing)
     yield "Clock skew", _skew(findings), bool(manifest.future)
-    bad = len(manifest.bad)
-    files = f"{counted(bad, 'file')} could not be read, so counts are too low"
-    yield "Skipped", files if bad else "no file", bool(bad)
+    skipped = list(_skipped_counts(manifest))
+    yield "Skipped", "; ".join(skipped) or "no file, and no record", bool(skipped)
     contested = findings.sum_of("contested")
     ends = f"{counted(contested, 'operation')} with two ends; the earlier one counts"
     yield "Contested", ends if contested else "no operation has two ends", bool(contested)
+
+
+def _skipped_counts(manifest: Manifest) -> Iterator[str]:
+    if bad := len(manifest.bad):
+        yield f"{counted(bad, 'file')} could not be read, so counts are too low"
+    if unknown := manifest.unknown_rows:
+        yield f"{counted(unknown, 'record')} of unknown events, or without identifier or time"
 
 
 def minute_of(time: str | None) -> str:

@@ -44,7 +44,8 @@ def _data(findings: Findings) -> Iterator[Change]:
         yield Change(
             4.0,
             f"Correct the clock of {workers}",
-            f"{counted(records, 'record')} are dated in the future and not in these figures.",
+            f"{counted(records, 'record is', 'records are')} dated in the future and not in these "
+            "figures.",
             "timedatectl set-ntp true",
         )
     if missing := missing_records(manifest):

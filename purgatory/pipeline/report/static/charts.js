@@ -284,6 +284,12 @@ function drawTimeouts(u, lines, section) {
   ctx.restore();
 }
 
+// None are before the first value, and all are after the last.
+function cumulated(values) {
+  const first = values.findIndex((value) => value !== null);
+  return values.map((value, index) => value ?? (index < first ? 0 : 1));
+}
+
 function latenessChart(section) {
   const chosen = section.groups("kind").filter((group) => section.data.lateness[group.number]?.[0]?.length);
   if (!chosen.length) return null;
@@ -293,8 +299,7 @@ function latenessChart(section) {
   }));
   const lines = chosen.map((group, place) => ({
     ...group,
-    // All operations are at most as late as the latest.
-    values: columns[place][0].map((value, index) => value ?? (times[index] > 10 && index ? 1 : null)),
+    values: cumulated(columns[place][0]),
   }));
   const first = times.find((time, index) => lines.some((line) => line.values[index] > INVISIBLE));
   return {
@@ -308,7 +313,7 @@ function latenessChart(section) {
     },
     words: (index) => ({
       title: `at most ${duration(times[index])} late`,
-      rows: lines.map((line) => [line.name, line.values[index] === null ? "none" : share(line.values[index]), line.colour]),
+      rows: lines.map((line) => [line.name, share(line.values[index]), line.colour]),
     }),
   };
 }
