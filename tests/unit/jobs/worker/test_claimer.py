@@ -21,9 +21,7 @@ MAX_HELD = 10
 
 def claimer_of(parts: Parts) -> Claimer:
     parts.handlers.add("work", lambda job: None)
-    runner = JobRunQueue(
-        parts.leased, _never_run, max_running=1, max_threads=1, max_waiting=MAX_HELD
-    )
+    runner = JobRunQueue(parts.leased, _run, max_running=1, max_threads=1, max_waiting=MAX_HELD)
     return Claimer(
         parts.worker_store,
         parts.leased,
@@ -37,8 +35,8 @@ def claimer_of(parts: Parts) -> Claimer:
     )
 
 
-async def _never_run(leased: Any) -> None:
-    raise AssertionError("no job of this file is due")
+async def _run(leased: Any) -> None:
+    """A job ends at once."""
 
 
 @pytest.mark.parametrize(("ended", "is_awake"), [(5, False), (6, True), (7, True)])
@@ -89,3 +87,14 @@ async def test_a_store_that_says_nothing_is_claimed_from_once_a_job_is_within_th
     await claimer._claim()
     await parts.add((store.limits.horizon_ms + later_ms) / 1000)
     assert await claimer._has_to_claim() == is_claiming
+
+
+@pytest.mark.parametrize("late_ms", [0, 1])
+async def test_a_job_that_is_due_now_is_not_overdue(parts: Parts, *, late_ms: int) -> None:
+    """It would be if no worker had looked a millisecond earlier."""
+    claimer = claimer_of(parts)
+    await parts.add(0)
+    parts.timer.clock.advance(late_ms)  # type: ignore[attr-defined] # a MockClock
+    await claimer._claim()
+    assert (len(parts.leased), parts.recovery.progress.overdue) == (1, late_ms)
+    parts.leased.take_all()

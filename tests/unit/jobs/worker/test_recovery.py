@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,7 +19,9 @@ from purgatory.jobs import (
     WorkerSettings,
 )
 from purgatory.jobs.model import Cancel, Claimed, Finish, GiveBack, Step
+from purgatory.jobs.worker.claiming.recovery import LOG_EVERY
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
+from tests.unit.jobs.worker.parts import Parts
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms, on_time
 
 
@@ -372,3 +375,15 @@ async def test_an_idle_worker_hardly_asks(purgatory: Purgatory, store: FailingJo
     before = store.asked
     await asyncio.sleep(600)
     assert store.asked - before <= 80
+
+
+async def test_a_long_recovery_is_logged_now_and_then(
+    parts: Parts, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once for so many jobs, and not for each claim."""
+    caplog.set_level(logging.INFO, "purgatory.jobs")
+    logged = []
+    for overdue in (LOG_EVERY - 1, 1, LOG_EVERY - 1, 2):
+        await parts.recovery.handle([], overdue=overdue)
+        logged.append(len(caplog.records))
+    assert logged == [0, 1, 1, 2]
