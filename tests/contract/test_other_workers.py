@@ -10,7 +10,7 @@ import pytest
 from purgatory import Purgatory
 from purgatory.fastapi.lifespan import create_lifespan
 from purgatory.jobs import JobState, JobStore, MemoryJobStore, other_workers
-from purgatory.jobs.model import Deadline, Finish, OnFire, WaitAgain
+from purgatory.jobs.model import Deadline, Finish, GiveBack, OnFire, WaitAgain
 from purgatory.jobs.other_workers import OtherWorkers, overlap_ms
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.stores.protocol import ListsWorkers
@@ -92,6 +92,25 @@ async def test_a_job_that_another_process_holds_shows_it(world: World) -> None:
     await world.there.run([again])
     assert not await looking.look()
     assert await world.claim(world.there, worker="host-7", within_ms=OVERLAP_MS)
+    assert await looking.look()
+
+
+async def test_a_running_job_shows_it_however_many_are_put_off(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those have no worker, and are held for longer than any worker holds a job."""
+    monkeypatch.setattr(other_workers, "LOOKED_AT", 4)
+    looking = await looking_into(world)
+    for _ in range(30):
+        await world.add(delay=0)
+    excess = await world.claim(world.there, worker="here")
+    await world.there.give_back([GiveBack(job.claim, hold_ms=600_000) for job in excess])
+    await world.add(delay=0)
+    (job,) = await world.claim(world.there, worker="host-7", within_ms=0)
+    await world.there.start([job.claim], lease_ms=LEASE_MS)
+    assert not await looking.look()
+    world.now_ms += OVERLAP_MS
+    assert await world.there.renew([job.claim], lease_ms=LEASE_MS) == []
     assert await looking.look()
 
 

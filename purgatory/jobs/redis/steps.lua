@@ -1432,7 +1432,8 @@ function steps.look_back(step)
   return concat(lines, '\0')
 end
 
--- Of a batch of the jobs that finished last, and of those that are held: who had them, and when.
+-- Of a batch of the jobs that finished last, of those that run, and of those that are held: who had
+-- them, and when.
 function steps.workers(step)
   local limit, seen, lines = min(MAX_BATCH, tonumber(step[2])), {}, {}
   local function see(ids, is_held)
@@ -1450,6 +1451,8 @@ function steps.workers(step)
     end
   end
   see(call('ZREVRANGE', FINISHED, 0, limit - 1))
+  see(call('ZREVRANGE', STATES.running, 0, limit - 1), true)
+  -- These may all be set aside, or put off.
   see(call('ZREVRANGEBYSCORE', HELD, '(' .. PARKED, '(' .. now, 'LIMIT', 0, limit), true)
   for worker, ms in pairs(seen) do
     lines[#lines + 1] = worker .. '\1' .. ms

@@ -138,9 +138,11 @@ class Reads:
             finished.c.state.in_([JobState.DONE, JobState.FAILED])
         )
         until_ms = jobs.c.lease_until_ms
+        is_held = and_(until_ms > now_ms, until_ms < literal(PARKED_UNTIL_MS, BigInteger))
         held = (
             select(jobs.c.worker)
-            .where(IS_LEASED, until_ms > now_ms, until_ms < literal(PARKED_UNTIL_MS, BigInteger))
+            # What is put off has none, and ends after all leases of workers.
+            .where(IS_LEASED, is_held, jobs.c.worker.is_not(None))
             .order_by(until_ms.desc())
             .limit(LIMIT)
             .subquery()
