@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from purgatory.jobs import WorkerSettings
-from purgatory.jobs.worker.claiming.claimer import Claimer
+from purgatory.jobs.worker.claiming.claimer import SLICE, Claimer
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.running.run_queue import JobRunQueue
 from purgatory.timer.clock import NS_PER_MS
@@ -19,7 +19,7 @@ from tests.unit.jobs.worker.parts import LEASE_MS, Parts
 MAX_HELD = 10
 
 
-def claimer_of(parts: Parts) -> Claimer:
+def claimer_of(parts: Parts, max_held: int = MAX_HELD) -> Claimer:
     parts.handlers.add("work", lambda job: None)
     runner = JobRunQueue(parts.leased, _run, max_running=1, max_threads=1, max_waiting=MAX_HELD)
     return Claimer(
@@ -30,7 +30,7 @@ def claimer_of(parts: Parts) -> Claimer:
         recovery=parts.recovery,
         renewer=LeaseRenewer(parts.worker_store, parts.leased),
         listener=parts.listener,
-        settings=WorkerSettings(max_held=MAX_HELD, poll_ms=1_000),
+        settings=WorkerSettings(max_held=max_held, poll_ms=1_000),
         limits=parts.store.limits,
     )
 
@@ -97,4 +97,17 @@ async def test_a_job_that_is_due_now_is_not_overdue(parts: Parts, *, late_ms: in
     parts.timer.clock.advance(late_ms)  # type: ignore[attr-defined] # a MockClock
     await claimer._claim()
     assert (len(parts.leased), parts.recovery.progress.overdue) == (1, late_ms)
+    parts.leased.take_all()
+
+
+async def test_the_loop_turns_while_many_jobs_are_taken_over(parts: Parts) -> None:
+    """A slice of them at a time."""
+    claimer = claimer_of(parts, max_held=1_000)
+    await parts.add(*[30] * (2 * SLICE + 10))
+    claiming = asyncio.create_task(claimer._claim())
+    held = [0]
+    while not claiming.done():
+        await asyncio.sleep(0)
+        held.append(len(parts.leased))
+    assert sorted(set(held)) == [0, SLICE, 2 * SLICE, 2 * SLICE + 10]
     parts.leased.take_all()

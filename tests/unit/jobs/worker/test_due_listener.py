@@ -28,6 +28,9 @@ async def test_a_job_that_is_due_soon_is_claimed_at_once(parts: Parts) -> None:
     assert COLLECT_MS - 100 <= await woken_after_ms(listener) <= COLLECT_MS - 98
     assert listener.take_announced() and not listener.take_announced()
     assert await woken_after_ms(listener) == 10_000
+    # Collected anew after that.
+    listener.on_due(now_ms() + 50_000)
+    assert COLLECT_MS <= await woken_after_ms(listener) <= COLLECT_MS + 2
 
 
 async def test_before_the_first_claim_everything_is_soon(parts: Parts) -> None:
