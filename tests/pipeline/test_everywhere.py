@@ -24,6 +24,7 @@ from purgatory.jobs.sql import migrate
 from purgatory.journal.schema import EVENT_SCHEMA
 from purgatory.pipeline.duck.connection import connected
 from purgatory.pipeline.schedule.job_address import JobAddress
+from purgatory.pipeline.spark.session import REMOTE_VARIABLE
 from purgatory.pipeline.spark.tables import Tables
 from tests.acceptance.process_server import ProcessServer
 from tests.house.imports import ROOT
@@ -97,6 +98,12 @@ def expected(small: Written, tmp_path_factory: pytest.TempPathFactory) -> Path:
     arguments = ["waits", "--journal", str(small.folder), "--out", str(out), "--engine", "duckdb"]
     run([sys.executable, "-c", COMMANDS], [arguments])
     return out
+
+
+@pytest.fixture(autouse=True)
+def no_other_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the server of the shared session: these tests start their own."""
+    monkeypatch.delenv(REMOTE_VARIABLE, raising=False)
 
 
 @pytest.fixture
