@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from redis.asyncio.cluster import RedisCluster
+from redis.exceptions import ClusterDownError
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import SignalsConflictError, SignalsUnavailableError
@@ -208,6 +209,35 @@ async def test_a_claim_without_a_fire_ends_when_that_cannot_be_under_way(tmp_pat
             # Fired, although the process that has claimed the name never knew.
             await let_time_pass()
             await refused(here, name, first)
+    finally:
+        node.close()
+
+
+async def test_a_refusal_of_a_repeated_command_does_not_free_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client repeats a command without a reply: the first may have been done."""
+    node = ValkeyServer(tmp_path)
+    try:
+        url = node.start_as_cluster().url
+        client: Any = RedisCluster.from_url(url)
+        async with client, worker(client) as here:
+            name, first, other = elsewhere(here)
+            execute = client.execute_command
+
+            async def execute_twice(*command: Any, **options: Any) -> Any:
+                reply = await execute(*command, **options)
+                if b"append" in command:
+                    raise ClusterDownError("CLUSTERDOWN The cluster is down")
+                return reply
+
+            with monkeypatch.context() as patch:
+                patch.setattr(client, "execute_command", execute_twice)
+                with pytest.raises(SignalsUnavailableError, match="made again"):
+                    await fired(here, name, first)
+            await refused(here, name, other)
+            ((_, seq),) = await fired(here, name, first)
+            assert seq == 1
     finally:
         node.close()
 

@@ -44,7 +44,6 @@ from purgatory.signals.redis.shard_log import (
     ShardLog,
     no_reply,
     short_name,
-    was_refused,
 )
 from purgatory.signals.sharded_signals import ShardedSignals
 from purgatory.signals.shared_signals import Appended, Idempotency, PendingRecord, SignalListener
@@ -402,10 +401,10 @@ class RedisSignals:
                         break
         except TimeoutError as exc:
             raise no_reply(exc, self._timeout_s) from exc
-        except SignalsError as exc:
-            # If nothing was appended for sure, the name can be used for another request.
-            is_refused = isinstance(exc, SignalsConflictError) or was_refused(exc)
-            if claim is not None and not appended and is_refused:
+        except SignalsConflictError:
+            # Nothing was appended: the name can be used for another request. Not so after an error:
+            # the client repeats commands by itself, and one without a reply may have been done.
+            if claim is not None and not appended:
                 with contextlib.suppress(SignalsError, TimeoutError):
                     async with asyncio.timeout_at(until_s):
                         await self._claims.release(claim)

@@ -388,11 +388,6 @@ def no_reply(exc: Exception, timeout_s: float) -> SignalsUnavailableError:
     )
 
 
-def was_refused(error: SignalsError) -> bool:
-    """Return True iff the server has replied that it did not append."""
-    return isinstance(error.__cause__, ResponseError)
-
-
 def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:
     """Return epoch and entries of a log's message; raise ValueError or LookupError."""
     epoch, first, entries = message.split(b" ", 2)
