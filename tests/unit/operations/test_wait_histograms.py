@@ -6,7 +6,7 @@ import gc
 import weakref
 
 from purgatory import DelayedOperation, Status
-from purgatory.operations.wait_histograms import WaitTimes
+from purgatory.operations.wait_histograms import Histogram, WaitTimes
 from purgatory.testing import MockClock
 
 MAX_CLASSES = 1_000
@@ -56,3 +56,10 @@ def test_classes_made_on_the_fly_are_not_kept_without_bound() -> None:
     gc.collect()
     assert sum(cls() is not None for cls in made) == MAX_CLASSES
     assert sum(times.kinds["Made"].fired.counts) == MAX_CLASSES + 2
+
+
+def test_a_value_below_zero_counts_as_zero() -> None:
+    """A clock may step back."""
+    histogram = Histogram((0, 10))
+    histogram.add(-5)
+    assert (histogram.counts, histogram.total) == ([1, 0, 0], 0)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from purgatory import InvalidKeyError
-from purgatory.operations.watch_key import check_key
+from purgatory.operations.watch_key import WATCH_BYTES, check_key, watch_bytes
 
 
 class Liar(str):
@@ -58,3 +58,9 @@ def test_the_first_and_last_characters_that_no_key_has(key: str) -> None:
     """Controls, and halves of pairs."""
     with pytest.raises(InvalidKeyError):
         check_key(key)
+
+
+def test_what_keys_take() -> None:
+    """Four bytes for each character of one that is not of ASCII alone, and what a watch takes."""
+    assert watch_bytes(()) == 0
+    assert watch_bytes(("abc", "ab\xe9", 5)) == 3 * WATCH_BYTES + 3 + 4 * 3
