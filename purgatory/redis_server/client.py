@@ -77,6 +77,18 @@ def connected_to_cluster(url: str, timeout_s: float) -> RedisCluster:
     )
 
 
+def channel_of_database(channel: str, client: Client) -> str:
+    """Return the name of a channel for the database that `client` uses.
+
+    Channels, unlike keys, are those of the whole server: without the number, processes that use
+    the same prefix in different databases would hear each other.
+    """
+    # A cluster has one database, and its client no pool.
+    pool = getattr(client, "connection_pool", None)
+    database = 0 if pool is None else int(pool.connection_kwargs.get("db") or 0)
+    return f"{channel}@{database}" if database else channel
+
+
 class _UnixConnection(UnixDomainSocketConnection):
     """A connection that is closed if the server refuses its database.
 

@@ -310,8 +310,10 @@ class Follower:
         state = await self.log.read(after, PAGE)
         if state.shards != self._shards:
             raise SignalsNotReadyError(
-                f"the signals of this prefix are in {state.shards} shards, and this process was "
-                f"given shards={self._shards}: give the same number everywhere, or another prefix"
+                f"the signals of this prefix were begun with shards={state.shards}, and this "
+                f"process was given shards={self._shards}: give shards={state.shards} (in the "
+                f"service, PURGATORY_SIGNALS_SHARDS={state.shards}), or use another prefix or "
+                "another database of the server"
             )
         self._note_refusal(state.refusal)
         if not replica.epochs:

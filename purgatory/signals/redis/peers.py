@@ -14,7 +14,8 @@ from typing import Any, Final
 from redis.asyncio import Redis
 
 from purgatory.errors import SignalsUnavailableError
-from purgatory.redis_server.script import CONNECTION_ERRORS
+from purgatory.redis_server.client import channel_of_database
+from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.retry_policy import RetryPolicy
 
 logger = logging.getLogger("purgatory.signals.redis")
@@ -39,8 +40,9 @@ class Peers:
         """Ask those that use the same prefix."""
         self._name = token_hex(6)
         # One slot of a cluster, whose node all of them subscribe at.
-        self.channel = f"{{{prefix}:signals:0}}:peers"
-        self._own_channel = f"{self.channel}:{self._name}"
+        self._shared_channel = f"{{{prefix}:signals:0}}:peers"
+        self.channel = self._shared_channel
+        self._own_channel = ""
         self._timeout_s = timeout_s
         self._connect: Callable[[], Awaitable[Redis]] | None = None
         self._client: Callable[[], Awaitable[Redis]] | None = None
@@ -56,12 +58,19 @@ class Peers:
         """The same for slow answers, which are texts; those that fail are left out."""
 
     def start(
-        self, connect: Callable[[], Awaitable[Redis]], client: Callable[[], Awaitable[Redis]]
+        self,
+        connect: Callable[[], Awaitable[Redis]],
+        client: Callable[[], Awaitable[Redis]],
+        *,
+        given: Client,
     ) -> None:
         """Subscribe, on the running event loop; `client` returns the client that publishes.
 
-        `connect` returns the one that subscribes, and looks for its server anew.
+        `connect` returns the one that subscribes, and looks for its server anew. Both use the
+        database of `given`.
         """
+        self.channel = channel_of_database(self._shared_channel, given)
+        self._own_channel = f"{self.channel}:{self._name}"
         self._connect, self._client = connect, client
         self._task = asyncio.create_task(self._run(), name="purgatory-signals-peers")
 

@@ -192,7 +192,7 @@ class RedisSignals:
             follower.start(self._connector(follower.log), listener)
         self._pending_fires.connect(client)
         first = self._followers[0].log
-        self._peers.start(self._connector(first), partial(self._node_client, first))
+        self._peers.start(self._connector(first), partial(self._node_client, first), given=client)
 
     @property
     def propagation(self) -> TracePropagation | None:

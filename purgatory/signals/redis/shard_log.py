@@ -23,6 +23,7 @@ from purgatory.errors import (
 )
 from purgatory.group_commit import GroupCommit
 from purgatory.limits import Limits
+from purgatory.redis_server.client import channel_of_database
 from purgatory.redis_server.script import (
     CONNECTION_ERRORS,
     Client,
@@ -121,6 +122,7 @@ class ShardLog:
         self, tag: str, *, shards: int, limits: Limits, timeout_s: float, is_fsynced: bool
     ) -> None:
         self._tag = tag.encode()
+        # With the number of the client's database, see `connect`.
         self.channel = f"{tag}appended"
         self.keys = tuple(f"{tag}{name}" for name in _KEYS)
         settings = (
@@ -147,6 +149,8 @@ class ShardLog:
         """Use `client` from now on, and append through `connection` while that is open."""
         self._client = client
         self._connection = connection
+        self.channel = channel_of_database(f"{self._tag.decode()}appended", client)
+        self._channel = self.channel.encode()
         # A timer of an event loop that was not closed in order would never run.
         self._deadlines.close()
 
