@@ -103,7 +103,9 @@ def expected(small: Written, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def no_other_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the server of the shared session: these tests start their own."""
-    monkeypatch.delenv(REMOTE_VARIABLE, raising=False)
+    # PySpark sets the second in a process that is a client.
+    for name in (REMOTE_VARIABLE, "SPARK_CONNECT_MODE_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
