@@ -80,7 +80,8 @@ def key_reused(key: str) -> Problem:
     """Return the problem of an Idempotency-Key that named another request."""
     return Problem(
         "idempotency-conflict",
-        f"Idempotency-Key {key!r} was used for a request with another address or body",
+        f"Idempotency-Key {key!r} was used for a request with another address or body: "
+        "use a new key",
     )
 
 

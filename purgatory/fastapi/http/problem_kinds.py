@@ -116,8 +116,8 @@ KINDS: Final[dict[str, ProblemKind]] = {
             "unknown-handler",
             422,
             "No handler has this name",
-            "`detail` names the known ones. Operators: register the handler, or declare it as one "
-            "that another service runs.",
+            "`detail` names the known ones. Operators: register the handler with http=True, or, "
+            "if another service runs it, call purgatory.handled_elsewhere([...], http=True).",
         ),
         ProblemKind(
             "idempotency-conflict",

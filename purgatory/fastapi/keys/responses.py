@@ -24,6 +24,7 @@ def has_fired(purgatory: Purgatory, key: str) -> Problem:
     head = signals.cursor(signals.last(key))
     return Problem(
         "precondition-failed",
-        f"key {key!r} has fired since the cursor of If-Match; its cursor is {head!r} now",
+        f"key {key!r} has fired since the cursor of If-Match; its cursor is {head!r} now: "
+        "read the state again, then fire with that",
         head=head,
     )

@@ -74,10 +74,10 @@ class JobConflictError(JobError, RuntimeError):
 
     def __init__(self, job: Job, action: str) -> None:
         """Set the current job; `action` is what could not be done, as a participle."""
-        decided = "" if job.outcome is None else f" and {job.outcome}"
+        is_told = job.outcome is None or job.outcome.value == job.state.value
+        decided = "" if is_told else f" (outcome: {job.outcome})"
         super().__init__(
-            f"job {job.id} cannot be {action} any more: it is {job.state}{decided}; add another "
-            "job instead"
+            f"job {job.id} cannot be {action}: it is {job.state}{decided}; add another job instead"
         )
         self.job = job
 
