@@ -155,7 +155,7 @@ async def test_what_runs_or_is_finished_cannot_be_changed(world: World) -> None:
         lambda: world.here.reschedule(running.id, Deadline(delay_ms=1)),
     ]
     for change in changes:
-        with pytest.raises(JobConflictError, match="it is running and expired") as caught:
+        with pytest.raises(JobConflictError, match=r"it is running \(outcome: expired\)") as caught:
             await change()
         assert caught.value.job == running
     await world.here.finish([Finish(running.claim, JobState.DONE)])
