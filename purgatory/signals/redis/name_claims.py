@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from purgatory.group_commit import GroupCommit
 from purgatory.redis_server.script import netstrings
-from purgatory.signals.redis.shard_log import MAX_WEIGHT, ShardLog, name_reused
+from purgatory.signals.redis.shard_log import MAX_WEIGHT, ShardLog, name_reused, text_bytes
 from purgatory.signals.shared_signals import Idempotency
 
 
@@ -69,7 +69,7 @@ class NameClaims:
         """
         log = self._logs[claim.home]
         keys = log.keys_of_name(claim.idempotency)
-        await log.run(b"release", _bytes(claim.idempotency.name), claim.token, keys=keys)
+        await log.run(b"release", text_bytes(claim.idempotency.name), claim.token, keys=keys)
 
     async def drain(self) -> None:
         """Wait for the round trips under way."""
@@ -93,7 +93,7 @@ class NameClaims:
         for claim in claims:
             keys += log.keys_of_name(claim.idempotency)
             arguments += (
-                _bytes(claim.idempotency.name),
+                text_bytes(claim.idempotency.name),
                 claim.idempotency.fingerprint.encode(),
                 claim.token,
                 b",".join(b"%d" % shard for shard in claim.shards),
@@ -101,7 +101,3 @@ class NameClaims:
                 claim.held,
             )
         return list(netstrings(await log.run(b"claim", *arguments, keys=keys)))
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")

@@ -122,8 +122,9 @@ class ShardLog:
         self, tag: str, *, shards: int, limits: Limits, timeout_s: float, is_fsynced: bool
     ) -> None:
         self._tag = tag.encode()
+        self._shared_channel = f"{tag}appended"
         # With the number of the client's database, see `connect`.
-        self.channel = f"{tag}appended"
+        self.channel = self._shared_channel
         self.keys = tuple(f"{tag}{name}" for name in _KEYS)
         settings = (
             *(limits.max_signals // shards or 1, limits.max_signal_bytes // shards or 1),
@@ -149,7 +150,7 @@ class ShardLog:
         """Use `client` from now on, and append through `connection` while that is open."""
         self._client = client
         self._connection = connection
-        self.channel = channel_of_database(f"{self._tag.decode()}appended", client)
+        self.channel = channel_of_database(self._shared_channel, client)
         self._channel = self.channel.encode()
         # A timer of an event loop that was not closed in order would never run.
         self._deadlines.close()
@@ -258,7 +259,7 @@ class ShardLog:
 
     async def last(self, keys: Sequence[str]) -> list[int]:
         """Return the offset of each key's last entry, or the highest that it may have had."""
-        return [int(offset) for offset in (await self.run(b"last", *map(_bytes, keys))).split()]
+        return [int(offset) for offset in (await self.run(b"last", *map(text_bytes, keys))).split()]
 
     async def expire_all(self, oldest: str) -> Epoch:
         """Expire the cursors of every key, unless the oldest epoch is another; return the epoch."""
@@ -275,9 +276,9 @@ class ShardLog:
 
     def keys_of_name(self, idempotency: Idempotency) -> tuple[bytes, bytes]:
         """Return the keys in Redis under which this log knows the name, and those of its owner."""
-        owner = _bytes(idempotency.owner)
+        owner = text_bytes(idempotency.owner)
         return (
-            b"%brepeat:%b%b" % (self._tag, owner, _bytes(idempotency.name)),
+            b"%brepeat:%b%b" % (self._tag, owner, text_bytes(idempotency.name)),
             b"%brepeats:%b" % (self._tag, owner),
         )
 
@@ -404,10 +405,11 @@ def parse_message(message: bytes) -> tuple[str, list[LogEntry]]:
 
 def short_name(owner: str) -> str:
     """Return the name of an owner that its entries have."""
-    return blake2b(_bytes(owner), digest_size=6).hexdigest()
+    return blake2b(text_bytes(owner), digest_size=6).hexdigest()
 
 
-def _bytes(text: str) -> bytes:
+def text_bytes(text: str) -> bytes:
+    """Return a key or a name as Redis has it, also with what is no UTF-8."""
     # Keys may contain lone surrogates, which a job's payload may have had escaped.
     return text.encode("utf-8", "surrogatepass")
 
@@ -454,7 +456,7 @@ def _append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], l
             home = request.home
             if home is not None:
                 keys += home.keys_of_name(name)
-            arguments += (_bytes(name.name), _bytes(name.owner), name.fingerprint.encode())
+            arguments += (text_bytes(name.name), text_bytes(name.owner), name.fingerprint.encode())
             arguments.append(b"" if home is None else b"home")
         arguments += (
             _share(request).encode(),
@@ -462,12 +464,12 @@ def _append_arguments(requests: Sequence[AppendRequest]) -> tuple[list[bytes], l
             b"%d" % len(request.items),
         )
         for kind, key, value in request.items:
-            arguments += (_TYPES[kind], _bytes(key), value)
+            arguments += (_TYPES[kind], text_bytes(key), value)
     return keys, arguments
 
 
 def _name_and_fingerprint(idempotency: Idempotency) -> tuple[bytes, bytes]:
-    return _bytes(idempotency.owner + idempotency.name), idempotency.fingerprint.encode()
+    return text_bytes(idempotency.owner + idempotency.name), idempotency.fingerprint.encode()
 
 
 def _share(request: AppendRequest) -> str:
