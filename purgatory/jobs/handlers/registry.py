@@ -34,8 +34,6 @@ class JobHandlers:
         self._elsewhere: set[str] = set()
         self.bounds: tuple[Bounds, ...] = ()
         """The bounds of all handlers that have any."""
-        self.own_names: tuple[str, ...] = ()
-        """The names of the handlers of this process."""
         # Invariant: _over_http <= _handlers.keys() | _elsewhere
         self._over_http: set[str] = set()
         self.on_added: Callable[[], object] | None = None
@@ -46,6 +44,11 @@ class JobHandlers:
         """Reads the trace context of what is deferred, and of fires that are stored."""
         self.on_deferred: Callable[[str], object] | None = None
         """Called with the id of each job that this process has added, where it was, for tracing."""
+
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The names of the handlers of this process."""
+        return tuple(self._handlers)
 
     def __contains__(self, name: object) -> bool:
         """Return True iff this process runs jobs of that name."""
@@ -81,7 +84,6 @@ class JobHandlers:
             raise ValueError(f"handler {name!r} is registered already: give this one another name")
         bounds = _bounds(name, max_running, max_running_per_key)
         self._handlers[name] = Handler(name, function, bounds)
-        self.own_names = (*self.own_names, name)
         if bounds is not None:
             self.bounds = (*self.bounds, bounds)
         if http:
