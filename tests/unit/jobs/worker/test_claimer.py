@@ -59,16 +59,21 @@ async def test_a_full_claimer_wakes_once_more_than_half_is_free(
     parts.leased.take_all()
 
 
+async def claimer_of_silent_store(parts: Parts) -> Claimer:
+    """Return one that has claimed from a store which announces nothing."""
+    assert isinstance(parts.store, FailingJobStore)
+    parts.store.is_telling = False
+    claimer = claimer_of(parts)
+    await claimer._claim()
+    return claimer
+
+
 @pytest.mark.parametrize(("since_ms", "is_claiming"), [(LEASE_MS - 1, False), (LEASE_MS, True)])
 async def test_a_store_that_says_nothing_is_claimed_from_after_a_lease(
     parts: Parts, *, since_ms: int, is_claiming: bool
 ) -> None:
     """Leases of dead workers may have run out; before that, it is asked what is due next."""
-    store = parts.store
-    assert isinstance(store, FailingJobStore)
-    store.is_telling = False
-    claimer = claimer_of(parts)
-    await claimer._claim()
+    claimer = await claimer_of_silent_store(parts)
     claimed_ns = claimer._claimed_ns
     parts.timer.clock.advance_ns(since_ms * NS_PER_MS)  # type: ignore[attr-defined] # a MockClock
     await claimer.step()
@@ -80,12 +85,8 @@ async def test_a_store_that_says_nothing_is_claimed_from_once_a_job_is_within_th
     parts: Parts, *, later_ms: int, is_claiming: bool
 ) -> None:
     """Jobs that are due later are left to whoever looks then."""
-    store = parts.store
-    assert isinstance(store, FailingJobStore)
-    store.is_telling = False
-    claimer = claimer_of(parts)
-    await claimer._claim()
-    await parts.add((store.limits.horizon_ms + later_ms) / 1000)
+    claimer = await claimer_of_silent_store(parts)
+    await parts.add((parts.store.limits.horizon_ms + later_ms) / 1000)
     assert await claimer._has_to_claim() == is_claiming
 
 
