@@ -8,56 +8,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from purgatory import CursorExpiredError, Outcome, Purgatory, Status
-from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
-from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared_signals import SignalListener
 from purgatory.testing import AutojumpEventLoop
+from tests.unit.shared_logs import EPOCH, Logs
 
 pytestmark = pytest.mark.anyio
-
-EPOCH = "aaaaaaaaaaaa"
-SHARDS = 4
-
-
-class Logs(RedisSignals):
-    """The copies alone: the test applies to them what a server would have sent."""
-
-    listener: SignalListener
-
-    def __init__(self) -> None:
-        super().__init__("redis://unused", shards=SHARDS)
-
-    def begin(self, listener: SignalListener) -> None:
-        self.listener = listener
-        for follower in self._followers:
-            follower.replica.begin([Epoch(EPOCH, 0)], 0)
-            follower.replica.is_loaded = True
-
-    async def opened(self) -> None:
-        """Nothing to wait for."""
-
-    async def close(self) -> None:
-        """Nothing to close."""
-
-    def fire(self, key: str) -> None:
-        """Apply a signal on `key`, as the first one of its log."""
-        self._replica(key).apply(LogEntry(1, EntryType.FIRED, 1, 0, 0, key, b"1"))
-        self.listener.check(key)
-
-    def lose(self, key: str, *, is_checked: bool = True) -> None:
-        """Have the log lose signals of `key`."""
-        replica = self._replica(key)
-        replica.apply(LogEntry(replica.applied + 1, EntryType.LOST, 0, 0, 0, key, b""))
-        if is_checked:
-            self.listener.check(key)
-
-    def drop(self, key: str) -> None:
-        """Drop `key`."""
-        self._replica(key).apply(LogEntry(1, EntryType.DROPPED, 1, 0, 0, key, b""))
-        self.listener.cancel(key)
-
-    def _replica(self, key: str):  # type: ignore[no-untyped-def] # a private class
-        return self._followers[self.shard_of(key)].replica
 
 
 @pytest.fixture(scope="module")

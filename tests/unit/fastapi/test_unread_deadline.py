@@ -46,6 +46,16 @@ async def test_who_reads_nothing_is_closed_and_who_is_slow_is_not() -> None:
     assert slow.is_closed and (len(unread), unread.held_bytes) == (0, 0)
 
 
+async def test_a_response_that_is_sent_and_does_not_end_is_closed() -> None:
+    """At its first deadline: nothing is left of it that the client could read."""
+    unread = UnreadResponses(10, 1000)
+    stuck = _Response(100)
+    unread.hold(stuck, 100)
+    stuck.unread_bytes = 0
+    await asyncio.sleep(10.1)
+    assert stuck.is_closed and (len(unread), unread.held_bytes) == (0, 0)
+
+
 async def test_the_oldest_response_makes_room() -> None:
     """By what is unread of it now; one that alone takes all of the room is sent."""
     unread = UnreadResponses(60, 100)

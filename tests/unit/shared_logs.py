@@ -1,0 +1,57 @@
+"""Signals that several processes share, without a server."""
+
+from __future__ import annotations
+
+from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
+from purgatory.signals.redis import RedisSignals
+from purgatory.signals.shared_signals import SignalListener
+
+EPOCH = "aaaaaaaaaaaa"
+SHARDS = 4
+
+
+class Logs(RedisSignals):
+    """The copies alone: the test applies to them what a server would have sent."""
+
+    listener: SignalListener
+
+    def __init__(self) -> None:
+        super().__init__("redis://unused", shards=SHARDS)
+        self.told: list[tuple[str, str]] = []
+        """What other processes were told, and are to be by the test: a question, its argument."""
+
+    def begin(self, listener: SignalListener) -> None:
+        self.listener = listener
+        for follower in self._followers:
+            follower.replica.begin([Epoch(EPOCH, 0)], 0)
+            follower.replica.is_loaded = True
+
+    async def opened(self) -> None:
+        """Nothing to wait for."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def tell(self, question: str, argument: str) -> None:
+        """Note what other processes are told."""
+        self.told.append((question, argument))
+
+    def fire(self, key: str) -> None:
+        """Apply a signal on `key`, as the first one of its log."""
+        self._replica(key).apply(LogEntry(1, EntryType.FIRED, 1, 0, 0, key, b"1"))
+        self.listener.check(key)
+
+    def lose(self, key: str, *, is_checked: bool = True) -> None:
+        """Have the log lose signals of `key`."""
+        replica = self._replica(key)
+        replica.apply(LogEntry(replica.applied + 1, EntryType.LOST, 0, 0, 0, key, b""))
+        if is_checked:
+            self.listener.check(key)
+
+    def drop(self, key: str) -> None:
+        """Drop `key`."""
+        self._replica(key).apply(LogEntry(1, EntryType.DROPPED, 1, 0, 0, key, b""))
+        self.listener.cancel(key)
+
+    def _replica(self, key: str):  # type: ignore[no-untyped-def] # a private class
+        return self._followers[self.shard_of(key)].replica

@@ -1,0 +1,81 @@
+"""Wait-Ids in two processes that share signals: the later request keeps the id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from typing import NamedTuple
+
+import pytest
+from fastapi import FastAPI
+
+from purgatory import Purgatory
+from purgatory.fastapi import ALLOW_ANYONE, install
+from tests.patience import until_in_turns
+from tests.unit.exchange import Exchange
+from tests.unit.shared_logs import Logs
+
+WAIT_ID = "0b1d6c5e-7d0c-4a53-9b0e-2d1c9f0a1b2c"
+
+
+class Worker(NamedTuple):
+    """One of the processes, on the clock of both."""
+
+    app: FastAPI
+    purgatory: Purgatory
+    logs: Logs
+
+    async def parked(self) -> Exchange:
+        """Park a request under the id."""
+        exchange = Exchange("/purgatory/watch/k", {"Wait-Id": WAIT_ID}, query_string=b"wait=50")
+        exchange.begin(self.app)
+        await until_in_turns(lambda: self.purgatory.parked == 1)
+        return exchange
+
+    def hear(self, other: Worker) -> None:
+        """Receive what the other process has told since."""
+        told, other.logs.told[:] = other.logs.told[:], []
+        for question, argument in told:
+            self.logs.answers[question](argument)
+
+
+@pytest.fixture
+async def workers(make_purgatory: Callable[..., Purgatory]) -> AsyncIterator[list[Worker]]:
+    """Two processes."""
+    async with AsyncExitStack() as stack:
+        found = []
+        for _ in range(2):
+            app, logs = FastAPI(), Logs()
+            purgatory = await stack.enter_async_context(make_purgatory(signals=logs))
+            install(app, purgatory, authorize=ALLOW_ANYONE)
+            found.append(Worker(app, purgatory, logs))
+        yield found
+
+
+async def test_the_later_request_supersedes_that_of_another_process(workers: list[Worker]) -> None:
+    """In whatever order the messages of both arrive."""
+    first, second = workers
+    older = await first.parked()
+    await asyncio.sleep(0.001)
+    newer = await second.parked()
+    second.hear(first)
+    first.hear(second)
+    assert (await older.reply()).status == 409
+    assert (first.purgatory.parked, second.purgatory.parked) == (0, 1)
+    await second.purgatory.drain()
+    assert (await newer.reply()).status == 200
+
+
+async def test_requests_of_the_same_millisecond_do_not_end_each_other(
+    workers: list[Worker],
+) -> None:
+    """None of them is the later one, and one has to remain."""
+    first, second = workers
+    waiting = [await worker.parked() for worker in workers]
+    first.hear(second)
+    second.hear(first)
+    assert [worker.purgatory.parked for worker in workers] == [1, 1]
+    for worker, exchange in zip(workers, waiting, strict=True):
+        await worker.purgatory.drain()
+        assert (await exchange.reply()).status == 200
