@@ -7,6 +7,8 @@ from html import escape
 
 from purgatory.pipeline.console.formatting import duration, percent
 
+BAR_WIDTH = 160
+"""Pixels of a bar in a cell."""
 _TEXTS = ("why", "latest error", "outcome", "outcomes", "p50 to p99")
 
 

@@ -15,17 +15,17 @@ from purgatory.pipeline.report.changes_section import changes_section
 from purgatory.pipeline.report.charts.chart import Chart
 from purgatory.pipeline.report.charts.chart_data import as_script, chart_data
 from purgatory.pipeline.report.charts.time_charts import hourly_load
+from purgatory.pipeline.report.failed_jobs_table import failed_jobs_table
 from purgatory.pipeline.report.findings import LISTED_KINDS, Findings
+from purgatory.pipeline.report.hot_keys_table import hot_keys_table
 from purgatory.pipeline.report.hours_table import hours_table
 from purgatory.pipeline.report.html_table import cells, folded, table
 from purgatory.pipeline.report.notable_changes import Changes
 from purgatory.pipeline.report.read_section import read_section
 from purgatory.pipeline.report.verdict import verdict
 from purgatory.pipeline.report.verdict_section import verdict_section
-from purgatory.pipeline.report.wait_rows import (
+from purgatory.pipeline.report.waits_tables import (
     SHOWN_PREFIXES,
-    failed_jobs_table,
-    hot_keys_table,
     outcome_waits_table,
     waits_table,
 )
