@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from purgatory.journal.part_file import TEMPORARY_SUFFIX, PartFile, is_abandoned
+from purgatory.journal.part_file import TEMPORARY_SUFFIX, PartFile, remove_leftover
 from purgatory.journal.sink import Sink
 from purgatory.timer.clock import Clock, SystemClock
 
@@ -91,7 +91,7 @@ class ParquetFiles(Sink):
         self._clock = clock
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         for path in sorted(self.directory.glob(f"date=*/hour=*/.*{TEMPORARY_SUFFIX}")):
-            self._remove_leftover(path)
+            remove_leftover(path)
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add `batch` to the open file, and to the next one when the hour changes."""
@@ -175,22 +175,6 @@ class ParquetFiles(Sink):
         self._group = []
         self._group_count = 0
         self._group_bytes = 0
-
-    def _remove_leftover(self, path: Path) -> None:
-        try:
-            with path.open("rb") as file:
-                if not is_abandoned(file):
-                    return
-                size = path.stat().st_size
-                path.unlink()
-        except FileNotFoundError:
-            return  # Another starting process was faster.
-        logger.warning(
-            "removed %s (%d bytes): its writer died before the file was complete",
-            path,
-            size,
-            extra={"action": "journal-leftover-removed"},
-        )
 
 
 def _by_hour(batch: pa.RecordBatch) -> list[tuple[int, pa.RecordBatch]]:

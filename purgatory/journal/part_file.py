@@ -1,8 +1,9 @@
-"""Parquet files that become visible when they are complete."""
+"""Parquet files that become visible when they are complete, and what crashes leave of them."""
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purgatory.journal.schema import EVENT_SCHEMA, WRITER_OPTIONS
+
+logger = logging.getLogger("purgatory.journal")
 
 TEMPORARY_SUFFIX = ".parquet.tmp"
 
@@ -83,7 +86,25 @@ class PartFile:
             self._lock.close()
 
 
-def is_abandoned(temporary: IO[bytes]) -> bool:
+def remove_leftover(temporary: Path) -> None:
+    """Delete and log an incomplete file, unless its writer is alive; raises OSError."""
+    try:
+        with temporary.open("rb") as file:
+            if not _is_abandoned(file):
+                return
+            size = temporary.stat().st_size
+            temporary.unlink()
+    except FileNotFoundError:
+        return  # Another starting process was faster.
+    logger.warning(
+        "removed %s (%d bytes): its writer died before the file was complete",
+        temporary,
+        size,
+        extra={"action": "journal-leftover-removed"},
+    )
+
+
+def _is_abandoned(temporary: IO[bytes]) -> bool:
     """Lock a temporary file; return False if its writer is alive and holds the lock."""
     try:
         fcntl.flock(temporary, fcntl.LOCK_EX | fcntl.LOCK_NB)
