@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from threading import RLock
 from typing import Final
 
-from purgatory.printable import printable
+from purgatory.escaped_text import escaped
 from purgatory.timer import SystemClock
 
 # In the place of what differs from line to line, where a template is made.
@@ -47,7 +47,7 @@ class AccessLineHandler(logging.StreamHandler):  # type: ignore[type-arg] # dict
         if template is None:
             template = self._add_template(method, version, status)
         if not (client.isprintable() and target.isprintable()):
-            client, target = printable(client), printable(target)
+            client, target = escaped(client), escaped(target)
         before, after_time, after_client, after_target = template
         line = (
             f"{before}{self._time()}{after_time}{client}{after_client}{target}{after_target}"

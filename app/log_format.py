@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from uvicorn.logging import AccessFormatter, DefaultFormatter
 
-from purgatory.printable import printable
+from purgatory.escaped_text import escaped
 
 LINE = "%(asctime)s %(levelprefix)s %(message)s"
 ACCESS_LINE = '%(asctime)s %(levelprefix)s %(client_addr)s - "%(request_line)s" %(status_code)s'
@@ -33,14 +33,14 @@ class _OneLine(Formatter):
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
         lines = super().formatException(ei).split("\n")
-        return "\n".join(f"    {printable(line)}" for line in lines)
+        return "\n".join(f"    {escaped(line)}" for line in lines)
 
 
 class LineFormatter(_OneLine, DefaultFormatter):
     """The format of log lines other than access lines."""
 
     def formatMessage(self, record: LogRecord) -> str:  # noqa: N802, D102 - as above
-        record.message = printable(record.message)
+        record.message = escaped(record.message)
         return super().formatMessage(record)
 
 
@@ -51,7 +51,7 @@ class AccessLineFormatter(_OneLine, AccessFormatter):
         args = record.args
         if isinstance(args, tuple):
             record = copy(record)
-            record.args = tuple(printable(arg) if isinstance(arg, str) else arg for arg in args)
+            record.args = tuple(escaped(arg) if isinstance(arg, str) else arg for arg in args)
         return super().formatMessage(record)
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from purgatory.printable import printable
+from purgatory.escaped_text import escaped
 
 # Characters; output that is no terminal is not wrapped.
 _UNLIMITED: Final = 1_000_000
@@ -38,13 +38,13 @@ def print_json(document: Any) -> None:
 
 def print_line(text: str) -> None:
     """Print a line at once, without what would control the terminal."""
-    sys.stdout.write(printable(text) + "\n")
+    sys.stdout.write(escaped(text) + "\n")
     sys.stdout.flush()
 
 
 def print_error(text: str) -> None:
     """Print a sentence for people, beside the output."""
-    sys.stderr.write(printable(text) + "\n")
+    sys.stderr.write(escaped(text) + "\n")
 
 
 def without_pointer(text: str) -> str:
@@ -121,10 +121,10 @@ def cell(value: Any) -> Text:
     if value is None:
         return Text("-", style="dim")
     if isinstance(value, str):
-        return Text(printable(value))
+        return Text(escaped(value))
     if isinstance(value, (list, tuple)) and all(isinstance(each, str) for each in value):
-        return Text(printable(", ".join(value)))
-    return Text(printable(json.dumps(value, ensure_ascii=False, default=str)))
+        return Text(escaped(", ".join(value)))
+    return Text(escaped(json.dumps(value, ensure_ascii=False, default=str)))
 
 
 def duration(milliseconds: float) -> str:

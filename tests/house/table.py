@@ -9,12 +9,12 @@ correct the design first, then this table, then the code.
 HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.timer": (1, "timer"),
     "purgatory.errors": (2, "operations"),
+    "purgatory.escaped_text": (2, "operations"),
     "purgatory.fire_result": (2, "operations"),
     "purgatory.json_value": (2, "operations"),
     "purgatory.limits": (2, "operations"),
     "purgatory.operations": (2, "operations"),
     "purgatory.outcome": (2, "operations"),
-    "purgatory.printable": (2, "operations"),
     "purgatory.redacted_url": (2, "operations"),
     "purgatory.retry_policy": (2, "operations"),
     "purgatory.shared_folder": (2, "operations"),

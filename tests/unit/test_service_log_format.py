@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from app.access_lines import AccessLineHandler
 from app.log_format import ACCESS_LINE, LINE, AccessLineFormatter, LineFormatter
-from purgatory.printable import printable
+from purgatory.escaped_text import escaped
 
 FORGED = "x\n2026-11-21T15:04:05.678Z INFO:     all is well\x1b[2K\u2028\u202e"
 
@@ -33,7 +33,7 @@ def access_record(*args: object) -> logging.LogRecord:
 @given(st.text())
 def test_a_line_contains_no_control_characters(text: str) -> None:
     """Neither line ends nor escape sequences nor marks that change the direction of text."""
-    shown = printable(text)
+    shown = escaped(text)
     assert shown.isprintable()
     assert shown == text or not text.isprintable()
 

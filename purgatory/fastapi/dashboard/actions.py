@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from purgatory.errors import PurgatoryError
+from purgatory.escaped_text import escaped
 from purgatory.fastapi.dashboard.schemas import (
     ActionResult,
     ActionsBody,
@@ -20,7 +21,6 @@ from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
-from purgatory.printable import printable
 
 audit = logging.getLogger("purgatory.audit")
 
@@ -152,10 +152,10 @@ def _reported(
     """Return the result of an action on one target, with a line of it in the audit log."""
     audit.info(
         "%s: %s %s: %s",
-        printable(raw.permit.identity or raw.client or "anyone"),
+        escaped(raw.permit.identity or raw.client or "anyone"),
         action,
-        printable(target[:_MAX_LOGGED]),
-        printable(detail),
+        escaped(target[:_MAX_LOGGED]),
+        escaped(detail),
         extra={
             "action": action,
             "identity": raw.permit.identity,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any, Protocol
 
+from purgatory.escaped_text import escaped
 from purgatory.jobs.model.errors import InvalidPayloadError
 from purgatory.jobs.model.spec import encode_payload
 from purgatory.json_value import json_value
-from purgatory.printable import printable
 
 _JSON_TYPES = (str, int, float, bool, list, dict, type(None))
 
@@ -74,7 +74,7 @@ class TypedPayload:
             where = "".join(f"/{part}" for part in found[0]["loc"]) or "the payload"
             # Without the original error, whose text repeats parts of the payload.
             raise InvalidPayloadError(
-                f"the payload is not what its handler takes: {printable(where)[:200]}: "
+                f"the payload is not what its handler takes: {escaped(where)[:200]}: "
                 f"{found[0]['msg']}"
             ) from None
 

@@ -1,9 +1,9 @@
-"""Text from outside, made safe for one line of a log or an error."""
+"""Text from outside, escaped for one line of a log, an error or a terminal."""
 
 from __future__ import annotations
 
 
-def printable(text: str) -> str:
+def escaped(text: str) -> str:
     r"""Return `text` with control characters and the like escaped, such as `\n` and `\x1b`.
 
     Otherwise a line feed in it could forge a line of a log, and an escape sequence could control a
