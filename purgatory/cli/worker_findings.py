@@ -10,8 +10,8 @@ import httpx
 
 from purgatory.cli.finding import Finding
 from purgatory.cli.session import Session
-from purgatory.client.events import EventReader
 from purgatory.client.requests import auth_headers
+from purgatory.client.server_sent_events import EventReader
 from purgatory.errors import PurgatoryError
 
 # Of an event loop, in ms: requests of all clients are late by it.

@@ -12,7 +12,7 @@ import httpx
 
 from purgatory.client.commands import Command, Emit, Failure, Read, Request, Result, Sleep
 from purgatory.client.flows import Flow, Flows
-from purgatory.client.follow_flow import FollowFlow, check_keys
+from purgatory.client.follow import FollowFlow, check_keys
 from purgatory.client.requests import (
     DEFAULT_PREFIX,
     auth_headers,
