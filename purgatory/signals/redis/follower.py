@@ -18,7 +18,7 @@ from purgatory.redis_server.script import CONNECTION_ERRORS
 from purgatory.retry_policy import RetryPolicy
 from purgatory.signals.log_entry import EntryType, LogEntry
 from purgatory.signals.log_replica import LogReplica
-from purgatory.signals.redis.loss_reports import LossReports
+from purgatory.signals.redis.loss_reports import LossReports, log_returned_entries
 from purgatory.signals.redis.message_tap import MessageTap
 from purgatory.signals.redis.own_entries import Ended, OwnEntries
 from purgatory.signals.redis.shard_log import (
@@ -407,25 +407,11 @@ class Follower:
         if loss is None or (not loss.keys and state.head < replica.applied):
             await self._begin_anew(state)
         elif replica.applied < after:
-            kept = replica.applied
-            logger.error(
-                "the server has lost %d entries of the log of signals: cursors of %s keys are "
-                "expired",
-                after - kept,
-                "all" if loss.has_unknown_keys else len(loss.keys),
-                extra={"action": "signals-lost"},
-            )
-            self._losses.add(loss.keys)
-            if loss.has_unknown_keys:
-                self._losses.add_all()
+            self._losses.add_loss(loss, entries=after - replica.applied)
             self.own.settle(all_of_them=True, but_own=True)
             await self._lose(self._watched_here() if loss.is_incomplete else loss.keys)
         elif loss.is_incomplete:
-            logger.error(
-                "entries of the log of signals have returned that were removed when this process "
-                "read it: every cursor is expired here",
-                extra={"action": "signals-lost"},
-            )
+            log_returned_entries()
             await self._lose(self._watched_here())
         elif state.trimmed > replica.applied:
             # To read again would find another gap where signals are fired all the time.
@@ -456,10 +442,6 @@ class Follower:
 
     async def _begin_anew(self, state: LogState) -> None:
         replica = self.replica
-        logger.error(
-            "the log of signals was emptied or replaced: every cursor of it is expired",
-            extra={"action": "signals-lost"},
-        )
         watched = self._watched_here()
         # Of an old state of the log: other processes may accept cursors from before again.
         is_all = replica.may_be_old(state.epochs)

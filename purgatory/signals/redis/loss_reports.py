@@ -1,13 +1,16 @@
-"""Reports of lost entries to the other processes."""
+"""Reports of lost entries: errors in the log of this process, entries for the others."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from purgatory.signals.log_entry import EntryType
-from purgatory.signals.log_replica import LogReplica
+from purgatory.signals.log_replica import LogReplica, Loss
 from purgatory.signals.redis.shard_log import AppendRequest, ShardLog
+
+logger = logging.getLogger("purgatory.signals.redis")
 
 # Keys of one report.
 CHUNK: Final = 200
@@ -46,12 +49,24 @@ class LossReports:
         start = self._replica.epochs[-1].start
         self._unreported |= dict.fromkeys([*self._unreported, *keys], start)
 
-    def add_all(self) -> None:
-        """Report that any key may have lost entries."""
-        self._is_all_unreported = True
+    def add_loss(self, loss: Loss, *, entries: int) -> None:
+        """Log that the server has lost `entries`, and report their keys with the next `send`."""
+        logger.error(
+            "the server has lost %d entries of the log of signals: cursors of %s keys are expired",
+            entries,
+            "all" if loss.has_unknown_keys else len(loss.keys),
+            extra={"action": "signals-lost"},
+        )
+        self.add(loss.keys)
+        if loss.has_unknown_keys:
+            self._is_all_unreported = True
 
     def begin(self, *, is_all: bool) -> None:
-        """Forget losses of a log that was replaced; report all keys of the new one if `is_all`."""
+        """Log that the log was replaced, and forget its losses; report all keys if `is_all`."""
+        logger.error(
+            "the log of signals was emptied or replaced: every cursor of it is expired",
+            extra={"action": "signals-lost"},
+        )
         self._is_all_unreported = is_all
         self._unreported.clear()
         self._reports.clear()
@@ -99,3 +114,12 @@ class LossReports:
                 self._is_all_unreported = True
             else:
                 self.add(report.kept)
+
+
+def log_returned_entries() -> None:
+    """Log that entries are in the log again that were missing when it was read."""
+    logger.error(
+        "entries of the log of signals have returned that were removed when this process read it: "
+        "every cursor is expired here",
+        extra={"action": "signals-lost"},
+    )
