@@ -29,7 +29,7 @@ from purgatory.jobs.model import (
     StoreReadOnlyError,
 )
 from purgatory.jobs.redis import RedisJobStore
-from purgatory.jobs.redis.pubsub import RedisPubSub
+from purgatory.jobs.redis.change_subscription import ChangeSubscription
 from tests.patience import PATIENCE_S
 from tests.valkey_server import ValkeyServer
 
@@ -188,15 +188,15 @@ async def test_a_fault_while_hearing_is_not_the_end_of_it(
         is_looking.set()
 
     async with Redis.from_url(redis_server.url) as client:
-        hearing = RedisPubSub(client, ["faults"], on_message=print, on_subscribed=look)
-        await hearing.start(PATIENCE_S)
+        subscription = ChangeSubscription(client, ["faults"], on_message=print, on_subscribed=look)
+        await subscription.start(PATIENCE_S)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await is_looking.wait()
-            assert hearing.is_subscribed
+            assert subscription.is_subscribed
             assert "what is that?" in caplog.text
         finally:
-            await hearing.stop()
+            await subscription.stop()
 
 
 async def test_an_outage_is_logged_once(
@@ -213,13 +213,13 @@ async def test_an_outage_is_logged_once(
         is_looking.set()
 
     async with Redis.from_url(redis_server.url) as client:
-        pubsub = RedisPubSub(client, ["outage"], on_message=print, on_subscribed=look)
-        await pubsub.start(PATIENCE_S)
+        subscription = ChangeSubscription(client, ["outage"], on_message=print, on_subscribed=look)
+        await subscription.start(PATIENCE_S)
         try:
             async with asyncio.timeout(PATIENCE_S):
                 await is_looking.wait()
         finally:
-            await pubsub.stop()
+            await subscription.stop()
     actions = [getattr(record, "action", "") for record in caplog.records]
     assert actions == ["jobs.redis.subscribe", "jobs.redis.subscribed"]
 

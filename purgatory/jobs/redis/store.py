@@ -16,10 +16,10 @@ from purgatory.jobs.model.queries import (
 )
 from purgatory.jobs.model.steps import Paused, Result, Step
 from purgatory.jobs.redis.adder import JobAdder
+from purgatory.jobs.redis.change_subscription import ChangeSubscription
 from purgatory.jobs.redis.connection import RedisConnection
 from purgatory.jobs.redis.job_records import JobRecords
 from purgatory.jobs.redis.listeners import RedisListeners
-from purgatory.jobs.redis.pubsub import RedisPubSub
 from purgatory.jobs.redis.reader import RedisReader
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS
 from purgatory.jobs.redis.shard import RedisShard
@@ -98,7 +98,7 @@ class RedisJobStore(StepMethods):
         self._reader = RedisReader(self._shards, records, self.limits)
         adder = JobAdder(self._shards, records, self._reader, self._listeners, self.limits)
         self._runner = StepRunner(self._shards, records, self._reader, adder, self.limits)
-        self._pubsub: RedisPubSub | None = None
+        self._subscription: ChangeSubscription | None = None
         self._closing = CloseOnce(self._close)
 
     async def open(self) -> None:
@@ -107,13 +107,13 @@ class RedisJobStore(StepMethods):
         self._closing = CloseOnce(self._close)
         # redis-py 5 cannot subscribe in a cluster.
         if hasattr(client, "pubsub"):
-            self._pubsub = RedisPubSub(
+            self._subscription = ChangeSubscription(
                 client,
                 [shard.channel for shard in self._shards.all],
                 on_message=self._listeners.on_message,
                 on_subscribed=self._notify_of_due,
             )
-            await self._pubsub.start(self._timeout_seconds)
+            await self._subscription.start(self._timeout_seconds)
 
     async def close(self) -> None:
         """Wait for the steps under way, then release every connection."""
@@ -121,9 +121,9 @@ class RedisJobStore(StepMethods):
 
     async def _close(self) -> None:
         try:
-            if self._pubsub is not None:
-                await self._pubsub.stop()
-                self._pubsub = None
+            if self._subscription is not None:
+                await self._subscription.stop()
+                self._subscription = None
         finally:
             await self._connection.close()
 
@@ -140,7 +140,7 @@ class RedisJobStore(StepMethods):
     @property
     def hears_others(self) -> bool:
         """True while the subscription holds."""
-        return self._pubsub is not None and self._pubsub.is_subscribed
+        return self._subscription is not None and self._subscription.is_subscribed
 
     def subscribe(self, listener: StoreListener) -> Callable[[], None]:
         """Notify `listener` of changes; return the function that ends it."""

@@ -19,7 +19,7 @@ _STOP_SECONDS = 0.5
 _RECONNECT = RetryPolicy(first_ms=50, max_ms=5_000)
 
 
-class RedisPubSub:
+class ChangeSubscription:
     """Subscribes to the channels of all shards, and again after each failure.
 
     Pub/sub drops what is published while a connection is down. That costs promptness only, and not
