@@ -35,7 +35,7 @@ from purgatory.json_value import json_value
 from purgatory.limits import Limits
 from purgatory.operations.delayed_operation import DelayedOperation
 from purgatory.operations.delayed_operation_purgatory import UNTRIED, DelayedOperationPurgatory
-from purgatory.operations.listeners import Listener, Recorder
+from purgatory.operations.operation_listeners import Listener, Recorder
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.watch_key import check_key
 from purgatory.outcome import Outcome

@@ -8,7 +8,7 @@ from typing import Final
 
 from purgatory.jobs.model.job import Job, JobOutcome
 from purgatory.jobs.worker.running.result_reporter import OnJobEnd
-from purgatory.operations.listeners import JobRecorder, Listener, Recorder
+from purgatory.operations.operation_listeners import JobRecorder, Listener, Recorder
 from purgatory.status import Status
 
 logger = logging.getLogger("purgatory.jobs")

@@ -14,7 +14,7 @@ from purgatory.journal.job_event import JobEvent
 from purgatory.journal.rows import CODES, WATCHED, JobColumns, Row, batch_of
 from purgatory.journal.schema import EVENT_SCHEMA, SAMPLE_KEY
 from purgatory.operations.event_buffer import GAP, RawEvent
-from purgatory.operations.listeners import kind_of
+from purgatory.operations.operation_listeners import kind_of
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS, Clock
 

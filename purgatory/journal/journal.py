@@ -18,7 +18,7 @@ from purgatory.journal.sink import Sink
 from purgatory.journal.sink_thread import SinkThread
 from purgatory.journal.statistics import JournalStatistics
 from purgatory.operations.event_buffer import GAP, EventBuffer, RawEvent
-from purgatory.operations.listeners import Record
+from purgatory.operations.operation_listeners import Record
 from purgatory.retry_policy import RetryPolicy
 from purgatory.status import Status
 from purgatory.timer.clock import Clock, SystemClock

@@ -7,7 +7,7 @@ from typing import Final
 
 from purgatory.jobs.handlers import JobHandlers
 from purgatory.jobs.model.job import JobState
-from purgatory.operations.listeners import Record
+from purgatory.operations.operation_listeners import Record
 from purgatory.operations.wait_histograms import OTHER, WAIT_BOUNDS_MS, Histogram, WaitTimes
 from purgatory.status import Status
 

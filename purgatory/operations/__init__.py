@@ -10,7 +10,7 @@ from purgatory.operations.delayed_operation_purgatory import (
     DelayedOperationPurgatory,
     WatchStatistics,
 )
-from purgatory.operations.listeners import JobRecorder, Listener, OperationEvent, Recorder
+from purgatory.operations.operation_listeners import JobRecorder, Listener, OperationEvent, Recorder
 
 __all__ = [
     "DelayedOperation",

@@ -10,7 +10,7 @@ from typing import Final
 
 from purgatory.errors import PurgatoryClosedError
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.operations.listeners import Listener, Record, Recorder, record_of
+from purgatory.operations.operation_listeners import Listener, Record, Recorder, record_of
 from purgatory.operations.operation_owner import OperationOwner
 from purgatory.operations.resumable_batch import ResumableBatch
 from purgatory.operations.watch_key import watch_bytes

@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry.trace import Span, Tracer, get_current_span
 
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.operations.listeners import kind_of
+from purgatory.operations.operation_listeners import kind_of
 from purgatory.status import Status
 
 

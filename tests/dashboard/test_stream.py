@@ -19,7 +19,7 @@ from purgatory.fastapi.dashboard import stream_endpoint
 from purgatory.fastapi.dashboard.key_ranking import SLICE, KeyRanking
 from purgatory.fastapi.dashboard.outcome_times import OutcomeTimes
 from purgatory.jobs import MemoryJobStore
-from purgatory.operations.listeners import Recorder
+from purgatory.operations.operation_listeners import Recorder
 from purgatory.signals import WaitOperation
 from purgatory.signals.redis import RedisSignals
 from purgatory.status import Status

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from typing import Final
 
 from purgatory.operations.delayed_operation import DelayedOperation
-from purgatory.operations.listeners import Record
+from purgatory.operations.operation_listeners import Record
 from purgatory.operations.wait_histograms import Histogram
 from purgatory.status import Status
 from purgatory.timer import Clock

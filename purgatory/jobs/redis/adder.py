@@ -18,8 +18,8 @@ from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.spec import JobSpec
 from purgatory.jobs.model.steps import Add, Added, AddStatus
 from purgatory.jobs.model.transitions import added
+from purgatory.jobs.redis.change_listeners import ChangeListeners
 from purgatory.jobs.redis.job_records import JobRecords
-from purgatory.jobs.redis.listeners import RedisListeners
 from purgatory.jobs.redis.reader import RedisReader
 from purgatory.jobs.redis.shard import RedisShard, is_error, step_error
 from purgatory.jobs.redis.shards import RedisShards
@@ -34,7 +34,7 @@ class JobAdder:
         shards: RedisShards,
         records: JobRecords,
         reader: RedisReader,
-        listeners: RedisListeners,
+        listeners: ChangeListeners,
         limits: JobLimits,
     ) -> None:
         self._shards = shards

@@ -16,10 +16,10 @@ from purgatory.jobs.model.queries import (
 )
 from purgatory.jobs.model.steps import Paused, Result, Step
 from purgatory.jobs.redis.adder import JobAdder
+from purgatory.jobs.redis.change_listeners import ChangeListeners
 from purgatory.jobs.redis.change_subscription import ChangeSubscription
 from purgatory.jobs.redis.connection import RedisConnection
 from purgatory.jobs.redis.job_records import JobRecords
-from purgatory.jobs.redis.listeners import RedisListeners
 from purgatory.jobs.redis.reader import RedisReader
 from purgatory.jobs.redis.record import BUCKET_WIDTH_MS
 from purgatory.jobs.redis.shard import RedisShard
@@ -80,7 +80,7 @@ class RedisJobStore(StepMethods):
         self.limits: JobLimits = JobLimits() if limits is None else limits
         self._now_ms = now_ms
         self._timeout_seconds = timeout
-        self._listeners = RedisListeners()
+        self._listeners = ChangeListeners()
         self._shards = RedisShards(
             RedisShard(
                 f"{{{prefix}:{number}}}:",

@@ -35,10 +35,10 @@ from purgatory.jobs.sql.migrations import check_revision
 from purgatory.jobs.sql.reader import JobReader
 from purgatory.jobs.sql.unit_of_work import UnitOfWork
 from purgatory.jobs.stores.close_once import CloseOnce
-from purgatory.jobs.stores.listeners import StoreListeners
 from purgatory.jobs.stores.outbox import OnCommit, StoredFire, TakenFires
 from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods
+from purgatory.jobs.stores.store_listeners import StoreListeners
 
 _log = logging.getLogger("purgatory.jobs")
 

@@ -50,10 +50,10 @@ from purgatory.jobs.model.transitions import (
     unblocked,
     unparked,
 )
-from purgatory.jobs.stores.listeners import StoreListeners
 from purgatory.jobs.stores.memory_index import MemoryIndex
 from purgatory.jobs.stores.protocol import StoreListener
 from purgatory.jobs.stores.step_methods import StepMethods
+from purgatory.jobs.stores.store_listeners import StoreListeners
 from purgatory.timer import Clock, SystemClock
 
 

@@ -1,17 +1,17 @@
-"""Store listeners, notified by the replies and messages of Redis."""
+"""The listeners of a store in Redis, notified by its replies and messages."""
 
 from __future__ import annotations
 
 import secrets
 
 from purgatory.jobs.redis.record import KEY_SEPARATOR, SEPARATOR
-from purgatory.jobs.stores.listeners import StoreListeners
+from purgatory.jobs.stores.store_listeners import StoreListeners
 
 # The name on messages that are for workers of older versions: others know where to look.
 _FOR_OLDER = "aside"
 
 
-class RedisListeners(StoreListeners):
+class ChangeListeners(StoreListeners):
     """Notifies of changes made by this store object and by others."""
 
     def __init__(self) -> None:

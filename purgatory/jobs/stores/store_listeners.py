@@ -1,4 +1,4 @@
-"""Store listeners."""
+"""The listeners of a job store."""
 
 from __future__ import annotations
 
