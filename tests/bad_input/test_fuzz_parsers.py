@@ -20,9 +20,10 @@ from purgatory.fastapi.http.bodies.json_bodies import JsonBody
 from purgatory.fastapi.http.etag import parse_entity_tags
 from purgatory.fastapi.http.idempotency import parse_idempotency_key
 from purgatory.fastapi.http.parameters import MAX_LIMIT, ParameterErrors, read_query, whole_number
-from purgatory.fastapi.http.preferences import parse_preferences, wait_seconds
+from purgatory.fastapi.http.preferences import parse_preferences
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.wait_duration import wait_seconds
 from purgatory.fastapi.keys.endpoints import KeyEndpoints
 from purgatory.fastapi.keys.schemas import MAX_BATCH, batch_json, signal_json
 from purgatory.fastapi.watch.parameters import parse_etag_cursor, parse_wait_id

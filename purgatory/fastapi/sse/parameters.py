@@ -6,8 +6,8 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from purgatory.fastapi.http.parameters import Parameter, Parameters
-from purgatory.fastapi.http.preferences import WAIT_PATTERN, wait_seconds
 from purgatory.fastapi.http.problems import ALLOWED_KEY, bad_parameter
+from purgatory.fastapi.http.wait_duration import WAIT_PATTERN, wait_seconds
 from purgatory.fastapi.watch.parameters import CURSOR, KEY, WAIT_ID, WatchParameters
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.limits import Limits

@@ -7,9 +7,10 @@ import uuid
 from typing import Final
 
 from purgatory.fastapi.http.parameters import Parameter, Parameters, whole_number
-from purgatory.fastapi.http.preferences import WAIT_PATTERN, Preferences, parse_prefer, wait_seconds
+from purgatory.fastapi.http.preferences import Preferences, parse_prefer
 from purgatory.fastapi.http.problems import bad_parameter
 from purgatory.fastapi.http.schemas import KEY_PATTERN
+from purgatory.fastapi.http.wait_duration import WAIT_PATTERN, wait_seconds
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.limits import Limits
 

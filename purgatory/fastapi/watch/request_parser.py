@@ -10,10 +10,11 @@ from purgatory.fastapi.http.authorization import Action
 from purgatory.fastapi.http.bodies.body_schema import pointer
 from purgatory.fastapi.http.bodies.json_bodies import MAX_ERRORS_SHOWN, bad_field
 from purgatory.fastapi.http.parameters import ParameterErrors, ParameterValues
-from purgatory.fastapi.http.preferences import Preferences, wait_seconds
+from purgatory.fastapi.http.preferences import Preferences
 from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.http.raw_request import RawRequest
+from purgatory.fastapi.http.wait_duration import wait_seconds
 from purgatory.fastapi.watch.parameters import (
     CURSOR,
     IF_NONE_MATCH,

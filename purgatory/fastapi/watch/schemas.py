@@ -17,7 +17,6 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from purgatory.fastapi.http.bodies.json_bodies import JsonBody
-from purgatory.fastapi.http.preferences import ALLOWED_WAIT, is_wait
 from purgatory.fastapi.http.schemas import (
     ENVELOPE,
     KEY_PATTERN,
@@ -27,6 +26,7 @@ from purgatory.fastapi.http.schemas import (
     Timestamp,
     with_fields,
 )
+from purgatory.fastapi.http.wait_duration import ALLOWED_WAIT, is_wait
 from purgatory.limits import Limits
 
 
