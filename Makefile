@@ -35,9 +35,9 @@ NOT_CORE := $(addprefix tests/properties/test_,etag_laws.py llhttp_laws.py metri
   tests/unit/client tests/unit/jobs/callbacks tests/unit/metrics/test_worker_files.py \
   tests/unit/tracing tests/unit/test_testing_plugin.py \
   $(addprefix tests/unit/test_service_,environment.py json_log.py log_format.py) \
-  $(addprefix tests/unit/fastapi/test_,bearer_tokens.py byte_budgets.py endpoint_groups.py \
-    fast_routes.py header_lines.py job_batch.py openapi.py own_errors.py parameters.py problems.py \
-    raw_response.py read_body.py request_internals.py)
+  $(addprefix tests/unit/fastapi/test_,bearer_tokens.py endpoint_groups.py fast_routes.py \
+    header_lines.py incoming_requests.py job_batch.py openapi.py own_errors.py parameters.py \
+    problems.py raw_response.py read_body.py request_internals.py)
 # What takes longest comes first. The benchmark of jobs measures stores, not the core.
 CORE_TESTS := tests/benchmarks/test_bench.py tests/benchmarks/test_counts.py tests/pipeline/test_simulation.py tests/properties tests/test_compiled_form.py tests/unit \
   $(addprefix --ignore=,$(NOT_CORE))

@@ -17,12 +17,8 @@ from purgatory.fastapi.endpoint_groups import (
     EndpointGroups,
 )
 from purgatory.fastapi.http.authorization import ALLOW_ANYONE
-from purgatory.fastapi.http.bodies.byte_budgets import (
-    STATE_KEY,
-    UNREAD_STATE_KEY,
-    IncomingRequests,
-    UnreadResponses,
-)
+from purgatory.fastapi.http.bounds.incoming_requests import INCOMING_STATE_KEY, IncomingRequests
+from purgatory.fastapi.http.bounds.unread_responses import UNREAD_STATE_KEY, UnreadResponses
 from purgatory.fastapi.javascript_route import add_javascript_route
 from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
@@ -78,7 +74,7 @@ def create_router(
         )
         async with collecting(collector), opened(app) as state:
             groups.log(prefix, purgatory)
-            yield {**state, STATE_KEY: context.incoming, UNREAD_STATE_KEY: context.unread}
+            yield {**state, INCOMING_STATE_KEY: context.incoming, UNREAD_STATE_KEY: context.unread}
 
     # The others are FastAPI's dependencies.
     authenticate = ALLOW_ANYONE if authorize is None else authorize

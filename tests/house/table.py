@@ -52,6 +52,7 @@ HOUSE: dict[str, tuple[int, str]] = {
     "purgatory.fastapi.dashboard": (4, "fastapi/dashboard"),
     "purgatory.fastapi.http": (4, "fastapi/http"),
     "purgatory.fastapi.http.bodies": (4, "fastapi/http"),
+    "purgatory.fastapi.http.bounds": (4, "fastapi/http"),
     "purgatory.fastapi.jobs": (4, "fastapi/jobs"),
     "purgatory.fastapi.keys": (4, "fastapi/keys"),
     "purgatory.fastapi.long_poll": (4, "fastapi/long_poll"),

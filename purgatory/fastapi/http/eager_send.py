@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from starlette.types import Send
 
-from purgatory.fastapi.http.bodies.byte_budgets import UnreadResponses
+from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
 from purgatory.fastapi.http.raw_response import RawResponse
 
 Result = TypeVar("Result")

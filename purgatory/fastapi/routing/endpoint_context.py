@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from purgatory.fastapi.http.authorization import ALLOW_ANYONE, Authenticate
-from purgatory.fastapi.http.bodies.byte_budgets import IncomingRequests, UnreadResponses
+from purgatory.fastapi.http.bounds.incoming_requests import IncomingRequests
+from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
 from purgatory.purgatory import Purgatory
 
 DEFAULT_PREFIX: Final = "/purgatory"

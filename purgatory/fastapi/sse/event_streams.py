@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from purgatory.fastapi.http.bodies.deadlines import Deadlines
+from purgatory.fastapi.http.bounds.deadlines import Deadlines
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse

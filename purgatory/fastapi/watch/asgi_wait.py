@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.types import Receive, Send
 
-from purgatory.fastapi.http.bodies.byte_budgets import UnreadResponses
+from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
 from purgatory.fastapi.http.eager_send import (
     PIECE,
     run_in_task,

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from purgatory.fastapi.http.bodies.byte_budgets import (
-    DEFAULT_MAX_BYTES,
-    DEFAULT_MAX_UNREAD_BYTES,
-    DEFAULT_TIMEOUT,
-)
+from purgatory.fastapi.http.bounds.byte_budget import DEFAULT_TIMEOUT
+from purgatory.fastapi.http.bounds.incoming_requests import DEFAULT_MAX_BYTES
+from purgatory.fastapi.http.bounds.unread_responses import DEFAULT_MAX_UNREAD_BYTES
 from purgatory.wrong_type import check_numbers
 
 DEFAULT_WAIT: Final = 25.0

@@ -12,7 +12,7 @@ import pytest
 from starlette.types import Message
 
 from purgatory.fastapi.http import eager_send as module
-from purgatory.fastapi.http.bodies.byte_budgets import UnreadResponses
+from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
 from purgatory.fastapi.http.eager_send import (
     PIECE,
     ResponseUnreadError,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.bodies.byte_budgets import IncomingRequests
 from purgatory.fastapi.http.bodies.request_body import MAX_DISCARDED, read_body
+from purgatory.fastapi.http.bounds.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.problems import Problem
 from tests.unit.exchange import Exchange
 

@@ -13,7 +13,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from purgatory.fastapi.http.bodies.byte_budgets import IncomingRequests
+from purgatory.fastapi.http.bounds.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.eager_send import run_in_task
 from purgatory.fastapi.http.problems import Problem
 from purgatory.fastapi.servers.park_extension import EXTENSION, RELEASE, Respond

@@ -13,13 +13,9 @@ from uvicorn.logging import TRACE_LOG_LEVEL
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 from uvicorn.server import ServerState
 
-from purgatory.fastapi.http.bodies.byte_budgets import (
-    STATE_KEY,
-    UNREAD_STATE_KEY,
-    IncomingRequests,
-    UnreadResponses,
-)
-from purgatory.fastapi.http.bodies.deadlines import Deadlines
+from purgatory.fastapi.http.bounds.deadlines import Deadlines
+from purgatory.fastapi.http.bounds.incoming_requests import INCOMING_STATE_KEY, IncomingRequests
+from purgatory.fastapi.http.bounds.unread_responses import UNREAD_STATE_KEY, UnreadResponses
 from purgatory.fastapi.servers.fast_routes import find_fast_routes, is_bare
 from purgatory.fastapi.servers.send_wrappers import can_see_through
 from purgatory.fastapi.servers.uvicorn.access_log import AccessLog
@@ -70,7 +66,7 @@ class ServerContext:
         self.reader = RequestReader(fast_routes, config.root_path)
         contexts = [route.endpoint.context for route in fast_routes]
         # Routes behind middleware are not fast, but the bounds of their router hold for all heads.
-        incoming: IncomingRequests | None = app_state.get(STATE_KEY)
+        incoming: IncomingRequests | None = app_state.get(INCOMING_STATE_KEY)
         if incoming is None:
             # The server runs no lifespan.
             incoming = contexts[0].incoming if contexts else IncomingRequests()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.bodies.byte_budgets import UnreadResponses
+from purgatory.fastapi.http.bounds.unread_responses import UnreadResponses
 from purgatory.fastapi.servers.uvicorn.write_batcher import MAX_BATCH, WriteBatcher
 from purgatory.testing import AutojumpEventLoop
 

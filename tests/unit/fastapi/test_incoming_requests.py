@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from purgatory.fastapi.http.bodies.byte_budgets import IncomingRequests
 from purgatory.fastapi.http.bodies.request_body import read_body
+from purgatory.fastapi.http.bounds.incoming_requests import IncomingRequests
 from purgatory.fastapi.http.problems import Problem
 
 
