@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from purgatory.fastapi.servers.drain import drain_on_stop_signals
 from purgatory.fastapi.servers.fast_routes import fast_routes_installed
 from purgatory.fastapi.servers.start_errors import START_ERRORS, log_in_one_sentence
+from purgatory.fastapi.servers.stop_signals import drain_on_stop_signals
 from purgatory.fastapi.servers.workers import check_workers
 from purgatory.purgatory import Purgatory
 

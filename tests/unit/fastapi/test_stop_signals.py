@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 
 from purgatory import Outcome, Purgatory, Status
-from purgatory.fastapi.servers.drain import STOP_SIGNALS, drain_on_stop_signals
+from purgatory.fastapi.servers.stop_signals import STOP_SIGNALS, drain_on_stop_signals
 from tests.conftest import anyio_backend as anyio_backend  # both loops
 from tests.patience import until_in_turns
 

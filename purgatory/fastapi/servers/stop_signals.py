@@ -1,4 +1,4 @@
-"""Draining on SIGTERM and SIGINT, before the server waits for its requests."""
+"""SIGTERM and SIGINT: the drain begins before the server waits for its requests."""
 
 from __future__ import annotations
 
