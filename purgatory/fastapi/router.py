@@ -24,10 +24,11 @@ from purgatory.fastapi.jobs.routes import add_job_routes
 from purgatory.fastapi.keys.routes import add_key_routes
 from purgatory.fastapi.lifespan import lifespan_with
 from purgatory.fastapi.metrics_route import add_metrics_route, collecting, metrics_collector
-from purgatory.fastapi.operator_routes import add_problem_route, add_statistics_route
+from purgatory.fastapi.problem_route import add_problem_route
 from purgatory.fastapi.routing.endpoint_context import DEFAULT_PREFIX, EndpointContext
 from purgatory.fastapi.routing.request_internals import require_effective_routes
 from purgatory.fastapi.sse.routes import add_stream_routes
+from purgatory.fastapi.statistics_route import add_statistics_route
 from purgatory.fastapi.watch.routes import add_watch_routes
 from purgatory.fastapi.watch.settings import WaitSettings
 from purgatory.fastapi.watch.wait_registry import WaitRegistry

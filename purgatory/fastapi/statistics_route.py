@@ -1,4 +1,4 @@
-"""The routes of statistics, and of the descriptions of problems."""
+"""The route of statistics."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from pydantic import TypeAdapter
 
 from purgatory.errors import PurgatoryError
 from purgatory.fastapi.http.authorization import READ, Action
-from purgatory.fastapi.http.parameters import NO_PARAMETERS, Parameter, Parameters
-from purgatory.fastapi.http.problem_kinds import KINDS
-from purgatory.fastapi.http.problems import Problem
+from purgatory.fastapi.http.parameters import NO_PARAMETERS
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.fastapi.routing.endpoint_spec import EndpointSpec
-from purgatory.fastapi.routing.raw_endpoint import RawEndpoint, TaskEndpoint
+from purgatory.fastapi.routing.raw_endpoint import TaskEndpoint
 from purgatory.fastapi.routing.raw_route import add_endpoint
 from purgatory.fastapi.statistics_schemas import StatisticsResponse
 from purgatory.purgatory import Purgatory
@@ -26,15 +24,6 @@ from purgatory.purgatory import Purgatory
 # Seconds that statistics wait for the job store.
 STORE_TIMEOUT: Final = 2.0
 
-_SLUG: Final[Parameter[str]] = Parameter(
-    name="slug",
-    location="path",
-    description="The last part of a `type`.",
-    parse=str,
-    default="",
-    schema={"examples": ["cursor-expired"]},
-)
-_DESCRIBE: Final = Parameters(_SLUG)
 _STATISTICS: Final = EndpointSpec(
     name="statistics",
     method="GET",
@@ -44,18 +33,6 @@ _STATISTICS: Final = EndpointSpec(
     action=Action.OPERATE,
     response=StatisticsResponse,
     response_description="Counts of this process, and the jobs of all.",
-)
-_PROBLEM: Final = EndpointSpec(
-    name="problem",
-    method="GET",
-    path="/problems/{slug}",
-    summary="A kind of problem",
-    description="Describe a kind of problem, and what to do about it.",
-    action=None,
-    parameters=_DESCRIBE,
-    response_description="What it is and what to do, in a few sentences.",
-    responses={200: {"content": {"text/plain": {}}}},
-    problems=("not-found",),
 )
 _STATISTICS_JSON: Final = TypeAdapter(dict[str, Any])
 
@@ -73,24 +50,6 @@ def add_statistics_route(router: APIRouter, context: EndpointContext) -> None:
         return RawResponse.from_json(200, _STATISTICS_JSON.dump_json(document))
 
     add_endpoint(router, _STATISTICS, TaskEndpoint(context, _STATISTICS, statistics))
-
-
-def add_problem_route(router: APIRouter, context: EndpointContext) -> None:
-    """Add the route of the descriptions of problems to `router`."""
-    add_endpoint(router, _PROBLEM, RawEndpoint(context, _PROBLEM, _describe_problem))
-
-
-async def _describe_problem(raw: RawRequest) -> RawResponse:
-    _DESCRIBE.parse(raw)
-    kind = KINDS.get(raw.path_value)
-    if kind is None:
-        raise Problem("not-found", f"there is no kind of problem called {raw.path_value[:64]!r}")
-    body = f"{kind.title} ({kind.status} {kind.slug})\n\n{kind.remedy}\n".encode()
-    headers = [
-        (b"content-type", b"text/plain; charset=utf-8"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    return RawResponse(200, headers, body)
 
 
 async def _job_states(purgatory: Purgatory) -> dict[str, int] | None:
