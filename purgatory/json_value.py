@@ -1,9 +1,14 @@
-"""Values that become JSON: those of signals, and payloads without a type."""
+"""Values that become JSON: those of signals, and payloads without a type; what is not JSON."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+from purgatory.errors import InvalidValueError
+
+# allow_nan=False: NaN is no JSON, and a client's parser would fail on it.
+encode_json = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 # The look-up of a method that a type lacks takes a tenth of a fire.
 _JSON_TYPES = frozenset({bool, dict, float, int, list, str})
 
@@ -17,3 +22,11 @@ def json_value(value: Any) -> Any:
         return value
     dump = getattr(type(value), "model_dump", None)
     return value if dump is None else dump(value, mode="json")
+
+
+def not_json(error: Exception) -> InvalidValueError:
+    """Return the error of a fired value for which `encode_json` has raised `error`."""
+    return InvalidValueError(
+        f"the value is not JSON ({error}): fire null, a boolean, a finite number, a string, "
+        "or lists and dicts of them"
+    )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Iterable
 from typing import Any, Final
 
 from purgatory.errors import CursorExpiredError, InvalidValueError
+from purgatory.json_value import encode_json, not_json
 from purgatory.signals.cursors import (
     BEFORE_RESTART,
     CURSOR,
@@ -20,8 +20,6 @@ from purgatory.signals.protocol import SignalStatistics
 from purgatory.signals.signal import Signal, decoded
 from purgatory.timer import Clock, SystemClock, compiled
 
-# allow_nan=False: NaN is no JSON, and a client's parser would fail on it.
-_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 # Decoding the JSON of one returns an equal value of its type, while (1,) becomes [1].
 _SCALARS: Final = frozenset({bool, float, int, str})
 
@@ -421,12 +419,9 @@ class MemorySignals:
         if value is None:
             return b"null"
         try:
-            encoded = _encode(value).encode()
+            encoded = encode_json(value).encode()
         except (TypeError, ValueError, RecursionError) as exc:
-            raise InvalidValueError(
-                f"the value is not JSON ({exc}): fire null, a boolean, a finite number, a string, "
-                "or lists and dicts of them"
-            ) from exc
+            raise not_json(exc) from exc
         if len(encoded) > self._max_value_bytes:
             raise InvalidValueError(
                 f"the value takes {len(encoded)} bytes as JSON, more than the limit of "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -17,10 +16,8 @@ from purgatory.jobs.model.errors import InvalidDeadlineError, InvalidJobError, I
 from purgatory.jobs.model.job import Job, JobState, Misfire, OnFire, new_job, new_job_id
 from purgatory.jobs.model.limits import JobLimits
 from purgatory.jobs.model.request_ids import request_ids
+from purgatory.json_value import encode_json
 from purgatory.operations.watch_key import check_key
-
-# allow_nan=False: NaN is not JSON, and its readers would fail.
-_encode = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 
@@ -189,7 +186,7 @@ _fixed_of = attrgetter(
 def encode_payload(payload: Any, max_bytes: int) -> str:
     """Return `payload` as compact JSON; raise InvalidPayloadError for anything else."""
     try:
-        text = _encode(payload)
+        text = encode_json(payload)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as exc:
         raise InvalidPayloadError(
