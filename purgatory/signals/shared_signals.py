@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from asyncio import Future
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from purgatory.limits import Limits
+from purgatory.signals.fire_idempotency import Idempotency
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.memory import MemorySignals
 from purgatory.signals.protocol import SharedSignalStatistics
@@ -32,19 +32,6 @@ class PendingRecord(NamedTuple):
     record: bytes
     age_ms: int
     """How long ago it fired."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Idempotency:
-    """The name of a request, so that its repeat appends nothing."""
-
-    owner: str
-    """The owner of the name; the names of different owners are different."""
-    name: str
-    fingerprint: str
-    """Identifies the content: a repeat with another one is refused."""
-    is_of_one_key: bool = False
-    """Nobody uses the name for another key: only the log of that has to know it."""
 
 
 class SignalListener(Protocol):

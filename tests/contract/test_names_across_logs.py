@@ -14,8 +14,8 @@ from redis.exceptions import ClusterDownError
 
 from purgatory import Limits, Purgatory
 from purgatory.errors import SignalsConflictError, SignalsUnavailableError
+from purgatory.signals.fire_idempotency import REPEAT_S, Idempotency
 from purgatory.signals.redis import RedisSignals
-from purgatory.signals.shared_signals import Idempotency
 from tests.chaos.signals.servers import ClusterServers
 from tests.valkey_server import ValkeyServer
 
@@ -130,6 +130,7 @@ async def test_the_home_knows_the_name_and_not_the_response(url: str) -> None:
             for shard in (signals.shard_of(key), home)
         ]
         assert [(await client.get(each)).endswith(b"response") for each in entries] == [True, False]
+        assert REPEAT_S * 1_000 - 60_000 < await client.pttl(entries[0]) <= REPEAT_S * 1_000
         assert abs(await client.pttl(entries[0]) - await client.pttl(entries[1])) < 60_000
         names = f"{{purgatory:signals:{home}}}:repeats:one/"
         assert await client.zrange(names, 0, -1) == [b"name"] and await client.pttl(names) > 0

@@ -14,11 +14,12 @@ from purgatory.fastapi.http.parameters import Parameter
 from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
+from purgatory.signals.fire_idempotency import REPEAT_S
 from purgatory.timer import Clock
 
 # The first of these limits that is reached evicts: a repeat comes within seconds, as a rule.
 MAX_RESPONSES: Final = 10_000
-RETENTION_NS: Final = 600 * 1_000_000_000
+RETENTION_NS: Final = REPEAT_S * 1_000_000_000
 MAX_BYTES: Final = 16 * 1024 * 1024
 _KEY: Final = re.compile(r'"([\x20-\x21\x23-\x5b\x5d-\x7e]{1,255})"|([\x21\x23-\x7e]{1,255})')
 
@@ -94,9 +95,10 @@ class RepeatedRequests:
     """The responses to requests with an Idempotency-Key, kept for repeats.
 
     A repeat that arrives while the first request is being served waits for its response. Each
-    client has keys of its own: those of its token, or those of everyone without one. Kept are ten
-    minutes, 10,000 responses and 16 MiB of them at most. If they are full, the oldest response of a
-    client is dropped that has an equal part of them or more, so none evicts those of the others.
+    client has keys of its own: those of its token, or those of everyone without one. Kept for
+    REPEAT_S seconds are 10,000 responses and 16 MiB of them at most. If they are full, the oldest
+    response of a client is dropped that has an equal part of them or more, so none evicts those of
+    the others.
     """
 
     # Invariant: in the order of `at_ns`, the oldest first.

@@ -12,11 +12,11 @@ from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.keys.responses import fired_json, has_fired
 from purgatory.purgatory import Purgatory
-from purgatory.signals.shared_signals import Idempotency
+from purgatory.signals.fire_idempotency import Idempotency
 
 logger = logging.getLogger("purgatory.fastapi")
 
-# Larger responses are not stored: 10,000 of each client are, for ten minutes.
+# Larger responses are not stored: the log keeps those of 10,000 fires of each client.
 MAX_STORED_BYTES: Final = 8 * 1024
 
 

@@ -28,6 +28,7 @@ from purgatory.redacted_url import redacted
 from purgatory.redis_server.client import check_url_or_client, connected, connected_to_cluster
 from purgatory.redis_server.script import CONNECTION_ERRORS, Client
 from purgatory.redis_server.server_settings import ServerSettings
+from purgatory.signals.fire_idempotency import Idempotency
 from purgatory.signals.log_entry import EntryType
 from purgatory.signals.log_replica import LogReplica
 from purgatory.signals.memory import MemorySignals
@@ -46,7 +47,7 @@ from purgatory.signals.redis.shard_log import (
     short_name,
 )
 from purgatory.signals.sharded_signals import ShardedSignals
-from purgatory.signals.shared_signals import Appended, Idempotency, PendingRecord, SignalListener
+from purgatory.signals.shared_signals import Appended, PendingRecord, SignalListener
 from purgatory.timer import Clock
 from purgatory.trace_context import TracePropagation, current_traceparent
 

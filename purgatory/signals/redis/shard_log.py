@@ -31,13 +31,16 @@ from purgatory.redis_server.script import (
     RedisScript,
     netstrings,
 )
+from purgatory.signals.fire_idempotency import REPEAT_S, Idempotency
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis.fire_deadlines import FireDeadlines
 from purgatory.signals.redis.resp import encoded
 from purgatory.signals.redis.script_connection import ScriptConnection
-from purgatory.signals.shared_signals import Idempotency
 
-_TEXT: Final = Path(__file__).with_name("log.lua").read_bytes()
+_TEXT: Final = b"local REPEAT_MS = %d\n%b" % (
+    REPEAT_S * 1000,
+    Path(__file__).with_name("log.lua").read_bytes(),
+)
 _SCRIPT: Final = RedisScript(_TEXT)
 _TOGETHER: Final = RedisScript(
     b"local function append_one(KEYS, ARGV)\n%b\nend\n%b"
