@@ -81,7 +81,10 @@ def _relative(spec: MutationSpec, root: Path) -> MutationSpec:
 
 
 def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Return where no test should look: types, decorators of classes, and chosen constants."""
+    """Return where no test should look: types, decorators of classes, and chosen constants.
+
+    Also the sizes of caches: a smaller one returns the same, more slowly.
+    """
     nodes: list[ast.expr | ast.stmt] = []
     tree = ast.parse(module.read_text())
     for node in tree.body:
@@ -102,6 +105,8 @@ def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
                 nodes.append(found)
             case ast.Call(func=ast.Name("cast"), args=[found, _]):
                 nodes.append(found)
+            case ast.Call(func=ast.Name("lru_cache"), keywords=options):
+                nodes += [option.value for option in options]
     return [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))
         for node in nodes

@@ -15,14 +15,13 @@ logger = logging.getLogger("purgatory.jobs")
 
 
 class LeasedJob:
-    """A claim, and when it is due; `JobStore.start` returns the rest of the job again."""
+    """A claim; `JobStore.start` returns the rest of the job again."""
 
     __slots__ = (
         "attempt",
         "bounds",
         "call",
         "claim",
-        "due_ms",
         "is_ending",
         "is_lost",
         "is_running",
@@ -41,7 +40,6 @@ class LeasedJob:
     ) -> None:
         """Take a job that `JobStore.claim` returned."""
         self.claim: JobClaim = job.claim
-        self.due_ms: int = job.due_ms
         self.attempt: int = job.attempt + 1
         """The number of its next attempt."""
         self.lane = lane
@@ -110,7 +108,6 @@ class LeasedJobs:
     def rearm(self, leased: LeasedJob, due_ms: int) -> None:
         """Wait again, until `due_ms`: the store did not start it yet."""
         leased.is_running = False
-        leased.due_ms = due_ms
         if leased.claim in self._jobs and not self.is_closed:
             self._arm(leased, max(1, self._clock.remaining_ms(due_ms)))
 

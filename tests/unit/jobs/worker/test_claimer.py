@@ -9,6 +9,7 @@ import pytest
 
 from purgatory.jobs import WorkerSettings
 from purgatory.jobs.worker.claiming.claimer import SLICE, Claimer
+from purgatory.jobs.worker.claiming.due_listener import SOON_MS
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.running.run_queue import JobRunQueue
 from purgatory.timer.clock import NS_PER_MS
@@ -56,6 +57,33 @@ async def test_a_full_claimer_wakes_once_more_than_half_is_free(
         await asyncio.sleep(0)
     assert step.done() == is_awake
     step.cancel()
+    parts.leased.take_all()
+
+
+@pytest.mark.parametrize(("due", "limit"), [(0, MAX_HELD), (3, MAX_HELD - 3), (MAX_HELD, 0)])
+async def test_a_full_claimer_claims_what_is_due_now_for_jobs_that_are_due_later(
+    parts: Parts, *, due: int, limit: int
+) -> None:
+    """Those that run or wait for a slot leave room for so many less."""
+    claimer = claimer_of(parts)
+    parts.leased.on_due = lambda leased: None
+    await parts.add(*[0] * due, *[30] * (MAX_HELD - due))
+    await claimer._claim()
+    assert (len(parts.leased), claimer._room()) == (MAX_HELD, (SOON_MS, MAX_HELD))
+    claimer._runner._async.due.extend(list(parts.leased._jobs.values())[:due])
+    assert claimer._room() == (SOON_MS, limit)
+    parts.leased.take_all()
+
+
+async def test_a_full_claimer_looks_twice_before_a_job_is_due(parts: Parts) -> None:
+    """Jobs that are due within SOON_MS are claimed in spite of later ones: none may be late."""
+    loop = asyncio.get_running_loop()
+    claimer = claimer_of(parts)
+    await parts.add(*[30] * MAX_HELD)
+    began = loop.time()
+    await claimer.step()
+    assert len(parts.leased) == MAX_HELD
+    assert loop.time() - began <= SOON_MS / 2_000 + 0.001
     parts.leased.take_all()
 
 

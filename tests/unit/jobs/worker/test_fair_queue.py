@@ -14,6 +14,7 @@ from purgatory.jobs.worker.claiming import excess_jobs
 from purgatory.jobs.worker.claiming.excess_jobs import ExcessJobs
 from purgatory.jobs.worker.leased_jobs import LeasedJob
 from purgatory.jobs.worker.running.run_queue import JobRunQueue
+from purgatory.testing import AutojumpEventLoop
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.parts import Parts
 from tests.unit.jobs.worker.runs import Make, now_ms
@@ -242,6 +243,23 @@ async def test_a_drain_releases_what_waits_for_a_slot(
         assert sorted((job.attempt, job.lease_until_ms > 0) for job in jobs) == [
             (0, False), (0, True), (1, False),
         ]  # fmt: skip
+
+
+async def test_a_closed_worker_leaves_no_timer_on_the_loop(
+    store: FailingJobStore, make_purgatory: Make
+) -> None:
+    """Such as that for jobs which are put off: it would keep the worker alive, and run on."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, AutojumpEventLoop)
+    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(max_held=4, grace_ms=0))
+    purgatory.handler("slow")(SlowHandler())
+    async with purgatory:
+        await purgatory.add_jobs([purgatory.job_spec("slow", delay=0) for _ in range(3)])
+        await asyncio.sleep(0.5)
+        found = purgatory.statistics().jobs
+        assert found is not None and found.put_off == 1
+    timers = loop._scheduled  # type: ignore[attr-defined] # asyncio does not publish them
+    assert [timer for timer in timers if not timer.cancelled()] == []
 
 
 async def test_a_backlog_of_one_owner_holds_up_no_other(
