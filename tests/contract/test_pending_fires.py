@@ -19,8 +19,7 @@ from purgatory.jobs.model import FireJob, JobFilter, JobPage, StoreBusyError
 from purgatory.jobs.model.steps import Result, Step
 from purgatory.jobs.redis import RedisJobStore
 from purgatory.jobs.sql import SqlJobStore, migrate
-from purgatory.signals.redis import RedisSignals
-from purgatory.signals.redis import pending_fires as redis_pending_fires
+from purgatory.signals.redis import RedisSignals, pending_fire_records
 from purgatory.timer import SystemClock
 from tests.contract.postgresql_server import PostgresqlServer
 from tests.patience import PATIENCE_S
@@ -120,7 +119,7 @@ async def test_no_more_are_pending_than_the_limit(
     redis_server: ValkeyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that do not fit are refused, each by itself."""
-    monkeypatch.setattr(redis_pending_fires, "MAX_PENDING", 3)
+    monkeypatch.setattr(pending_fire_records, "MAX_PENDING", 3)
     signals = RedisSignals(redis_server.url, f"pending-{SystemClock().now_ns()}")
     async with Purgatory(signals=signals):
         adding = (signals.add_pending(b"%d" % number, 0) for number in range(5))

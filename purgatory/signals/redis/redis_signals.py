@@ -37,7 +37,7 @@ from purgatory.signals.redis.follower import Follower
 from purgatory.signals.redis.name_claims import NameClaims
 from purgatory.signals.redis.own_entries import Ended
 from purgatory.signals.redis.peers import Peers
-from purgatory.signals.redis.pending_fires import RedisPendingFires
+from purgatory.signals.redis.pending_fire_records import PendingFireRecords
 from purgatory.signals.redis.script_connection import ScriptConnection
 from purgatory.signals.redis.shard_log import (
     AppendReply,
@@ -127,7 +127,7 @@ class RedisSignals:
         self._claims = NameClaims(self._logs, timeout)
         self._propagation: TracePropagation | None = None
         self._peers = Peers(prefix, timeout)
-        self._pending_fires = RedisPendingFires(f"{{{prefix}:signals:0}}:", timeout)
+        self._pending_fires = PendingFireRecords(f"{{{prefix}:signals:0}}:", timeout)
         self._appended = 0
         # Batches over several logs that are under way.
         self._batches: set[asyncio.Task[Any]] = set()

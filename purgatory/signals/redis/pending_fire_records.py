@@ -46,7 +46,7 @@ return redis.call('HDEL', KEYS[2], unpack(ARGV))
 """)
 
 
-class RedisPendingFires:
+class PendingFireRecords:
     """The records of pending fires, oldest first. Every method raises SignalsUnavailableError."""
 
     def __init__(self, tag: str, timeout_s: float) -> None:
