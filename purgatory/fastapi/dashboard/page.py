@@ -19,7 +19,7 @@ TYPES: Final = {
     "icon.svg": b"image/svg+xml",
     **dict.fromkeys(
         (
-            "actions.js",
+            "action_dialogs.js",
             "charts.js",
             "dashboard.js",
             "elements.js",
@@ -28,6 +28,7 @@ TYPES: Final = {
             "overview.js",
             "paused.js",
             "requests.js",
+            "session.js",
             "waits.js",
         ),
         b"text/javascript; charset=utf-8",

@@ -2,7 +2,8 @@
 
 import { $, applyPermissions, h } from "./elements.js";
 import { announce } from "./notices.js";
-import { keepToken, reason, Refusal, request, session, token } from "./requests.js";
+import { reason, Refusal, request } from "./requests.js";
+import { keepToken, session, token } from "./session.js";
 import { countedKeys, drawOverview, drawWorkers, mergedKeys, note } from "./overview.js";
 import { drawKeys, hideWaits, showWaits } from "./waits.js";
 import { hideJobs, noteJobs, showJobs } from "./jobs.js";

@@ -1,7 +1,7 @@
 // Elements: made, shown to whom they are for, and rows that keep their place and their focus.
 
 import { number } from "./charts.js";
-import { session } from "./requests.js";
+import { session } from "./session.js";
 
 export const $ = (id) => document.getElementById(id);
 

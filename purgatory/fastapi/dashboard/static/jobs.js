@@ -1,9 +1,10 @@
 // The view of jobs: by state, with filters, details and actions on one or many.
 
-import { act, asked, confirmed } from "./actions.js";
+import { act, asked, confirmed } from "./action_dialogs.js";
 import { $, Choice, h, Rows } from "./elements.js";
 import { announce } from "./notices.js";
-import { read, reason, session } from "./requests.js";
+import { read, reason } from "./requests.js";
+import { session } from "./session.js";
 import { duration, number } from "./charts.js";
 import { refreshPaused } from "./paused.js";
 

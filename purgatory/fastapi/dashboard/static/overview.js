@@ -1,7 +1,7 @@
 // The views of the statistics: the overview, and the workers.
 
 import { $, h, Rows } from "./elements.js";
-import { session } from "./requests.js";
+import { session } from "./session.js";
 import { duration, histogram, number, parkedChart, sparkline, Wheel } from "./charts.js";
 
 const SPAN_MS = 300000;

@@ -1,8 +1,9 @@
 // The banner of paused handlers, on the views of which they explain something.
 
-import { act } from "./actions.js";
+import { act } from "./action_dialogs.js";
 import { $, h } from "./elements.js";
-import { read, session } from "./requests.js";
+import { read } from "./requests.js";
+import { session } from "./session.js";
 import { number } from "./charts.js";
 
 let isShown = false;

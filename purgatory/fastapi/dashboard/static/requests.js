@@ -1,16 +1,9 @@
-// Requests to the service, the token that goes with them, and what it may do.
+// Requests to the service, and what is said of those that it refuses.
 
-const TOKEN = "purgatory.token";
+import { token } from "./session.js";
+
 // The page is at {prefix}/dashboard, so this is {prefix}/ whatever is before it.
 const BASE = new URL(".", location.href);
-
-export const session = { may: {}, groups: [], identity: null };
-
-export function token() { return sessionStorage.getItem(TOKEN); }
-export function keepToken(text) {
-  if (text) sessionStorage.setItem(TOKEN, text);
-  else sessionStorage.removeItem(TOKEN);
-}
 
 export class Refusal extends Error {
   constructor(status, detail) {

@@ -1,6 +1,6 @@
 // The view of keys and waits: who waits, since when, until when; fire and cancel.
 
-import { act, confirmed, fire } from "./actions.js";
+import { act, confirmed, fire } from "./action_dialogs.js";
 import { $, applyPermissions, Choice, h, Rows } from "./elements.js";
 import { read, reason } from "./requests.js";
 import { duration, number } from "./charts.js";
