@@ -22,12 +22,8 @@ from purgatory.jobs.worker.lease_renewer import LeaseRenewer
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.retention import Retention
 from purgatory.jobs.worker.running.executor import JobExecutor
-from purgatory.jobs.worker.running.result_reporter import (
-    FireHistory,
-    NextRounds,
-    OnJobEnd,
-    ResultReporter,
-)
+from purgatory.jobs.worker.running.next_rounds import FireHistory, NextRounds
+from purgatory.jobs.worker.running.result_reporter import OnJobEnd, ResultReporter
 from purgatory.jobs.worker.running.run_queue import JobRunQueue
 from purgatory.jobs.worker.settings import WorkerSettings
 from purgatory.jobs.worker.statistics import JobStatistics, WorkerCounters

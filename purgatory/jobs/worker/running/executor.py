@@ -14,7 +14,8 @@ from purgatory.jobs.worker.claiming.recovery import JobRecovery
 from purgatory.jobs.worker.lease_renewer import ClaimGuard, StaleClaimError
 from purgatory.jobs.worker.leased_jobs import LeasedJob, LeasedJobs
 from purgatory.jobs.worker.running.failed_attempt import failed_attempt
-from purgatory.jobs.worker.running.result_reporter import NextRound, NextRounds, ResultReporter
+from purgatory.jobs.worker.running.next_rounds import NextRound, NextRounds
+from purgatory.jobs.worker.running.result_reporter import ResultReporter
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.worker_store import WorkerStore
 from purgatory.retry_policy import RetryPolicy

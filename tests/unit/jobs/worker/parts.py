@@ -17,7 +17,8 @@ from purgatory.jobs.worker.claiming.due_listener import DueListener
 from purgatory.jobs.worker.claiming.recovery import JobRecovery
 from purgatory.jobs.worker.leased_jobs import LeasedJobs
 from purgatory.jobs.worker.running.executor import JobExecutor
-from purgatory.jobs.worker.running.result_reporter import NextRounds, ResultReporter
+from purgatory.jobs.worker.running.next_rounds import NextRounds
+from purgatory.jobs.worker.running.result_reporter import ResultReporter
 from purgatory.jobs.worker.statistics import WorkerCounters
 from purgatory.jobs.worker.store_clock import StoreClock
 from purgatory.jobs.worker.store_retry import StoreRetry

@@ -1,0 +1,118 @@
+"""The next rounds of jobs whose handlers returned `again`: checked, and begun in the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from purgatory.errors import SignalsError
+from purgatory.jobs.handlers.again import UNCHANGED, Again
+from purgatory.jobs.handlers.registry import JobHandlers
+from purgatory.jobs.model.deadline import Deadline
+from purgatory.jobs.model.errors import InvalidJobError
+from purgatory.jobs.model.job import Job
+from purgatory.jobs.model.limits import JobLimits
+from purgatory.jobs.model.spec import checked_keys, needed_keys, on_fire_of
+from purgatory.jobs.model.steps import WaitAgain
+from purgatory.jobs.worker.store_retry import OUTAGES, RETRY_POLICY
+from purgatory.jobs.worker.worker_store import WorkerStore
+
+logger = logging.getLogger("purgatory.jobs")
+
+
+class NextRound(NamedTuple):
+    """The next wait of a job, checked."""
+
+    step: WaitAgain
+    since: tuple[tuple[str, int], ...]
+    """Keys and the positions in their history after which signals count."""
+
+
+class FireHistory(Protocol):
+    """What fired before a job waited again."""
+
+    def positions(
+        self, keys: Sequence[str], since: str | Mapping[str, str]
+    ) -> tuple[tuple[str, int], ...]:
+        """Return the positions of cursors; raise an error for one that is no good."""
+        ...
+
+    async def count_again(self, job: Job, since: tuple[tuple[str, int], ...]) -> None:
+        """Count what fired after `since` for a job that waits again; safe to repeat.
+
+        If that is unknown, the job is made due now. Raises SignalsError and StoreError.
+        """
+        ...
+
+
+class NextRounds:
+    """Checks and begins the next waits of jobs; on the event loop of the worker."""
+
+    def __init__(
+        self,
+        store: WorkerStore,
+        handlers: JobHandlers,
+        limits: JobLimits,
+        history: FireHistory | None,
+    ) -> None:
+        """Without a history, a handler that gives `since` fails."""
+        self._store = store
+        self._handlers = handlers
+        self._limits = limits
+        self._history = history
+
+    def plan(self, job: Job, again: Again) -> NextRound:
+        """Return the next wait of a running job; raise what `Purgatory.defer` raises."""
+        limits = self._limits
+        keys = job.keys if again.keys is None else checked_keys(again.keys, limits)
+        needed = job.needed if again.keys is None else 1
+        if again.until is not None:
+            needed = needed_keys(again.until, keys)
+        payload_json = None
+        if again.payload is not UNCHANGED:
+            payload_type = self._handlers.payload_of(job.handler)
+            payload_json = payload_type.encode(again.payload, limits.max_payload_bytes)
+        since: tuple[tuple[str, int], ...] = ()
+        if again.since is not None:
+            if self._history is None:
+                raise InvalidJobError("since needs a purgatory, which has signals", param="since")
+            since = self._history.positions(keys, again.since)
+        step = WaitAgain(
+            job.claim,
+            Deadline.of(delay=again.delay, at=again.at, limits=limits),
+            keys,
+            needed,
+            job.on_fire if again.on_fire is None else on_fire_of(again.on_fire),
+            payload_json,
+        )
+        return NextRound(step, since)
+
+    async def begin(self, planned: NextRound) -> Job | None:
+        """Let the job wait, and return it: DONE if another took its dedupe key meanwhile.
+
+        None if its claim was lost. What fired since the given positions has counted then.
+        """
+        job = await self._store.wait_again(planned.step)
+        if job is not None and job.is_undecided and planned.since:
+            await self._count(job, planned.since)
+        return job
+
+    async def _count(self, job: Job, since: tuple[tuple[str, int], ...]) -> None:
+        assert self._history is not None
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                await self._history.count_again(job, since)
+            except (SignalsError, *OUTAGES) as exc:
+                logger.warning(
+                    "could not look for what fired before job %s waited again (%s): tried again",
+                    job.id,
+                    exc,
+                    extra={"action": "again-unlooked"},
+                )
+            else:
+                return
+            await asyncio.sleep(RETRY_POLICY.delay_s(attempt))
