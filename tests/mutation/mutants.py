@@ -83,7 +83,7 @@ def _relative(spec: MutationSpec, root: Path) -> MutationSpec:
 def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Return where no test should look: types, decorators of classes, and chosen constants.
 
-    Also the sizes of caches: a smaller one returns the same, more slowly.
+    Also the sizes of caches, as a smaller one returns the same, and `strict` of zip, an assertion.
     """
     nodes: list[ast.expr | ast.stmt] = []
     tree = ast.parse(module.read_text())
@@ -105,7 +105,7 @@ def _unseen(module: Path) -> list[tuple[tuple[int, int], tuple[int, int]]]:
                 nodes.append(found)
             case ast.Call(func=ast.Name("cast"), args=[found, _]):
                 nodes.append(found)
-            case ast.Call(func=ast.Name("lru_cache"), keywords=options):
+            case ast.Call(func=ast.Name("lru_cache" | "zip"), keywords=options):
                 nodes += [option.value for option in options]
     return [
         ((node.lineno, node.col_offset), (node.end_lineno or 0, node.end_col_offset or 0))

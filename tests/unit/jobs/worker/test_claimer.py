@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from purgatory.jobs import WorkerSettings
+from purgatory.jobs import JobLimits, WorkerSettings
 from purgatory.jobs.worker.claiming.claimer import SLICE, Claimer
 from purgatory.jobs.worker.claiming.due_listener import SOON_MS
 from purgatory.jobs.worker.lease_renewer import LeaseRenewer
@@ -20,7 +20,7 @@ from tests.unit.jobs.worker.parts import LEASE_MS, Parts
 MAX_HELD = 10
 
 
-def claimer_of(parts: Parts, max_held: int = MAX_HELD) -> Claimer:
+def claimer_of(parts: Parts, max_held: int = MAX_HELD, limits: JobLimits | None = None) -> Claimer:
     parts.handlers.add("work", lambda job: None)
     runner = JobRunQueue(parts.leased, _run, max_running=1, max_threads=1, max_waiting=MAX_HELD)
     return Claimer(
@@ -32,7 +32,7 @@ def claimer_of(parts: Parts, max_held: int = MAX_HELD) -> Claimer:
         renewer=LeaseRenewer(parts.worker_store, parts.leased),
         listener=parts.listener,
         settings=WorkerSettings(max_held=max_held, poll_ms=1_000),
-        limits=parts.store.limits,
+        limits=parts.store.limits if limits is None else limits,
     )
 
 
@@ -85,6 +85,20 @@ async def test_a_full_claimer_looks_twice_before_a_job_is_due(parts: Parts) -> N
     assert len(parts.leased) == MAX_HELD
     assert loop.time() - began <= SOON_MS / 2_000 + 0.001
     parts.leased.take_all()
+
+
+@pytest.mark.parametrize(
+    ("horizon_ms", "pause_ms"), [(LEASE_MS, LEASE_MS // 2), (3 * LEASE_MS, LEASE_MS)]
+)
+async def test_what_enters_the_horizon_is_claimed_at_half_of_it(
+    parts: Parts, *, horizon_ms: int, pause_ms: int
+) -> None:
+    """Nothing announces that; a shorter lease of a worker that died may run out before."""
+    loop = asyncio.get_running_loop()
+    claimer = claimer_of(parts, limits=JobLimits(horizon_ms=horizon_ms))
+    began = loop.time()
+    await claimer.step()
+    assert pause_ms <= (loop.time() - began) * 1000 <= pause_ms + 1
 
 
 async def claimer_of_silent_store(parts: Parts) -> Claimer:
