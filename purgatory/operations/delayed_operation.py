@@ -64,7 +64,8 @@ class DelayedOperation(TimerTask):
         """Call `force_complete` if the condition holds; return True iff that completed it.
 
         Called when the operation is given to a purgatory, again once it watches its keys, and
-        whenever one of them is checked.
+        whenever one of them is checked: what it raises then is logged by the purgatory, and the
+        operation goes on waiting.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define try_complete()")
 
