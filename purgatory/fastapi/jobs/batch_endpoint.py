@@ -10,7 +10,7 @@ from contextlib import suppress
 from starlette.types import Receive, Scope, Send
 
 from purgatory.errors import PurgatoryError
-from purgatory.fastapi.access.content_type import check_content
+from purgatory.fastapi.access.content_headers import check_content
 from purgatory.fastapi.http.asgi_request import AsgiRequest
 from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.bodies.request_body import read_body

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.types import Receive, Scope
 
 from purgatory.errors import PurgatoryClosedError
-from purgatory.fastapi.access.content_type import check_content
+from purgatory.fastapi.access.content_headers import check_content
 from purgatory.fastapi.http.authorization import Access, Action
 from purgatory.fastapi.http.bodies.request_body import body_too_large, read_body
 from purgatory.fastapi.http.problem_mapping import problem_of_exception
