@@ -85,6 +85,17 @@ async def test_a_retry_after_the_lease_was_lost_is_lost_too(parts: Parts) -> Non
     assert (parts.counters.lost, parts.counters.retried) == (1, 0)
 
 
+async def test_a_failed_attempt_is_logged(parts: Parts, caplog: pytest.LogCaptureFixture) -> None:
+    """With its error, and what becomes of the job."""
+
+    @parts.handlers.handler("work")
+    async def work(job: JobContext) -> None:
+        raise ValueError("no such order")
+
+    await parts.executor().run(await leased_job(parts))
+    assert "attempt 1 of 2 and is tried again: ValueError: no such order" in caplog.text
+
+
 async def test_what_becomes_of_a_failed_attempt_is_logged_once_it_is_recorded(
     parts: Parts, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -387,3 +387,17 @@ async def test_a_long_recovery_is_logged_now_and_then(
         await parts.recovery.handle([], overdue=overdue)
         logged.append(len(caplog.records))
     assert logged == [0, 1, 1, 2]
+
+
+@pytest.mark.parametrize("misfire", ["skip", "spread"])
+async def test_after_recovery_jobs_count_as_overdue_only_if_they_were_missed(
+    parts: Parts, misfire: str
+) -> None:
+    """A job that is merely claimed late, as the worker was full, was not due without a worker."""
+    parts.recovery.finish()
+    await parts.recovery.handle([], overdue=3)
+    assert (parts.recovery.progress.is_finished, parts.recovery.progress.overdue) == (True, 0)
+    await parts.add(0, misfire=misfire)
+    await parts.recovery.handle(await parts.claim(), overdue=1)
+    progress = parts.recovery.progress
+    assert (progress.overdue, progress.missed + progress.spread) == (1, 1)

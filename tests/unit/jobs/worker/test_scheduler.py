@@ -12,6 +12,7 @@ import pytest
 from purgatory.jobs import JobContext, JobState, WorkerSettings
 from purgatory.jobs.model import Claim, Renew, Step
 from purgatory.jobs.worker.claiming import recovery
+from purgatory.jobs.worker.claiming.due_listener import SOON_MS
 from tests.unit.jobs.worker.failing_job_store import FailingJobStore
 from tests.unit.jobs.worker.runs import Log, Make, leap, now_ms
 
@@ -36,6 +37,20 @@ async def test_a_step_that_raises_is_repeated(
         assert caplog.messages.count("a step of the scheduler failed") == 3
         is_broken = False
         assert (await job.wait(1)).state is JobState.DONE
+
+
+async def test_a_full_worker_claims_again_as_soon_as_jobs_have_ended(
+    store: FailingJobStore, make_purgatory: Make, log: Log
+) -> None:
+    """A backlog does not wait for the next time that it would look anyway."""
+    purgatory = make_purgatory(jobs=store, job_settings=WorkerSettings(max_held=4))
+    purgatory.handler("note")(log)
+    async with purgatory:
+        await purgatory.add_jobs([purgatory.job_spec("note", delay=0) for _ in range(100)])
+        began_ms = now_ms()
+        while len(log) < 100:
+            await asyncio.sleep(0.001)
+        assert now_ms() - began_ms < SOON_MS / 2
 
 
 async def test_recovery_is_in_progress_until_all_overdue_jobs_are_claimed(
