@@ -27,9 +27,6 @@ _NS_PER_US: Final = 1_000
 _STRING: Final = pa.string()
 _STRINGS: Final = pa.list_(_STRING)
 _TIME: Final = EVENT_SCHEMA.field("at").type
-_EVENT_NAMES: Final = pa.array(EVENTS, _STRING)
-_NOTHING: Final = pa.scalar(None, pa.int64())
-_FIRST: Final = pa.scalar(0, pa.int32())
 
 
 class JobColumns(NamedTuple):
@@ -62,6 +59,8 @@ def batch_of(
         *rows, strict=True
     )
     codes = pa.array(events, pa.int32())
+    # Not once at import: the first value of Arrow that is made of one of Python imports pandas.
+    nothing, first = pa.scalar(None, pa.int64()), pa.scalar(0, pa.int32())
     at = _microseconds(at_ns, offset_us)
     deadlines = pc.add(pa.array(deadlines_us, pa.int64()), offset_us)
     # Never early, except for a microsecond of rounding.
@@ -72,18 +71,18 @@ def batch_of(
         lateness = pc.coalesce(pa.array(known, pa.int64()), lateness)
     columns: dict[str, Any] = {
         "operation_id": _identifiers(numbers, jobs, start),
-        "event": pa.DictionaryArray.from_arrays(codes, _EVENT_NAMES),
+        "event": pa.DictionaryArray.from_arrays(codes, pa.array(EVENTS, _STRING)),
         "seq": pa.array(range(first_seq, first_seq + len(rows)), pa.int64()),
         "kind": pa.array(kinds, _STRING).dictionary_encode(),
         "keys": pa.array(keys, _STRINGS),
         "worker": pa.DictionaryArray.from_arrays(
-            pa.repeat(_FIRST, len(rows)), pa.array([worker], _STRING)
+            pa.repeat(first, len(rows)), pa.array([worker], _STRING)
         ),
         "at": at.view(_TIME),
         "watched_at": _microseconds(watched_ns, offset_us).view(_TIME),
         "deadline": deadlines.view(_TIME),
-        "completed_at": pc.if_else(pc.equal(codes, WATCHED), _NOTHING, at).view(_TIME),
-        "lateness_us": pc.if_else(pc.equal(codes, _EXPIRED), lateness, _NOTHING),
+        "completed_at": pc.if_else(pc.equal(codes, WATCHED), nothing, at).view(_TIME),
+        "lateness_us": pc.if_else(pc.equal(codes, _EXPIRED), lateness, nothing),
         "completed_by": pa.array(completed_by, _STRING),
         **_job_columns(len(rows), jobs),
     }

@@ -22,6 +22,7 @@ from purgatory.pipeline.advise.wheel_geometry import (
     TIMER_BYTES,
     Timer,
     advise_geometry,
+    columns_of,
     measure,
 )
 from purgatory.pipeline.advise.workers import LEAST_OPERATIONS, Minutes, advise_workers
@@ -150,9 +151,9 @@ def test_the_advised_wheel_has_the_fewest_moves_or_is_the_default(
 
 def test_memory_is_of_timers_buckets_and_slots() -> None:
     """With few timers each has a bucket; with many there are no more buckets than slots."""
-    few = measure(timers(200, 100, 1), 1, 256, peak_parked=10)
+    few = measure(columns_of(timers(200, 100, 1)), 1, 256, peak_parked=10)
     assert few.bytes == 10 * TIMER_BYTES + 10 * BUCKET_BYTES + 256 * 8
-    many = measure(timers(200, 100, 1), 1, 256, peak_parked=10_000)
+    many = measure(columns_of(timers(200, 100, 1)), 1, 256, peak_parked=10_000)
     assert many.bytes == 10_000 * TIMER_BYTES + 256 * BUCKET_BYTES + 256 * 8
 
 

@@ -23,6 +23,7 @@ from purgatory.pipeline.report.charts.time_charts import (
 from purgatory.pipeline.report.charts.wait_charts import survival_chart, waits_chart
 from purgatory.pipeline.report.findings import LISTED_KINDS, SHOWN_KINDS, Findings
 from purgatory.pipeline.report.report_writer import charts
+from purgatory.pipeline.waits.hourly_waits import HourlyWaits
 from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from purgatory.pipeline.waits.timeline_counts import TimelineCounts
 
@@ -32,7 +33,7 @@ NOTHING = Findings(
     by_key_prefix=[],
     hot_keys=[],
     parked=ParkedMinutes.of_rows(),
-    by_hour=[],
+    by_hour=HourlyWaits.of_rows(),
     timeline=TimelineCounts.of_rows(),
     wait_counts=[],
     lateness_counts=[],

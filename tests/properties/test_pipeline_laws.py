@@ -13,7 +13,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from purgatory.pipeline.advise.advice import minutes_of_kinds
-from purgatory.pipeline.advise.wheel_geometry import Timer, level_and_cascades
+from purgatory.pipeline.advise.wheel_geometry import (
+    Timer,
+    columns_of,
+    levels_and_cascades,
+)
 from purgatory.pipeline.advise.workers import advise_workers
 from purgatory.pipeline.statistics.binomial import clopper_pearson
 from purgatory.pipeline.statistics.histogram import bucket, bucket_end, bucket_start
@@ -122,7 +126,8 @@ def test_cascades_are_those_of_the_real_wheel(
     expiration_ms = -(-(start_ms + delay_ms) // tick_ms) * tick_ms
     end_ms = start_ms + round(delay_ms * share)
     timer = Timer(start_ms, expiration_ms, end_ms)
-    assert level_and_cascades(timer, tick_ms, wheel_size) == _watched(timer, tick_ms, wheel_size)
+    levels, cascades = levels_and_cascades(columns_of([timer]), tick_ms, wheel_size)
+    assert (levels[0], cascades[0]) == _watched(timer, tick_ms, wheel_size)
 
 
 def _watched(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int, int]:

@@ -18,7 +18,8 @@ from purgatory.pipeline.outcomes.schema import JOB_KIND, STREAM_KIND
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.histogram import bucket_end
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
-from purgatory.pipeline.waits.parked_minutes import Floats, ParkedMinutes
+from purgatory.pipeline.waits.columns import Floats
+from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from purgatory.pipeline.waits.timeline import JOB as WAITS
 
 JOB = "advice"

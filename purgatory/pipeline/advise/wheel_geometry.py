@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+import numpy as np
+
 from purgatory.pipeline.console.formatting import counted
+from purgatory.pipeline.waits.columns import Integers
 
 TICKS_MS = (1, 2, 5, 10, 20, 50, 100)
 WHEEL_SIZES = (20, 64, 128, 256, 512, 1024)
@@ -66,42 +69,45 @@ class GeometryAdvice:
     reason: str
 
 
-def level_and_cascades(timer: Timer, tick_ms: int, wheel_size: int) -> tuple[int, int]:
-    """Return the level in which a timer begins, and how often it moves before it ends.
+def levels_and_cascades(
+    timers: Integers, tick_ms: int, wheel_size: int
+) -> tuple[Integers, Integers]:
+    """Return the level in which each timer begins, and how often it moves before it ends.
 
-    As in `TimingWheel`: a timer goes to the finest level that reaches its expiration, from that
-    level's current time, and moves down one level when its bucket opens, at the start of the
-    bucket's range. A level's current time is the time rounded down to its own tick.
+    `timers` has the rows of `columns_of`. As in `TimingWheel`: a timer goes to the finest level
+    that reaches its expiration, from that level's current time, and moves down one level when its
+    bucket opens, at the start of the bucket's range. A level's current time is the time rounded
+    down to its own tick.
     """
-    level = 0
-    while timer.expiration_ms >= (timer.start_ms // tick_ms + wheel_size) * tick_ms:
+    start_ms, expiration_ms, end_ms = timers
+    levels, cascades = np.zeros_like(start_ms), np.zeros_like(start_ms)
+    while (is_beyond := expiration_ms >= (start_ms // tick_ms + wheel_size) * tick_ms).any():
         tick_ms *= wheel_size
-        level += 1
-    cascades = 0
-    for _ in range(level):
-        cascades += timer.expiration_ms // tick_ms * tick_ms < timer.end_ms
-        tick_ms //= wheel_size
-    return level, cascades
+        levels += is_beyond
+        cascades += is_beyond & (expiration_ms // tick_ms * tick_ms < end_ms)
+    return levels, cascades
 
 
-def measure(timers: Sequence[Timer], tick_ms: int, wheel_size: int, peak_parked: int) -> Geometry:
-    """Return the costs of a wheel for `timers`, with `peak_parked` pending at once."""
+def columns_of(timers: Sequence[Timer]) -> Integers:
+    """Return the starts, expirations and ends of `timers`, as rows."""
+    listed = [(timer.start_ms, timer.expiration_ms, timer.end_ms) for timer in timers]
+    return np.array(listed, np.int64).reshape(-1, 3).T
+
+
+def measure(timers: Integers, tick_ms: int, wheel_size: int, peak_parked: int) -> Geometry:
+    """Return the costs of a wheel for the `columns_of` timers, with `peak_parked` at once."""
+    start_ms, expiration_ms, end_ms = timers
     # SystemTimer rounds a deadline up to a tick, so that no timer is early.
-    rounded = [
-        Timer(timer.start_ms, -(-timer.expiration_ms // tick_ms) * tick_ms, timer.end_ms)
-        for timer in timers
-    ]
-    found = [level_and_cascades(timer, tick_ms, wheel_size) for timer in rounded]
-    levels = 1 + max(level for level, _ in found)
-    cascades = [moves for _, moves in found]
+    rounded = np.stack([start_ms, -(-expiration_ms // tick_ms) * tick_ms, end_ms])
+    found, moves = levels_and_cascades(rounded, tick_ms, wheel_size)
+    count, per_level = len(found), np.bincount(found).tolist()
+    cascades = moves.tolist()
     mean = fmean(cascades)
     # Thousands of timers: their mean is approximately normal.
-    variance = fmean((moves - mean) ** 2 for moves in cascades)
-    spread = 1.96 * (variance / len(cascades)) ** 0.5
-    per_level = [0] * levels
-    for level, _ in found:
-        per_level[level] += 1
-    buckets = sum(min(wheel_size, round(peak_parked * count / len(found))) for count in per_level)
+    squares = {moved: (moved - mean) ** 2 for moved in set(cascades)}
+    spread = 1.96 * (fmean(map(squares.__getitem__, cascades)) / count) ** 0.5
+    buckets = sum(min(wheel_size, round(peak_parked * some / count)) for some in per_level)
+    levels = len(per_level)
     return Geometry(
         tick_ms=tick_ms,
         wheel_size=wheel_size,
@@ -133,8 +139,9 @@ def advise_geometry(
             reason=f"Too little data: {counted(len(timers), 'timer')}, and at least "
             f"{LEAST_TIMERS:,} are needed. Keep the default.",
         )
+    columns = columns_of(timers)
     found = tuple(
-        measure(timers, tick_ms, size, peak_parked) for tick_ms in TICKS_MS for size in WHEEL_SIZES
+        measure(columns, tick_ms, size, peak_parked) for tick_ms in TICKS_MS for size in WHEEL_SIZES
     )
     default = next(wheel for wheel in found if (wheel.tick_ms, wheel.wheel_size) == DEFAULT)
     allowed = [wheel for wheel in found if wheel.tick_ms <= max_tick_ms]

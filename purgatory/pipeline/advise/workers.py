@@ -10,7 +10,7 @@ import numpy as np
 from purgatory.pipeline.console.formatting import counted, figure, percent
 from purgatory.pipeline.statistics.binomial import CONFIDENCE, exceedances
 from purgatory.pipeline.statistics.poisson import poisson_upper
-from purgatory.pipeline.waits.parked_minutes import Floats, Integers
+from purgatory.pipeline.waits.columns import Floats, Integers
 
 LEAST_OPERATIONS = 1_000
 LEAST_MINUTES = 20

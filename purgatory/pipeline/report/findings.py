@@ -14,6 +14,7 @@ from purgatory.pipeline.errors import NothingToReadError
 from purgatory.pipeline.outcomes.manifest import Manifest
 from purgatory.pipeline.spark.tables import Tables
 from purgatory.pipeline.statistics.survival import Step, kaplan_meier
+from purgatory.pipeline.waits.hourly_waits import HourlyWaits
 from purgatory.pipeline.waits.parked_minutes import ParkedMinutes
 from purgatory.pipeline.waits.timeline import JOB as WAITS
 from purgatory.pipeline.waits.timeline_counts import TimelineCounts
@@ -26,9 +27,6 @@ SHOWN_KINDS = 8
 LISTED_KINDS = 100
 """The rows of a table by kind: a page has a size that a phone can open."""
 
-# Of 32: a year has thousands of hours.
-_BY_HOUR = ("hour", "kind", "wait_us_p50", "wait_us_p90", "wait_us_p99")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
@@ -40,7 +38,7 @@ class Findings:
     by_key_prefix: Rows
     hot_keys: Rows
     parked: ParkedMinutes
-    by_hour: Rows
+    by_hour: HourlyWaits
     timeline: TimelineCounts
     wait_counts: Rows
     lateness_counts: Rows
@@ -84,7 +82,7 @@ class Findings:
             self,
             by_kind=of_part(self.by_kind),
             parked=self.parked.where(is_of_part),
-            by_hour=of_part(self.by_hour),
+            by_hour=self.by_hour.where(is_of_part),
             timeline=self.timeline.where(is_of_part),
             wait_counts=of_part(self.wait_counts),
             lateness_counts=of_part(self.lateness_counts),
@@ -121,7 +119,7 @@ def findings(
         by_key_prefix=_most_first(tables.rows(WAITS, "by_key_prefix"), "key_prefix"),
         hot_keys=_most_first(tables.rows(WAITS, "hot_keys"), "key"),
         parked=ParkedMinutes.of_table(tables.columns(WAITS, "parked")),
-        by_hour=tables.rows(WAITS, "by_hour", _BY_HOUR),
+        by_hour=HourlyWaits.of_table(tables.columns(WAITS, "by_hour")),
         timeline=TimelineCounts.of_table(tables.columns(WAITS, "timeline")),
         wait_counts=wait_counts,
         lateness_counts=tables.rows(WAITS, "lateness_counts"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -45,15 +45,12 @@ class Tables:
         self._known = {place: table for place, table in self._known.items() if place[0] != job}
         self.folder.replace(new, job)
 
-    def rows(
-        self, job: str, name: str, columns: Sequence[str] | None = None
-    ) -> list[dict[str, Any]]:
-        """Return all rows of a table, with all or these columns, and with times in UTC.
+    def rows(self, job: str, name: str) -> list[dict[str, Any]]:
+        """Return all rows of a table, with times in UTC.
 
         Raises NothingToReadError if the job has not run.
         """
-        table = self.columns(job, name)
-        found: list[dict[str, Any]] = (table.select(columns) if columns else table).to_pylist()
+        found: list[dict[str, Any]] = self.columns(job, name).to_pylist()
         return found
 
     def columns(self, job: str, name: str) -> pa.Table:

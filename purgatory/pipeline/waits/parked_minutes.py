@@ -10,8 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
-Floats = NDArray[np.float64]
+from purgatory.pipeline.waits.columns import Floats, Integers, coded, floats, micros
 
 _MINUTE_US = 60_000_000
 _NUMBERS = ("began", "parked_mean", "parked_peak")
@@ -34,14 +33,9 @@ class ParkedMinutes:
     @classmethod
     def of_table(cls, table: pa.Table) -> Self:
         """Return the columns of the table that `waits` writes."""
-        kind = table["kind"].combine_chunks().dictionary_encode()
-        micros = table["minute"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
-        return cls(
-            tuple(kind.dictionary.to_pylist()),
-            kind.indices.to_numpy().astype(np.int64),
-            micros // _MINUTE_US,
-            *(table[name].to_numpy().astype(np.float64) for name in _NUMBERS),
-        )
+        kinds, kind = coded(table["kind"])
+        minute = micros(table["minute"]) // _MINUTE_US
+        return cls(kinds, kind, minute, *(floats(table[name]) for name in _NUMBERS))
 
     @classmethod
     def of_rows(cls, rows: Iterable[Mapping[str, Any]] = ()) -> Self:

@@ -9,9 +9,8 @@ from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from purgatory.pipeline.waits.parked_minutes import Integers
+from purgatory.pipeline.waits.columns import Integers, coded, integers, integers_or, micros
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,18 +34,17 @@ class TimelineCounts:
     @classmethod
     def of_table(cls, table: pa.Table) -> Self:
         """Return the columns of the table that `waits` writes."""
-        kinds, kind = _coded(table["kind"])
-        outcomes, outcome = _coded(table["outcome"])
-        micros = table["start"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_numpy()
+        kinds, kind = coded(table["kind"])
+        outcomes, outcome = coded(table["outcome"])
         return cls(
             table["width_s"][0].as_py() if len(table) else 60,
             kinds,
             kind,
             outcomes,
             outcome,
-            micros // 1_000_000,
-            pc.fill_null(table["bucket"].cast(pa.int64()), -1).to_numpy(),
-            table["count"].to_numpy(),
+            micros(table["start"]) // 1_000_000,
+            integers_or(table["bucket"], -1),
+            integers(table["count"]),
         )
 
     @classmethod
@@ -92,8 +90,3 @@ def summed(count: Integers, *columns: Integers) -> tuple[Sequence[Integers], Int
     first = np.flatnonzero(is_new)
     sums = np.add.reduceat(count[order], first) if len(first) else count[order]
     return [column[first] for column in ordered], sums
-
-
-def _coded(column: pa.ChunkedArray) -> tuple[tuple[str, ...], Integers]:
-    coded = column.combine_chunks().dictionary_encode()
-    return tuple(coded.dictionary.to_pylist()), coded.indices.to_numpy().astype(np.int64)

@@ -16,7 +16,7 @@ from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_end, bucket_start
 from purgatory.pipeline.statistics.histogram import bucket as bucket_of
 from purgatory.pipeline.statistics.survival import Step
-from purgatory.pipeline.waits.parked_minutes import Integers
+from purgatory.pipeline.waits.columns import Integers
 from purgatory.pipeline.waits.timeline_counts import summed
 
 MAX_CELLS = 40_000

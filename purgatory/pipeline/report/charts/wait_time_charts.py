@@ -14,6 +14,7 @@ from purgatory.pipeline.report.charts.theme import Palette
 from purgatory.pipeline.report.findings import Findings
 from purgatory.pipeline.statistics.histogram import COARSE, bucket_start
 from purgatory.pipeline.statistics.histogram import bucket as bucket_of
+from purgatory.pipeline.waits.hourly_waits import PERCENTS
 from purgatory.pipeline.waits.timeline_counts import summed
 
 if TYPE_CHECKING:
@@ -23,26 +24,23 @@ if TYPE_CHECKING:
 SHOWN_HOURS = 72
 """Rows of the table of percentiles: a year has thousands."""
 
-_PERCENTS = ("p50", "p90", "p99")
-
 
 def percentiles_chart(findings: Findings) -> Chart | None:
     """Return the chart of percentiles over time; None if no operation has ended."""
-    rows = [row for row in findings.by_hour if row["wait_us_p50"] is not None]
-    if not rows:
+    found = findings.by_hour
+    if not len(found.kind):
         return None
-    by_kind = {
-        kind: sorted((row for row in rows if row["kind"] == kind), key=lambda row: row["hour"])
-        for kind in findings.kinds
-    }
 
     def draw(figure: Figure, palette: Palette) -> None:
         axes = figure.add_subplot()
-        for place, (kind, hours) in enumerate(by_kind.items()):
+        for place, kind in enumerate(findings.kinds):
+            of_kind = found.of_kind(kind)
+            # Any: the axis converts times.
+            hours: Any = [datetime.fromtimestamp(hour, UTC) for hour in of_kind.hour_s.tolist()]
             for name, style in (("p50", "-"), ("p99", ":")):
                 axes.plot(
-                    [row["hour"] for row in hours],
-                    [max(1, row[f"wait_us_{name}"]) for row in hours],
+                    hours,
+                    np.maximum(of_kind.percentiles[name], 1),
                     style,
                     # A line of one point is not visible.
                     marker="o" if len(hours) == 1 else None,
@@ -55,24 +53,17 @@ def percentiles_chart(findings: Findings) -> Chart | None:
         _time_axis(axes)
         axes.legend(loc="best", ncols=2)
 
-    latest = sorted(
-        (row for hours in by_kind.values() for row in hours),
-        key=lambda row: (row["hour"], row["kind"]),
-    )[-SHOWN_HOURS:]
+    latest = found.where(set(findings.kinds).__contains__).latest(SHOWN_HOURS)
     return Chart(
         name="percentiles",
         title="Waits over time",
         summary="Percentiles of the waits that ended, by the start of the wait; logarithmic. The "
         "page computes them from counts, within 9 %. Those by hour in the table are within 0.2 %: "
-        f"the last {len(latest)} of {len(rows):,} rows of waits/by_hour." + findings.left_out,
-        header=("hour (UTC)", "kind", *_PERCENTS),
+        f"the last {len(latest)} of {len(found.kind):,} rows of waits/by_hour." + findings.left_out,
+        header=("hour (UTC)", "kind", *PERCENTS),
         rows=tuple(
-            (
-                f"{row['hour']:%Y-%m-%d %H:%M}",
-                row["kind"],
-                *(duration(row[f"wait_us_{name}"]) for name in _PERCENTS),
-            )
-            for row in latest
+            (f"{datetime.fromtimestamp(hour, UTC):%Y-%m-%d %H:%M}", kind, *map(duration, waits))
+            for hour, kind, waits in latest
         ),
         draw=draw,
     )
