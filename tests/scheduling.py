@@ -16,6 +16,10 @@ TOGETHER = tuple(
             r"(.+/test_servers\.py)::\w+(\[.+\])",
             # A run of the benchmark.
             r"(.+/test_bench\.py)::test_a_run_",
+            # A browser.
+            r"(.+/browser)/test_(?:dashboard|report_page|short_report)\.py::",
+            # The names in all sources.
+            r"(.+/test_docs\.py)::test_what_a_page_names_",
             # A wheel.
             r"(.+/test_packaging\.py)::test_the_wheel_",
             # The Spark session, one for all: the first queries in a Java process cost most.

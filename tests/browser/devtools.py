@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import base64
+import itertools
 import json
 import os
-from collections.abc import AsyncIterator
+import subprocess
+import tempfile
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -14,42 +19,125 @@ from typing import Any
 from tests.browser.chromium import CHROMIUM
 from tests.patience import PATIENCE_S
 
+# Of commands, whichever page they are for: replies to an earlier page may still come.
+_numbers = itertools.count(1)
+
+
+class Chromium:
+    """A browser without windows, for all tests of this process: its start takes a second of CPU.
+
+    Commands go through a pipe, a JSON document with a zero byte behind it each. A page has a
+    context of its own: cookies, storage and caches of others are not there.
+    """
+
+    def __init__(self) -> None:
+        assert CHROMIUM is not None, "Chromium is not installed"
+        self._profile = tempfile.TemporaryDirectory(
+            prefix="purgatory-chromium-", ignore_cleanup_errors=True
+        )
+        (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
+        self._out = os.fdopen(our_out, "wb")
+        arguments = [
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--hide-scrollbars",
+            f"--user-data-dir={self._profile.name}",
+            "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
+            "--remote-debugging-pipe",
+        ]
+        # Chromium reads commands from descriptor 3, and replies through 4. Not sh: dash knows no
+        # descriptors above 9.
+        program = f'exec "$0" "$@" 3<&{their_in} 4>&{their_out}'
+        self._process = subprocess.Popen(
+            ["bash", "-c", program, CHROMIUM, *arguments],
+            pass_fds=(their_in, their_out),
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(their_in)
+        os.close(their_out)
+        self.receiver: Callable[[dict[str, Any]], None] | None = None
+        """Called, in a thread, with what the browser says."""
+        threading.Thread(target=self._read, args=(our_in,), daemon=True).start()
+
+    @property
+    def has_ended(self) -> bool:
+        """True iff it is not there any more."""
+        return self._process.poll() is not None
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a command."""
+        self._out.write(json.dumps(message).encode() + b"\0")
+        self._out.flush()
+
+    def end(self) -> None:
+        """End it, and remove what it has written."""
+        self._process.kill()
+        self._process.wait()
+        self._out.close()
+        self._profile.cleanup()
+
+    def _read(self, source: int) -> None:
+        rest = b""
+        with os.fdopen(source, "rb", buffering=0) as pipe:
+            while read := pipe.read(1024 * 1024):
+                *messages, rest = (rest + read).split(b"\0")
+                for message in messages:
+                    if (receiver := self.receiver) is not None:
+                        receiver(json.loads(message))
+
+
+_running: list[Chromium] = []
+
+
+def _chromium() -> Chromium:
+    if not _running or _running[-1].has_ended:
+        _running.append(Chromium())
+        atexit.register(_running[-1].end)
+    return _running[-1]
+
 
 class Page:
-    """One tab. Commands go through a pipe, a JSON document with a zero byte behind it each."""
+    """One tab, in a context of its own."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._number = 0
+    def __init__(self, chromium: Chromium) -> None:
+        self._chromium = chromium
+        self._loop = asyncio.get_running_loop()
         self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._session: str | None = None
         self.errors: list[str] = []
         """What the page has reported: exceptions, errors, violations of its policy."""
 
-    async def listen(self) -> None:
-        """Read replies and events, to the end."""
-        while True:
-            message = json.loads((await self._reader.readuntil(b"\0"))[:-1])
-            if "id" in message:
-                self._replies.pop(message["id"]).set_result(message)
-            elif message["method"] == "Runtime.exceptionThrown":
-                details = message["params"]["exceptionDetails"]
-                self.errors.append(str(details.get("exception", details)))
-            elif message["method"] == "Log.entryAdded":
-                entry = message["params"]["entry"]
-                # A response of 401 or a refused connection is what some tests are about.
-                if entry["level"] == "error" and entry["source"] != "network":
-                    self.errors.append(entry["text"])
+    def receive(self, message: dict[str, Any]) -> None:
+        """Take a message of the browser, in any thread."""
+        try:
+            self._loop.call_soon_threadsafe(self._handle, message)
+        except RuntimeError:
+            pass  # The last of a page that is closed, whose loop is, too.
+
+    def _handle(self, message: dict[str, Any]) -> None:
+        if "id" in message:
+            if reply := self._replies.pop(message["id"], None):
+                reply.set_result(message)
+        elif message["method"] == "Runtime.exceptionThrown":
+            details = message["params"]["exceptionDetails"]
+            self.errors.append(str(details.get("exception", details)))
+        elif message["method"] == "Log.entryAdded":
+            entry = message["params"]["entry"]
+            # A response of 401 or a refused connection is what some tests are about.
+            if entry["level"] == "error" and entry["source"] != "network":
+                self.errors.append(entry["text"])
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         """Run a command of the protocol, and return its result."""
-        self._number += 1
-        message = {"id": self._number, "method": method, "params": params}
+        number = next(_numbers)
+        message = {"id": number, "method": method, "params": params}
         if self._session is not None:
             message["sessionId"] = self._session
-        reply = self._replies[self._number] = asyncio.get_running_loop().create_future()
-        self._writer.write(json.dumps(message).encode() + b"\0")
+        reply = self._replies[number] = asyncio.get_running_loop().create_future()
+        self._chromium.send(message)
         async with asyncio.timeout(PATIENCE_S):
             answer = await reply
         if "error" in answer:
@@ -57,13 +145,20 @@ class Page:
         result: dict[str, Any] = answer["result"]
         return result
 
-    async def attach(self) -> None:
-        """Open a tab."""
-        made = await self.call("Target.createTarget", url="about:blank")
+    async def attach(self) -> str:
+        """Open the tab; return the id of its context."""
+        context: str = (await self.call("Target.createBrowserContext"))["browserContextId"]
+        made = await self.call("Target.createTarget", url="about:blank", browserContextId=context)
         attached = await self.call("Target.attachToTarget", targetId=made["targetId"], flatten=True)
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
+        return context
+
+    async def close(self, context: str) -> None:
+        """Close the tab, and forget what it has stored."""
+        self._session = None
+        await self.call("Target.disposeBrowserContext", browserContextId=context)
 
     async def open(self, url: str) -> None:
         """Go to an address."""
@@ -127,51 +222,16 @@ class Page:
 
 
 @asynccontextmanager
-async def browser(profile: Path) -> AsyncIterator[Page]:
-    """Run Chromium with one tab, which reaches nothing but this machine."""
-    assert CHROMIUM is not None, "Chromium is not installed"
-    (their_in, our_out), (our_in, their_out) = os.pipe(), os.pipe()
-    arguments = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--no-first-run",
-        "--disable-background-networking",
-        "--hide-scrollbars",
-        f"--user-data-dir={profile}",
-        "--host-resolver-rules=MAP * ~NOTFOUND , EXCLUDE 127.0.0.1",
-        "--remote-debugging-pipe",
-    ]
-    process = await asyncio.create_subprocess_exec(
-        # Chromium reads commands from descriptor 3, and replies through 4. Not sh: dash knows no
-        # descriptors above 9.
-        "bash",
-        "-c",
-        f'exec "$0" "$@" 3<&{their_in} 4>&{their_out}',
-        CHROMIUM,
-        *arguments,
-        pass_fds=(their_in, their_out),
-        stderr=asyncio.subprocess.DEVNULL,
-    )
-    os.close(their_in)
-    os.close(their_out)
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(limit=64 * 1024 * 1024)
-    receiving, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(our_in, "rb")
-    )
-    sending, protocol = await loop.connect_write_pipe(
-        asyncio.streams.FlowControlMixin, os.fdopen(our_out, "wb")
-    )
-    page = Page(reader, asyncio.StreamWriter(sending, protocol, None, loop))
-    listening = asyncio.create_task(page.listen())
+async def browser() -> AsyncIterator[Page]:
+    """Open a tab of Chromium, which reaches nothing but this machine."""
+    chromium = _chromium()
+    page = Page(chromium)
+    chromium.receiver = page.receive
     try:
-        await page.attach()
-        yield page
+        context = await page.attach()
+        try:
+            yield page
+        finally:
+            await page.close(context)
     finally:
-        listening.cancel()
-        await asyncio.gather(listening, return_exceptions=True)
-        process.kill()
-        await process.wait()
-        sending.close()
-        receiving.close()
+        chromium.receiver = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-import tempfile
 from contextlib import AsyncExitStack
 from itertools import cycle
 from pathlib import Path
@@ -56,9 +55,8 @@ async def make_picture(target: Path) -> None:
     """Write what the dashboard shows of a purgatory that is at work."""
     choice, port = random.Random(17), free_port()
     async with AsyncExitStack() as stack:
-        profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         purgatory = await stack.enter_async_context(serving(port))
-        page = await stack.enter_async_context(browser(Path(profile)))
+        page = await stack.enter_async_context(browser())
         loads = cycle((_fire,) * 8 + (_cancel, _defer))
         tasks = [asyncio.create_task(_wait(purgatory, choice)) for _ in range(3_000)]
         tasks += [asyncio.create_task(next(loads)(purgatory, choice)) for _ in range(10)]

@@ -8,7 +8,6 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,10 +106,10 @@ async def text(page: Page, selector: str) -> str:
     return found
 
 
-async def test_what_it_shows_under_load_is_the_statistics(tmp_path: Path) -> None:
+async def test_what_it_shows_under_load_is_the_statistics() -> None:
     """Each figure, once the load pauses: parked, keys, outcomes, timers, jobs, each key."""
     port = free_port()
-    async with serving(port) as purgatory, browser(tmp_path) as page:
+    async with serving(port) as purgatory, browser() as page:
         await page.look(width=1280, height=900)
         await opened(page, port)
 
@@ -151,10 +150,10 @@ async def test_what_it_shows_under_load_is_the_statistics(tmp_path: Path) -> Non
         assert page.errors == []
 
 
-async def test_a_worker_counts_once_in_each_second(tmp_path: Path) -> None:
+async def test_a_worker_counts_once_in_each_second() -> None:
     """Though its snapshots come as they can, two in one second and none in the next."""
     port = free_port()
-    async with serving(port), browser(tmp_path) as page:
+    async with serving(port), browser() as page:
         await opened(page, port)
         script = """import("/purgatory/dashboard/static/overview.js").then(({ history, note }) => {
           const statistics = { parked: 5, keys: 1, fired: 0, expired: 0, cancelled: 0, drained: 0 };
@@ -166,10 +165,10 @@ async def test_a_worker_counts_once_in_each_second(tmp_path: Path) -> None:
         assert page.errors == []
 
 
-async def test_a_key_counts_once_however_many_workers_watch_it(tmp_path: Path) -> None:
+async def test_a_key_counts_once_however_many_workers_watch_it() -> None:
     """And of keys that workers do not list, it is said that some may be the same."""
     port = free_port()
-    async with serving(port), browser(tmp_path) as page:
+    async with serving(port), browser() as page:
         await opened(page, port)
         script = """(async () => {
           const folder = "/purgatory/dashboard/static/";
@@ -207,10 +206,10 @@ async def test_a_key_counts_once_however_many_workers_watch_it(tmp_path: Path) -
         assert page.errors == []
 
 
-async def test_a_worker_of_an_older_version_is_counted_with_the_others(tmp_path: Path) -> None:
+async def test_a_worker_of_an_older_version_is_counted_with_the_others() -> None:
     """During a rolling deploy: it does not know the status `outdated`."""
     port = free_port()
-    async with serving(port), browser(tmp_path) as page:
+    async with serving(port), browser() as page:
         await opened(page, port)
         script = """(async () => {
           const { request } = await import("/purgatory/dashboard/static/requests.js");
@@ -242,10 +241,10 @@ async def test_a_worker_of_an_older_version_is_counted_with_the_others(tmp_path:
         assert page.errors == []
 
 
-async def test_a_rate_is_unknown_before_the_second_snapshot(tmp_path: Path) -> None:
+async def test_a_rate_is_unknown_before_the_second_snapshot() -> None:
     """The first one of a worker has totals only; "0 /s" would be wrong under load."""
     port = free_port()
-    async with serving(port), browser(tmp_path) as page:
+    async with serving(port), browser() as page:
         await opened(page, port)
         script = """(async () => {
           const { request } = await import("/purgatory/dashboard/static/requests.js");
@@ -265,10 +264,10 @@ async def test_a_rate_is_unknown_before_the_second_snapshot(tmp_path: Path) -> N
         assert page.errors == []
 
 
-async def test_a_key_with_10_000_waits_is_drawn_a_page_at_a_time(tmp_path: Path) -> None:
+async def test_a_key_with_10_000_waits_is_drawn_a_page_at_a_time() -> None:
     """What the browser draws is bounded, and so is how long it takes: it asks for one page."""
     port = free_port()
-    async with serving(port) as purgatory, browser(tmp_path) as page:
+    async with serving(port) as purgatory, browser() as page:
         await page.look(width=1280, height=900)
         await opened(page, port)
         async with parked(purgatory, "crowd", 10_000), parked(purgatory, "other", 1):
@@ -293,10 +292,10 @@ async def test_a_key_with_10_000_waits_is_drawn_a_page_at_a_time(tmp_path: Path)
         assert page.errors == []
 
 
-async def test_a_lost_connection_a_restart_and_the_way_back(tmp_path: Path) -> None:
+async def test_a_lost_connection_a_restart_and_the_way_back() -> None:
     """A sentence and a button; when the server is there again, the page goes on by itself."""
     port = free_port()
-    async with browser(tmp_path) as page, AsyncExitStack() as stack:
+    async with browser() as page, AsyncExitStack() as stack:
         await stack.enter_async_context(serving(port))
         await opened(page, port)
         await stack.aclose()
@@ -316,10 +315,10 @@ async def test_a_lost_connection_a_restart_and_the_way_back(tmp_path: Path) -> N
             assert "not known here" in await text(page, "#sign-in-why")
 
 
-async def test_without_permission(tmp_path: Path) -> None:
+async def test_without_permission() -> None:
     """A sentence that names the scope; who may only look is shown no button that acts."""
     port = free_port()
-    async with serving(port) as purgatory, browser(tmp_path) as page:
+    async with serving(port) as purgatory, browser() as page:
         await page.open(f"http://127.0.0.1:{port}/purgatory/dashboard")
         await sign_in(page, "no-token-of-anyone")
         await page.until("document.querySelector('#sign-in-why').textContent.includes('not known')")
@@ -343,13 +342,11 @@ async def test_without_permission(tmp_path: Path) -> None:
         assert page.errors == []
 
 
-async def test_waits_are_fired_and_cancelled_by_keyboard(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_waits_are_fired_and_cancelled_by_keyboard(caplog: pytest.LogCaptureFixture) -> None:
     """Also several at once; each is in the audit log."""
     port = free_port()
     caplog.set_level(logging.INFO, "purgatory.audit")
-    async with serving(port) as purgatory, browser(tmp_path) as page:
+    async with serving(port) as purgatory, browser() as page:
         await page.look(width=1280, height=900)
         await opened(page, port)
         async with parked(purgatory, "a", 3), parked(purgatory, "b", 2):
@@ -381,10 +378,10 @@ async def test_waits_are_fired_and_cancelled_by_keyboard(
     assert [line.split()[1] for line in lines] == ["fire", "cancel-wait", "cancel-wait", "run-job"]
 
 
-async def test_a_pause_is_shown_until_it_is_resumed(tmp_path: Path) -> None:
+async def test_a_pause_is_shown_until_it_is_resumed() -> None:
     """A banner with a button in Overview and Jobs; pausing asks for the handler in a dialog."""
     port = free_port()
-    async with serving(port) as purgatory, browser(tmp_path) as page:
+    async with serving(port) as purgatory, browser() as page:
         await page.look(width=1280, height=900)
         await page.open(f"http://127.0.0.1:{port}/purgatory/dashboard")
         await page.until("!!document.querySelector('#sign-in:not([hidden])')")
@@ -422,12 +419,10 @@ async def until_parked(purgatory: Purgatory) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them(
-    tmp_path: Path,
-) -> None:
+async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them() -> None:
     """A job that was cancelled an hour before has its due time, a blocked one what blocks it."""
     port, is_over = free_port(), asyncio.Event()
-    async with serving(port) as purgatory, browser(tmp_path) as page:
+    async with serving(port) as purgatory, browser() as page:
 
         @purgatory.handler("charge", max_running_per_key=1)
         @purgatory.handler("mail", max_running=1)
@@ -481,14 +476,14 @@ async def test_the_list_of_jobs_says_when_they_are_due_and_what_blocks_them(
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
-async def test_axe_finds_nothing_serious(tmp_path: Path, width: int, is_dark: bool) -> None:
+async def test_axe_finds_nothing_serious(width: int, is_dark: bool) -> None:
     """In every view and dialog; nothing is wider than the screen, or begins below its top.
 
     A narrow screen has no lines for what is not known of a job or a wait.
     """
     axe = (files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8")
     port = free_port()
-    async with serving(port) as purgatory, browser(tmp_path) as page:
+    async with serving(port) as purgatory, browser() as page:
         await page.look(width=width, height=844, is_dark=is_dark)
         await page.open(f"http://127.0.0.1:{port}/purgatory/dashboard")
         await page.until("!!document.querySelector('#sign-in:not([hidden])')")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 
@@ -142,11 +141,9 @@ async def tip(page: Page) -> tuple[str, dict[str, str]]:
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("is_dark", [False, True])
-async def test_nothing_is_cut_off_or_pale(
-    report: Written, tmp_path: Path, width: int, is_dark: bool
-) -> None:
+async def test_nothing_is_cut_off_or_pale(report: Written, width: int, is_dark: bool) -> None:
     """No sideways scrolling, readable texts, every chart drawn, no error and no request."""
-    async with browser(tmp_path) as page:
+    async with browser() as page:
         await opened(page, report, width=width, is_dark=is_dark)
         assert await page.run("document.documentElement.scrollWidth") == width
         assert await page.run(OUTSIDE) == []
@@ -163,9 +160,9 @@ async def test_nothing_is_cut_off_or_pale(
         assert await page.run("document.title") == "A report"
 
 
-async def test_the_pointer_shows_the_figures_of_the_table(report: Written, tmp_path: Path) -> None:
+async def test_the_pointer_shows_the_figures_of_the_table(report: Written) -> None:
     """Of the step below it, and only those of the chosen kinds and outcomes."""
-    async with browser(tmp_path) as page:
+    async with browser() as page:
         await opened(page, report, width=1280)
         steps = await page.run("sections[0].counts.count")
         place = (steps // 2 + 0.1) / steps
@@ -196,9 +193,9 @@ async def test_the_pointer_shows_the_figures_of_the_table(report: Written, tmp_p
         assert page.errors == []
 
 
-async def test_a_drag_zooms_all_charts_of_time(report: Written, tmp_path: Path) -> None:
+async def test_a_drag_zooms_all_charts_of_time(report: Written) -> None:
     """Those of its part of the page; a button undoes it."""
-    async with browser(tmp_path) as page:
+    async with browser() as page:
         await opened(page, report, width=1280)
         whole = await page.run("sections[0].range")
         low, y = await middle_of(page, "outcomes", 0.25)
@@ -221,9 +218,9 @@ async def test_a_drag_zooms_all_charts_of_time(report: Written, tmp_path: Path) 
         assert await page.run("sections[0].range") == whole
 
 
-async def test_everything_is_reachable_by_keys(report: Written, tmp_path: Path) -> None:
+async def test_everything_is_reachable_by_keys(report: Written) -> None:
     """Arrows move along a chart, plus and minus zoom, Escape returns to the whole."""
-    async with browser(tmp_path) as page:
+    async with browser() as page:
         await opened(page, report, width=1280)
         whole = await page.run("sections[0].range")
         for chart in PLOTS:
@@ -249,9 +246,9 @@ async def test_everything_is_reachable_by_keys(report: Written, tmp_path: Path) 
         assert unreachable == 0 and page.errors == []
 
 
-async def test_colours_follow_the_theme_and_keys_are_found(report: Written, tmp_path: Path) -> None:
+async def test_colours_follow_the_theme_and_keys_are_found(report: Written) -> None:
     """Also while the page is open; and the list of keys is filtered as one types."""
-    async with browser(tmp_path) as page:
+    async with browser() as page:
         await opened(page, report, width=390)
         colour = "sections[0].charts[0].chart.keys[0].colour"
         light = await page.run(colour)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -65,9 +64,9 @@ async def labels_of(page: Page, days: int) -> object:
     return await page.run(f"timeLabels(null, {ticks}, 0, 0, {step})")
 
 
-async def test_a_minute_can_be_read(report: str, tmp_path: Path) -> None:
+async def test_a_minute_can_be_read(report: str) -> None:
     """Ticks differ, the one point of the job is visible, and the legend has one colour."""
-    async with browser(tmp_path) as page:
+    async with browser() as page:
         await opened(page, report, 1280)
         labels = await page.run("sections[0].charts[0].u.axes[0]._values")
         assert len(labels) > 2 and len(set(labels)) == len(labels)
@@ -81,13 +80,11 @@ async def test_a_minute_can_be_read(report: str, tmp_path: Path) -> None:
         assert page.errors == []
 
 
-async def test_no_expired_operation_is_earlier_than_the_earliest(
-    report: str, tmp_path: Path
-) -> None:
+async def test_no_expired_operation_is_earlier_than_the_earliest(report: str) -> None:
     """Of two kinds, the share of the later one is 0 until its first; it was drawn as 100 %."""
     lateness = [[[20, 100], [0.5, 1]], [[50, 200], [0.25, 1]]]
     groups = "[0, 1].map(number => ({number, name: `kind-${number}`, colour: '#123456'}))"
-    async with browser(tmp_path) as page:
+    async with browser() as page:
         await opened(page, report, 1280)
         section = f"{{groups: () => {groups}, data: {{lateness: {lateness}}}}}"
         times, *shares = await page.run(f"latenessChart({section}).data")
@@ -95,10 +92,10 @@ async def test_no_expired_operation_is_earlier_than_the_earliest(
         assert shares == [[0.5, 0.5, 1, 1], [0, 0.25, 0.25, 1]]
 
 
-async def test_the_first_cards_use_the_width(report: str, tmp_path: Path) -> None:
+async def test_the_first_cards_use_the_width(report: str) -> None:
     """Two columns of which neither is half empty; on a phone no setting scrolls sideways."""
     setting = "Purgatory(tick_ms=1, wheel_size=1024, and_so_on=1234567890)"
-    async with browser(tmp_path) as page:
+    async with browser() as page:
         await opened(page, report, 1280)
         ends = await page.run(
             "[...new Set([...document.querySelectorAll('.two > *')].map(one => one.offsetLeft))]"

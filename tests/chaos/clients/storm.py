@@ -111,7 +111,7 @@ async def run_storm(seconds: float, folder: Path, seed: int = 17) -> Report:
         if NODE is not None:
             following.append(asyncio.create_task(_follow_in_node(report, url)))
         if CHROMIUM is not None:
-            following.append(asyncio.create_task(_follow_in_browser(report, url, folder)))
+            following.append(asyncio.create_task(_follow_in_browser(report, url)))
         until = time.monotonic() + seconds
         chaos = asyncio.create_task(_kill(report, server, until, random.Random(seed)))
         async with AsyncClient(url, retry_for=PATIENCE_S) as client:
@@ -211,8 +211,8 @@ async def _follow_in_node(report: Report, url: str) -> None:
     report.seen["node"] = json.loads(said)
 
 
-async def _follow_in_browser(report: Report, url: str, folder: Path) -> None:
-    async with browser(folder / "browser") as page:
+async def _follow_in_browser(report: Report, url: str) -> None:
+    async with browser() as page:
         await page.open(f"{url}/purgatory/dashboard")
         await page.until("document.readyState === 'complete'")
         # Not awaited: a reply of the browser may take as long as any other, and not a storm.

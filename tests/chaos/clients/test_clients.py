@@ -18,4 +18,4 @@ async def test_clients_lose_nothing(tmp_path: Path) -> None:
     report = await run_storm(8.0, tmp_path)
     assert report.faults == [], str(report)
     assert report.kills + report.drains >= 2
-    assert len(report.fired["a"]) > 10
+    assert len(report.fired["a"]) > 3
