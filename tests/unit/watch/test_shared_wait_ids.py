@@ -79,3 +79,16 @@ async def test_requests_of_the_same_millisecond_do_not_end_each_other(
     for worker, exchange in zip(workers, waiting, strict=True):
         await worker.purgatory.drain()
         assert (await exchange.reply()).status == 200
+
+
+@pytest.mark.parametrize("argument", ["", f"soon {WAIT_ID}", "9999999999999 unknown"])
+async def test_a_message_that_concerns_no_wait_ends_none(
+    workers: list[Worker], argument: str
+) -> None:
+    """Such as one of another version, or for an id that is parked elsewhere."""
+    first, _ = workers
+    waiting = await first.parked()
+    assert first.logs.answers["supersede-wait /purgatory"](argument) == 0
+    assert first.purgatory.parked == 1
+    await first.purgatory.drain()
+    assert (await waiting.reply()).status == 200
