@@ -43,6 +43,21 @@ def test_positions_of_their_own(signals: MemorySignals) -> None:
     assert (single.positions, single.position) == ((3,), 3)
 
 
+@pytest.mark.parametrize("needed", [1, 2, 3])
+def test_a_wait_for_several_keys_ends_with_the_last_that_it_needs(
+    signals: MemorySignals, needed: int
+) -> None:
+    """And not with one before, nor with a second signal of the same key."""
+    wait = Responder(1, signals, ("a", "b", "c"), 0, Condition(needed_keys=needed))
+    for number, key in enumerate("abc", 1):
+        signals.append(key, None)
+        signals.append(key, None)
+        assert wait.try_complete() == (number == needed)
+        if number == needed:
+            break
+    assert wait.seen == [Status.FIRED]
+
+
 def test_a_dropped_history_meets_a_condition(signals: MemorySignals) -> None:
     """What is gone counts, however many signals were wanted."""
     signals.append("a", None)

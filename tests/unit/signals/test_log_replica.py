@@ -235,6 +235,30 @@ def test_a_loss_is_noticed_before_it_and_not_behind_it(key: str) -> None:
     assert replica.loss((key,), (earliest,)) is None
 
 
+def test_what_was_read_is_not_read_again() -> None:
+    """A wait from the last signal of its key waits for the next one."""
+    replica = _replica()
+    replica.apply(_entry(1))
+    assert replica.earliest("k") < replica.head()
+    assert replica.has_after("k", 0, 1) and not replica.has_after("k", 1, 1)
+    replica.apply(_entry(2, "other"))
+    assert not replica.has_after("k", 1, 1) and not replica.has_after("k", 2, 1)
+
+
+def test_a_cursor_of_another_log_is_refused() -> None:
+    """One of a time that no log knows is for the log of the key to judge."""
+    replicas = [_replica(0, 2), _replica(1, 2, "bbbbbbbbbbbb")]
+    signals = ShardedSignals(MockClock(), replicas, lambda key: int(key[1:]) % 2)
+    replicas[1].apply(_entry(1, "k1"))
+    both = "aaaaaaaaaaaa-0.bbbbbbbbbbbb-1"
+    assert (signals.position("k0", both), signals.position("k1", both)) == (0, 3)
+    with pytest.raises(BadCursorError, match="is of other keys than 'k0'"):
+        signals.position("k0", "bbbbbbbbbbbb-1")
+    for cursor in ("cccccccccccc-1", "bbbbbbbbbbbb-1.cccccccccccc-1"):
+        with pytest.raises(SignalsUnavailableError, match="later time"):
+            signals.position("k0", cursor)
+
+
 def test_a_cursor_may_be_so_far_ahead() -> None:
     """Of what was applied: another process may be faster, but not by that much."""
     replica = _replica()
@@ -263,7 +287,7 @@ def _entry(offset: int, key: str = "k") -> LogEntry:
     return LogEntry(offset, EntryType.FIRED, offset, 0, 0, key, b"1")
 
 
-def _replica(index: int = 0, count: int = 1) -> LogReplica:
+def _replica(index: int = 0, count: int = 1, epoch: str = "aaaaaaaaaaaa") -> LogReplica:
     replica = LogReplica(
         clock=MockClock(),
         index=index,
@@ -273,6 +297,6 @@ def _replica(index: int = 0, count: int = 1) -> LogReplica:
         max_bytes=1_000,
         max_value_bytes=100,
     )
-    replica.begin([Epoch("aaaaaaaaaaaa", 0)], 0)
+    replica.begin([Epoch(epoch, 0)], 0)
     replica.is_loaded = True
     return replica

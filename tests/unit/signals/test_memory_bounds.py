@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from purgatory.errors import InvalidValueError
 from purgatory.signals import MemorySignals
 from purgatory.testing import MockClock
 
@@ -20,6 +21,17 @@ def fire(signals: MemorySignals, owner: str | None, *values: object) -> None:
 
 def kept(signals: MemorySignals, *owners: str | None) -> list[list[object]]:
     return [[signal.value for signal in signals.read(f"of {owner}", 0, 99)] for owner in owners]
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(64 * 1024, True), (64 * 1024 + 1, False)])
+def test_a_value_has_up_to_64_kib_by_default(size: int, is_taken: bool) -> None:
+    """As JSON, with its quotes."""
+    value = "x" * (size - 2)
+    if is_taken:
+        assert bounded().append("k", value).value == value
+    else:
+        with pytest.raises(InvalidValueError, match="more than the limit of 65536"):
+            bounded().append("k", value)
 
 
 def test_an_owner_with_an_equal_part_makes_way_for_itself() -> None:
