@@ -10,6 +10,7 @@ import pytest
 
 from purgatory.testing import MockClock
 from purgatory.timer import ScheduledCall, SystemTimer, TimerTask, compiled
+from purgatory.timer.task import ARRAY_SIZE
 
 
 class Session:
@@ -117,3 +118,22 @@ def test_a_failing_call_stops_no_other(caplog: pytest.LogCaptureFixture) -> None
 def _pass(clock: MockClock, timer: SystemTimer) -> None:
     clock.advance(10)
     timer.advance_clock()
+
+
+@pytest.mark.skipif(compiled, reason="attributes of the compiled form are not those of Python")
+@pytest.mark.parametrize("is_added", [True, False])
+@pytest.mark.parametrize("delay_ms", [10, 1_000])
+def test_no_array_is_longer_than_the_allocator_of_small_objects_serves(
+    *, is_added: bool, delay_ms: int
+) -> None:
+    """On whatever level its bucket is, and whether calls are added or made by the timer."""
+    timer = SystemTimer(clock=MockClock())
+    calls = [ScheduledCall(delay_ms, print) for _ in range(3 * ARRAY_SIZE)]
+    for number, call in enumerate(calls):
+        if is_added:
+            timer.add(call)
+        else:
+            calls[number] = timer.call_later(delay_ms, print)
+    arrays = {id(call._array): call._array for call in calls}
+    assert [len(array.items) for array in arrays.values() if array] == [ARRAY_SIZE] * 3
+    timer.close()

@@ -112,6 +112,18 @@ def test_a_task_that_ran_is_not_pending_any_more(bench: Bench) -> None:
     assert (seen, task.is_pending) == ([False, False], False)
 
 
+def test_a_task_keeps_its_turn_though_a_later_bucket_of_its_range_is_above(
+    make_bench: Callable[..., Bench],
+) -> None:
+    """Tasks of one tick are in one bucket, once it is within the span of the lowest level."""
+    bench = make_bench(wheel_size=8)
+    bench.after(5)
+    for delay_ms, name in ((5, "first"), (10, "later"), (5, "second")):
+        bench.add(delay_ms, name)
+    assert bench.after(5) == ["first", "second"]
+    assert bench.after(5) == ["later"]
+
+
 def test_what_moves_down_a_level_is_counted(bench: Bench) -> None:
     """Once for every level that it leaves: at 3 buckets, 20 ms are in the third."""
     bench.add(2)

@@ -1,5 +1,7 @@
 """Advances in bounded steps: order, and what is pending between two of them."""
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.unit.timer.timer_bench import HOUR_MS, Bench
@@ -121,3 +123,34 @@ def test_close_keeps_the_order_wherever_a_limit_stopped(bench: Bench, limit: int
     closed = bench.timer.close()
     deadlines = [task.expiration_ms for task in closed]
     assert len(closed) == 7 - ran and deadlines == sorted(deadlines)
+
+
+def test_a_bucket_that_is_half_moved_stays_where_it_is_while_the_clock_leaps(
+    make_bench: Callable[..., Bench],
+) -> None:
+    """A task that is added then must not share the bucket of one that has yet to move down."""
+    bench = make_bench(wheel_size=8)
+    bench.add(15, "late")
+    bench.add(9, "early")
+    bench.clock.advance(8)
+    assert bench.timer.advance_clock(limit=1) == 0
+    bench.clock.advance(6)
+    bench.add(3, "new")
+    assert bench.after(0) == ["early"]
+    assert (bench.after(1), bench.after(1), bench.after(1)) == (["late"], [], ["new"])
+
+
+def test_an_open_bucket_stays_before_what_is_added_while_the_clock_leaps(
+    make_bench: Callable[..., Bench],
+) -> None:
+    """A limit has interrupted it; the tasks that are added are due later."""
+    bench = make_bench(wheel_size=8)
+    for name in ("first", "second"):
+        bench.add(1, name)
+    bench.clock.advance(1)
+    assert bench.timer.advance_clock(limit=1) == 1
+    bench.clock.advance(6)
+    bench.add(1, "later")
+    bench.add(0, "at once")
+    assert bench.timer.next_expiration_ms() == 1_001
+    assert bench.after(1) == ["second", "at once", "later"]
