@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, quote
 
 from purgatory.client.commands import Command, Failure, Reply, Request, Result, Sleep
 from purgatory.client.errors import RefusedError, ServerUnavailableError, error_of_problem
-from purgatory.client.retry_after import retry_after_s
+from purgatory.client.retry import BACKOFF, UNAVAILABLE, retry_after_s
 from purgatory.client.values import Fired, Job, Signal, WaitResult
 from purgatory.errors import InvalidTimeoutError
 from purgatory.retry_policy import RetryPolicy
@@ -21,8 +21,6 @@ from purgatory.timer import Clock, SystemClock
 T = TypeVar("T")
 Flow = Generator[Command, Result, T]
 
-# These pass by themselves: of the server, or of a proxy before it.
-UNAVAILABLE: Final = frozenset({429, 502, 503, 504})
 # The maximum of a wait at the server, by default, and what a response may take beyond.
 MAX_WAIT_S: Final = 55.0
 MARGIN_S: Final = 15.0
@@ -31,7 +29,6 @@ _NS_PER_SECOND: Final = 1_000_000_000
 _NOT_OURS: Final = "the response is not one of a purgatory: check the URL and the prefix"
 # As the last segment of a path, also if it is escaped, these are removed: RFC 3986, 6.2.2.
 _DOT_SEGMENTS: Final = frozenset({".", ".."})
-_BACKOFF: Final = RetryPolicy(first_ms=100, max_ms=10_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,7 @@ class Flows:
 
     retry_for: float = 30.0
     """Seconds for which a request is repeated, from its first failure."""
-    backoff: RetryPolicy = _BACKOFF
+    backoff: RetryPolicy = BACKOFF
     clock: Clock = field(default_factory=SystemClock)
 
     def ask(self, request: Request) -> Flow[Reply]:

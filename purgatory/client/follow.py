@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from purgatory.client.commands import Command, Emit, Failure, Read, Reply, Request, Result, Sleep
 from purgatory.client.errors import error_of_problem
-from purgatory.client.flows import UNAVAILABLE, Flows, signal_of
+from purgatory.client.flows import Flows, signal_of
+from purgatory.client.retry import UNAVAILABLE
 from purgatory.client.server_sent_events import Event, EventReader
 
 # Seconds without a byte, of which there is one every 15 s by default: the connection is dead.

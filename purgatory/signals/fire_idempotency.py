@@ -7,6 +7,8 @@ from typing import Final
 
 REPEAT_S: Final = 600
 """Seconds for which a repeat is recognized: by one process, and by the log of several."""
+REPEATS_PER_OWNER: Final = 10_000
+"""How many names of one owner a log of several processes keeps: the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
@@ -21,7 +22,6 @@ from purgatory.fastapi.http.problems import Problem, bad_parameter
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.jobs.endpoints import add_problem, check_access, job_spec
 from purgatory.fastapi.jobs.schemas import (
-    MAX_JOB_LINES,
     BatchLine,
     JobBody,
     job_json,
@@ -31,6 +31,7 @@ from purgatory.fastapi.routing.endpoint_context import EndpointContext
 from purgatory.jobs import JobLimits
 from purgatory.jobs.model import Added, AddStatus, JobSpec
 
+MAX_JOB_LINES: Final = 10_000
 # Lines that are stored and reported together: one step of a store.
 CHUNK = 250
 # Of large lines, fewer than a chunk are parsed in one turn of the event loop.

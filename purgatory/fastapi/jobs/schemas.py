@@ -23,7 +23,6 @@ from purgatory.fastapi.watch.schemas import CountOfKeys
 from purgatory.jobs import JobLimits
 from purgatory.jobs.callbacks import CALLBACK
 
-MAX_JOB_LINES: Final = 10_000
 MIN_JOB_BATCH_BODY: Final = 16 * 1024 * 1024
 # Bytes of a job without its payload and keys.
 JOB_ENVELOPE: Final = 16 * 1024

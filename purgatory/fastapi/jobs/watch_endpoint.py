@@ -12,11 +12,11 @@ from purgatory.fastapi.http.problem_mapping import problem_of_exception
 from purgatory.fastapi.http.raw_request import RawRequest
 from purgatory.fastapi.http.raw_response import RawResponse, header_lines
 from purgatory.fastapi.http.retry_after import retry_after
+from purgatory.fastapi.http.wait_duration import jittered
 from purgatory.fastapi.jobs.parameters import GET, IF_NONE_MATCH, PREFER
 from purgatory.fastapi.jobs.responses import entity_tag, job_response
 from purgatory.fastapi.routing.raw_endpoint import path_parameter
 from purgatory.fastapi.watch.interruptible_receive import DisconnectListener
-from purgatory.fastapi.watch.request import jittered
 from purgatory.fastapi.watch.wait_registry import WaitRegistry
 from purgatory.jobs import Job
 from purgatory.jobs.job_service import JobService

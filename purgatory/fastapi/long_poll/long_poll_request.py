@@ -15,6 +15,7 @@ from purgatory.fastapi.http.problem_mapping import problem_of_error
 from purgatory.fastapi.http.problems import Problem, draining_problem
 from purgatory.fastapi.http.raw_response import RawResponse
 from purgatory.fastapi.http.retry_after import retry_after
+from purgatory.fastapi.http.wait_duration import jittered
 from purgatory.fastapi.long_poll.endpoint_call import EndpointCall
 from purgatory.fastapi.long_poll.key_header import Headers
 from purgatory.fastapi.long_poll.long_poll_operation import LongPollOperation
@@ -23,7 +24,6 @@ from purgatory.fastapi.long_poll.request_messages import RequestMessages
 from purgatory.fastapi.long_poll.unparked_routes import BAD_KEY, NO_ETAG, NO_KEY, UnparkedRoutes
 from purgatory.fastapi.watch.interruptible_receive import CLIENT_CLOSED_REQUEST
 from purgatory.fastapi.watch.per_client_limit import PerClientLimit
-from purgatory.fastapi.watch.request import jittered
 from purgatory.purgatory import Purgatory
 from purgatory.status import Status
 from purgatory.timer.clock import NS_PER_MS

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
+from purgatory.fastapi.http.wait_duration import jittered
 from purgatory.signals import Condition
-
-# From here on the answer may come a little early, so that polls do not return in step.
-JITTER_FROM_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +51,3 @@ class WatchRequest(NamedTuple):
     """For each key, the position after which signals count."""
     terms: WatchTerms
     wait_id: str | None
-
-
-def jittered(wait: float) -> float:
-    """Return the seconds until the wait ends: 90-100 % of a long wait, all of a short one."""
-    if wait < JITTER_FROM_SECONDS:
-        return wait
-    # Short of all of it, to leave the loop's own lag within the promise.
-    return wait * (0.9 + 0.085 * random.random())  # noqa: S311 - spreads reconnects

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Final
 
 from purgatory.retry_policy import RetryPolicy
+
+_RETRY: Final = RetryPolicy(first_ms=1_000, max_ms=15 * 60 * 1_000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +31,7 @@ class WorkerSettings:
     """Missed jobs with `misfire="spread"` run within this."""
     grace_ms: int = 5_000
     """How long handlers may still run once the purgatory drains."""
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy = _RETRY
     """When a failed job is tried again."""
 
     def __post_init__(self) -> None:

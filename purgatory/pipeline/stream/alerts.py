@@ -16,6 +16,9 @@ from urllib.request import Request, urlopen
 from purgatory.pipeline.errors import AlertRefusedError
 from purgatory.retry_policy import RetryPolicy
 
+MOST_ALERTS = 1_000
+"""Alerts of one batch that are sent: a flood would not help."""
+
 _MAX_ATTEMPTS = 6
 _RETRY_POLICY = RetryPolicy(first_ms=500, max_ms=30_000)
 _MAX_RETRY_AFTER_S = 30.0

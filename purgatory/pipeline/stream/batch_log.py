@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 
 from purgatory.pipeline.console.progress import OnProgress
 from purgatory.pipeline.spark.folder import Folder
-from purgatory.pipeline.stream.batch_writer import MOST_ALERTS, alerts_place, rows_place
+from purgatory.pipeline.stream.alerts import MOST_ALERTS
+from purgatory.pipeline.stream.batch_writer import alerts_place, rows_place
 
 
 class BatchLog:

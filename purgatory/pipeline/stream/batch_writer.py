@@ -10,14 +10,11 @@ from purgatory.pipeline.errors import PipelineError
 from purgatory.pipeline.spark.cached import Cached
 from purgatory.pipeline.spark.error_message import SPARK_ERRORS, error_message
 from purgatory.pipeline.spark.folder import Folder
-from purgatory.pipeline.stream.alerts import Alert, AlertService
+from purgatory.pipeline.stream.alerts import MOST_ALERTS, Alert, AlertService
 from purgatory.pipeline.stream.windows import AlertThresholds, exploding, stuck
 
 WAITS = "waits"
 KEYS = "keys"
-
-MOST_ALERTS = 1_000
-"""Alerts of one batch that are sent: a flood would not help."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ local TRIMMED_AT_ONCE = 1000
 local MAX_REPLY = 2000000
 local MAX_MESSAGE = 1000000
 local READ_AT_ONCE = 100
-local REPEATS_PER_OWNER = 10000 -- each for REPEAT_MS, which shard_log.py sets above
+-- shard_log.py sets above: REPEAT_MS and REPEATS_PER_OWNER, of names of fires.
 -- The digits of an owner and of a trace context, all hexadecimal: scripts from before there were
 -- trace contexts take both for an owner, and find the key behind them.
 local OWNER, TRACE = 12, 50

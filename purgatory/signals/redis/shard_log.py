@@ -31,14 +31,15 @@ from purgatory.redis_server.script import (
     RedisScript,
     netstrings,
 )
-from purgatory.signals.fire_idempotency import REPEAT_S, Idempotency
+from purgatory.signals.fire_idempotency import REPEAT_S, REPEATS_PER_OWNER, Idempotency
 from purgatory.signals.log_entry import EntryType, Epoch, LogEntry
 from purgatory.signals.redis.fire_deadlines import FireDeadlines
 from purgatory.signals.redis.resp import encoded
 from purgatory.signals.redis.script_connection import ScriptConnection
 
-_TEXT: Final = b"local REPEAT_MS = %d\n%b" % (
+_TEXT: Final = b"local REPEAT_MS, REPEATS_PER_OWNER = %d, %d\n%b" % (
     REPEAT_S * 1000,
+    REPEATS_PER_OWNER,
     Path(__file__).with_name("log.lua").read_bytes(),
 )
 _SCRIPT: Final = RedisScript(_TEXT)

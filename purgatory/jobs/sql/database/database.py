@@ -15,14 +15,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from purgatory.jobs.model.errors import StoreReadOnlyError
 from purgatory.jobs.sql.database.engine import (
-    BUSY_SECONDS,
     check_file,
     check_folder,
     check_url,
     make_engine,
 )
 from purgatory.jobs.sql.database.errors import store_error
-from purgatory.jobs.sql.sqlite.connection import any_text, set_up
+from purgatory.jobs.sql.sqlite.connection import BUSY_SECONDS, any_text, set_up
 from purgatory.jobs.sql.sqlite.look_up import SqliteLookUp
 from purgatory.jobs.sql.sqlite.thread import SqliteThread
 from purgatory.jobs.sql.statements import Statements

@@ -14,12 +14,12 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from purgatory.jobs.model.errors import StoreNotReadyError
 from purgatory.jobs.sql.database.errors import HOW_TO_MIGRATE
+from purgatory.jobs.sql.sqlite.connection import BUSY_SECONDS
 from purgatory.redacted_url import redacted
 
 _DRIVERS = {"sqlite": "sqlite+aiosqlite", "postgresql": "postgresql+asyncpg"}
-# How long SQLite waits for another process that writes, and how long PostgreSQL may take to accept
-# a connection or to answer: a server that hangs must not hang its callers.
-BUSY_SECONDS = 5.0
+# How long PostgreSQL may take to accept a connection or to answer: a server that hangs must not
+# hang its callers.
 _CONNECT_SECONDS = 10
 _ANSWER_SECONDS = 30
 

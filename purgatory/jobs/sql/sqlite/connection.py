@@ -11,8 +11,8 @@ from typing import Any, Final
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from purgatory.jobs.sql.database.engine import BUSY_SECONDS
-
+# How long SQLite waits for another process that writes.
+BUSY_SECONDS: Final = 5.0
 # For each attempt to change the journal's mode, and how many there are in BUSY_SECONDS.
 _ATTEMPT_MS: Final = 50
 _ATTEMPTS: Final = round(BUSY_SECONDS * 1_000 / _ATTEMPT_MS)

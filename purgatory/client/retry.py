@@ -1,4 +1,4 @@
-"""How long a server puts a client off: the header Retry-After."""
+"""When a client tries again: after which responses, its backoff, and what Retry-After asks for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 from purgatory.client.commands import Reply
+from purgatory.retry_policy import RetryPolicy
 
+# These pass by themselves: of the server, or of a proxy before it.
+UNAVAILABLE: Final = frozenset({429, 502, 503, 504})
+BACKOFF: Final = RetryPolicy(first_ms=100, max_ms=10_000)
 # Seconds: a server cannot put a client off for longer.
 MAX_RETRY_AFTER_S: Final = 60.0
 
