@@ -14,6 +14,7 @@ from matplotlib.image import imread
 from pyspark.sql import SparkSession
 
 from purgatory.pipeline.__main__ import main
+from purgatory.pipeline.spark.tables import Tables
 from tests.pipeline.spark_servers import PLACE
 from tests.pipeline.synthetic import Written, write
 from tests.synthetic_journal import inject
@@ -102,6 +103,18 @@ def test_the_page_stands_alone(out: tuple[Path, str]) -> None:
     assert "default-src 'none'" in policy and "unsafe" not in policy
     # The library's licence asks for its notice in each copy.
     assert "Copyright (c) 2022 Leon Sorokin" in page
+
+
+def test_shares_at_the_top_are_those_of_requests(out: tuple[Path, str]) -> None:
+    """A job that runs at its deadline has expired, and is as it should be."""
+    shown = dict(re.findall(r"<div><dt>([^<]+)</dt><dd>([^<]+)</dd></div>", page_of(out)))
+    found = Tables(str(out[0])).rows("waits", "by_kind")
+    requests = [row for row in found if not row["kind"].startswith("job:")]
+    total = sum(row["operations"] for row in requests)
+    assert shown["parked requests"] == f"{total:,}" and len(requests) < len(found)
+    for name in ("fired", "expired"):
+        share = sum(row[name] for row in requests) / total
+        assert shown[f"{name} requests"] == f"{share:.1%}"
 
 
 def test_the_page_can_be_read_without_seeing_it(out: tuple[Path, str]) -> None:

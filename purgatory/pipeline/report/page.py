@@ -131,13 +131,13 @@ def _head(findings: Findings, parts: Sequence[Part], title: str) -> str:
 
 
 def _tiles(findings: Findings, parts: Sequence[Part]) -> Iterator[tuple[str, str]]:
-    total = max(1, findings.operations)
     for part in parts:
         yield part.title.lower(), f"{part.findings.operations:,}"
-    for name in ("fired", "expired", "cancelled", "drained", "outdated", "lost"):
-        if count := findings.sum_of(name):
-            # The tables below have shares of one part.
-            yield f"{name}, of all" if len(parts) > 1 else name, percent(count / total, 1)
+    # Of requests, if there are any: a job that runs at its deadline, as most do, has expired, too.
+    for part in [part for part in parts if part.findings.operations][:1]:
+        for name in ("fired", "expired", "cancelled", "drained", "outdated", "lost"):
+            if count := part.findings.sum_of(name):
+                yield f"{name} {part.name}", percent(count / part.findings.operations, 1)
     if findings.failed:
         yield "failed jobs", f"{findings.failed:,}"
     longest = findings.by_kind[0] if findings.by_kind else None
