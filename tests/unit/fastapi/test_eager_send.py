@@ -17,6 +17,7 @@ from purgatory.fastapi.http.eager_send import (
     PIECE,
     ResponseUnreadError,
     send_eagerly,
+    send_from_outside,
     send_response,
 )
 from purgatory.fastapi.http.raw_response import RawResponse
@@ -79,6 +80,55 @@ async def test_an_answer_that_need_not_wait_is_sent_at_once(failures: Failures) 
     send_eagerly(send_response(server.send, ANSWER), failures)
     assert server.is_answered
     assert not module._unfinished
+
+
+def _wrapped(send: Any, module_name: str) -> Any:
+    """What middleware of a module puts around `send`."""
+
+    async def wrapper(message: Message) -> None:
+        await send(message)
+
+    wrapper.__module__ = module_name
+    return wrapper
+
+
+@pytest.mark.parametrize(
+    ("modules", "is_at_once"),
+    [
+        ([], True),
+        (["starlette._exception_handler"], True),
+        (["starlette._exception_handler", "purgatory.fastapi.long_poll.key_header"], True),
+        (["application.middleware"], False),
+        (["starlette._exception_handler", "application.middleware"], False),
+        (["application.middleware", "starlette._exception_handler"], False),
+    ],
+)
+async def test_middleware_that_does_more_than_observe_sends_in_a_task(
+    failures: Failures, *, modules: list[str], is_at_once: bool
+) -> None:
+    """It may need a current task; what only observes, between us and a server, does not."""
+    server = Server()
+
+    async def send(message: Message) -> None:
+        await server.send(message)
+
+    send.__module__ = "uvicorn.protocols.http"
+    outer: Any = send
+    for name in modules:
+        outer = _wrapped(outer, name)
+    send_from_outside(outer, send_response(outer, ANSWER), failures)
+    assert server.is_answered == is_at_once
+    await until_in_turns(lambda: not module._unfinished)
+    assert server.is_answered and failures.count == 0
+
+
+async def test_a_send_of_another_server_is_called_in_a_task(failures: Failures) -> None:
+    """Nothing is known of what it needs."""
+    server = Server()
+    send_from_outside(server.send, send_response(server.send, ANSWER), failures)
+    assert not server.is_answered
+    await until_in_turns(lambda: not module._unfinished)
+    assert server.is_answered
 
 
 async def _yield() -> None:

@@ -245,6 +245,22 @@ def test_what_was_read_is_not_read_again() -> None:
     assert not replica.has_after("k", 1, 1) and not replica.has_after("k", 2, 1)
 
 
+def test_the_next_wait_begins_behind_what_was_read_or_where_this_one_began() -> None:
+    """A signal was read to its own place; a wait that has timed out may have begun ahead of it."""
+    replica = _replica()
+    keys, begun = ("a", "b"), (2, 7)
+    assert replica.cursor_after(keys, begun, "a", 5) == "aaaaaaaaaaaa-5"
+    assert replica.cursor_after(keys, begun, None, 5) == "aaaaaaaaaaaa-7"
+    assert replica.cursor_after(keys, begun, None, 9) == "aaaaaaaaaaaa-9"
+
+
+def test_a_new_log_is_known_by_the_last_of_its_epochs() -> None:
+    """Cursors of those before it are of this log, too, as far as it has kept what they name."""
+    replica = _replica()
+    replica.begin([Epoch("bbbbbbbbbbbb", 0), Epoch("cccccccccccc", 3)], 4)
+    assert (replica.epoch, replica.cursor(replica.head())) == ("cccccccccccc", "cccccccccccc-4")
+
+
 def test_a_cursor_of_another_log_is_refused() -> None:
     """One of a time that no log knows is for the log of the key to judge."""
     replicas = [_replica(0, 2), _replica(1, 2, "bbbbbbbbbbbb")]
